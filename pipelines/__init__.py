@@ -1,0 +1,1 @@
+"""Assembly: the DAG, the runners, the command line, sample run files."""

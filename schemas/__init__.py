@@ -1,0 +1,1 @@
+"""What crosses a boundary: contracts between components. Standard library and numpy only."""

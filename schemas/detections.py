@@ -1,0 +1,30 @@
+"""Names and meaning of what an exported model takes and returns.
+
+Outputs have the Object Detection API's names (`exporter_main_v2.py`), for `B` images and `M` = max_detections rows,
+sorted by descending score and padded with zeros:
+
+    detection_boxes    float32 [B, M, 4]  ymin, xmin, ymax, xmax relative to the image, 0 to 1
+    detection_scores   float32 [B, M]     0 to 1
+    detection_classes  float32 [B, M]     label-map id (1-based; 0 only in padding)
+    num_detections     float32 [B]        rows that are not padding
+"""
+
+BOXES = "detection_boxes"
+SCORES = "detection_scores"
+CLASSES = "detection_classes"
+NUM_DETECTIONS = "num_detections"
+OUTPUT_NAMES = (BOXES, SCORES, CLASSES, NUM_DETECTIONS)
+
+# Signature names of the SavedModel, and the name of the single input of each.
+SIGNATURE_IMAGES = "serving_default"  # input_tensor: uint8 [B, H, W, 3]
+SIGNATURE_ENCODED = "serving_encoded"  # image_bytes: string [B], JPEG or PNG
+SIGNATURE_EXAMPLES = "serving_examples"  # examples: string [B], serialized tf.Example with image/encoded
+SIGNATURE_INPUTS = {
+    SIGNATURE_IMAGES: "input_tensor",
+    SIGNATURE_ENCODED: "image_bytes",
+    SIGNATURE_EXAMPLES: "examples",
+}
+
+# Files in the SavedModel's `assets/` folder.
+ASSET_LABEL_MAP = "label_map.pbtxt"
+ASSET_CONFIG = "config.json"

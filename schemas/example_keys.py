@@ -1,0 +1,43 @@
+"""Feature keys of the tf.Example contract: those of the Object Detection API, so that its TFRecords train as they are.
+
+Source: https://github.com/tensorflow/models/blob/master/research/object_detection/core/standard_fields.py
+(class TfExampleFields).
+"""
+
+IMAGE_ENCODED = "image/encoded"  # bytes, JPEG or PNG
+IMAGE_FORMAT = "image/format"  # b"jpeg" or b"png"
+IMAGE_HEIGHT = "image/height"  # int64, pixels
+IMAGE_WIDTH = "image/width"  # int64, pixels
+IMAGE_FILENAME = "image/filename"  # bytes, relative to the data folder
+IMAGE_SOURCE_ID = "image/source_id"  # bytes, unique in the data set: the COCO image id, the VOC file stem
+IMAGE_SHA256 = "image/key/sha256"  # bytes, hex digest of image/encoded
+
+BOX_YMIN = "image/object/bbox/ymin"  # float32 [G], relative to the image, 0 to 1
+BOX_XMIN = "image/object/bbox/xmin"
+BOX_YMAX = "image/object/bbox/ymax"
+BOX_XMAX = "image/object/bbox/xmax"
+CLASS_ID = "image/object/class/label"  # int64 [G], label-map id, 1-based
+CLASS_TEXT = "image/object/class/text"  # bytes [G], label-map name
+IS_CROWD = "image/object/is_crowd"  # int64 [G], 0 or 1
+AREA = "image/object/area"  # float32 [G], square pixels; of the mask where there is one
+DIFFICULT = "image/object/difficult"  # int64 [G], 0 or 1
+TRUNCATED = "image/object/truncated"  # int64 [G], 0 or 1
+
+BOX_KEYS_YXYX = (BOX_YMIN, BOX_XMIN, BOX_YMAX, BOX_XMAX)
+
+# Every key that ingestion writes, but for the image itself: what statistics are computed on.
+STATISTICS_KEYS = (
+    IMAGE_FORMAT,
+    IMAGE_HEIGHT,
+    IMAGE_WIDTH,
+    IMAGE_FILENAME,
+    IMAGE_SOURCE_ID,
+    IMAGE_SHA256,
+    *BOX_KEYS_YXYX,
+    CLASS_ID,
+    CLASS_TEXT,
+    IS_CROWD,
+    AREA,
+    DIFFICULT,
+    TRUNCATED,
+)

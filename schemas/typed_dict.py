@@ -1,0 +1,163 @@
+"""Plain dictionaries (from YAML or JSON) to frozen dataclasses and back, with errors that say where and what is allowed.
+
+Supported field types: bool, int, float, str, Literal, X | None, tuple[X, ...], dict[str, str], dataclasses, and unions
+of dataclasses, which are told apart by a "type" key that holds the class name.
+"""
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from detloom.schemas.errors import InputError
+
+T = TypeVar("T")
+KeyPath = tuple[str | int, ...]
+Locate = Callable[[KeyPath], str]  # key path -> "file:line"
+
+TYPE_KEY = "type"
+
+
+def nearest_hint(name: str, allowed: Iterable[str]) -> str:
+    """" Did you mean 'x'?" or an empty string."""
+    close = difflib.get_close_matches(str(name), list(allowed), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def format_key_path(path: KeyPath) -> str:
+    text = ""
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text
+
+
+def to_dict(value: Any) -> Any:
+    """Dataclasses to dictionaries (members of unions tagged with their class name), tuples to lists."""
+    return _to_plain(value, type(value))
+
+
+def _to_plain(value: Any, annotation: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hints = _hints(type(value))
+        plain = {field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)}
+        return {TYPE_KEY: type(value).__name__, **plain} if len(_dataclass_members(annotation)) > 1 else plain
+    if isinstance(value, tuple):
+        item = typing.get_args(annotation)[0] if typing.get_args(annotation) else object
+        return [_to_plain(each, item) for each in value]
+    return value
+
+
+def to_canonical_json(value: Any) -> str:
+    """The same text for equal values, whatever the order in which they were written."""
+    return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def from_json(cls: type[T], text: str) -> T:
+    return from_dict(cls, json.loads(text), locate=lambda _: "JSON")
+
+
+def from_dict(cls: type[T], data: Any, *, locate: Locate, path: KeyPath = ()) -> T:
+    """Build `cls` from plain data.
+
+    Raises:
+        InputError: with the place, the key path, what was found and what is allowed.
+    """
+    return typing.cast(T, _convert(cls, data, locate, path))
+
+
+def _fail(locate: Locate, path: KeyPath, message: str) -> typing.NoReturn:
+    name = format_key_path(path)
+    raise InputError(f"{locate(path)}: {name + ': ' if name else ''}{message}")
+
+
+def _dataclass_members(annotation: Any) -> list[type]:
+    if dataclasses.is_dataclass(annotation):
+        return [typing.cast(type, annotation)]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [member for member in typing.get_args(annotation) if dataclasses.is_dataclass(member)]
+    return []
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        if data is None and type(None) in args:
+            return None
+        members = _dataclass_members(annotation)
+        if len(members) > 1:
+            return _convert_union(members, data, locate, path)
+        return _convert(next(arg for arg in args if arg is not type(None)), data, locate, path)
+    if dataclasses.is_dataclass(annotation):
+        return _convert_dataclass(typing.cast(type, annotation), data, locate, path)
+    if origin is tuple:
+        if not isinstance(data, list | tuple):
+            _fail(locate, path, f"got {data!r}, allowed: a list.")
+        return tuple(_convert(args[0], item, locate, (*path, i)) for i, item in enumerate(data))
+    if origin is dict:
+        if not isinstance(data, Mapping):
+            _fail(locate, path, f"got {data!r}, allowed: a mapping.")
+        return {_scalar(str, key, locate, path): _convert(args[1], item, locate, (*path, key)) for key, item in data.items()}
+    if origin is typing.Literal:
+        if data not in args or isinstance(data, bool) != isinstance(args[0], bool):
+            _fail(locate, path, f"got {data!r}, allowed: {', '.join(map(repr, args))}.{nearest_hint(data, map(str, args))}")
+        return data
+    return _scalar(annotation, data, locate, path)
+
+
+def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath) -> Any:
+    names = {member.__name__: member for member in members}
+    tag = data.get(TYPE_KEY) if isinstance(data, Mapping) else None
+    if tag not in names:
+        got = f"{TYPE_KEY} {tag!r}" if tag is not None else f"no '{TYPE_KEY}' key"
+        _fail(locate, path, f"got {got}, allowed: {', '.join(names)}.{nearest_hint(str(tag), names)}")
+    rest = {key: value for key, value in data.items() if key != TYPE_KEY}
+    return _convert_dataclass(names[tag], rest, locate, path)
+
+
+def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> Any:
+    if not isinstance(data, Mapping):
+        _fail(locate, path, f"got {data!r}, allowed: a mapping with keys {', '.join(_hints(cls))}.")
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for key in data:
+        if key not in fields:
+            _fail(locate, (*path, key), f"unknown key, allowed: {', '.join(fields)}.{nearest_hint(key, fields)}")
+    for name, field in fields.items():
+        missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if missing and name not in data:
+            _fail(locate, path, f"key '{name}' is missing.")
+    values = {key: _convert(_hints(cls)[key], value, locate, (*path, key)) for key, value in data.items()}
+    try:
+        return cls(**values)
+    except InputError as error:
+        _fail(locate, path, str(error))
+
+
+def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
+    if annotation is float and isinstance(data, int | float) and not isinstance(data, bool):
+        if not math.isfinite(data):
+            _fail(locate, path, f"got {data!r}, allowed: a finite number.")
+        return float(data)
+    if annotation is int and isinstance(data, float) and data.is_integer():
+        return int(data)
+    if annotation in (bool, int, str) and type(data) is annotation:
+        return data
+    hint = " YAML reads 1e-3 as text: write 1.0e-3." if annotation is float and _looks_like_number(data) else ""
+    _fail(locate, path, f"got {data!r}, allowed: {getattr(annotation, '__name__', annotation)}.{hint}")
+
+
+def _looks_like_number(data: Any) -> bool:
+    try:
+        float(data)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(data, str)

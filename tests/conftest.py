@@ -1,0 +1,75 @@
+"""Small data made on the spot, for tests of every folder."""
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
+
+
+@pytest.fixture
+def make_example() -> Callable[..., bytes]:
+    """A serialized tf.Example with a grey PNG on which every box is filled with a colour of its class."""
+    import tensorflow as tf
+    from PIL import Image
+
+    from detloom.schemas import example_keys as keys
+
+    def make(
+        boxes: Sequence[Box] = (),
+        class_ids: Sequence[int] | None = None,
+        image_hw: tuple[int, int] = (64, 64),
+        name: str = "img",
+        crowds: Sequence[int] | None = None,
+    ) -> bytes:
+        height, width = image_hw
+        ids = list(class_ids if class_ids is not None else [1] * len(boxes))
+        image = np.full((height, width, 3), 128, np.uint8)
+        for (ymin, xmin, ymax, xmax), class_id in zip(boxes, ids, strict=True):
+            rows, columns = slice(int(ymin * height), int(ymax * height)), slice(int(xmin * width), int(xmax * width))
+            image[rows, columns] = [255 * (class_id % 2), 255 * (class_id // 2 % 2), 60]
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, format="PNG")
+        example = tf.train.Example()
+        feature = example.features.feature
+        feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
+        feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(name.encode())
+        feature[keys.IMAGE_HEIGHT].int64_list.value.append(height)
+        feature[keys.IMAGE_WIDTH].int64_list.value.append(width)
+        for i, key in enumerate(keys.BOX_KEYS_YXYX):
+            feature[key].float_list.value.extend(box[i] for box in boxes)
+        feature[keys.CLASS_ID].int64_list.value.extend(ids)
+        feature[keys.IS_CROWD].int64_list.value.extend(crowds if crowds is not None else [0] * len(ids))
+        return bytes(example.SerializeToString())
+
+    return make
+
+
+@pytest.fixture
+def write_records() -> Callable[[Path, Sequence[bytes]], Path]:
+    """Write serialized examples to one TFRecord file."""
+    import tensorflow as tf
+
+    def write(path: Path, records: Sequence[bytes]) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for record in records:
+                writer.write(record)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def reference_dir() -> Path:
+    """Reference values of the Object Detection API, beside the checkout; the test skips where they are absent."""
+    folder = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared")) / "parity"
+    if not folder.is_dir():
+        pytest.skip("no reference values: set DETLOOM_SHARED to the folder that holds parity/")
+    return folder

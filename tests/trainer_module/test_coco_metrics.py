@@ -1,0 +1,266 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.trainer_module.coco_metrics import (
+    METRIC_NAMES,
+    CocoMetrics,
+    ImageDetections,
+    ImageGroundTruth,
+    boxes_yxyx_rel_to_xywh_px,
+    compute_coco_metrics,
+)
+
+ONE = pytest.approx(1.0, abs=1e-15)  # the COCO API divides by count + 2**-52, so a lone hit is just below 1
+THREE_CLASSES = LabelMap(((1, "cat"), (3, "dog"), (7, "cup")))
+SHARED = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[3] / "shared"))
+PARITY = SHARED / "parity" / "metrics"
+
+
+def make_truth(boxes, class_ids, *, image_id=1, image_hw=(100, 200), is_crowd=None, area_px=None):
+    boxes = np.asarray(boxes, float).reshape(-1, 4)
+    crowd = np.zeros(len(boxes), bool) if is_crowd is None else np.asarray(is_crowd, bool)
+    return ImageGroundTruth(image_id, image_hw, boxes, np.asarray(class_ids, int), crowd, area_px)
+
+
+def make_found(boxes, scores, class_ids, *, image_id=1):
+    boxes = np.asarray(boxes, float).reshape(-1, 4)
+    return ImageDetections(image_id, boxes, np.asarray(scores, float), np.asarray(class_ids, int))
+
+
+def random_boxes(rng, count):
+    corner, size = (
+        rng.uniform(0, 0.8, (count, 2)),
+        rng.choice([0.0, 0.02, 0.1, 0.3], (count, 2)) * rng.random((count, 2)),
+    )
+    return np.concatenate([corner, np.minimum(corner + size, 1)], axis=1)
+
+
+def random_case(seed):
+    """Images of every kind: empty, crowded, more than 100 detections, boxes without area, tied scores, exact copies."""
+    rng = np.random.default_rng(seed)
+    truth, found = [], []
+    for image_id in rng.permutation(rng.integers(0, 7)).tolist():
+        num_truth = int(rng.choice([0, 1, 4, 15]))
+        boxes = random_boxes(rng, num_truth)
+        area = None if rng.random() < 0.5 else rng.choice([0.0, 32.0**2, 500.0, 96.0**2, 2e4], num_truth)
+        image_hw = (int(rng.integers(10, 700)), int(rng.integers(10, 700)))
+        truth.append(
+            ImageGroundTruth(
+                image_id, image_hw, boxes, rng.choice([1, 3, 7], num_truth), rng.random(num_truth) < 0.2, area
+            )
+        )
+        if rng.random() < 0.8:
+            near = np.repeat(boxes, 2, axis=0) + rng.choice([0, 0.01, 0.05]) * rng.normal(size=(2 * num_truth, 4))
+            found_boxes = np.concatenate([near, random_boxes(rng, int(rng.choice([0, 2, 130])))])
+            count = len(found_boxes)
+            found.append(
+                ImageDetections(image_id, found_boxes, rng.integers(0, 5, count) / 4, rng.choice([1, 3, 7], count))
+            )
+    return truth, found
+
+
+@pytest.mark.parametrize("first_seed", range(0, 120, 20))
+def test_faster_backend_equals_pycocotools_to_the_last_digit_on_random_cases(first_seed):
+    for seed in range(first_seed, first_seed + 20):
+        truth, found = random_case(seed)
+        fast = compute_coco_metrics(truth, found, THREE_CLASSES, backend="faster")
+        assert fast == compute_coco_metrics(truth, found, THREE_CLASSES, backend="pycocotools"), f"seed {seed}"
+
+
+@pytest.mark.parametrize("num_truth", [2, 99, 100, 101, 199, 200, 201, 400, 1023, 1500])
+@pytest.mark.parametrize("num_right", [1, 2, 3])
+def test_backends_agree_when_the_first_detections_of_many_objects_are_right(num_truth, num_right):
+    corner = np.arange(num_truth)[:, None] / num_truth
+    boxes = np.concatenate([corner, np.zeros_like(corner), corner + 1 / num_truth, np.ones_like(corner)], axis=1)
+    truth = make_truth(boxes, [1] * num_truth, image_hw=(4000, 40))
+    found_boxes = [*boxes[:num_right], [0, 0, 1, 1], *boxes[3:5]]
+    found = make_found(found_boxes, np.linspace(1, 0.5, len(found_boxes)), [1] * len(found_boxes))
+    fast = compute_coco_metrics([truth], [found], THREE_CLASSES, backend="faster")
+    assert fast == compute_coco_metrics([truth], [found], THREE_CLASSES, backend="pycocotools")
+
+
+def test_numbers_equal_the_summary_that_pycocotools_itself_prints():
+    truth, found = random_case(17)
+    hw_by_id = {image.image_id: image.image_hw for image in truth}
+    boxes = [boxes_yxyx_rel_to_xywh_px(image.boxes_yxyx_rel, hw_by_id[image.image_id]) for image in truth]
+    coco = COCO()
+    coco.dataset = {
+        "info": {},
+        "images": [{"id": image_id} for image_id in hw_by_id],
+        "categories": [{"id": class_id} for class_id in THREE_CLASSES.class_ids],
+        "annotations": [
+            {"image_id": image.image_id, "bbox": box, "category_id": class_id, "iscrowd": int(crowd), "area": area}
+            for image, image_boxes in zip(truth, boxes, strict=True)
+            for box, class_id, crowd, area in zip(
+                image_boxes,
+                image.class_ids,
+                image.is_crowd,
+                image_boxes[:, 2] * image_boxes[:, 3] if image.area_px is None else image.area_px,
+                strict=True,
+            )
+        ],
+    }
+    for key, annotation in enumerate(coco.dataset["annotations"], start=1):
+        annotation["id"] = key
+    coco.createIndex()
+    results = [
+        {"image_id": image.image_id, "bbox": list(box), "category_id": class_id, "score": score}
+        for image in found
+        for box, class_id, score in zip(
+            boxes_yxyx_rel_to_xywh_px(image.boxes_yxyx_rel, hw_by_id[image.image_id]),
+            image.class_ids,
+            image.scores,
+            strict=True,
+        )
+    ]
+    evaluation = COCOeval(coco, coco.loadRes(results), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    metrics = compute_coco_metrics(truth, found, THREE_CLASSES)
+    assert [metrics.value_of(name) for name in METRIC_NAMES] == evaluation.stats.tolist()
+
+
+@pytest.mark.parametrize(
+    ("truth", "found"),
+    [
+        ([], []),
+        ([make_truth([], [])], []),
+        ([make_truth([], [])], [make_found([[0, 0, 1, 1]], [0.5], [1])]),
+        ([make_truth([[0, 0, 1, 1]], [1])], []),
+        ([make_truth([[0, 0, 1, 1]], [1])], [make_found([], [], [])]),
+        ([make_truth([[0, 0, 1, 1]], [1], is_crowd=[True])], [make_found([[0, 0, 1, 1]], [0.5], [1])]),
+        ([make_truth([[0.5, 0.5, 0.5, 0.5]], [1])], [make_found([[0.5, 0.5, 0.5, 0.5]], [0.5], [1])]),
+        ([make_truth([[0, 0, 1, 1]], [1])], [make_found([[1, 1, 0, 0]], [0.5], [1])]),
+        ([make_truth([[0, 0, 1, 1]] * 3, [1] * 3)], [make_found([[0, 0, 1, 1]] * 150, [0.5] * 150, [1] * 150)]),
+    ],
+    ids=[
+        "no image",
+        "empty image",
+        "no truth",
+        "no detections",
+        "empty detections",
+        "only a crowd",
+        "no area",
+        "inverted",
+        "150 copies",
+    ],
+)
+def test_backends_agree_on_edge_cases(truth, found):
+    fast = compute_coco_metrics(truth, found, THREE_CLASSES, backend="faster")
+    assert fast == compute_coco_metrics(truth, found, THREE_CLASSES, backend="pycocotools")
+
+
+def test_a_perfect_detection_scores_one_and_the_other_sizes_say_why_they_cannot():
+    # 0.5 x 0.5 of 100 x 200 px = 50 x 100 px: area 5000, between 32^2 = 1024 and 96^2 = 9216, so medium.
+    box = [[0.25, 0.25, 0.75, 0.75]]
+    metrics = compute_coco_metrics([make_truth(box, [3])], [make_found(box, [0.9], [3])], THREE_CLASSES)
+    assert {name: metrics.value_of(name) for name in METRIC_NAMES} == {
+        **dict.fromkeys(("AP", "AP50", "AP75", "APm", "AR1", "AR10", "AR100", "ARm"), ONE),
+        **dict.fromkeys(("APs", "APl", "ARs", "ARl"), -1.0),
+    }
+    assert metrics.explain("APs") == "no ground truth of this size"
+    assert metrics.explain("AP") is None
+    assert [(row.name, row.AP, row.num_boxes) for row in metrics.per_class] == [
+        ("cat", -1.0, 0),
+        ("dog", ONE, 1),
+        ("cup", -1.0, 0),
+    ]
+
+
+def test_a_box_overlapping_by_three_fifths_counts_up_to_iou_0_60():
+    # 60 of 100 columns: IoU 0.6 passes the thresholds 0.50, 0.55, 0.60: 3 of 10.
+    truth = make_truth([[0, 0, 1, 1]], [1], image_hw=(100, 100))
+    metrics = compute_coco_metrics([truth], [make_found([[0, 0, 1, 0.6]], [0.9], [1])], THREE_CLASSES)
+    assert pytest.approx(0.3) == metrics.AP
+    assert (metrics.AP50, metrics.AP75) == (ONE, 0.0)
+
+
+def test_a_detection_on_a_crowd_is_neither_right_nor_wrong():
+    truth = make_truth([[0, 0, 0.2, 0.2], [0.5, 0.5, 1, 1]], [1, 1], is_crowd=[False, True])
+    found = make_found([[0.6, 0.6, 0.8, 0.8], [0, 0, 0.2, 0.2]], [0.9, 0.8], [1, 1])
+    metrics = compute_coco_metrics([truth], [found], THREE_CLASSES)
+    assert (metrics.AP, metrics.num_boxes) == (ONE, 1)
+
+
+def test_the_given_area_decides_the_size():
+    truth = make_truth([[0, 0, 1, 1]], [1], area_px=np.array([10.0]))
+    metrics = compute_coco_metrics([truth], [make_found([[0, 0, 1, 1]], [0.9], [1])], THREE_CLASSES)
+    assert (metrics.APs, metrics.APl) == (ONE, -1.0)
+
+
+def test_image_order_does_not_matter():
+    truth, found = random_case(11)
+    assert compute_coco_metrics(truth, found, THREE_CLASSES) == compute_coco_metrics(
+        truth[::-1], found[::-1], THREE_CLASSES
+    )
+
+
+def test_metrics_survive_json():
+    metrics = compute_coco_metrics(*random_case(3), THREE_CLASSES)
+    assert CocoMetrics.from_dict(json.loads(json.dumps(metrics.to_dict()))) == metrics
+
+
+def test_boxes_become_left_top_width_height_in_pixels():
+    # ymin 0.1 * 100 = 10, xmin 0.2 * 200 = 40, height 0.4 * 100 = 40, width 0.5 * 200 = 100
+    np.testing.assert_allclose(boxes_yxyx_rel_to_xywh_px([[0.1, 0.2, 0.5, 0.7]], (100, 200)), [[40, 10, 100, 40]])
+
+
+def test_nothing_is_printed(capfd):
+    compute_coco_metrics(*random_case(5), THREE_CLASSES, backend="faster")
+    compute_coco_metrics(*random_case(5), THREE_CLASSES, backend="pycocotools")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_class_that_the_label_map_lacks_is_refused():
+    with pytest.raises(InputError, match=r"ground truth of image 1: got class id 2, allowed .*\[1, 3, 7\]"):
+        compute_coco_metrics([make_truth([[0, 0, 1, 1]], [2])], [], THREE_CLASSES)
+
+
+def test_a_score_that_is_not_a_number_is_refused():
+    found = make_found([[0, 0, 1, 1]], [np.nan], [1])
+    with pytest.raises(InputError, match="detections of image 1: a box or score is not a finite number"):
+        compute_coco_metrics([make_truth([], [])], [found], THREE_CLASSES)
+
+
+def test_an_image_id_that_stands_twice_is_refused():
+    with pytest.raises(ValueError, match="ground truth: image_id 1 stands twice"):
+        compute_coco_metrics([make_truth([], [])] * 2, [], THREE_CLASSES)
+
+
+def test_detections_without_ground_truth_entry_are_refused():
+    with pytest.raises(ValueError, match="image_id 4 has no ground truth entry"):
+        compute_coco_metrics([], [make_found([], [], [], image_id=4)], THREE_CLASSES)
+
+
+def test_columns_of_another_length_are_refused():
+    with pytest.raises(ValueError, match=r"detections of image 1: scores has shape \(2,\), allowed: \(1,\)"):
+        make_found([[0, 0, 1, 1]], [0.5, 0.4], [1])
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason=f"no reference values at {PARITY} (set DETLOOM_SHARED)")
+@pytest.mark.parametrize("with_crowd", [True, False])
+def test_numbers_equal_those_of_the_object_detection_api(with_crowd):
+    cases = json.loads((PARITY / "cases.json").read_text())
+    expected = json.loads((PARITY / "expected.json").read_text())["coco" if with_crowd else "coco_without_crowd"]
+    truth, found = [], []
+    for image_id, image in enumerate(cases["images"]):
+        image_hw = (image["height"], image["width"])
+        scale = np.array(image_hw * 2, float)
+        crowd = image["iscrowd"] if with_crowd else [0] * len(image["gt_classes"])
+        gt_boxes = np.asarray(image["gt_boxes"], float).reshape(-1, 4) / scale
+        det_boxes = np.asarray(image["det_boxes"], float).reshape(-1, 4) / scale
+        truth.append(make_truth(gt_boxes, image["gt_classes"], image_id=image_id, image_hw=image_hw, is_crowd=crowd))
+        found.append(make_found(det_boxes, image["det_scores"], image["det_classes"], image_id=image_id))
+    label_map = LabelMap(tuple((row["id"], row["name"]) for row in cases["categories"]))
+    metrics = compute_coco_metrics(truth, found, label_map)
+    # The reference's dictionary is written in the order of METRIC_NAMES.
+    assert [metrics.value_of(name) for name in METRIC_NAMES] == pytest.approx(list(expected.values()), abs=1e-9)

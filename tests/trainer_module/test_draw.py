@@ -1,0 +1,91 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.draw import color_of_class, decode_image_rgb, draw_detections
+
+
+def grey(height, width):
+    return np.full((height, width, 3), 127, np.uint8)
+
+
+def changed_pixels(image_rgb, picture):
+    return (np.asarray(picture) != image_rgb).any(axis=-1)
+
+
+def test_box_edges_have_the_color_of_the_class():
+    image = grey(100, 200)
+    # Rows 0.5 * 99 = 49.5 -> 50 and 0.8 * 99 = 79.2 -> 79; columns 0.25 * 199 = 49.75 -> 50 and 0.75 * 199 -> 149.
+    picture = np.asarray(draw_detections(image, np.array([[0.5, 0.25, 0.8, 0.75]]), [2], ["cat"]))
+    assert tuple(picture[79, 60]) == tuple(picture[60, 149]) == color_of_class(2)
+    assert (picture[60:70, 60:140] == 127).all()
+
+
+def test_the_given_image_is_left_as_it_is():
+    image = grey(50, 50)
+    draw_detections(image, np.array([[0, 0, 1, 1]]), [1], ["cat"], [0.5])
+    assert (image == 127).all()
+
+
+def test_no_box_changes_nothing():
+    image = grey(50, 50)
+    assert not changed_pixels(image, draw_detections(image, np.zeros((0, 4)), [], [])).any()
+
+
+@pytest.mark.parametrize("image_hw", [(1, 1), (8, 8), (20, 300), (300, 20), (64, 64), (480, 640), (2000, 3000)])
+@pytest.mark.parametrize(
+    "box", [[0, 0, 1, 1], [0.99, 0.99, 1, 1], [0, 0.95, 0.02, 1], [-3, -2, 5, 9], [0.5, 0.5, 0.5, 0.5]]
+)
+def test_every_picture_size_and_box_position_can_be_drawn(image_hw, box):
+    image = grey(*image_hw)
+    picture = draw_detections(image, np.array([box]), [1], ["a rather long class name"], [0.987])
+    assert picture.size == image_hw[::-1]
+    assert changed_pixels(image, picture).any()
+
+
+def test_a_label_at_the_right_edge_is_moved_inside():
+    image = grey(200, 200)
+    changed = changed_pixels(image, draw_detections(image, np.array([[0.5, 0.95, 0.6, 1.0]]), [1], ["platelets"]))
+    # The box begins at column 189; "platelets" is some 40 px wide, so its plate begins left of column 170.
+    assert changed[:99, :170].any()
+
+
+def test_labels_stay_legible_on_large_pictures():
+    image = grey(3000, 3000)
+    changed = changed_pixels(image, draw_detections(image, np.array([[0.5, 0.5, 0.9, 0.9]]), [1], ["cat"]))
+    above_the_box = changed[: round(0.5 * 2999) - 8]
+    assert above_the_box.any(axis=1).sum() >= 20
+
+
+@pytest.mark.parametrize("box", [[0.8, 0.1, 0.2, 0.9], [np.nan, 0, 1, 1]])
+def test_an_inverted_or_infinite_box_is_not_drawn(box):
+    image = grey(50, 50)
+    assert not changed_pixels(image, draw_detections(image, np.array([box]), [1], ["cat"], [0.5])).any()
+
+
+def test_fourteen_classes_have_fourteen_colors():
+    assert len({color_of_class(class_id) for class_id in range(1, 15)}) == 14
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
+def test_other_color_modes_become_rgb(mode):
+    file = io.BytesIO()
+    Image.fromarray(grey(4, 6)).convert(mode).save(file, "JPEG" if mode == "CMYK" else "PNG")
+    decoded = decode_image_rgb(file.getvalue(), "a")
+    assert (decoded.shape, decoded.dtype) == ((4, 6, 3), np.uint8)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", b"GIF89a\x01\x00\x01\x00"])
+def test_what_is_not_an_image_is_refused_by_name(content):
+    with pytest.raises(InputError, match=r"x\.jpg: not a JPEG or PNG image"):
+        decode_image_rgb(content, "x.jpg")
+
+
+def test_a_picture_that_breaks_off_is_refused_by_name():
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(file, "JPEG")
+    with pytest.raises(InputError, match=r"x\.jpg: the image is broken"):
+        decode_image_rgb(file.getvalue()[:600], "x.jpg")

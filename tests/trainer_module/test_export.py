@@ -1,0 +1,85 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas import detections as names
+from detloom.schemas.config import TrainerConfig
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
+from detloom.schemas.typed_dict import from_json, to_canonical_json
+from detloom.trainer_module import export, run_fn
+from detloom.trainer_module.detector import build_detector
+from detloom.trainer_module.tfx_run import CONFIG_KEY
+
+LABEL_MAP = LabelMap(((2, "cat"), (5, "dog")))
+
+
+def test_the_exported_model_answers_every_signature_for_any_batch_size(tmp_path, tiny_config, make_example):
+    detector = build_detector(tiny_config.detector, LABEL_MAP)
+    model_dir = tmp_path / "model"
+    export.export_saved_model(detector, tiny_config, model_dir)
+    loaded = tf.saved_model.load(str(model_dir))
+    for batch_size in (1, 3):
+        images = tf.zeros([batch_size, 50, 70, 3], tf.uint8)
+        outputs = loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=images)
+        assert {key: value.shape for key, value in outputs.items()} == {
+            names.BOXES: (batch_size, 10, 4),
+            names.SCORES: (batch_size, 10),
+            names.CLASSES: (batch_size, 10),
+            names.NUM_DETECTIONS: (batch_size,),
+        }
+    examples = tf.constant([make_example([(0, 0, 1, 1)]), make_example([], image_hw=(30, 90))])
+    classes = loaded.signatures[names.SIGNATURE_EXAMPLES](examples=examples)[names.CLASSES]
+    assert set(np.unique(classes)) <= {0, 2, 5}
+
+
+def test_label_map_and_configuration_travel_in_the_assets(tmp_path, tiny_config):
+    export.export_saved_model(build_detector(tiny_config.detector, LABEL_MAP), tiny_config, tmp_path / "model")
+    assets = tmp_path / "model" / "assets"
+    assert read_label_map(assets / names.ASSET_LABEL_MAP) == LABEL_MAP
+    assert from_json(TrainerConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
+
+
+def test_an_export_that_differs_from_memory_is_not_left_behind(tmp_path, tiny_config, monkeypatch):
+    detector = build_detector(tiny_config.detector, LABEL_MAP)
+    real = export._check_export
+
+    def change_then_check(servable, model_dir):
+        for variable in detector.network.trainable_variables:
+            variable.assign(variable + 0.5)
+        real(servable, model_dir)
+
+    monkeypatch.setattr(export, "_check_export", change_then_check)
+    with pytest.raises(RuntimeError, match="differs from the model in memory"):
+        export.export_saved_model(detector, tiny_config, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture
+def fn_args(tmp_path, tiny_config, make_example, write_records):
+    for split in ("train", "eval"):
+        records = [make_example([(0.1, 0.1, 0.6, 0.6)], [2], name=str(i)) for i in range(4)]
+        write_records(tmp_path / "examples" / f"Split-{split}" / "data_tfrecord-00000-of-00001", records)
+    write_label_map(tmp_path / "examples" / LABEL_MAP_FILE, LABEL_MAP)
+    return SimpleNamespace(
+        train_files=[str(tmp_path / "examples" / "Split-train" / "*")],
+        eval_files=[str(tmp_path / "examples" / "Split-eval" / "*")],
+        serving_model_dir=str(tmp_path / "model" / "Format-Serving"),
+        model_run_dir=str(tmp_path / "model_run"),
+        custom_config={CONFIG_KEY: to_canonical_json(tiny_config)},
+    )
+
+
+def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path):
+    run_fn(fn_args)
+    assert read_label_map(tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_LABEL_MAP) == LABEL_MAP
+    assert json.loads((tmp_path / "model_run" / "training_summary.json").read_text())["num_steps"] == 6
+
+
+def test_examples_without_a_label_map_are_refused(fn_args, tmp_path):
+    (tmp_path / "examples" / LABEL_MAP_FILE).unlink()
+    with pytest.raises(InputError, match=r"label_map\.pbtxt: the label map cannot be read"):
+        run_fn(fn_args)

@@ -1,0 +1,110 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas import example_keys as keys
+from detloom.schemas.config import ConstantRate, HorizontalFlip, ImageSize, Momentum, RandomCrop, Ssd, TrainerConfig, Training
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.trainer_module.example_parser import class_index_table, parse_example
+from detloom.trainer_module.input_pipeline import (
+    build_eval_dataset,
+    build_train_dataset,
+    keep_largest,
+    list_shards,
+    read_records,
+)
+
+LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
+CONFIG = TrainerConfig(
+    detector=Ssd(image_size=ImageSize(height=64, width=96)),
+    training=Training(
+        batch_size=2,
+        num_steps=1,
+        max_boxes=3,
+        optimizer=Momentum(rate=ConstantRate(learning_rate=0.1)),
+        augmentations=(HorizontalFlip(), RandomCrop()),
+    ),
+)
+
+
+@pytest.fixture
+def shards(tmp_path, make_example, write_records):
+    box = (0.25, 0.25, 0.75, 0.75)
+    first = [make_example([box], [1], name="one"), make_example([box, (0, 0, 0.5, 0.5)], [7, 1], name="two")]
+    second = [make_example([], name="none"), make_example([box] * 5, [1] * 5, name="five", crowds=[1, 0, 0, 0, 0])]
+    return [str(write_records(tmp_path / f"data-{i}", part)) for i, part in enumerate((first, second))]
+
+
+def test_train_batches_have_static_shapes_and_padding(shards):
+    batch = next(iter(build_train_dataset(CONFIG, LABEL_MAP, shards, batch_size=2)))
+    assert batch["image"].shape == (2, 64, 96, 3)
+    assert batch["boxes_yxyx_rel"].shape == (2, 3, 4)
+    assert set(np.unique(batch["class_indices"])) <= {-1, 0, 1}
+    assert -1 <= float(tf.reduce_min(batch["image"])) <= float(tf.reduce_max(batch["image"])) <= 1
+
+
+def test_the_same_seed_gives_the_same_batches_and_another_seed_others(shards):
+    def first_images(seed):
+        config = replace(CONFIG, training=replace(CONFIG.training, seed=seed))
+        batches = build_train_dataset(config, LABEL_MAP, shards, batch_size=2).take(3)
+        return np.concatenate([batch["image"] for batch in batches])
+
+    np.testing.assert_array_equal(first_images(1), first_images(1))
+    assert not np.array_equal(first_images(1), first_images(2))
+
+
+def test_crowds_are_left_out_of_training_and_surplus_boxes_counted(shards):
+    config = replace(CONFIG, training=replace(CONFIG.training, augmentations=()))
+    batches = build_train_dataset(config, LABEL_MAP, shards, batch_size=1).take(4)
+    seen = sorted((int(tf.reduce_sum(tf.cast(b["class_indices"] >= 0, tf.int32))), int(b["num_dropped"][0])) for b in batches)
+    assert seen == [(0, 0), (1, 0), (2, 0), (3, 1)]  # the last: five boxes, one a crowd, three kept
+
+
+def test_the_largest_boxes_are_kept():
+    boxes = tf.constant([[0, 0, 0.1, 0.1], [0, 0, 0.9, 0.9], [0, 0, 0.5, 0.5]], tf.float32)
+    sample = {"class_indices": tf.constant([4, 5, 6]), "boxes_yxyx_rel": boxes, "area_px": tf.constant([1.0, 81.0, 25.0])}
+    kept, class_indices, num_dropped = keep_largest(sample, 2)
+    np.testing.assert_array_equal(class_indices, [5, 6])
+    np.testing.assert_array_equal(kept, tf.gather(boxes, [1, 2]))
+    assert int(num_dropped) == 1
+
+
+def test_the_eval_dataset_keeps_order_crowds_and_original_size(shards):
+    batches = list(build_eval_dataset(CONFIG.detector, LABEL_MAP, shards, batch_size=3))
+    assert [len(batch["image"]) for batch in batches] == [3, 1]
+    np.testing.assert_array_equal(batches[0]["image_hw"][0], [64, 64])
+    crowds = np.concatenate([np.asarray(batch["is_crowd"]).sum(axis=1) for batch in batches])
+    assert sorted(crowds) == [0, 0, 0, 1]
+
+
+def test_missing_area_is_the_area_of_the_box(make_example):
+    sample = parse_example(tf.constant(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80))), class_index_table((1,)))
+    np.testing.assert_allclose(sample["area_px"], [32 * 20])
+
+
+def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
+    example = tf.train.Example.FromString(make_example([(0.0, 0.0, 0.5, 0.25)]))
+    for key in (keys.IS_CROWD, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_SOURCE_ID):
+        del example.features.feature[key]
+    sample = parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
+    np.testing.assert_array_equal(sample["is_crowd"], [False])
+
+
+def test_a_class_outside_the_label_map_has_index_minus_one(make_example):
+    sample = parse_example(tf.constant(make_example([(0, 0, 1, 1)], [5])), class_index_table(LABEL_MAP.class_ids))
+    np.testing.assert_array_equal(sample["class_indices"], [-1])
+
+
+def test_compressed_shards_are_read(tmp_path, make_example):
+    path = str(tmp_path / "data.gz")
+    with tf.io.TFRecordWriter(path, "GZIP") as writer:
+        writer.write(make_example([(0, 0, 1, 1)]))
+    assert len(list(read_records([path]))) == 1
+
+
+def test_a_pattern_without_files_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\*: no TFRecord file matches; is the split empty\?"):
+        list_shards([str(tmp_path / "none*")])

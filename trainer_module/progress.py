@@ -1,0 +1,53 @@
+"""What a person sees of something long: a bar with ETA and rate on a terminal, one log line a period elsewhere."""
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_LOG_EVERY_SECONDS = 20.0
+_LOGGER = logging.getLogger("detloom")
+
+
+class Reporter:
+    """Counts what is done; made by `show_progress`."""
+
+    def __init__(self, what: str, total: int, unit: str, units_each: float, bar: Progress | None) -> None:
+        self._what, self._total, self._unit, self._units_each, self._bar = what, total, unit, units_each, bar
+        self._task = bar.add_task(what, total=total, numbers="") if bar else None
+        self._done = self._first = 0
+        self._started = self._logged = time.monotonic()
+
+    def start_at(self, done: int) -> None:
+        """Work done before, by a run that this one resumes; it does not count for the rate."""
+        self._done = self._first = done
+
+    def advance(self, count: int = 1, **numbers: float) -> None:
+        """`numbers` are shown beside the rate, in the order given."""
+        self._done += count
+        now = time.monotonic()
+        rate = (self._done - self._first) / max(now - self._started, 1e-9)
+        values = [f"{rate * self._units_each:.1f} {self._unit}/s"]
+        values += [f"{name} {value:.4g}" for name, value in numbers.items()]
+        text = "  ".join(values)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self._done, numbers=text)
+        elif now - self._logged >= _LOG_EVERY_SECONDS or self._done >= self._total:
+            self._logged = now
+            left = (self._total - self._done) / rate if rate else 0.0
+            _LOGGER.info("%s %d/%d  %s  ETA %d:%02d", self._what, self._done, self._total, text, left // 60, left % 60)
+
+
+@contextlib.contextmanager
+def show_progress(what: str, total: int, *, unit: str, units_each: float = 1.0) -> Iterator[Reporter]:
+    """Report `total` steps of `units_each` units: `with show_progress("Training", 500, unit="images", units_each=8) as p`."""
+    if not sys.stderr.isatty():
+        yield Reporter(what, total, unit, units_each, None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("ETA"))
+    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[numbers]}"), console=Console(stderr=True)) as bar:
+        yield Reporter(what, total, unit, units_each, bar)

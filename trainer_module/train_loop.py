@@ -1,0 +1,266 @@
+"""The training loop: several steps a host call under `tf.distribute`, evaluation inside, the best weights kept."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from detloom.schemas.config import TrainerConfig
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.coco_metrics import CocoMetrics
+from detloom.trainer_module.detector import Detector, build_detector
+from detloom.trainer_module.evaluate import evaluate
+from detloom.trainer_module.input_pipeline import build_eval_dataset, build_train_dataset, list_shards
+from detloom.trainer_module.optimizers import build_optimizer
+from detloom.trainer_module.progress import show_progress
+
+CONFIG_FILE = "config.json"  # the configuration as it was run
+LOG_FILE = "train_log.jsonl"  # one line a host call and an evaluation
+SUMMARY_FILE = "training_summary.json"
+_LOGGER = logging.getLogger("detloom")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What training ended with; `detector` holds the best weights.
+
+    Attributes:
+        best: metrics on the eval split at `best_step`, with the moving average of the weights where there is one.
+        step_seconds: median time of a training step.
+        images_per_second: batch size over that time.
+        seconds: wall time, evaluations included.
+        num_boxes_dropped: boxes left out of training because a picture had more than `max_boxes`.
+    """
+
+    detector: Detector
+    best: CocoMetrics
+    best_step: int
+    num_steps: int
+    step_seconds: float
+    images_per_second: float
+    seconds: float
+    num_boxes_dropped: int
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**plain, "detector": self.detector.network.name, "best": self.best.to_dict()}
+
+
+def build_strategy() -> tf.distribute.Strategy:
+    """Mirrored over the GPUs if there are several, else the one device there is."""
+    gpus = tf.config.list_logical_devices("GPU")
+    if len(gpus) > 1:
+        return tf.distribute.MirroredStrategy()
+    return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
+
+
+def train(
+    config: TrainerConfig,
+    label_map: LabelMap,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    out_dir: Path,
+    strategy: tf.distribute.Strategy | None = None,
+) -> TrainResult:
+    """Train from scratch, or from the newest checkpoint in `out_dir`; write checkpoints, log and configuration there.
+
+    Args:
+        train_files, eval_files: patterns of TFRecord shards.
+
+    Raises:
+        InputError: if a pattern matches nothing, or the loss stops being finite.
+    """
+    train_files, eval_files = list_shards(train_files), list_shards(eval_files)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    (out_dir / CONFIG_FILE).write_text(to_canonical_json(config), encoding="utf-8")
+    loop = _Loop(config, label_map, train_files, eval_files, out_dir, strategy or build_strategy())
+    return loop.run()
+
+
+class _Loop:
+    """The state of one training run."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        label_map: LabelMap,
+        train_files: Sequence[str],
+        eval_files: Sequence[str],
+        out_dir: Path,
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        self.config, self.training, self.strategy = config, config.training, strategy
+        keras.utils.set_random_seed(config.training.seed)
+        with strategy.scope():
+            self.detector = build_detector(config.detector, label_map)
+            self.optimizer = build_optimizer(config.training)
+            self.optimizer.build(self.detector.network.trainable_variables)
+            self.best_value = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)
+            self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.eval_dataset = build_eval_dataset(config.detector, label_map, eval_files, batch_size=config.training.batch_size)
+        self.train_iterator = iter(self._distribute(label_map, train_files))
+        self.detect = tf.function(self.detector.detect, reduce_retracing=True)
+        self.train_steps = tf.function(self._train_steps)
+        checkpoint = tf.train.Checkpoint(
+            network=self.detector.network, optimizer=self.optimizer, best_value=self.best_value, best_step=self.best_step
+        )
+        self.checkpoints = tf.train.CheckpointManager(checkpoint, str(out_dir / "checkpoints"), max_to_keep=2)
+        self.best_checkpoint = tf.train.Checkpoint(network=self.detector.network)
+        self.best_path = str(out_dir / "best" / "ckpt")
+        self.log_path = out_dir / LOG_FILE
+        self.summaries = tf.summary.create_file_writer(str(out_dir / "tensorboard"))
+        self.step_seconds: list[float] = []
+        self.num_boxes_dropped = 0
+
+    def _distribute(self, label_map: LabelMap, train_files: Sequence[str]) -> Any:
+        def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batch_size = context.get_per_replica_batch_size(self.training.batch_size)
+            return build_train_dataset(
+                self.config, label_map, train_files, batch_size=batch_size, input_context=context
+            )
+
+        return self.strategy.distribute_datasets_from_function(per_replica)
+
+    @property
+    def step(self) -> int:
+        return int(self.optimizer.iterations.numpy())
+
+    def run(self) -> TrainResult:
+        training, started = self.training, time.monotonic()
+        if self.checkpoints.restore_or_initialize():
+            _LOGGER.info("Training goes on from step %d (%s).", self.step, self.checkpoints.latest_checkpoint)
+        _LOGGER.info(
+            "Training %s: %d parameters, %d anchors, %d classes, batch %d, %d steps.",
+            self.detector.network.name,
+            self.detector.network.count_params(),
+            len(self.detector.anchors_yxyx_rel_A4),
+            self.detector.label_map.num_classes,
+            training.batch_size,
+            training.num_steps,
+        )
+        best: CocoMetrics | None = None
+        with show_progress("Training", training.num_steps, unit="images", units_each=training.batch_size) as progress:
+            progress.start_at(self.step)
+            while self.step < training.num_steps:
+                to_evaluation = training.evaluate_every - self.step % training.evaluate_every
+                count = min(training.steps_per_call, to_evaluation, training.num_steps - self.step)
+                losses = self._call(count)
+                progress.advance(count, **losses)
+                if self.step % training.evaluate_every == 0 or self.step == training.num_steps:
+                    best = self._evaluate() or best
+                    self.checkpoints.save()
+        if best is None:  # everything was done by an earlier call
+            self.best_checkpoint.read(self.best_path).assert_existing_objects_matched()
+            best = evaluate(self.detect, self.eval_dataset, self.detector.label_map)
+        self.best_checkpoint.read(self.best_path).assert_existing_objects_matched()
+        return self._result(best, time.monotonic() - started)
+
+    def _call(self, count: int) -> dict[str, float]:
+        """`count` steps; mean losses over them, and the learning rate."""
+        before = time.monotonic()
+        sums = {name: float(value) for name, value in self.train_steps(self.train_iterator, tf.constant(count)).items()}
+        self.step_seconds.append((time.monotonic() - before) / count)
+        self.num_boxes_dropped += int(sums.pop("num_dropped"))
+        numbers = {name: value / count for name, value in sums.items()}
+        numbers["learning_rate"] = float(self.optimizer.learning_rate)
+        if not math.isfinite(numbers["loss"]):
+            raise InputError(
+                f"The training loss became {numbers['loss']} between steps {self.step - count} and {self.step} at a learning "
+                f"rate of {numbers['learning_rate']:.3g}; lower training.optimizer.rate.learning_rate, warm up for longer, "
+                "or set training.clip_norm."
+            )
+        self._log("train", numbers)
+        return numbers
+
+    def _train_steps(self, iterator: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        sums = {name: tf.constant(0.0) for name in ("loss", "class_loss", "box_loss", "num_dropped")}
+        for _ in tf.range(count):
+            per_replica = self.strategy.run(self._replica_step, args=(next(iterator),))
+            step = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in per_replica.items()}
+            sums = {name: sums[name] + step[name] for name in sums}
+        return sums
+
+    def _replica_step(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """One step on one replica. Losses are divided by the number of replicas, as their gradients are summed."""
+        variables = self.detector.network.trainable_variables
+        with tf.GradientTape() as tape:
+            losses = self.detector.losses(batch, training=True)
+            losses = {name: loss / self.strategy.num_replicas_in_sync for name, loss in losses.items()}
+        gradients = tape.gradient(losses["loss"], variables)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {**losses, "num_dropped": tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)}
+
+    def _evaluate(self) -> CocoMetrics | None:
+        """Evaluate with averaged weights; keep them if they are the best so far, and then return their metrics."""
+        with self._averaged_weights():
+            metrics = evaluate(self.detect, self.eval_dataset, self.detector.label_map)
+            value = metrics.value_of(self.training.best_metric)
+            is_best = value > float(self.best_value.numpy())
+            if is_best:
+                self.best_value.assign(value)
+                self.best_step.assign(self.step)
+                self.best_checkpoint.write(self.best_path)
+        self._log("eval", {name: metrics.value_of(name) for name in ("AP", "AP50", "AP75", "AR100")})
+        note = " (best so far)" if is_best else ""
+        _LOGGER.info("Step %d, eval split: AP %.3f, AP50 %.3f%s", self.step, metrics.AP, metrics.AP50, note)
+        return metrics if is_best else None
+
+    @contextlib.contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """The moving average of the weights in the network, if there is one, and the trained weights back afterwards."""
+        if self.training.ema_decay is None:
+            yield
+            return
+        variables = self.detector.network.trainable_variables
+        trained = [variable.numpy() for variable in variables]
+        self.optimizer.finalize_variable_values(variables)
+        try:
+            yield
+        finally:
+            for variable, value in zip(variables, trained, strict=True):
+                variable.assign(value)
+
+    def _log(self, kind: str, numbers: dict[str, float]) -> None:
+        with self.log_path.open("a", encoding="utf-8") as log:
+            log.write(json.dumps({"kind": kind, "step": self.step, **numbers}) + "\n")
+        with self.summaries.as_default(step=self.step):
+            for name, value in numbers.items():
+                tf.summary.scalar(f"{kind}/{name}", value)
+
+    def _result(self, best: CocoMetrics, seconds: float) -> TrainResult:
+        step_seconds = statistics.median(self.step_seconds) if self.step_seconds else 0.0
+        result = TrainResult(
+            detector=self.detector,
+            best=best,
+            best_step=int(self.best_step.numpy()),
+            num_steps=self.step,
+            step_seconds=step_seconds,
+            images_per_second=self.training.batch_size / step_seconds if step_seconds else 0.0,
+            seconds=seconds,
+            num_boxes_dropped=self.num_boxes_dropped,
+        )
+        self.log_path.with_name(SUMMARY_FILE).write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
+        _LOGGER.info(
+            "Trained %d steps in %.0f s: median step %.0f ms, %.1f images/s; best AP %.3f, AP50 %.3f at step %d.",
+            result.num_steps,
+            seconds,
+            1000 * step_seconds,
+            result.images_per_second,
+            best.AP,
+            best.AP50,
+            result.best_step,
+        )
+        return result
