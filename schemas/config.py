@@ -84,7 +84,7 @@ class SharedHead:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiscaleAnchors:
-    """Anchors of level l have sides of anchor_scale * 2**l * 2**(i / scales_per_octave); aspect ratio = width / height."""
+    """Anchors of level l have sides of anchor_scale * 2**l * 2**(i / scales_per_octave); a ratio is width / height."""
 
     anchor_scale: float = 4.0
     aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)
@@ -123,7 +123,10 @@ class Matcher:
     def __post_init__(self) -> None:
         _check(0 < self.foreground_iou <= 1, "foreground_iou", self.foreground_iou, "above 0, at most 1")
         _check(
-            0 <= self.background_iou <= self.foreground_iou, "background_iou", self.background_iou, "0 to foreground_iou"
+            0 <= self.background_iou <= self.foreground_iou,
+            "background_iou",
+            self.background_iou,
+            "0 to foreground_iou",
         )
 
 

@@ -31,8 +31,8 @@ class LabelMap:
             raise InputError("label map: no classes; give at least one.")
         if min(ids) < 1:
             raise InputError(f"label map: got id {min(ids)}, allowed: 1 and up (0 is background).")
-        for kind, values in (("id", ids), ("name", names)):
-            twice = sorted({str(value) for value in values if values.count(value) > 1})
+        for kind, values in (("id", list(map(str, ids))), ("name", names)):
+            twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
                 raise InputError(f"label map: {kind} {twice[0]!r} stands twice.")
         object.__setattr__(self, "names_by_id", tuple(sorted(self.names_by_id)))

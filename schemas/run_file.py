@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from detloom.schemas.config import Ssd, Training, TrainerConfig
+from detloom.schemas.config import Ssd, TrainerConfig, Training
 from detloom.schemas.errors import InputError
 from detloom.schemas.typed_dict import from_dict
 from detloom.schemas.yaml_file import read_yaml
@@ -137,7 +137,9 @@ def read_run_file(path: Path, workspace: Path | None = None) -> RunFile:
     workspace = workspace.absolute()
     return replace(
         run,
-        data=run.data if run.data.path == EMBEDDED_DIGITS else replace(run.data, path=resolve(run.data.path, "data.path")),
+        data=run.data
+        if run.data.path == EMBEDDED_DIGITS
+        else replace(run.data, path=resolve(run.data.path, "data.path")),
         workspace=str(workspace),
         push_to=resolve(run.push_to, "push_to") if run.push_to else str(workspace / "serving"),
     )

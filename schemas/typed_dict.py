@@ -1,4 +1,4 @@
-"""Plain dictionaries (from YAML or JSON) to frozen dataclasses and back, with errors that say where and what is allowed.
+"""Plain dictionaries (from YAML or JSON) to frozen dataclasses and back, with errors that say what is allowed where.
 
 Supported field types: bool, int, float, str, Literal, X | None, tuple[X, ...], dict[str, str], dataclasses, and unions
 of dataclasses, which are told apart by a "type" key that holds the class name.
@@ -24,7 +24,7 @@ TYPE_KEY = "type"
 
 
 def nearest_hint(name: str, allowed: Iterable[str]) -> str:
-    """" Did you mean 'x'?" or an empty string."""
+    """ " Did you mean 'x'?" or an empty string."""
     close = difflib.get_close_matches(str(name), list(allowed), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
@@ -44,7 +44,9 @@ def to_dict(value: Any) -> Any:
 def _to_plain(value: Any, annotation: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hints = _hints(type(value))
-        plain = {field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)}
+        plain = {
+            field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
+        }
         return {TYPE_KEY: type(value).__name__, **plain} if len(_dataclass_members(annotation)) > 1 else plain
     if isinstance(value, tuple):
         item = typing.get_args(annotation)[0] if typing.get_args(annotation) else object
@@ -75,11 +77,15 @@ def _fail(locate: Locate, path: KeyPath, message: str) -> typing.NoReturn:
     raise InputError(f"{locate(path)}: {name + ': ' if name else ''}{message}")
 
 
+def _is_data(annotation: Any) -> bool:
+    return dataclasses.is_dataclass(annotation)
+
+
 def _dataclass_members(annotation: Any) -> list[type]:
-    if dataclasses.is_dataclass(annotation):
+    if _is_data(annotation):
         return [typing.cast(type, annotation)]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return [member for member in typing.get_args(annotation) if dataclasses.is_dataclass(member)]
+        return [member for member in typing.get_args(annotation) if isinstance(member, type) and _is_data(member)]
     return []
 
 
@@ -106,10 +112,16 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if origin is dict:
         if not isinstance(data, Mapping):
             _fail(locate, path, f"got {data!r}, allowed: a mapping.")
-        return {_scalar(str, key, locate, path): _convert(args[1], item, locate, (*path, key)) for key, item in data.items()}
+        return {
+            _scalar(str, key, locate, path): _convert(args[1], item, locate, (*path, key)) for key, item in data.items()
+        }
     if origin is typing.Literal:
         if data not in args or isinstance(data, bool) != isinstance(args[0], bool):
-            _fail(locate, path, f"got {data!r}, allowed: {', '.join(map(repr, args))}.{nearest_hint(data, map(str, args))}")
+            _fail(
+                locate,
+                path,
+                f"got {data!r}, allowed: {', '.join(map(repr, args))}.{nearest_hint(data, map(str, args))}",
+            )
         return data
     return _scalar(annotation, data, locate, path)
 

@@ -58,28 +58,34 @@ def _check_events(text: str, path: Path) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        line = event.start_mark.line + 1
+        line = _line(event)
         if depth > _MAX_DEPTH:
             raise InputError(f"{path}:{line}: lists and mappings nest more than {_MAX_DEPTH} deep.")
         if isinstance(event, yaml.AliasEvent):
             raise InputError(f"{path}:{line}: YAML aliases (*name) are not allowed here.")
 
 
+def _line(marked: Any) -> int:
+    """1-based line of a YAML event or node."""
+    return int(marked.start_mark.line) + 1
+
+
 def _construct(node: yaml.Node, key_path: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:
-    lines.setdefault(key_path, node.start_mark.line + 1)
+    lines.setdefault(key_path, _line(node))
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-        raise InputError(f"{path}:{node.start_mark.line + 1}: got the YAML tag {node.tag!r}, allowed: plain lists and mappings.")
+        raise InputError(f"{path}:{_line(node)}: got the YAML tag {node.tag!r}, allowed: plain lists and mappings.")
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = _scalar(key_node)
-            line = key_node.start_mark.line + 1
+            line = _line(key_node)
             if not isinstance(key, str):
                 raise InputError(f"{path}:{line}: got the key {key!r}, allowed: text keys.")
             if key in result:
                 raise InputError(f"{path}:{line}: the key '{key}' stands twice.")
-            lines[(*key_path, key)] = line
-            result[key] = _construct(value_node, (*key_path, key), lines, path)
+            below = (*key_path, key)
+            lines[below] = line
+            result[key] = _construct(value_node, below, lines, path)
         return result
     if isinstance(node, yaml.SequenceNode):
         return [_construct(item, (*key_path, i), lines, path) for i, item in enumerate(node.value)]

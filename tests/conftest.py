@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_example() -> Callable[..., bytes]:
     """A serialized tf.Example with a grey PNG on which every box is filled with a colour of its class."""
     import tensorflow as tf
@@ -51,7 +51,7 @@ def make_example() -> Callable[..., bytes]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_records() -> Callable[[Path, Sequence[bytes]], Path]:
     """Write serialized examples to one TFRecord file."""
     import tensorflow as tf
@@ -66,7 +66,7 @@ def write_records() -> Callable[[Path, Sequence[bytes]], Path]:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def reference_dir() -> Path:
     """Reference values of the Object Detection API, beside the checkout; the test skips where they are absent."""
     folder = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared")) / "parity"

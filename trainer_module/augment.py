@@ -14,9 +14,9 @@ from detloom.trainer_module import boxes
 from detloom.trainer_module.example_parser import Sample
 
 
-def is_geometric(augmentation: Augmentation) -> bool:
-    """Whether it moves boxes; those run before the picture is resized, the others after it, on fewer pixels."""
-    return isinstance(augmentation, HorizontalFlip | VerticalFlip | RandomCrop)
+def runs_before_resize(augmentation: Augmentation) -> bool:
+    """A crop, so that no pixel is resized in vain; the others have fewer pixels to move after it."""
+    return isinstance(augmentation, RandomCrop)
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`
@@ -38,14 +38,14 @@ def apply_augmentation(augmentation: Augmentation, sample: Sample, seed: tf.Tens
 
 def flip_horizontally(sample: Sample) -> Sample:
     ymin, xmin, ymax, xmax = tf.unstack(sample["boxes_yxyx_rel"], axis=-1)
-    flipped = _with_image(sample, sample["image"][:, ::-1])
+    flipped = _with_image(sample, tf.reverse(sample["image"], axis=[1]))
     flipped["boxes_yxyx_rel"] = tf.stack([ymin, 1 - xmax, ymax, 1 - xmin], axis=-1)
     return flipped
 
 
 def flip_vertically(sample: Sample) -> Sample:
     ymin, xmin, ymax, xmax = tf.unstack(sample["boxes_yxyx_rel"], axis=-1)
-    flipped = _with_image(sample, sample["image"][::-1])
+    flipped = _with_image(sample, tf.reverse(sample["image"], axis=[0]))
     flipped["boxes_yxyx_rel"] = tf.stack([1 - ymax, xmin, 1 - ymin, xmax], axis=-1)
     return flipped
 
@@ -76,7 +76,7 @@ def crop(sample: Sample, window_yxyx_rel: tf.Tensor, min_visible: float) -> Samp
 
 
 def random_crop(config: RandomCrop, sample: Sample, seed: tf.Tensor) -> Sample:
-    """Crop to a window of random area and aspect ratio (relative to the picture's own); keep the picture if no box would stay."""
+    """Crop to a window of random area and aspect ratio (in terms of the picture's own), unless no box would stay."""
     draw, area_share, log_ratio, y, x = tf.unstack(tf.random.stateless_uniform([5], seed))
     area_share = config.min_area + area_share * (config.max_area - config.min_area)
     low, high = tf.math.log(config.min_aspect_ratio), tf.math.log(config.max_aspect_ratio)
@@ -102,6 +102,8 @@ def _with_image(sample: Sample, image: tf.Tensor) -> Sample:
     return changed
 
 
-def _if_drawn(probability: float, seed: tf.Tensor, sample: Sample, change: "tf.types.experimental.GenericFunction") -> Sample:
+def _if_drawn(
+    probability: float, seed: tf.Tensor, sample: Sample, change: "tf.types.experimental.GenericFunction"
+) -> Sample:
     draw = tf.random.stateless_uniform([], seed)
     return tf.cond(draw < probability, lambda: change(sample), lambda: sample)

@@ -30,7 +30,9 @@ def area(boxes_yxyx: tf.Tensor) -> tf.Tensor:
 def pairwise_intersection(boxes1_yxyx_N4: tf.Tensor, boxes2_yxyx_M4: tf.Tensor) -> tf.Tensor:
     """[..., N, M] overlap of every pair; leading dimensions broadcast."""
     ymin1, xmin1, ymax1, xmax1 = tf.split(boxes1_yxyx_N4, 4, axis=-1)  # each [..., N, 1]
-    ymin2, xmin2, ymax2, xmax2 = (tf.squeeze(side, -1)[..., tf.newaxis, :] for side in tf.split(boxes2_yxyx_M4, 4, axis=-1))
+    ymin2, xmin2, ymax2, xmax2 = (
+        tf.squeeze(side, -1)[..., tf.newaxis, :] for side in tf.split(boxes2_yxyx_M4, 4, axis=-1)
+    )
     height = tf.maximum(tf.minimum(ymax1, ymax2) - tf.maximum(ymin1, ymin2), 0)
     width = tf.maximum(tf.minimum(xmax1, xmax2) - tf.maximum(xmin1, xmin2), 0)
     return height * width

@@ -77,7 +77,7 @@ def export_saved_model(detector: Detector, config: TrainerConfig, model_dir: Pat
     except BaseException:
         shutil.rmtree(model_dir, ignore_errors=True)
         raise
-    _LOGGER.info("Exported and checked: %s", model_dir)
+    _LOGGER.info("Exported to %s; every signature gives what the model in memory gives.", model_dir)
 
 
 def _check_export(servable: _Servable, model_dir: Path) -> None:
@@ -96,8 +96,8 @@ def _check_export(servable: _Servable, model_dir: Path) -> None:
             difference = float(np.max(np.abs(outputs[name].numpy() - expected[name].numpy()), initial=0.0))
             if not difference <= _TOLERANCE:
                 raise RuntimeError(
-                    f"{model_dir}: signature {signature}, output {name} differs from the model in memory by {difference:.3g}, "
-                    f"allowed: {_TOLERANCE:g}."
+                    f"{model_dir}: signature {signature}, output {name} differs from the model in memory by "
+                    f"{difference:.3g}, allowed: {_TOLERANCE:g}."
                 )
 
 

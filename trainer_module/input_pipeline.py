@@ -8,7 +8,7 @@ import tensorflow as tf
 from detloom.schemas.config import Ssd, TrainerConfig, Training
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
-from detloom.trainer_module.augment import apply_augmentation, is_geometric
+from detloom.trainer_module.augment import apply_augmentation, runs_before_resize
 from detloom.trainer_module.example_parser import Sample, class_index_table, parse_example
 from detloom.trainer_module.preprocess import normalize_image, resize_image
 
@@ -69,11 +69,11 @@ def _train_element(detector: Ssd, training: Training, sample: Sample, seed: tf.T
     sample = _keep(sample, (sample["class_indices"] >= 0) & ~sample["is_crowd"])
     seeds = [tf.random.experimental.stateless_fold_in(seed, i) for i in range(len(training.augmentations))]
     for augmentation, its_seed in zip(training.augmentations, seeds, strict=True):
-        if is_geometric(augmentation):
+        if runs_before_resize(augmentation):
             sample = apply_augmentation(augmentation, sample, its_seed)
     sample["image"] = resize_image(sample["image"], detector.image_size)
     for augmentation, its_seed in zip(training.augmentations, seeds, strict=True):
-        if not is_geometric(augmentation):
+        if not runs_before_resize(augmentation):
             sample = apply_augmentation(augmentation, sample, its_seed)
     boxes, class_indices, num_dropped = keep_largest(sample, training.max_boxes)
     return {
@@ -116,6 +116,13 @@ def build_eval_dataset(detector: Ssd, label_map: LabelMap, files: Sequence[str],
         image = normalize_image(resize_image(sample["image"], detector.image_size))
         return {**sample, "image": image, "image_hw": image_hw}
 
-    padding = {"image": 0.0, "image_hw": 0, "boxes_yxyx_rel": 0.0, "class_indices": -1, "is_crowd": False, "area_px": 0.0}
+    padding = {
+        "image": 0.0,
+        "image_hw": 0,
+        "boxes_yxyx_rel": 0.0,
+        "class_indices": -1,
+        "is_crowd": False,
+        "area_px": 0.0,
+    }
     elements = read_records(files).map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
     return elements.padded_batch(batch_size, padding_values=padding).prefetch(2)

@@ -65,7 +65,9 @@ def huber_loss(errors: tf.Tensor, *, delta: float) -> tf.Tensor:
     return tf.where(size <= delta, 0.5 * tf.square(size), delta * size - 0.5 * delta**2)
 
 
-def detection_losses(losses: Losses, targets: Targets, offsets_BA4: tf.Tensor, class_logits_BAK: tf.Tensor) -> dict[str, tf.Tensor]:
+def detection_losses(
+    losses: Losses, targets: Targets, offsets_BA4: tf.Tensor, class_logits_BAK: tf.Tensor
+) -> dict[str, tf.Tensor]:
     """Scalars `class_loss`, `box_loss` and their sum `loss`, in float32.
 
     Both are sums over the batch divided by its number of foreground anchors (at least 1); the box loss also by the

@@ -1,6 +1,7 @@
 """Run an exported model: the same SavedModel that is evaluated and served, never the one in memory."""
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,53 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
 from detloom.schemas import detections as names
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, parse_label_map
-from detloom.trainer_module.draw import decode_image_rgb
+from detloom.trainer_module.draw import decode_image_rgb, draw_detections
 
 _SAVED_MODEL_FILE = "saved_model.pb"
 _SERVING_FOLDER = "Format-Serving"  # where a TFX Model artifact keeps its SavedModel
 
 
 @dataclass(frozen=True, eq=False)
-class Detections:
-    """What was found in one image, by descending score: `boxes_yxyx_rel` [N, 4], `scores` [N], `class_ids` [N]."""
+class Prediction:
+    """One picture and what was found in it, by descending score.
 
+    Attributes:
+        image_rgb: uint8 [H, W, 3], the decoded picture.
+        boxes_yxyx_rel: float32 [N, 4]; `scores`, `class_ids`, `class_names` have one entry for each.
+    """
+
+    image_rgb: npt.NDArray[np.uint8]
     boxes_yxyx_rel: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
     class_ids: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
+
+    def above(self, min_score: float) -> "Prediction":
+        """Only the objects with at least that score."""
+        keep = self.scores >= min_score
+        kept_names = tuple(itertools.compress(self.class_names, keep.tolist()))
+        return Prediction(
+            self.image_rgb, self.boxes_yxyx_rel[keep], self.scores[keep], self.class_ids[keep], kept_names
+        )
+
+    def lines(self) -> list[str]:
+        """One line of text for each object: class name, score, and left, top, right, bottom in pixels."""
+        height, width = self.image_rgb.shape[:2]
+        boxes_yxyx_px = np.rint(self.boxes_yxyx_rel * [height, width, height, width]).astype(int).tolist()
+        return [
+            f"{name} {score:.3f}  left {xmin} top {ymin} right {xmax} bottom {ymax}"
+            for name, score, (ymin, xmin, ymax, xmax) in zip(self.class_names, self.scores, boxes_yxyx_px, strict=True)
+        ]
+
+    def draw(self) -> Image.Image:
+        """The picture with boxes and labels."""
+        return draw_detections(self.image_rgb, self.boxes_yxyx_rel, self.class_ids, self.class_names, self.scores)
 
 
 class LoadedSignature:
@@ -57,7 +86,7 @@ class LoadedSignature:
         ]
 
 
-class Detector:
+class ExportedDetector:
     """An exported model with its label map."""
 
     def __init__(self, model_dir: str) -> None:
@@ -65,33 +94,40 @@ class Detector:
         self.label_map: LabelMap = read_exported_label_map(model_dir)
         self._signature = LoadedSignature(model_dir, names.SIGNATURE_ENCODED)
 
-    def predict_bytes(self, image_bytes: bytes, name: str = "image", min_score: float = 0.0) -> Detections:
+    def predict_bytes(self, image_bytes: bytes, name: str = "image") -> Prediction:
         """Find objects in one JPEG or PNG.
 
         Raises:
             InputError: naming `name`, when the image is broken or of another format.
         """
-        decode_image_rgb(image_bytes, name)
+        image_rgb = decode_image_rgb(image_bytes, name)
         try:
             ((boxes, scores, class_ids),) = self._signature([image_bytes])
         except tf.errors.InvalidArgumentError as error:
             raise InputError(f"{name}: the model cannot read the image ({_first_line(error)}).") from None
-        keep = scores >= min_score
-        class_names = tuple(self.label_map.name_of(class_id) for class_id in class_ids[keep].tolist())
-        return Detections(boxes[keep], scores[keep], class_ids[keep], class_names)
+        class_names = tuple(self.label_map.name_of(class_id) for class_id in class_ids.tolist())
+        return Prediction(image_rgb, boxes, scores, class_ids, class_names)
 
-    def predict_files(self, paths: Iterable[Path], min_score: float = 0.0) -> list[Detections]:
-        """Find objects in each file; the images may have different sizes."""
-        return [self.predict_bytes(read_image_file(path), str(path), min_score) for path in paths]
+    def predict_file(self, path: Path) -> Prediction:
+        """As `predict_bytes`; also refuses a file that cannot be read."""
+        try:
+            image_bytes = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: the image cannot be read ({error.strerror}).") from None
+        return self.predict_bytes(image_bytes, str(path))
+
+    def predict_files(self, paths: Iterable[Path]) -> Iterator[Prediction]:
+        """One prediction after the other, in the order of `paths`; the images may have different sizes."""
+        return map(self.predict_file, paths)
 
 
-def load_detector(model_dir: Path) -> Detector:
+def load_detector(model_dir: Path) -> ExportedDetector:
     """Load an exported SavedModel: its folder, a Model artifact, or a folder of numbered versions (takes the highest).
 
     Raises:
         InputError: one sentence that names the folder and what it lacks.
     """
-    return Detector(str(find_saved_model(Path(model_dir))))
+    return ExportedDetector(str(find_saved_model(Path(model_dir))))
 
 
 def find_saved_model(model_dir: Path) -> Path:
@@ -103,13 +139,6 @@ def find_saved_model(model_dir: Path) -> Path:
         if (folder / _SAVED_MODEL_FILE).is_file():
             return folder
     raise InputError(f"{model_dir}: holds neither {_SAVED_MODEL_FILE} nor a numbered version folder with one.")
-
-
-def read_image_file(path: Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: the image cannot be read ({error.strerror}).") from None
 
 
 def check_signature(model_dir: str, signature: str) -> None:

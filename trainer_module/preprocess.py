@@ -1,4 +1,4 @@
-"""From encoded bytes to what the network takes. Training, evaluation and the exported model call these same functions."""
+"""From encoded bytes to what the network takes; training, evaluation and the exported model call the same functions."""
 
 import tensorflow as tf
 

@@ -1,5 +1,6 @@
 """What a person sees of something long: a bar with ETA and rate on a terminal, one log line a period elsewhere."""
 
+import collections
 import contextlib
 import logging
 import sys
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _LOG_EVERY_SECONDS = 20.0
+_RATE_WINDOW = 20  # calls of `advance` that the shown rate looks back on; a start-up cost leaves it soon
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -19,18 +21,22 @@ class Reporter:
     def __init__(self, what: str, total: int, unit: str, units_each: float, bar: Progress | None) -> None:
         self._what, self._total, self._unit, self._units_each, self._bar = what, total, unit, units_each, bar
         self._task = bar.add_task(what, total=total, numbers="") if bar else None
-        self._done = self._first = 0
-        self._started = self._logged = time.monotonic()
+        self._done = 0
+        self._logged = time.monotonic()
+        self._history = collections.deque([(self._logged, 0)], maxlen=_RATE_WINDOW)
 
     def start_at(self, done: int) -> None:
         """Work done before, by a run that this one resumes; it does not count for the rate."""
-        self._done = self._first = done
+        self._done = done
+        self._history = collections.deque([(time.monotonic(), done)], maxlen=_RATE_WINDOW)
 
     def advance(self, count: int = 1, **numbers: float) -> None:
         """`numbers` are shown beside the rate, in the order given."""
         self._done += count
         now = time.monotonic()
-        rate = (self._done - self._first) / max(now - self._started, 1e-9)
+        since, done_then = self._history[0]
+        rate = (self._done - done_then) / max(now - since, 1e-9)
+        self._history.append((now, self._done))
         values = [f"{rate * self._units_each:.1f} {self._unit}/s"]
         values += [f"{name} {value:.4g}" for name, value in numbers.items()]
         text = "  ".join(values)
@@ -44,10 +50,18 @@ class Reporter:
 
 @contextlib.contextmanager
 def show_progress(what: str, total: int, *, unit: str, units_each: float = 1.0) -> Iterator[Reporter]:
-    """Report `total` steps of `units_each` units: `with show_progress("Training", 500, unit="images", units_each=8) as p`."""
+    """Report `total` steps, each of `units_each` units: `with show_progress("Training", 500, unit="images") as p`."""
     if not sys.stderr.isatty():
         yield Reporter(what, total, unit, units_each, None)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("ETA"))
-    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[numbers]}"), console=Console(stderr=True)) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+    )
+    with Progress(
+        *columns, TimeRemainingColumn(), TextColumn("{task.fields[numbers]}"), console=Console(stderr=True)
+    ) as bar:
         yield Reporter(what, total, unit, units_each, bar)

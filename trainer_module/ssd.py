@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from detloom.schemas.config import BatchNorm, FpnLite, Ssd
 from detloom.trainer_module.anchors import num_anchors_per_location
+from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
 
 BACKBONE_TAPS = {3: "block_5_add", 4: "block_12_add", 5: "out_relu"}  # layer whose output has a stride of 2**level
 _FINAL_STDDEV = 0.01  # of the last convolutions' weights, so that training starts at the prior (arXiv:1708.02002, 4.1)
@@ -20,7 +21,9 @@ def build_ssd(detector: Ssd, num_classes: int) -> keras.Model:
     size = detector.image_size
     backbone = _build_mobilenet_v2(detector)
     neck = detector.neck
-    features = {level: backbone.get_layer(name).output for level, name in BACKBONE_TAPS.items() if level >= neck.min_level}
+    features = {
+        level: backbone.get_layer(name).output for level, name in BACKBONE_TAPS.items() if level >= neck.min_level
+    }
     pyramid = _build_fpn_lite(neck, detector.batch_norm, features)
     offsets, logits = _build_shared_heads(detector, pyramid, num_classes)
     outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAK": _concat_levels(logits, num_classes)}
@@ -37,16 +40,15 @@ def _build_mobilenet_v2(detector: Ssd) -> keras.Model:
     )
 
     def with_our_batch_norm(layer: keras.Layer) -> keras.Layer:  # keras.applications fixes momentum at 0.999
-        changes = {}
         if isinstance(layer, keras.layers.BatchNormalization):
-            changes = {"momentum": detector.batch_norm.momentum, "epsilon": detector.batch_norm.epsilon}
-        return type(layer).from_config({**layer.get_config(), **changes})
+            return _batch_norm(detector.batch_norm, layer.name)
+        return type(layer).from_config(layer.get_config())
 
     return keras.models.clone_model(model, clone_function=with_our_batch_norm)
 
 
 def _batch_norm(config: BatchNorm, name: str) -> keras.Layer:
-    return keras.layers.BatchNormalization(momentum=config.momentum, epsilon=config.epsilon, name=name)
+    return FusedBatchNorm(momentum=config.momentum, epsilon=config.epsilon, name=name)
 
 
 def _separable(num_channels: int, name: str, strides: int = 1) -> keras.Layer:

@@ -110,12 +110,17 @@ class _Loop:
             self.optimizer.build(self.detector.network.trainable_variables)
             self.best_value = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)
             self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.eval_dataset = build_eval_dataset(config.detector, label_map, eval_files, batch_size=config.training.batch_size)
+        self.eval_dataset = build_eval_dataset(
+            config.detector, label_map, eval_files, batch_size=config.training.batch_size
+        )
         self.train_iterator = iter(self._distribute(label_map, train_files))
         self.detect = tf.function(self.detector.detect, reduce_retracing=True)
         self.train_steps = tf.function(self._train_steps)
         checkpoint = tf.train.Checkpoint(
-            network=self.detector.network, optimizer=self.optimizer, best_value=self.best_value, best_step=self.best_step
+            network=self.detector.network,
+            optimizer=self.optimizer,
+            best_value=self.best_value,
+            best_step=self.best_step,
         )
         self.checkpoints = tf.train.CheckpointManager(checkpoint, str(out_dir / "checkpoints"), max_to_keep=2)
         self.best_checkpoint = tf.train.Checkpoint(network=self.detector.network)
@@ -178,9 +183,9 @@ class _Loop:
         numbers["learning_rate"] = float(self.optimizer.learning_rate)
         if not math.isfinite(numbers["loss"]):
             raise InputError(
-                f"The training loss became {numbers['loss']} between steps {self.step - count} and {self.step} at a learning "
-                f"rate of {numbers['learning_rate']:.3g}; lower training.optimizer.rate.learning_rate, warm up for longer, "
-                "or set training.clip_norm."
+                f"The training loss became {numbers['loss']} between steps {self.step - count} and {self.step} at a "
+                f"learning rate of {numbers['learning_rate']:.3g}; lower training.optimizer.rate.learning_rate, warm "
+                "up for longer, or set training.clip_norm."
             )
         self._log("train", numbers)
         return numbers
@@ -220,7 +225,7 @@ class _Loop:
 
     @contextlib.contextmanager
     def _averaged_weights(self) -> Iterator[None]:
-        """The moving average of the weights in the network, if there is one, and the trained weights back afterwards."""
+        """The moving average of the weights in the network, if there is one; afterwards the trained weights again."""
         if self.training.ema_decay is None:
             yield
             return

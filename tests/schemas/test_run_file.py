@@ -46,7 +46,11 @@ def test_an_unset_variable_is_named_with_its_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("format: voc", "format: vok", r"run\.yaml:3: data\.format: got 'vok', allowed: 'coco', 'voc'\. Did you mean 'voc'"),
+        (
+            "format: voc",
+            "format: vok",
+            r"run\.yaml:3: data\.format: got 'vok', allowed: 'coco', 'voc'\. Did you mean 'voc'",
+        ),
         ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats'|name: got 'My Cats'"),
         ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: training: batch_size: got 0, allowed: 1 or more"),
         ("test: c", "tset: c", r"data\.splits\.tset: unknown key.*Did you mean 'test'"),

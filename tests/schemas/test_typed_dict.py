@@ -86,7 +86,9 @@ def test_a_union_with_a_misspelt_type_gets_a_hint():
     rate = {"type": "CosinRate", "learning_rate": 1.0}
     with pytest.raises(InputError, match=r"optimizer\.rate: got type 'CosinRate'.*Did you mean 'CosineRate'\?"):
         from_dict(
-            Training, {"batch_size": 1, "num_steps": 1, "optimizer": {"type": "AdamW", "rate": rate}}, locate=lambda _: "x"
+            Training,
+            {"batch_size": 1, "num_steps": 1, "optimizer": {"type": "AdamW", "rate": rate}},
+            locate=lambda _: "x",
         )
 
 

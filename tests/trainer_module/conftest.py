@@ -19,7 +19,7 @@ from detloom.schemas.config import (
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_config() -> TrainerConfig:
     return TrainerConfig(
         detector=Ssd(

@@ -41,7 +41,7 @@ def test_boxes_stay_inside_and_in_step_inside_tf_data(augmentation, boxes):
     assert result.shape == (len(changed["class_indices"]), 4)
     assert ((result >= 0) & (result <= 1)).all()
     assert (result[:, 2:] > result[:, :2]).all()
-    assert 0 <= float(tf.reduce_min(tf.cast(changed["image"], tf.float32)))
+    assert float(tf.reduce_min(tf.cast(changed["image"], tf.float32))) >= 0
     assert float(tf.reduce_max(tf.cast(changed["image"], tf.float32))) <= 255
 
 

@@ -12,12 +12,16 @@ def random_boxes(count: int, seed: int = 0) -> np.ndarray:
 
 def test_corners_to_centre_and_size_by_hand():
     # (0.1, 0.2) to (0.5, 0.8): centre ((0.1 + 0.5) / 2, (0.2 + 0.8) / 2), size (0.4, 0.6)
-    np.testing.assert_allclose(boxes.yxyx_to_cyxhw(tf.constant([[0.1, 0.2, 0.5, 0.8]])), [[0.3, 0.5, 0.4, 0.6]], atol=1e-7)
+    np.testing.assert_allclose(
+        boxes.yxyx_to_cyxhw(tf.constant([[0.1, 0.2, 0.5, 0.8]])), [[0.3, 0.5, 0.4, 0.6]], atol=1e-7
+    )
 
 
 def test_iou_by_hand():
     # unit squares shifted by half a side: intersection 0.5, union 1.5
-    iou = boxes.pairwise_iou(tf.constant([[0.0, 0.0, 1.0, 1.0]]), tf.constant([[0.0, 0.5, 1.0, 1.5], [2.0, 2.0, 3.0, 3.0]]))
+    iou = boxes.pairwise_iou(
+        tf.constant([[0.0, 0.0, 1.0, 1.0]]), tf.constant([[0.0, 0.5, 1.0, 1.5], [2.0, 2.0, 3.0, 3.0]])
+    )
     np.testing.assert_allclose(iou, [[1 / 3, 0.0]], atol=1e-7)
 
 

@@ -5,7 +5,16 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas import example_keys as keys
-from detloom.schemas.config import ConstantRate, HorizontalFlip, ImageSize, Momentum, RandomCrop, Ssd, TrainerConfig, Training
+from detloom.schemas.config import (
+    ConstantRate,
+    HorizontalFlip,
+    ImageSize,
+    Momentum,
+    RandomCrop,
+    Ssd,
+    TrainerConfig,
+    Training,
+)
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.example_parser import class_index_table, parse_example
@@ -59,13 +68,19 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others(shards):
 def test_crowds_are_left_out_of_training_and_surplus_boxes_counted(shards):
     config = replace(CONFIG, training=replace(CONFIG.training, augmentations=()))
     batches = build_train_dataset(config, LABEL_MAP, shards, batch_size=1).take(4)
-    seen = sorted((int(tf.reduce_sum(tf.cast(b["class_indices"] >= 0, tf.int32))), int(b["num_dropped"][0])) for b in batches)
+    seen = sorted(
+        (int(tf.reduce_sum(tf.cast(b["class_indices"] >= 0, tf.int32))), int(b["num_dropped"][0])) for b in batches
+    )
     assert seen == [(0, 0), (1, 0), (2, 0), (3, 1)]  # the last: five boxes, one a crowd, three kept
 
 
 def test_the_largest_boxes_are_kept():
     boxes = tf.constant([[0, 0, 0.1, 0.1], [0, 0, 0.9, 0.9], [0, 0, 0.5, 0.5]], tf.float32)
-    sample = {"class_indices": tf.constant([4, 5, 6]), "boxes_yxyx_rel": boxes, "area_px": tf.constant([1.0, 81.0, 25.0])}
+    sample = {
+        "class_indices": tf.constant([4, 5, 6]),
+        "boxes_yxyx_rel": boxes,
+        "area_px": tf.constant([1.0, 81.0, 25.0]),
+    }
     kept, class_indices, num_dropped = keep_largest(sample, 2)
     np.testing.assert_array_equal(class_indices, [5, 6])
     np.testing.assert_array_equal(kept, tf.gather(boxes, [1, 2]))
@@ -81,7 +96,9 @@ def test_the_eval_dataset_keeps_order_crowds_and_original_size(shards):
 
 
 def test_missing_area_is_the_area_of_the_box(make_example):
-    sample = parse_example(tf.constant(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80))), class_index_table((1,)))
+    sample = parse_example(
+        tf.constant(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80))), class_index_table((1,))
+    )
     np.testing.assert_allclose(sample["area_px"], [32 * 20])
 
 

@@ -35,7 +35,9 @@ def test_cosine_rate_equals_the_reference(reference_dir, name, rate, num_steps):
 
 
 def test_biases_and_batch_norm_are_not_decayed():
-    optimizer = build_optimizer(make_training(AdamW(rate=ConstantRate(learning_rate=1.0), weight_decay=0.5), clip_norm=None))
+    optimizer = build_optimizer(
+        make_training(AdamW(rate=ConstantRate(learning_rate=1.0), weight_decay=0.5), clip_norm=None)
+    )
     layer = keras.layers.Dense(1, kernel_initializer="ones", bias_initializer="ones")
     layer.build((None, 1))
     zeros = [keras.ops.zeros_like(variable) for variable in layer.trainable_variables]
@@ -46,5 +48,7 @@ def test_biases_and_batch_norm_are_not_decayed():
 
 @pytest.mark.parametrize("optimizer", [Momentum, AdamW])
 def test_clipping_and_averaging_come_from_the_configuration(optimizer):
-    built = build_optimizer(make_training(optimizer(rate=ConstantRate(learning_rate=0.1)), clip_norm=3.0, ema_decay=0.9))
+    built = build_optimizer(
+        make_training(optimizer(rate=ConstantRate(learning_rate=0.1)), clip_norm=3.0, ema_decay=0.9)
+    )
     assert (built.global_clipnorm, built.use_ema, built.ema_momentum) == (3.0, True, 0.9)

@@ -51,8 +51,23 @@ def test_objects_are_found_with_names_and_relative_boxes(detector):
 
 
 def test_rows_below_the_score_are_left_out(detector):
-    found = detector.predict_bytes(encode(picture_with_red_and_green()), min_score=0.85)
+    found = detector.predict_bytes(encode(picture_with_red_and_green())).above(0.85)
     assert (found.class_names, len(found.boxes_yxyx_rel), len(found.scores)) == (("red",), 1, 1)
+
+
+def test_a_line_names_class_score_and_pixels(detector):
+    assert detector.predict_bytes(encode(picture_with_red_and_green())).lines() == [
+        "red 0.900  left 40 top 10 right 60 bottom 20",
+        "green 0.800  left 0 top 30 right 20 bottom 40",
+    ]
+
+
+def test_the_drawn_picture_has_the_size_of_the_image_and_its_boxes(detector):
+    found = detector.predict_bytes(encode(picture_with_red_and_green()))
+    picture = found.draw()
+    assert picture.size == (80, 40)
+    assert (np.asarray(picture) != found.image_rgb).any()
+    assert not (np.asarray(found.above(0.95).draw()) != found.image_rgb).any()
 
 
 def test_an_empty_picture_has_no_rows(detector):
@@ -70,12 +85,12 @@ def test_files_of_different_sizes_are_answered_in_order(detector, tmp_path):
 def test_a_broken_image_is_refused_by_file_name(detector, tmp_path):
     (tmp_path / "half.png").write_bytes(encode(picture_with_red_and_green())[:60])
     with pytest.raises(InputError, match=r"half\.png: the image is broken"):
-        detector.predict_files([tmp_path / "half.png"])
+        detector.predict_file(tmp_path / "half.png")
 
 
 def test_a_missing_image_is_refused_by_file_name(detector, tmp_path):
     with pytest.raises(InputError, match=r"none\.png: the image cannot be read"):
-        detector.predict_files([tmp_path / "none.png"])
+        detector.predict_file(tmp_path / "none.png")
 
 
 def test_the_highest_complete_version_is_taken(model_dir, tmp_path):

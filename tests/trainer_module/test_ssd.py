@@ -35,7 +35,11 @@ def test_scores_start_at_the_prior(tiny_config):
 
 
 def test_batch_norm_has_the_configured_momentum_everywhere(tiny_config):
-    layers = [layer for layer in build_ssd(tiny_config.detector, 1).layers if isinstance(layer, keras.layers.BatchNormalization)]
+    layers = [
+        layer
+        for layer in build_ssd(tiny_config.detector, 1).layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
     assert len(layers) > 50
     assert {layer.momentum for layer in layers} == {0.9}
 

@@ -1,0 +1,66 @@
+# Every target that needs the environment sets it up first; when it is up to date, that takes a tenth of a second.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+# What the user's shell adds to Python's path must not shadow the pinned packages.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+# TensorFlow's start-up chatter; errors still show. An exported value of the user's wins.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PYTHON=/path/to/python3.10 picks the interpreter, TFX_LINE=1.16 or 1.21 the TFX line, ARGS=... goes to the tool."
+
+.PHONY: venv
+venv: ## find a Python and build .venv (done by the others when needed)
+	@bash scripts/setup_venv.sh
+
+.PHONY: demo
+demo: venv ## digits on photographs: data in, blessed and pushed model out
+	@$(BIN)/detloom demo $(ARGS)
+
+.PHONY: test
+test: venv ## the default tests, a few minutes
+	@$(BIN)/pytest $(ARGS)
+
+.PHONY: test-slow
+test-slow: venv ## the end-to-end tests (marker `slow`)
+	@$(BIN)/pytest -m slow $(ARGS)
+
+.PHONY: check
+check: venv dev ## lint, format, types, layering; changes no file
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy | sed 's,^\.dev/detloom/,,' # the links' targets
+	@$(BIN)/pytest -q tests/test_layering.py
+
+.PHONY: fmt
+fmt: venv ## sort imports, fix what ruff can fix, format
+	@$(BIN)/ruff check --fix --exit-zero --quiet .
+	@$(BIN)/ruff format .
+
+.PHONY: dev
+dev: ## link the folders to .dev/detloom for type checkers and editors
+	@bash scripts/link_dev.sh
+
+.PHONY: wheel-test
+wheel-test: venv ## build sdist and wheel, install the wheel elsewhere, smoke-test it there
+	@bash scripts/wheel_test.sh
+
+.PHONY: test-debian13
+test-debian13: ## tests and demo on the TFX 1.21 line in a Debian 13 folder (root, debootstrap)
+	@bash scripts/test_debian13.sh $(ARGS)
+
+.PHONY: constraints
+constraints: ## expand constraints/*.in again (needs uv)
+	@bash scripts/expand_constraints.sh
+
+.PHONY: clean
+clean: ## remove caches and build products; keeps .venv and runs
+	@rm -rf build dist .dev .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,36 @@
+"""Artifact types of our own, and what becomes of a report when its node fails."""
+
+import shutil
+from pathlib import Path
+
+from absl import logging
+from tfx.types.artifact import Artifact
+
+
+class Rejects(Artifact):
+    """Quarantine of one ingestion: `rejects.jsonl` and `report.json` (names in `schemas/rejects.py`)."""
+
+    TYPE_NAME = "DetectionRejects"
+
+
+class DatasetReport(Artifact):
+    """`report.json` and `report.html` of one data set validation."""
+
+    TYPE_NAME = "DetectionDatasetReport"
+
+
+def keep_after_failure(artifact_uri: str) -> Path:
+    """Copy an output folder aside and return the copy: TFX's launcher deletes the outputs of a node that fails.
+
+    The copy is `failed/<output name>/<execution id>` beside the node's outputs, where no artifact points to it. Where
+    it cannot be made, the folder itself is returned: what the caller has to report matters more.
+    """
+    uri = Path(artifact_uri)
+    kept = uri.parent.parent / "failed" / uri.parent.name / uri.name
+    try:
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(uri, kept)
+    except OSError as error:
+        logging.warning("%s: cannot be kept as %s (%s)", uri, kept, error)
+        return uri
+    return kept

@@ -1,0 +1,1 @@
+"""The resolver that finds the model a candidate has to be compared with."""

@@ -1,0 +1,1 @@
+"""DetectionEvaluator: the exported model over one split, COCO metrics, comparison with the baseline, blessing."""

@@ -1,0 +1,90 @@
+"""The executor of DetectionEvaluator."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tfx.components.evaluator import constants
+from tfx.components.evaluator import executor as tfx_evaluator
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+from tfx.types import standard_component_specs as keys
+from tfx.types.artifact import Artifact
+from tfx.utils import io_utils, path_utils
+
+from detloom.components.evaluator.decision import Decision
+from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+from detloom.components.evaluator.params import EvaluatorParams
+from detloom.schemas.errors import InputError
+
+BLESSING_MESSAGE = "blessing_message"  # TFX 1.16 and later have this property too: why, in a sentence
+
+
+class Executor(tfx_evaluator.Executor):
+    """A subclass of TFX's Evaluator executor only for what Vertex does for that class.
+
+    It rewrites `current_model_id` of the blessing to the managed resource name; without that, no later run would find
+    the blessed model. Nothing else is inherited.
+    """
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Evaluate, write the report into `evaluation` and the verdict into `blessing`."""
+        self._log_startup(input_dict, output_dict, exec_properties)
+        params = EvaluatorParams.from_properties(exec_properties)
+        model = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY])
+        baselines = input_dict.get(keys.BASELINE_MODEL_KEY) or []
+        evaluation = artifact_utils.get_single_instance(output_dict[keys.EVALUATION_KEY])
+        blessing = artifact_utils.get_single_instance(output_dict[keys.BLESSING_KEY])
+        examples = input_dict[keys.EXAMPLES_KEY]
+        fileio.makedirs(evaluation.uri)
+        decision = evaluate(
+            EvaluationInputs(
+                candidate_dir=_saved_model_dir(model),
+                baseline_dir=_saved_model_dir(baselines[0]) if baselines else None,
+                examples_uris=[artifact.uri for artifact in examples],
+                split_uris=_split_uris(examples, params.split),
+            ),
+            params,
+            self._make_beam_pipeline,
+            evaluation.uri,
+        )
+        _write_blessing(blessing, decision, model, baselines, exec_properties)
+
+
+def _saved_model_dir(model: Artifact) -> str:
+    return str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
+
+
+def _split_uris(examples: Sequence[Artifact], split: str) -> list[str]:
+    for artifact in examples:
+        known = artifact_utils.decode_split_names(artifact.split_names)
+        if split not in known:
+            raise InputError(f"{artifact.uri}: no split '{split}', allowed: {', '.join(known)}.")
+    return list(artifact_utils.get_split_uris(list(examples), split))
+
+
+def _write_blessing(
+    blessing: Artifact,
+    decision: Decision,
+    model: Artifact,
+    baselines: Sequence[Artifact],
+    exec_properties: dict[str, Any],
+) -> None:
+    """As TFX's Evaluator writes it, so that the stock Pusher and LatestBlessedModelStrategy understand it."""
+    blessing.set_string_custom_property(constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY, model.uri)
+    blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY, model.id)
+    if baselines:
+        blessing.set_string_custom_property(constants.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY, baselines[0].uri)
+        blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY, baselines[0].id)
+    if "current_component_id" in exec_properties:
+        blessing.set_string_custom_property("component_id", exec_properties["current_component_id"])
+    blessing.set_string_custom_property(BLESSING_MESSAGE, decision.sentence)
+    value = constants.BLESSED_VALUE if decision.blessed else constants.NOT_BLESSED_VALUE
+    blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BLESSED_KEY, value)
+    name = constants.BLESSED_FILE_NAME if decision.blessed else constants.NOT_BLESSED_FILE_NAME
+    io_utils.write_string_file(os.path.join(blessing.uri, name), "")

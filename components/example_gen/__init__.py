@@ -1,0 +1,1 @@
+"""DetectionExampleGen: labelled images in, TFRecord shards and a quarantine out."""

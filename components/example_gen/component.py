@@ -1,0 +1,78 @@
+"""DetectionExampleGen: the TFX component."""
+
+from typing import ClassVar
+
+from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
+from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
+from tfx.proto import example_gen_pb2, range_config_pb2
+from tfx.types import Channel, standard_artifacts, standard_component_specs
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+
+from detloom.components.artifact_types import Rejects
+from detloom.components.example_gen.driver import Driver
+from detloom.components.example_gen.executor import EXAMPLES_KEY, REJECTS_KEY, Executor
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.watched_files import annotation_patterns, split_input_base
+
+_PROPERTY_TYPES = {
+    name: type(value)
+    for name, value in ExampleGenParams(data_format="coco", splits={"train": "train.json"}).to_properties().items()
+}
+
+
+class DetectionExampleGenSpec(ComponentSpec):
+    """What TFX's driver for files needs, and our parameters."""
+
+    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
+        **standard_component_specs.FileBasedExampleGenSpec.PARAMETERS,
+        **{name: ExecutionParameter(type=kind) for name, kind in _PROPERTY_TYPES.items()},
+    }
+    INPUTS: ClassVar[dict[str, ChannelParameter]] = {}
+    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
+        REJECTS_KEY: ChannelParameter(type=Rejects),
+    }
+
+
+class DetectionExampleGen(BaseBeamComponent):
+    """Reads labelled images and writes tf.Examples, one split folder each, with the label map beside them.
+
+    Outputs:
+        examples: plain TFRecord shards and `label_map.pbtxt`.
+        rejects: every refused record and box with its reason, and the counts.
+    """
+
+    SPEC_CLASS = DetectionExampleGenSpec
+    EXECUTOR_SPEC = BeamExecutorSpec(Executor)
+    DRIVER_CLASS = Driver
+
+    def __init__(
+        self,
+        input_base: str,
+        params: ExampleGenParams,
+        range_config: range_config_pb2.RangeConfig | None = None,
+    ) -> None:
+        """`input_base` is the data folder; it may hold {SPAN} and {VERSION}, of which the latest is taken.
+
+        Args:
+            range_config: one span other than the latest (`static_range` with start equal to end).
+        """
+        base, rest = split_input_base(input_base)
+        prefix = f"{rest}/" if rest else ""
+        patterns = [
+            example_gen_pb2.Input.Split(name=name, pattern=prefix + pattern)
+            for name, pattern in annotation_patterns(params).items()
+        ]
+        super().__init__(
+            spec=DetectionExampleGenSpec(
+                input_base=base,
+                input_config=example_gen_pb2.Input(splits=patterns),
+                output_config=example_gen_pb2.Output(),
+                output_data_format=example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE,
+                output_file_format=example_gen_pb2.FileFormat.FORMAT_TFRECORDS_GZIP,
+                range_config=range_config,
+                examples=Channel(type=standard_artifacts.Examples),
+                rejects=Channel(type=Rejects),
+                **params.to_properties(),
+            )
+        )

@@ -1,0 +1,1 @@
+"""Readers of annotation formats: no TFX, no Beam, no TensorFlow."""

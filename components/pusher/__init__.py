@@ -1,0 +1,1 @@
+"""The push: an executor for the stock Pusher that copies, verifies and renames."""

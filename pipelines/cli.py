@@ -1,0 +1,89 @@
+"""The `detloom` command."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from detloom import __version__
+from detloom.schemas.errors import InputError
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported; its C++ notes help nobody here
+
+_WORKSPACE = click.option(
+    "--workspace",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for metadata, artifacts and pushed models; overrides the run file's. Default: detloom_runs/<name>.",
+)
+_VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Beam and TensorFlow too.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__)
+def cli() -> None:
+    """Retrain object detectors in production with TFX."""
+
+
+@cli.command()
+@click.argument("run_file", type=click.Path(path_type=Path))
+@_WORKSPACE
+@_VERBOSE
+def run(run_file: Path, workspace: Path | None, verbose: bool) -> None:
+    """Run the pipeline of RUN_FILE on this machine: data in, blessed and pushed model out.
+
+    What has not changed since the last run in the same workspace is answered from the cache.
+    """
+    from detloom.pipelines.run_local import run_locally
+    from detloom.schemas.run_file import read_run_file
+
+    click.echo(run_locally(read_run_file(run_file, workspace), verbose=verbose))
+
+
+@cli.command()
+@_WORKSPACE
+@_VERBOSE
+def demo(workspace: Path | None, verbose: bool) -> None:
+    """Run the whole pipeline on an embedded data set: handwritten digits on photographs. Needs no download."""
+    from detloom.pipelines.run_local import run_locally, sample_run_file
+    from detloom.schemas.run_file import read_run_file
+
+    click.echo(run_locally(read_run_file(sample_run_file("demo"), workspace), verbose=verbose))
+
+
+@cli.command()
+@click.argument("image", type=click.Path(path_type=Path))
+@click.option(
+    "--model", type=click.Path(path_type=Path), required=True, help="A pushed model, or the folder of its versions."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Where to write the picture with boxes; else none is written."
+)
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Least score to show.")
+def predict(image: Path, model: Path, output: Path | None, min_score: float) -> None:
+    """Find objects in IMAGE; print one line each and draw them into OUTPUT."""
+    from detloom.trainer_module.predict import load_detector
+
+    prediction = load_detector(model).predict_file(image).above(min_score)
+    for line in prediction.lines():
+        click.echo(line)
+    click.echo(f"{len(prediction.scores)} objects with a score of at least {min_score}", err=True)
+    if output is not None:
+        try:
+            prediction.draw().save(output)
+        except (OSError, ValueError) as error:  # no such folder, no room, an extension that names no picture format
+            raise InputError(f"{output}: the picture cannot be written ({error}).") from None
+        click.echo(f"Wrote {output}", err=True)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence, without a traceback."""
+    try:
+        cli()
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Running the DAG on this machine with TFX's LocalDagRunner and metadata in SQLite."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile, read_run_file
+
+RUN_FILE_VARIABLE = "DETLOOM_RUN_FILE"  # names the run file where no argument can, as under the tfx command line
+WORKSPACE_VARIABLE = "DETLOOM_WORKSPACE"
+_SAMPLES = Path(__file__).parent / "samples"
+
+
+def sample_run_file(name: str) -> Path:
+    """A run file that comes with the package: "demo" or "bccd"."""
+    return _SAMPLES / f"{name}.yaml"
+
+
+def run_file_from_environment() -> RunFile:
+    """The run file that DETLOOM_RUN_FILE names, or the demo, in the workspace of DETLOOM_WORKSPACE, or its own."""
+    path = os.environ.get(RUN_FILE_VARIABLE)
+    workspace = os.environ.get(WORKSPACE_VARIABLE)
+    return read_run_file(Path(path) if path else sample_run_file("demo"), Path(workspace) if workspace else None)
+
+
+def run_locally(run: RunFile, *, verbose: bool = False) -> str:
+    """Run all nodes; those whose inputs, settings and code are unchanged are answered from the cache.
+
+    Returns:
+        The summary as text; empty if the runner only recorded the pipeline (`tfx pipeline create`).
+
+    Raises:
+        InputError: the sentence of the node that failed by the user's mistake.
+    """
+    from tfx.orchestration.local.local_dag_runner import LocalDagRunner
+
+    from detloom.pipelines.console import log_nodes
+    from detloom.pipelines.create_pipeline import create_pipeline
+    from detloom.pipelines.summary import summarize_run
+
+    run = _prepare_data(run)
+    Path(run.workspace).mkdir(parents=True, exist_ok=True)
+    nodes = log_nodes(verbose)
+    pipeline = create_pipeline(run)
+    nodes.num_nodes = len(pipeline.components)
+    started = time.time()
+    try:
+        LocalDagRunner().run(pipeline)
+    except Exception as error:
+        mistake = _find_mistake(error)
+        if mistake is None:
+            raise
+        raise InputError(f"{nodes.current} failed: {mistake}") from error
+    return summarize_run(run, since=started)
+
+
+def _find_mistake(error: BaseException | None) -> InputError | None:
+    """The user's mistake behind an exception, through the wrappers that Beam and TFX put around it."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _prepare_data(run: RunFile) -> RunFile:
+    if run.data.path != EMBEDDED_DIGITS:
+        return run
+    from detloom.pipelines.demo_data import write_demo_data
+
+    folder = Path(run.workspace) / "data" / "digits"
+    write_demo_data(folder, num_train=600, num_eval=60, num_test=120, seed=0)
+    return replace(run, data=replace(run.data, path=str(folder)))

@@ -1,0 +1,108 @@
+"""What a finished run amounts to, read from ML Metadata and the artifacts, for people."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_metadata as mlmd
+from ml_metadata.proto import metadata_store_pb2 as pb
+
+from detloom.pipelines.console import format_table
+from detloom.schemas.rejects import REJECTS_FILE, REPORT_FILE
+from detloom.schemas.run_file import RunFile
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One node of one pipeline run: whether the cache answered it, and where its outputs are, by output name."""
+
+    node_id: str
+    is_cached: bool
+    outputs: dict[str, pb.Artifact]
+
+    def folder(self, output: str) -> Path:
+        return Path(self.outputs[output].uri)
+
+
+def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRun]:
+    """Nodes of the newest pipeline run, by id; empty if none started at or after `since` (seconds, Unix time)."""
+    if not metadata_file.is_file():
+        return {}
+    config = pb.ConnectionConfig()
+    config.sqlite.filename_uri = str(metadata_file)
+    config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
+    store = mlmd.MetadataStore(config)
+    runs = [
+        run for run in store.get_contexts_by_type("pipeline_run") if run.create_time_since_epoch >= 1000 * since - 1000
+    ]
+    if not runs:
+        return {}
+    newest = max(runs, key=lambda run: run.create_time_since_epoch)
+    nodes = {}
+    for execution in store.get_executions_by_context(newest.id):
+        node_id = next(
+            c.name.split(".", 1)[1] for c in store.get_contexts_by_execution(execution.id) if c.type == "node"
+        )
+        events = store.get_events_by_execution_ids([execution.id])
+        ids = {
+            event.artifact_id: event.path.steps[0].key
+            for event in events
+            if event.type in (pb.Event.OUTPUT, pb.Event.INTERNAL_OUTPUT) and event.path.steps
+        }
+        artifacts = store.get_artifacts_by_id(list(ids)) if ids else []
+        is_cached = execution.last_known_state == pb.Execution.CACHED
+        nodes[node_id] = NodeRun(node_id, is_cached, {ids[artifact.id]: artifact for artifact in artifacts})
+    return nodes
+
+
+def summarize_run(run: RunFile, since: float = 0.0) -> str:
+    """Some ten lines: data, metrics, decision, and where to look; empty if no run started at or after `since`."""
+    metadata_file = Path(run.workspace) / "metadata.sqlite"
+    nodes = read_latest_run(metadata_file, since)
+    if "Pusher" not in nodes:
+        return ""
+    evaluation = nodes["DetectionEvaluator"].folder("evaluation")
+    metrics = _read_json(evaluation / "metrics.json")["candidate"]
+    decision = _read_json(evaluation / "decision.json")
+    rows = [
+        *_data_rows(nodes["DetectionExampleGen"]),
+        ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
+        ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
+        ("pushed model", _pushed(nodes["Pusher"])),
+        ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
+        ("report", str(evaluation / "report.html")),
+        ("lineage", f"{metadata_file} (ML Metadata, SQLite)"),
+    ]
+    # The Resolver looks things up and is never cached; it runs in milliseconds.
+    cached = [node.node_id for node in nodes.values() if node.is_cached]
+    ran = [node.node_id for node in nodes.values() if not node.is_cached and "resolver" not in node.node_id.lower()]
+    if not ran:
+        rows.append(("cache", "nothing changed since the last run: every node was answered from the cache"))
+    elif cached:
+        rows.append(("cache", f"ran: {', '.join(ran)}; answered from the cache: {', '.join(cached)}"))
+    return f"\nPipeline {run.name}\n{format_table(rows)}"
+
+
+def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
+    folder = example_gen.folder("rejects")
+    report = _read_json(folder / REPORT_FILE)
+    written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
+    return [
+        ("ingested", f"{report['num_written']} of {report['num_in']} records ({written})"),
+        (
+            "quarantined",
+            f"{report['num_quarantined']} records, {report['num_boxes_rejected']} boxes: {folder / REJECTS_FILE}",
+        ),
+    ]
+
+
+def _pushed(pusher: NodeRun) -> str:
+    properties = pusher.outputs["pushed_model"].custom_properties
+    if not properties["pushed"].int_value:
+        return "none"
+    return properties["pushed_destination"].string_value
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

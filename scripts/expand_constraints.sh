@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# constraints/tfx-*.in + pyproject.toml -> constraints/tfx-*.txt: every package with its exact version.
+# Done once for a TFX line, and again when requirements change; then set up and run all the tests before committing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if command -v uv >/dev/null; then
+    uv=(uv)
+elif python3 -m uv --version >/dev/null 2>&1; then
+    uv=(python3 -m uv)
+else
+    echo "make constraints: needs uv (pip install uv)." >&2
+    exit 1
+fi
+
+# No header and no index options: neither this machine's paths nor its package mirror belong in the repository.
+expand() { # LINE UV-OPTION...
+    local line=$1 out
+    shift
+    out=$(mktemp)
+    "${uv[@]}" pip compile -q --no-header --no-annotate --upgrade --extra dev "$@" \
+        pyproject.toml "constraints/tfx-$line.in" >"$out"
+    {
+        echo "# Made by \`make constraints\` from pyproject.toml and tfx-$line.in, which has the reasons. Do not edit."
+        cat "$out"
+    } >"constraints/tfx-$line.txt"
+    rm "$out"
+    echo "constraints/tfx-$line.txt: $(grep -c == "constraints/tfx-$line.txt") packages"
+}
+
+expand 1.16 --python-version 3.10 --python-platform x86_64-manylinux_2_28
+expand 1.21 --python-version 3.10 --universal

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Picks the TFX line and the Python for this machine. Prints "LINE VERSION PATH", or says on stderr what to install.
+#
+#   PYTHON=/path/to/python3.10   take this one (checked all the same)
+#   TFX_LINE=1.16 | 1.21         take this line
+set -euo pipefail
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
+
+pythons_of_line() { # minor versions a line runs on, the preferred first
+    case $1 in
+        1.16) echo "3.10" ;;
+        1.21) echo "3.13 3.12 3.11 3.10" ;;
+        *) echo "TFX_LINE: got '$1', allowed: 1.16, 1.21." >&2 && return 1 ;;
+    esac
+}
+
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; } # at_least HAVE WANTED
+
+glibc_version() { getconf GNU_LIBC_VERSION 2>/dev/null | awk '{print $2}'; }
+
+has_new_libstdcxx() { # GLIBCXX_3.4.32 came with GCC 13; the wheels of TFX 1.21 link to it
+    local library
+    while read -r library; do
+        grep -aq 'GLIBCXX_3\.4\.32' "$library" && return 0
+    done < <(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | awk '/libstdc\+\+\.so\.6 .*x86-64/ {print $NF}')
+    return 1
+}
+
+lines_of_machine() { # sets LINES_HERE and WHY
+    local glibc
+    glibc=$(glibc_version)
+    if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ] || [ -z "$glibc" ]; then
+        echo "detloom: TFX has wheels for Linux on x86_64 with glibc only; this is $(uname -s) on $(uname -m)." \
+            "Use a Linux machine or container." >&2
+        return 1
+    fi
+    if at_least "$glibc" 2.38 && has_new_libstdcxx; then
+        LINES_HERE="1.21 1.16"
+        WHY="glibc $glibc"
+    else
+        LINES_HERE="1.16"
+        WHY="TFX 1.21 needs glibc 2.38 and GLIBCXX_3.4.32; this machine has glibc $glibc"
+    fi
+    if [ -n "${TFX_LINE:-}" ]; then
+        pythons_of_line "$TFX_LINE" >/dev/null
+        LINES_HERE=$TFX_LINE
+        WHY="TFX_LINE=$TFX_LINE"
+    fi
+}
+
+candidates() { # paths of Python interpreters, one a line; some may not run
+    local minor root
+    if [ -n "${PYTHON:-}" ]; then
+        command -v "$PYTHON" || echo "$PYTHON"
+        return
+    fi
+    for minor in 3.13 3.12 3.11 3.10 3; do
+        command -v "python$minor" || true
+    done
+    # pyenv: the shim on the PATH answers "command not found" for a version that is installed but not selected.
+    for root in "${PYENV_ROOT:-}" "$(pyenv root 2>/dev/null || true)" "$HOME/.pyenv"; do
+        [ -n "$root" ] && printf '%s\n' "$root"/versions/3.1[0-3]*/bin/python3 | sort -rV
+    done
+    # uv: its own Pythons, also where the command is not on the PATH.
+    for minor in 3.13 3.12 3.11 3.10; do
+        uv python find --system --no-project "$minor" 2>/dev/null || true
+    done
+    printf '%s\n' "${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}"/cpython-3.1[0-3]*/bin/python3 |
+        sort -rV
+}
+
+# version|fault|path of the interpreter itself: not a pyenv shim, not an activated environment that may be deleted
+PROBE='
+import os, platform, struct, sys, sysconfig
+fault = ""
+if platform.python_implementation() != "CPython" or struct.calcsize("P") != 8:
+    fault = "not a 64-bit CPython"
+elif sysconfig.get_config_var("Py_GIL_DISABLED"):
+    fault = "a free-threaded build"
+elif not os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    fault = "has no Python.h (Debian, Ubuntu: apt install python%d.%d-dev)" % sys.version_info[:2]
+try:
+    import ensurepip, venv
+except ImportError:
+    fault = "has no venv (Debian, Ubuntu: apt install python%d.%d-venv)" % sys.version_info[:2]
+base = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+print("%d.%d.%d|%s|%s" % (sys.version_info[:3] + (fault, base)))
+'
+
+probe_all() { # sets FOUND, one "version|fault|path" a line, without doubles
+    local path answer
+    FOUND=""
+    while read -r path; do
+        [ -x "$path" ] || continue
+        answer=$("$path" -I -c "$PROBE" 2>/dev/null) || continue
+        case "$FOUND" in *"|${answer##*|}"$'\n'*) continue ;; esac
+        FOUND+="$answer"$'\n'
+    done < <(candidates)
+}
+
+choose() { # prints the answer, or fails
+    local line minor version fault path
+    for line in $LINES_HERE; do
+        for minor in $(pythons_of_line "$line"); do
+            while IFS='|' read -r version fault path; do
+                if [ "${version%.*}" = "$minor" ] && [ -z "$fault" ]; then
+                    echo "$line $version $path"
+                    return
+                fi
+            done <<<"$FOUND"
+        done
+    done
+    return 1
+}
+
+complain() {
+    local wanted line version fault path
+    wanted=$(for line in $LINES_HERE; do pythons_of_line "$line"; done | tr ' ' '\n' | sort -uV | paste -sd ' ')
+    {
+        echo "detloom: found no Python that fits. Needed here: Python ${wanted// / or } ($WHY)."
+        [ -n "${PYTHON:-}" ] && echo "PYTHON=$PYTHON was given, so nothing else was tried."
+        [ -z "${FOUND//$'\n'/}" ] && echo "No Python was found that runs."
+        while IFS='|' read -r version fault path; do
+            [ -z "$path" ] && continue
+            case " $wanted " in *" ${version%.*} "*) ;; *) fault="is $version" ;; esac
+            echo "  $path: $fault"
+        done <<<"$FOUND"
+        line=${wanted##* }
+        echo "Install one in any of these ways, then run make again:"
+        echo "  pyenv           pyenv install $line"
+        echo "  uv              uv python install $line"
+        echo "  Ubuntu          add-apt-repository ppa:deadsnakes/ppa &&" \
+            "apt install python$line python$line-venv python$line-dev"
+        [ "$line" != 3.10 ] && echo "  Debian, Ubuntu  apt install python3 python3-venv python3-dev   (Debian 13, Ubuntu 24.04)"
+        echo "or name one: make PYTHON=/path/to/python$line"
+    } >&2
+    return 1
+}
+
+lines_of_machine
+probe_all
+choose || complain

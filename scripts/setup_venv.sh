@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Builds .venv for this checkout: a Python that fits, the pinned packages of a TFX line, detloom itself (editable).
+# Safe to repeat: does nothing when the environment is up to date, starts over when the last set-up did not finish.
+# PYTHON= and TFX_LINE= are explained in find_python.sh.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=$root/.venv
+stamp=$venv/detloom-stamp # written last
+mine=$venv/detloom-venv   # written first: this folder is ours to delete
+log=$venv/setup.log
+LAYOUT=1 # raise it when `build` changes in a way that older environments must follow
+
+# A user's settings for other environments must not reach into this one.
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PIP_TARGET PIP_PREFIX PIP_ROOT PIP_CONSTRAINT PIP_REQUIREMENT PIP_NO_DEPS
+export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_REQUIRE_VIRTUALENV=0
+
+say() { printf 'set-up: %s\n' "$*"; }
+
+hash_of() { (cd "$root" && cat -- "$@") | sha256sum | cut -c 1-16; }
+
+# What the packages depend on, and what the editable install depends on: changing pyproject.toml costs seconds.
+packages_hash() { echo "$LAYOUT-$(hash_of "constraints/tfx-$1.txt")"; }
+project_hash() { hash_of pyproject.toml setup.py detloom/__init__.py; }
+
+stamped() { sed -n "s/^$1=//p" "$stamp" 2>/dev/null || true; }
+
+environment_is_current() {
+    local line version
+    line=$(stamped line)
+    [ -n "$line" ] && [ "$(stamped root)" = "$root" ] || return 1
+    [ "$(stamped packages)" = "$(packages_hash "$line")" ] || return 1
+    [ -z "${TFX_LINE:-}" ] || [ "$TFX_LINE" = "$line" ] || return 1
+    # -S: without site-packages it starts in 10 ms. A system upgrade from 3.12 to 3.13 leaves a link to the wrong one.
+    version=$("$venv/bin/python" -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
+    [[ $(stamped version) == "$version".* ]] || return 1
+    if [ -n "${PYTHON:-}" ]; then
+        [ "$(bash "$root/scripts/find_python.sh")" = "$line $(stamped version) $(stamped python)" ] || return 1
+    fi
+}
+
+write_stamp() { # LINE VERSION PYTHON
+    printf '%s\n' "line=$1" "version=$2" "python=$3" "root=$root" "packages=$(packages_hash "$1")" \
+        "project=$(project_hash)" >"$stamp.new"
+    mv "$stamp.new" "$stamp"
+}
+
+# step WHAT COMMAND...: the output goes to the log; shows the time passed; on failure shows the end of the log.
+step() {
+    local what=$1 pid code=0 start=$SECONDS shown=0
+    shift
+    printf '\n== %s\n' "$*" >>"$log"
+    "$@" >>"$log" 2>&1 </dev/null &
+    pid=$!
+    trap 'kill "$pid" 2>/dev/null; wait "$pid" 2>/dev/null || true
+        say "interrupted; the next call starts over"; exit 130' INT TERM
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.2
+        if [ -t 1 ]; then
+            printf '\rset-up: %s ... %d s ' "$what" $((SECONDS - start))
+        elif [ $((SECONDS - start - shown)) -ge 30 ]; then
+            shown=$((SECONDS - start))
+            say "$what ... $shown s"
+        fi
+    done
+    wait "$pid" || code=$?
+    trap - INT TERM
+    [ -t 1 ] && printf '\r\033[K'
+    if [ "$code" -ne 0 ]; then
+        {
+            echo "set-up: $what failed with code $code. The end of $log:"
+            tail -n 25 "$log" | sed 's/^/  | /'
+        } >&2
+        exit 1
+    fi
+    say "$what: $((SECONDS - start)) s"
+}
+
+clear_old() {
+    [ -e "$venv" ] || [ -L "$venv" ] || return 0
+    if [ ! -e "$mine" ]; then
+        echo "set-up: $venv exists and was not made by detloom's set-up. Move it away, then run make again." >&2
+        exit 1
+    fi
+    rm -rf "$venv"
+}
+
+build() {
+    local choice line version python pip constraints
+    choice=$(bash "$root/scripts/find_python.sh")
+    read -r line version python <<<"$choice"
+    if ! command -v "${CXX:-g++}" >/dev/null; then
+        echo "set-up: no C++ compiler found: pyfarmhash, which TFX depends on, has no wheel and must be compiled." \
+            "Debian, Ubuntu: apt install g++" >&2
+        exit 1
+    fi
+    clear_old
+    say "TFX $line on Python $version ($python); takes some minutes and 3.3 GB the first time"
+    mkdir -p "$venv" && : >"$mine" && : >"$log"
+    constraints=$root/constraints/tfx-$line.txt
+    pip=("$venv/bin/python" -m pip install --progress-bar off)
+    step "virtual environment" "$python" -I -m venv "$venv"
+    # The build tools first, then no isolation: what has no wheel is built by the pinned setuptools, not by the newest.
+    step "build tools" "${pip[@]}" -c "$constraints" setuptools wheel
+    # The file is complete (`pip check` confirms it), so pip need not resolve, and cannot backtrack.
+    step "packages" "${pip[@]}" --no-build-isolation --no-deps -r "$constraints"
+    install_project
+    step "check" "$venv/bin/python" -m pip check
+    write_stamp "$line" "$version" "$python"
+    say "done in $SECONDS s"
+}
+
+install_project() {
+    step "detloom, editable" "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e "$root"
+}
+
+# One set-up at a time in a checkout. pip inherits the lock: if this script alone is killed, the next call waits for the
+# orphan to end before it starts over.
+exec 9<"$root"
+if command -v flock >/dev/null && ! flock -n 9; then
+    say "another set-up is running here; waiting for it"
+    flock 9
+fi
+
+if ! environment_is_current; then
+    build
+elif [ "$(stamped project)" != "$(project_hash)" ]; then
+    install_project
+    write_stamp "$(stamped line)" "$(stamped version)" "$(stamped python)"
+fi

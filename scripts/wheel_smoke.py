@@ -1,0 +1,53 @@
+"""The smoke test of an installed wheel. Run from a directory outside the checkout: wheel_smoke.py CHECKOUT."""
+
+import importlib
+import pkgutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+DATA_SUFFIXES = {".pbtxt", ".yaml", ".j2", ".css", ".js", ".typed"}  # as in setup.py's package_data
+LAYERS = ("components", "pipelines", "schemas", "trainer_module")
+
+
+def modules_under(checkout: Path) -> set[str]:
+    """Dotted names of the modules that the checkout holds."""
+    files = {Path("__init__.py")} | {
+        file.relative_to(checkout) for layer in LAYERS for file in (checkout / layer).rglob("*.py")
+    }
+    return {".".join(("detloom", *file.with_suffix("").parts)).removesuffix(".__init__") for file in files}
+
+
+def data_files_under(checkout: Path) -> set[Path]:
+    """Data files, relative to the installed package."""
+    files = (file for layer in LAYERS for file in (checkout / layer).rglob("*") if file.suffix in DATA_SUFFIXES)
+    return {Path("py.typed")} | {file.relative_to(checkout) for file in files}
+
+
+def main(checkout: Path) -> list[str]:
+    """What is wrong, one line each."""
+    package = importlib.import_module("detloom")
+    folder = Path(str(package.__file__)).parent
+    if folder.is_relative_to(checkout) and "site-packages" not in folder.parts:
+        return [f"detloom was imported from the checkout: {folder}"]
+    faults = []
+    if metadata.version("detloom") != package.__version__:
+        faults.append(f"metadata says {metadata.version('detloom')}, the package {package.__version__}")
+    names = {"detloom"} | {module.name for module in pkgutil.walk_packages(package.__path__, "detloom.")}
+    faults += [f"not in the wheel: {name}" for name in sorted(modules_under(checkout) - names)]
+    faults += [f"in the wheel only: {name}" for name in sorted(names - modules_under(checkout))]
+    for name in sorted(names):
+        module = importlib.import_module(name)
+        if not Path(str(module.__file__)).is_relative_to(folder):
+            faults.append(f"{name} was imported from {module.__file__}")
+    data = data_files_under(checkout)
+    faults += [f"not in the wheel: {file}" for file in sorted(data) if not (folder / file).is_file()]
+    installed = {str(file).split("/")[0] for file in metadata.files("detloom") or []}
+    faults += [f"installs a top-level {name}" for name in sorted(installed & {*LAYERS, "tests", "scripts"})]
+    print(f"wheel-test: {len(names)} modules and {len(data)} data files from {folder}")
+    return faults
+
+
+if __name__ == "__main__":
+    problems = main(Path(sys.argv[1]).resolve())
+    sys.exit("\n".join(f"wheel-test: {problem}" for problem in problems) or 0)

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds sdist and wheel, installs the wheel into an environment of its own that borrows .venv's dependencies but not its
+# editable detloom, and runs the smoke test there from another directory. Works in build/wheel-test and a temporary folder.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+root=$PWD
+work=$root/build/wheel-test
+rm -rf "$work"
+mkdir -p "$work"
+
+# The sdist first, then the wheel from the unpacked sdist: what the sdist lacks, the wheel lacks too.
+.venv/bin/python -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 ||
+    { tail -n 25 "$work/build.log" >&2; exit 1; }
+rm -rf ./*.egg-info build/lib build/bdist.*
+
+.venv/bin/python -m venv --without-pip "$work/venv"
+site() { "$1" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+# A folder named in a .pth file goes onto the path, but the .pth files in it are not read: the hook of the editable
+# install stays out.
+site "$root/.venv/bin/python" >"$(site "$work/venv/bin/python")/dependencies.pth"
+.venv/bin/python -m pip --quiet --disable-pip-version-check --python "$work/venv/bin/python" \
+    install --no-deps --no-index "$work"/dist/*.whl
+
+elsewhere=$(mktemp -d)
+trap 'rm -rf "$elsewhere"' EXIT
+cp scripts/wheel_smoke.py "$elsewhere/"
+cd "$elsewhere"
+env -u PYTHONPATH "$work/venv/bin/python" -I "$elsewhere/wheel_smoke.py" "$root"
+"$work/venv/bin/detloom" --help >"$elsewhere/help.txt"
+grep -q '^Usage: ' "$elsewhere/help.txt" || { echo "wheel-test: detloom --help printed no usage" >&2; exit 1; }
+echo "wheel-test: passed: $(cd "$work/dist" && echo *)"

@@ -1,0 +1,170 @@
+"""The TFX side: watched files, driver, constructor, executor."""
+
+import pickle
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that
+from tfx.components.util import tfxio_utils
+from tfx.orchestration import data_types
+from tfx.proto import example_gen_pb2
+from tfx.types import artifact_utils, standard_artifacts
+from tfx.utils import proto_utils
+
+from detloom.components.artifact_types import Rejects
+from detloom.components.example_gen.component import DetectionExampleGen
+from detloom.components.example_gen.driver import Driver
+from detloom.components.example_gen.executor import Executor
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.watched_files import annotation_patterns, find_data_folder, split_input_base
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import read_label_map
+from detloom.schemas.rejects import read_rejects
+
+VOC = ExampleGenParams(data_format="voc", splits={"train": "train", "eval": "val"})
+
+
+def resolve(input_base, params=VOC, range_config=None):
+    """Run our driver's resolution the way TFX's launcher does."""
+    component = DetectionExampleGen(str(input_base), params, range_config)
+    properties = dict(component.exec_properties)
+    info = data_types.PipelineInfo("", "")
+    return Driver(None).resolve_exec_properties(properties, info, data_types.ComponentInfo("", "", info))
+
+
+def make_artifacts(tmp_path):
+    examples, rejects = standard_artifacts.Examples(), Rejects()
+    examples.uri, rejects.uri = str(tmp_path / "gen/examples/1"), str(tmp_path / "gen/rejects/1")
+    return {"examples": [examples], "rejects": [rejects]}
+
+
+@pytest.mark.parametrize(
+    ("input_base", "expected"),
+    [
+        ("/data/set", ("/data/set", "")),
+        ("/data/set/", ("/data/set", "")),
+        ("/data/span-{SPAN}/v{VERSION}", ("/data", "span-{SPAN}/v{VERSION}")),
+        ("/data/{YYYY}-{MM}-{DD}/voc", ("/data", "{YYYY}-{MM}-{DD}/voc")),
+        ("/data/{SPAN:3}", ("/data", "{SPAN:3}")),
+        ("/{SPAN}", ("/", "{SPAN}")),
+    ],
+)
+def test_the_base_is_cut_in_front_of_the_first_placeholder(input_base, expected):
+    assert split_input_base(input_base) == expected
+
+
+def test_the_data_folder_is_found_from_a_resolved_pattern():
+    resolved = {name: f"span-3/{pattern}" for name, pattern in annotation_patterns(VOC).items()}
+    assert find_data_folder("/data", resolved, VOC) == Path("/data/span-3")
+
+
+def test_the_constructor_offers_examples_and_rejects_and_survives_pickling():
+    component = DetectionExampleGen("/data/set", VOC)
+    assert component.outputs["examples"].type is standard_artifacts.Examples
+    assert component.outputs["rejects"].type is Rejects
+    assert ExampleGenParams.from_properties(component.exec_properties) == VOC
+    assert pickle.loads(pickle.dumps((Executor, Driver, VOC))) == (Executor, Driver, VOC)
+
+
+def test_the_driver_sees_a_changed_image_and_an_unchanged_folder(make_voc):
+    folder = make_voc({"train": ["a"], "val": ["b"]})
+    before = resolve(folder)["input_fingerprint"]
+    assert resolve(folder)["input_fingerprint"] == before
+    (folder / "JPEGImages/a.jpg").write_bytes(b"longer than before" * 500)
+    assert resolve(folder)["input_fingerprint"] != before
+
+
+def test_the_driver_sees_a_changed_image_in_a_subfolder_of_coco(make_coco):
+    folder = make_coco({"annotations/t.json": ([{"id": 1, "file_name": "train/a.jpg"}], [])})
+    params = ExampleGenParams(data_format="coco", splits={"train": "annotations/t.json"})
+    before = resolve(folder, params)["input_fingerprint"]
+    (folder / "images/train/a.jpg").write_bytes(b"other")
+    assert resolve(folder, params)["input_fingerprint"] != before
+
+
+def test_the_driver_sees_a_changed_image_behind_a_linked_folder_and_survives_a_loop(make_voc, tmp_path):
+    folder = make_voc({"train": ["a"], "val": ["b"]})
+    (folder / "JPEGImages").rename(tmp_path / "disk2")
+    (folder / "JPEGImages").symlink_to(tmp_path / "disk2")
+    (tmp_path / "disk2/loop").symlink_to(tmp_path / "disk2")
+    before = resolve(folder)["input_fingerprint"]
+    (tmp_path / "disk2/a.jpg").write_bytes(b"other")
+    assert resolve(folder)["input_fingerprint"] != before
+
+
+def test_the_driver_takes_the_latest_span(make_voc, tmp_path):
+    for span in (1, 2, 10):
+        make_voc({"train": ["a"], "val": ["b"]}, name=f"span-{span}")
+    resolved = resolve(tmp_path / "span-{SPAN}")
+    assert resolved["span"] == 10
+    config = resolved["input_config"]
+    assert "span-10/Annotations/*.xml" in config
+    assert "{SPAN}" not in config
+
+
+def test_a_missing_data_folder_is_one_sentence_with_its_path(tmp_path):
+    with pytest.raises(InputError, match=rf"{tmp_path}/nowhere: the data folder is missing"):
+        resolve(tmp_path / "nowhere")
+
+
+def test_a_missing_span_is_one_sentence_with_its_path(tmp_path):
+    with pytest.raises(InputError, match=rf"{tmp_path}: no span of the data can be chosen"):
+        resolve(tmp_path / "span-{SPAN}")
+
+
+def test_a_split_without_its_list_file_is_one_sentence_with_its_path(make_voc):
+    folder = make_voc({"train": ["a"]})
+    with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt: no such file, needed for data of format 'voc'"):
+        resolve(folder)
+
+
+def test_do_fills_the_artifacts_that_downstream_nodes_read(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"], "val": ["c"]})
+    outputs = make_artifacts(tmp_path)
+    Executor().Do({}, outputs, resolve(folder))
+    (examples,), (rejects,) = outputs["examples"], outputs["rejects"]
+    assert artifact_utils.decode_split_names(examples.split_names) == ["train", "eval"]
+    assert examples.get_string_custom_property("payload_format") == "FORMAT_TF_EXAMPLE"
+    split_uri = Path(artifact_utils.get_split_uri([examples], "eval"))
+    assert [path.name for path in split_uri.iterdir()] == ["data_tfrecord-00000-of-00001"]
+    assert sorted(path.name for path in Path(examples.uri).iterdir()) == [
+        "Split-eval",
+        "Split-train",
+        "label_map.pbtxt",
+    ]
+    assert read_label_map(Path(examples.uri) / "label_map.pbtxt").names == ("cat",)
+    assert list(read_rejects(Path(rejects.uri))) == []
+
+
+def test_stock_readers_take_the_shards_as_they_are(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"], "val": ["c"]})
+    outputs = make_artifacts(tmp_path)
+    Executor().Do({}, outputs, resolve(folder))
+    tfxio = tfxio_utils.get_split_tfxio(outputs["examples"], "train", ["test"])
+
+    def check(batches):
+        assert sum(batch.num_rows for batch in batches) == 2
+
+    with beam.Pipeline() as pipeline:
+        assert_that(pipeline | tfxio.BeamSource(), check)
+
+
+def test_a_failed_ingestion_keeps_its_rejects_where_tfx_does_not_delete_them(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"], "val": ["c"]})
+    (folder / "JPEGImages/a.jpg").unlink()
+    with pytest.raises(InputError, match=rf"All rejects: {tmp_path}/gen/failed/rejects/1"):
+        Executor().Do({}, make_artifacts(tmp_path), resolve(folder))
+    (reject,) = read_rejects(tmp_path / "gen/failed/rejects/1")
+    assert reject.file == "JPEGImages/a.jpg"
+
+
+def test_the_spec_keeps_what_the_driver_of_tfx_reads():
+    config = DetectionExampleGen("/data/{SPAN}", VOC).spec.exec_properties["input_config"]
+    parsed = example_gen_pb2.Input()
+    proto_utils.json_to_proto(config, parsed) if isinstance(config, str) else parsed.CopyFrom(config)
+    assert [split.pattern for split in parsed.splits] == [
+        "{SPAN}/Annotations/*.xml",
+        "{SPAN}/ImageSets/Main/train.txt",
+        "{SPAN}/ImageSets/Main/val.txt",
+    ]

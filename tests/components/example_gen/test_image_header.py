@@ -1,0 +1,87 @@
+"""Headers and ends of encoded images."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detloom.components.example_gen.image_header import ImageError, ImageHeader, read_image_header
+from detloom.schemas.rejects import Reason
+
+
+def encode(image_format: str, mode: str = "RGB", image_hw: tuple[int, int] = (31, 47), **options) -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 255, (*image_hw, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(buffer, format=image_format, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (encode("JPEG"), ImageHeader("jpeg", 31, 47)),
+        (encode("JPEG", progressive=True), ImageHeader("jpeg", 31, 47)),
+        (encode("JPEG", mode="L"), ImageHeader("jpeg", 31, 47)),
+        (encode("JPEG", mode="CMYK"), ImageHeader("jpeg", 31, 47)),
+        (encode("JPEG", comment=b"\xff\xc0 not a frame"), ImageHeader("jpeg", 31, 47)),
+        (encode("PNG"), ImageHeader("png", 31, 47)),
+        (encode("PNG", mode="P"), ImageHeader("png", 31, 47)),
+    ],
+)
+def test_format_and_size_are_read_from_the_header(data, expected):
+    assert read_image_header(data) == expected
+
+
+def test_bytes_after_the_end_do_no_harm():
+    assert read_image_header(encode("JPEG") + b"trailer").width == 47
+    assert read_image_header(encode("PNG") + b"trailer").width == 47
+
+
+def test_a_thumbnails_end_marker_does_not_hide_a_truncated_jpeg():
+    thumbnail = encode("JPEG", image_hw=(8, 8))
+    whole = encode("JPEG")
+    segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
+    with_thumbnail = whole[:2] + segment + whole[2:]
+    assert read_image_header(with_thumbnail) == ImageHeader("jpeg", 31, 47)
+    with pytest.raises(ImageError, match="no end marker"):
+        read_image_header(with_thumbnail[:-20])
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_an_image_cut_anywhere_is_unreadable(image_format, share):
+    data = encode(image_format)
+    with pytest.raises(ImageError) as caught:
+        read_image_header(data[: int(len(data) * share) + 8])
+    assert caught.value.reason == Reason.UNREADABLE_IMAGE
+
+
+@pytest.mark.parametrize("data", [b"", b"This is not a picture.\n", b"GIF89a", encode("BMP"), encode("WEBP")])
+def test_anything_but_jpeg_and_png_is_unsupported(data):
+    with pytest.raises(ImageError) as caught:
+        read_image_header(data)
+    assert caught.value.reason == Reason.UNSUPPORTED_FORMAT
+
+
+def test_a_png_whose_header_was_altered_is_unreadable():
+    data = bytearray(encode("PNG"))
+    data[19] ^= 1
+    with pytest.raises(ImageError, match="checksum"):
+        read_image_header(bytes(data))
+
+
+def test_a_png_of_zero_width_is_unreadable():
+    data = bytearray(encode("PNG"))
+    data[16:20] = bytes(4)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    with pytest.raises(ImageError, match="0x31 pixels"):
+        read_image_header(bytes(data))
+
+
+def test_a_lossless_jpeg_is_unsupported_rather_than_misread():
+    data = encode("JPEG").replace(b"\xff\xc0", b"\xff\xc3", 1)
+    with pytest.raises(ImageError, match="0xFFC3"):
+        read_image_header(data)

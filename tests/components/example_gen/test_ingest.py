@@ -1,0 +1,197 @@
+"""Ingestion end to end under Beam's test pipeline: shards, quarantine, report."""
+
+import json
+import os
+import pickle
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import tensorflow as tf
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_pipeline
+
+from detloom.components.example_gen import write_shard as write_shard_module
+from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.plan_shards import Shard
+from detloom.components.example_gen.sources.source_record import SourceRecord
+from detloom.components.example_gen.write_shard import ShardSettings, write_shard
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import read_label_map
+from detloom.schemas.rejects import Reason, read_rejects
+
+
+def run(folder: Path, out: Path, make_pipeline=test_pipeline.TestPipeline, **changes):
+    params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
+    folders = IngestFolders(out, {split: out / f"Split-{split}" for split in params.splits}, out / "rejects")
+    return ingest(folder, params, folders, make_pipeline)
+
+
+def read_shards(folder: Path) -> list:
+    files = [str(path) for path in sorted(folder.iterdir())]
+    records = tf.data.TFRecordDataset(files).as_numpy_iterator()
+    return [tf.train.Example.FromString(record).features.feature for record in records]
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_record_is_written_or_quarantined_and_counted(make_voc, tmp_path):
+    objects = {"b": [("cat", 5, 5, 5, 9), ("dog", -1, 1, 9, 9)], "c": []}
+    folder = make_voc({"train": ["a", "b", "c", "d"], "val": ["e"]}, objects)
+    (folder / "JPEGImages/d.jpg").write_text("This is not a picture.")
+    report = run(folder, tmp_path / "out", max_reject_fraction=0.5)
+    train = report["splits"]["train"]
+    assert (train["num_in"], train["num_written"], train["num_quarantined"]) == (4, 3, 1)
+    assert (train["num_without_boxes"], train["num_boxes_written"], train["num_boxes_rejected"]) == (1, 2, 1)
+    assert train["num_boxes_quarantined"] == 1
+    assert train["repairs"] == {"box_clipped": 1}
+    assert train["boxes_by_class"] == {"cat": 1, "dog": 1}
+    assert report["rejects_by_reason"] == {"box_without_area": 1, "unsupported_image_format": 1}
+    assert json.loads((tmp_path / "out/rejects/report.json").read_text()) == report
+    found = {(reject.reason, reject.file) for reject in read_rejects(tmp_path / "out/rejects")}
+    assert found == {
+        (Reason.BOX_WITHOUT_AREA, "Annotations/b.xml"),
+        (Reason.UNSUPPORTED_FORMAT, "JPEGImages/d.jpg"),
+    }
+    written = {
+        feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0] for feature in read_shards(tmp_path / "out/Split-train")
+    }
+    assert written == {b"a", b"b", b"c"}
+    assert read_label_map(tmp_path / "out/label_map.pbtxt").names == ("cat", "dog")
+
+
+def test_a_missing_image_is_quarantined_with_its_file(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    (folder / "JPEGImages/a.jpg").unlink()
+    run(folder, tmp_path / "out", max_reject_fraction=0.5)
+    (reject,) = read_rejects(tmp_path / "out/rejects")
+    assert (reject.reason, reject.file, reject.scope) == (Reason.MISSING_FILE, "JPEGImages/a.jpg", "record")
+
+
+def test_a_link_out_of_the_data_folder_is_not_read(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    (folder / "JPEGImages/a.jpg").rename(tmp_path / "elsewhere.jpg")
+    (folder / "JPEGImages/a.jpg").symlink_to(tmp_path / "elsewhere.jpg")
+    run(folder, tmp_path / "out", max_reject_fraction=0.5)
+    assert [reject.reason for reject in read_rejects(tmp_path / "out/rejects")] == [Reason.PATH_OUTSIDE]
+
+
+def test_an_image_folder_that_is_a_link_is_followed(make_voc, tmp_path):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    (folder / "JPEGImages").rename(tmp_path / "disk2")
+    (folder / "JPEGImages").symlink_to(tmp_path / "disk2")
+    assert run(folder, tmp_path / "out")["num_written"] == 2
+
+
+def test_a_loop_of_links_is_quarantined(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    (folder / "JPEGImages/a.jpg").unlink()
+    (folder / "JPEGImages/a.jpg").symlink_to(folder / "JPEGImages/a.jpg")
+    assert run(folder, tmp_path / "out", max_reject_fraction=0.5)["num_quarantined"] == 1
+
+
+def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path):
+    folder = make_voc({"train": [f"t{index}" for index in range(24)], "val": ["e"]})
+
+    def two_workers():
+        return test_pipeline.TestPipeline(
+            options=PipelineOptions(direct_running_mode="multi_threading", direct_num_workers=2)
+        )
+
+    run(folder, tmp_path / "one", shard_max_bytes=20_000)
+    run(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
+    run(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
+    one = read_tree(tmp_path / "one")
+    assert len([name for name in one if name.startswith("Split-train/")]) > 2
+    assert one == read_tree(tmp_path / "two")
+
+
+def test_shards_of_an_earlier_attempt_do_not_stay(make_voc, tmp_path):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    stale = tmp_path / "out/Split-train/data_tfrecord-00001-of-00002"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"stale")
+    run(folder, tmp_path / "out")
+    assert [path.name for path in stale.parent.iterdir()] == ["data_tfrecord-00000-of-00001"]
+
+
+def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch):
+    folder = make_voc({"train": ["a", "b", "c"]})
+    records = tuple(
+        SourceRecord("train", stem, f"JPEGImages/{stem}.jpg", f"Annotations/{stem}.xml", None, ()) for stem in "abc"
+    )
+    settings = ShardSettings(str(folder), {"train": str(tmp_path / "out")}, str(tmp_path / "staging"), {}, 10**6)
+    shard = Shard("train", 0, 1, records)
+    build = write_shard_module.build_example
+
+    def die_on_the_second(record, *args, **kwargs):
+        if record.record_key == "b":
+            raise KeyboardInterrupt
+        return build(record, *args, **kwargs)
+
+    monkeypatch.setattr(write_shard_module, "build_example", die_on_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(shard, settings)
+    assert not (tmp_path / "out").exists()
+    assert len(os.listdir(tmp_path / "staging")) == 1
+    monkeypatch.undo()
+    write_shard(shard, settings)
+    assert os.listdir(tmp_path / "out") == ["data_tfrecord-00000-of-00001"]
+
+
+def test_a_shard_whose_records_are_all_quarantined_is_an_empty_file(make_voc, tmp_path):
+    settings = ShardSettings(str(tmp_path), {"train": str(tmp_path / "out")}, str(tmp_path / "staging"), {}, 10**6)
+    shard = Shard("train", 0, 1, (SourceRecord("train", "a", "gone.jpg", "a.json", None, ()),))
+    outcome = write_shard(shard, settings)
+    assert outcome.counts["train"].num_quarantined == 1
+    assert list(tf.data.TFRecordDataset(str(tmp_path / "out/data_tfrecord-00000-of-00001"))) == []
+
+
+def test_an_empty_split_names_split_and_source(make_voc, tmp_path):
+    folder = make_voc({"train": ["a"], "val": ["b"]})
+    (folder / "JPEGImages/b.jpg").unlink()
+    with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt: split 'eval' is empty.*missing_file 1"):
+        run(folder, tmp_path / "out", max_reject_fraction=1.0)
+
+
+def test_too_many_rejects_name_numbers_reasons_and_the_first_file(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b", "c"], "val": ["e"]})
+    (folder / "JPEGImages/b.jpg").write_bytes(b"")
+    message = r"1 of 4 records \(25\.0%\) were refused, allowed: 20\.0%.*unsupported_image_format 1.*JPEGImages/b\.jpg"
+    with pytest.raises(InputError, match=message):
+        run(folder, tmp_path / "out", max_reject_fraction=0.2)
+    assert (tmp_path / "out/rejects/report.json").is_file()
+
+
+def test_what_travels_to_the_workers_can_be_pickled(make_voc, tmp_path):
+    record = SourceRecord("train", "a", "a.jpg", "a.xml", (1, 2), ())
+    shard = Shard("train", 0, 1, (record,))
+    settings = ShardSettings("d", {"train": "o"}, "s", {"cat": 1}, 10)
+    assert pickle.loads(pickle.dumps((shard, settings, write_shard))) == (shard, settings, write_shard)
+
+
+def test_bccd_is_ingested_whole_with_its_two_boxes_without_area_in_the_rejects(tmp_path):
+    default = Path(__file__).parents[4] / "shared/data/bccd"
+    folder = Path(os.environ.get("DETLOOM_BCCD", default))
+    if not (folder / "Annotations").is_dir():
+        pytest.skip(f"no BCCD data at {folder}; set DETLOOM_BCCD")
+    report = run(folder, tmp_path / "out", splits={"train": "train", "eval": "val", "test": "test"})
+    assert (report["num_in"], report["num_written"], report["num_quarantined"]) == (364, 364, 0)
+    rejects = list(read_rejects(tmp_path / "out/rejects"))
+    assert {(reject.reason, reject.file) for reject in rejects} == {
+        (Reason.BOX_WITHOUT_AREA, "Annotations/BloodImage_00338.xml"),
+        (Reason.BOX_WITHOUT_AREA, "Annotations/BloodImage_00343.xml"),
+    }
+    names: Counter[str] = Counter()
+    for path in (folder / "Annotations").glob("*.xml"):
+        names.update(element.text for element in ElementTree.parse(path).iterfind("object/name"))
+    names["RBC"] -= len(rejects)
+    counted: Counter[str] = Counter()
+    for split in report["splits"].values():
+        counted.update(split["boxes_by_class"])
+    assert counted == names

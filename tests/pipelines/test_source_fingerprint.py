@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+import detloom
+from detloom.pipelines import source_fingerprint as module
+from detloom.pipelines.source_fingerprint import source_fingerprint
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A copy of the idea: a reads b inside a function; c stands apart."""
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "__init__.py").write_text('"""Room."""\n')
+    (tmp_path / "room" / "a.py").write_text("def f():\n    from detloom.room import b\n    return b\n")
+    (tmp_path / "room" / "b.py").write_text("import numpy\n")
+    (tmp_path / "room" / "c.py").write_text("x = 1\n")
+    (tmp_path / "room" / "page.html.j2").write_text("<p>\n")
+    monkeypatch.setattr(detloom, "__path__", [str(tmp_path)])
+    module._origin.cache_clear()
+    yield tmp_path / "room"
+    module._origin.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("edited", "changes"),
+    [("a.py", True), ("b.py", True), ("c.py", False), ("__init__.py", True), ("page.html.j2", True)],
+)
+def test_it_changes_with_what_the_module_reaches_and_with_nothing_else(package: Path, edited, changes):
+    before = source_fingerprint("detloom.room.a")
+    with (package / edited).open("a") as file:
+        file.write("# edited\n")
+    assert (source_fingerprint("detloom.room.a") != before) == changes
+
+
+def test_the_trainer_reaches_the_loop_and_not_the_components():
+    reached = set()
+    waiting = ["detloom.trainer_module"]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting.extend(module._imports_of(name))
+    assert {"detloom.trainer_module.train_loop", "detloom.trainer_module.losses", "detloom.schemas.config"} <= reached
+    assert not any(name.startswith("detloom.components") for name in reached)

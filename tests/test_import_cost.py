@@ -1,0 +1,38 @@
+"""What an import pulls in, looked at in a fresh interpreter."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+print("\\n".join(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def roots_after_importing(package: str) -> set[str]:
+    """Top-level names in sys.modules once all modules of `package` are imported."""
+    # In the checkout's root, so that it is found under a Python it is not installed in.
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL, package], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("package", "unwanted"),
+    [
+        ("detloom.schemas", {"tensorflow", "keras", "tfx", "apache_beam", "PIL", "sklearn"}),
+        ("detloom.trainer_module", {"tfx", "apache_beam", "ml_metadata", "kfp"}),
+    ],
+)
+def test_importing_leaves_out(package: str, unwanted: set[str]):
+    roots = roots_after_importing(package)
+    assert "detloom" in roots
+    assert not roots & unwanted
