@@ -21,11 +21,12 @@ skip() { echo "test-debian13: SKIPPED: $*" && exit 0; }
 say() { echo "test-debian13: $*"; }
 
 [ "$(id -u)" = 0 ] || skip "needs root, for chroot and mounts."
-for tool in debootstrap unshare chroot; do
+for tool in debootstrap setpriv unshare chroot; do
     command -v "$tool" >/dev/null || skip "needs $tool (Debian, Ubuntu: apt install debootstrap util-linux)."
 done
 [ -e /usr/share/debootstrap/scripts/trixie ] || skip "this debootstrap does not know Debian 13 (trixie)."
-APART=(unshare --mount --pid --fork --kill-child --propagation private)
+# setpriv: what is inside ends with this script even when the script is killed.
+APART=(setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --propagation private)
 "${APART[@]}" mount -t proc proc /proc 2>/dev/null ||
     skip "this machine does not allow new mount and process namespaces."
 

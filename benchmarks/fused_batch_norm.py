@@ -1,0 +1,74 @@
+"""Claim: the fused kernel shortens the network's forward and backward pass against Keras 3's own batch norm.
+
+Both networks run in turn in one process, so that a noisy machine slows both. Prints a table, writes JSON.
+
+    python benchmarks/fused_batch_norm.py [--rounds 10] [--output fused_batch_norm.json]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from detloom.schemas.config import FpnLite, ImageSize, MobileNetV2, SharedHead, Ssd
+from detloom.trainer_module import ssd
+
+CONFIG = Ssd(
+    image_size=ImageSize(height=320, width=320),
+    backbone=MobileNetV2(width_multiplier=0.5),
+    neck=FpnLite(max_level=6, num_channels=64),
+    head=SharedHead(num_layers=2, num_channels=64),
+)
+BATCH_SIZE = 8
+
+
+def build_pass(batch_norm: type[keras.layers.BatchNormalization]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """One forward and backward pass of the network with that batch norm."""
+    fused, ssd.FusedBatchNorm = ssd.FusedBatchNorm, batch_norm
+    try:
+        network = ssd.build_ssd(CONFIG, num_classes=3)
+    finally:
+        ssd.FusedBatchNorm = fused
+
+    @tf.function
+    def forward_backward(images: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            outputs = network(images, training=True)
+            total = tf.add_n([tf.reduce_sum(output) for output in outputs.values()])
+        return tf.linalg.global_norm(tape.gradient(total, network.trainable_variables))
+
+    return forward_backward
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    images = tf.random.stateless_uniform([BATCH_SIZE, 320, 320, 3], [0, 0], -1, 1)
+    kinds = {"keras": keras.layers.BatchNormalization, "fused": ssd.FusedBatchNorm}
+    passes = {name: build_pass(kind) for name, kind in kinds.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in passes}
+    for round_number in range(arguments.rounds + 1):
+        for name, forward_backward in passes.items():
+            started = time.perf_counter()
+            forward_backward(images).numpy()
+            if round_number:  # the first call traces
+                seconds[name].append(time.perf_counter() - started)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratio = medians["fused"] / medians["keras"]
+    for name, median in medians.items():
+        print(f"{name:6} {1000 * median:7.0f} ms  ({1000 * min(seconds[name]):.0f} to {1000 * max(seconds[name]):.0f})")
+    print(f"fused / keras {ratio:.2f}")
+    if arguments.output:
+        result = {"median_seconds": medians, "seconds": seconds, "fused_over_keras": ratio}
+        arguments.output.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""A run file over a small COCO data set, with a detector that trains in seconds."""
+
+from pathlib import Path
+
+import pytest
+
+from detloom.pipelines.demo_data import write_demo_data
+
+RUN_FILE = """
+name: small
+workspace: {workspace}
+data:
+  format: coco
+  path: {data}
+  splits: {{train: annotations/train.json, eval: annotations/eval.json, test: annotations/test.json}}
+  max_reject_fraction: 0.5
+detector:
+  image_size: {{height: 64, width: 64}}
+  backbone: {{width_multiplier: 0.1}}
+  neck: {{max_level: 5, num_channels: 16}}
+  head: {{num_layers: 1, num_channels: 16}}
+  anchors: {{aspect_ratios: [1.0], scales_per_octave: 1}}
+training:
+  batch_size: 4
+  num_steps: 4
+  steps_per_call: 2
+  evaluate_every: 4
+  optimizer: {{type: AdamW, rate: {{type: ConstantRate, learning_rate: 0.001}}}}
+evaluation: {{num_pictures: 2}}
+gates: {{min_ap_change: -1.0}}
+"""
+
+
+@pytest.fixture
+def small_run(tmp_path: Path) -> Path:
+    """The run file; the data lies in `data/` beside it."""
+    data = tmp_path / "data"
+    write_demo_data(data, num_train=16, num_eval=6, num_test=6, seed=1, image_hw=(96, 96))
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN_FILE.format(workspace=tmp_path / "workspace", data=data))
+    return path
