@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from PIL import Image
+from PIL import Image, ImageFilter
 from sklearn.datasets import load_digits, load_sample_images
 
 from detloom.schemas.errors import InputError
@@ -24,10 +24,10 @@ ANNOTATION_FILES = {split: f"annotations/{split}.json" for split in ("train", "e
 _MARKER_FILE = "demo_data.json"  # written last: what the folder was made from
 _DIGIT_SHARES = {"train": 0.7, "eval": 0.1, "test": 0.2}
 _TEST_PHOTO_SHARE = 0.3  # of each photograph's width, on the right
-_DIGIT_PX = (26, 60)  # height of a digit's cell
+_DIGIT_PX = (30, 60)  # height of a digit's cell
 _MAX_DIGITS = 6
 _INK_VISIBLE = 0.3  # opacity from which ink belongs to the box
-_MIN_LUMA_DIFFERENCE = 105.0  # of 255, ink against the picture under it; legible to a person
+_HALO_PX = 3  # of dark colour around the ink
 _MAX_SHARED = 0.05  # of the smaller box
 _JPEG_QUALITY = 92
 _NUM_EMPTY_IN = 40  # one picture in so many has no digit
@@ -167,10 +167,11 @@ def _make_picture(
         ink_HW = opacity_HW[top : len(rows) - np.argmax(rows[::-1]), left : len(columns) - np.argmax(columns[::-1])]
         height, width = ink_HW.shape
         for _ in range(30):
-            x = int(rng.integers(0, image_hw[1] - width + 1))
-            y = int(rng.integers(0, image_hw[0] - height + 1))
+            x = int(rng.integers(_HALO_PX, image_hw[1] - width + 1 - _HALO_PX))
+            y = int(rng.integers(_HALO_PX, image_hw[0] - height + 1 - _HALO_PX))
             if all(_shared(other, (x, y, width, height)) <= _MAX_SHARED for other, _ in boxes):
-                _paint(rng, canvas_HWC[y : y + height, x : x + width], ink_HW)
+                rows_px = slice(y - _HALO_PX, y + height + _HALO_PX)
+                _paint(rng, canvas_HWC[rows_px, x - _HALO_PX : x + width + _HALO_PX], np.pad(ink_HW, _HALO_PX))
                 boxes.append(((x, y, width, height), value))
                 break
     return Image.fromarray(np.clip(np.rint(canvas_HWC), 0, 255).astype(np.uint8)), boxes
@@ -193,10 +194,11 @@ def _make_digits(
     rng: np.random.Generator, source: _Source, num_digits: int, image_hw: tuple[int, int]
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Smoothly enlarged digits as opacities, float [h, w], 0 to 1."""
+    largest_px = min(image_hw) - 2 * _HALO_PX
     for index in rng.integers(0, len(source.digits), num_digits):
         scan, value = source.digits[int(index)]
-        height = min(int(rng.integers(_DIGIT_PX[0], _DIGIT_PX[1] + 1)), *image_hw)
-        width = min(int(height * rng.uniform(0.85, 1.1)), *image_hw)
+        height = min(int(rng.integers(_DIGIT_PX[0], _DIGIT_PX[1] + 1)), largest_px)
+        width = min(int(height * rng.uniform(0.85, 1.1)), largest_px)
         enlarged = Image.fromarray((np.pad(scan, 1) * 255).astype(np.uint8))
         enlarged = enlarged.resize((width, height), Image.Resampling.BICUBIC)
         enlarged = enlarged.rotate(rng.uniform(-8, 8), Image.Resampling.BICUBIC)
@@ -204,14 +206,12 @@ def _make_digits(
 
 
 def _paint(rng: np.random.Generator, under_HWC: np.ndarray, opacity_HW: np.ndarray) -> None:
-    """Blend ink of a random colour, well apart from the picture's brightness, into `under_HWC` in place."""
-    luma_weights = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
-    luma = float((under_HWC @ luma_weights).mean())
-    colour = rng.uniform(0, 255, 3)
-    while abs(float(colour @ luma_weights) - luma) < _MIN_LUMA_DIFFERENCE:
-        colour = rng.uniform(0, 255, 3)
-    strength_HW1 = opacity_HW[:, :, None] * rng.uniform(0.9, 1.0)
-    under_HWC[:] = under_HWC * (1 - strength_HW1) + colour * strength_HW1
+    """Blend pale ink with a dark halo, as captions have it, into `under_HWC` in place: legible on any photograph."""
+    mask = Image.fromarray((opacity_HW * 255).astype(np.uint8))
+    spread = mask.filter(ImageFilter.MaxFilter(2 * _HALO_PX - 1)).filter(ImageFilter.GaussianBlur(1))
+    for layer, colour in ((spread, rng.uniform(0, 50, 3)), (mask, rng.uniform(190, 255, 3))):
+        strength_HW1 = np.asarray(layer, np.float32)[:, :, None] / 255 * rng.uniform(0.85, 1.0)
+        under_HWC[:] = under_HWC * (1 - strength_HW1) + colour * strength_HW1
 
 
 def _shared(a_xywh: tuple[int, int, int, int], b_xywh: tuple[int, int, int, int]) -> float:

@@ -69,5 +69,5 @@ def _prepare_data(run: RunFile) -> RunFile:
     from detloom.pipelines.demo_data import write_demo_data
 
     folder = Path(run.workspace) / "data" / "digits"
-    write_demo_data(folder, num_train=600, num_eval=60, num_test=120, seed=0)
+    write_demo_data(folder, num_train=800, num_eval=60, num_test=120, seed=0)
     return replace(run, data=replace(run.data, path=str(folder)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from detloom.schemas import detections as names
@@ -14,25 +15,25 @@ def evaluate(
 ) -> CocoMetrics:
     """Run `detect` (see `Detector.detect`) over a dataset of `build_eval_dataset`.
 
-    Ground truth of classes that the label map lacks is left out. Memory: the boxes of the split, never its pictures.
+    Memory: the boxes of the split, never its pictures.
     """
-    class_ids = (*label_map.class_ids, 0)  # index -1 finds the 0, which the masks below take out
+    class_ids = np.array(label_map.class_ids)
     truth: list[ImageGroundTruth] = []
     found: list[ImageDetections] = []
     for batch in dataset:
         outputs = {key: value.numpy() for key, value in detect(batch["image"]).items()}
         numpy_batch = {key: value.numpy() for key, value in batch.items() if key != "image"}
         for i, class_indices in enumerate(numpy_batch["class_indices"]):
-            image_id, known = len(truth) + 1, class_indices >= 0
+            image_id, is_box = len(truth) + 1, class_indices >= 0  # -1 pads
             height, width = (int(side) for side in numpy_batch["image_hw"][i])
             truth.append(
                 ImageGroundTruth(
                     image_id=image_id,
                     image_hw=(height, width),
-                    boxes_yxyx_rel=numpy_batch["boxes_yxyx_rel"][i][known],
-                    class_ids=tf.gather(class_ids, class_indices[known]).numpy(),
-                    is_crowd=numpy_batch["is_crowd"][i][known],
-                    area_px=numpy_batch["area_px"][i][known],
+                    boxes_yxyx_rel=numpy_batch["boxes_yxyx_rel"][i][is_box],
+                    class_ids=class_ids[class_indices[is_box]],
+                    is_crowd=numpy_batch["is_crowd"][i][is_box],
+                    area_px=numpy_batch["area_px"][i][is_box],
                 )
             )
             count = int(outputs[names.NUM_DETECTIONS][i])

@@ -7,6 +7,8 @@ import tensorflow as tf
 from detloom.schemas import example_keys as keys
 from detloom.trainer_module.preprocess import decode_image
 
+UNKNOWN_CLASS = "a class id that the label map lacks"
+
 
 class Sample(TypedDict):
     """One picture with its `G` boxes.
@@ -28,6 +30,7 @@ class Sample(TypedDict):
 
 _FEATURES = {
     keys.IMAGE_ENCODED: tf.io.FixedLenFeature([], tf.string),
+    keys.IMAGE_SOURCE_ID: tf.io.FixedLenFeature([], tf.string, default_value=""),
     **{key: tf.io.VarLenFeature(tf.float32) for key in (*keys.BOX_KEYS_YXYX, keys.AREA)},
     keys.CLASS_ID: tf.io.VarLenFeature(tf.int64),
     keys.IS_CROWD: tf.io.VarLenFeature(tf.int64),
@@ -42,7 +45,12 @@ def class_index_table(class_ids: tuple[int, ...]) -> tf.lookup.StaticHashTable:
 
 
 def parse_example(serialized: tf.Tensor, table: tf.lookup.StaticHashTable) -> Sample:
-    """One serialized tf.Example. Missing `is_crowd` means none is; missing `area` means the area of the box."""
+    """One serialized tf.Example. Missing `is_crowd` means none is; missing `area` means the area of the box.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when it runs, for a broken record, a broken picture, or a class id that the
+            label map lacks; the last with the record's key.
+    """
     parsed = tf.io.parse_single_example(serialized, _FEATURES)
     image = decode_image(parsed[keys.IMAGE_ENCODED])
     sides = [tf.sparse.to_dense(parsed[key]) for key in keys.BOX_KEYS_YXYX]
@@ -52,11 +60,17 @@ def parse_example(serialized: tf.Tensor, table: tf.lookup.StaticHashTable) -> Sa
     area_px = tf.sparse.to_dense(parsed[keys.AREA])
     num_boxes = tf.shape(class_ids)[0]
     height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
+    class_indices = table.lookup(class_ids)
+    tf.debugging.Assert(
+        tf.reduce_all(class_indices >= 0),
+        [f"{UNKNOWN_CLASS}: record and its class ids:", parsed[keys.IMAGE_SOURCE_ID], class_ids],
+        summarize=20,
+    )
     box_area_px = (sides[2] - sides[0]) * height * (sides[3] - sides[1]) * width
     return Sample(
         image=image,
         boxes_yxyx_rel=boxes_yxyx_rel,
-        class_indices=table.lookup(class_ids),
+        class_indices=class_indices,
         is_crowd=is_crowd if tf.shape(is_crowd)[0] == num_boxes else tf.zeros([num_boxes], tf.bool),
         area_px=area_px if tf.shape(area_px)[0] == num_boxes else box_area_px,
     )

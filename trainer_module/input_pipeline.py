@@ -66,7 +66,7 @@ def build_train_dataset(
 
 
 def _train_element(detector: Ssd, training: Training, sample: Sample, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    sample = _keep(sample, (sample["class_indices"] >= 0) & ~sample["is_crowd"])
+    sample = _keep(sample, ~sample["is_crowd"])
     seeds = [tf.random.experimental.stateless_fold_in(seed, i) for i in range(len(training.augmentations))]
     for augmentation, its_seed in zip(training.augmentations, seeds, strict=True):
         if runs_before_resize(augmentation):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -87,7 +88,14 @@ def train(
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / CONFIG_FILE).write_text(to_canonical_json(config), encoding="utf-8")
     loop = _Loop(config, label_map, train_files, eval_files, out_dir, strategy or build_strategy())
-    return loop.run()
+    try:
+        return loop.run()
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        if "IteratorGetNext" not in error.message:  # not from reading a record: our mistake
+            raise
+        files = ", ".join(str(Path(file).parent) for file in (train_files[0], eval_files[0]))
+        cause = " ".join(re.sub(r"\{\{[^}]*\}\}|\[\[.*", "", error.message, flags=re.DOTALL).split())
+        raise InputError(f"A record in {files} cannot be used: {cause}") from error
 
 
 class _Loop:

@@ -110,9 +110,12 @@ def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
     np.testing.assert_array_equal(sample["is_crowd"], [False])
 
 
-def test_a_class_outside_the_label_map_has_index_minus_one(make_example):
-    sample = parse_example(tf.constant(make_example([(0, 0, 1, 1)], [5])), class_index_table(LABEL_MAP.class_ids))
-    np.testing.assert_array_equal(sample["class_indices"], [-1])
+def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
+    example = tf.constant(make_example([(0, 0, 1, 1)], [5], name="img_7"))
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"a class id that the label map lacks[\s\S]*img_7[\s\S]*5"
+    ):
+        parse_example(example, class_index_table(LABEL_MAP.class_ids))
 
 
 def test_compressed_shards_are_read(tmp_path, make_example):

@@ -61,6 +61,13 @@ def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path, shards, tiny_
         train(replace(tiny_config, training=training), LABEL_MAP, *shards, tmp_path / "run")
 
 
+def test_a_record_that_cannot_be_used_is_one_sentence(tmp_path, shards, tiny_config, make_example, write_records):
+    unknown = write_records(tmp_path / "Split-unknown" / "data", [make_example([(0, 0, 1, 1)], [9], name="img_7")])
+    with pytest.raises(InputError, match=r"Split-unknown.*a class id that the label map lacks.*img_7.*9") as caught:
+        train(tiny_config, LABEL_MAP, [str(unknown)], shards[1], tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
 def test_without_gpus_there_is_one_device():
     assert build_strategy().num_replicas_in_sync == max(1, len(tf.config.list_logical_devices("GPU")))
 
