@@ -13,8 +13,8 @@ _PACKAGE = detloom.__name__
 def source_fingerprint(*modules: str) -> str:
     """16 hex digits over these modules and every detloom module that they import, directly or not.
 
-    Imports are read from the source, those inside functions too; nothing is executed. Data files beside a module count
-    with it (templates, schemas).
+    Imports are read from the source, those inside functions too; nothing is executed. A data file counts (a template)
+    if a module beside it names it.
     """
     closure: set[str] = set()
     waiting = list(modules)
@@ -45,10 +45,9 @@ def _origin(module: str) -> Path | None:
 def _files_of(module: str) -> list[Path]:
     origin = _origin(module)
     assert origin is not None, module
-    if origin.name != "__init__.py":
-        return [origin]
-    data = [file for file in origin.parent.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc")]
-    return sorted([origin, *data])
+    source = origin.read_text(encoding="utf-8")
+    data = (file for file in origin.parent.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+    return [origin, *sorted(file for file in data if file.name in source)]
 
 
 def _imports_of(module: str) -> set[str]:

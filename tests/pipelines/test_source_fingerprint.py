@@ -13,9 +13,10 @@ def package(tmp_path, monkeypatch):
     (tmp_path / "room").mkdir()
     (tmp_path / "room" / "__init__.py").write_text('"""Room."""\n')
     (tmp_path / "room" / "a.py").write_text("def f():\n    from detloom.room import b\n    return b\n")
-    (tmp_path / "room" / "b.py").write_text("import numpy\n")
+    (tmp_path / "room" / "b.py").write_text("import numpy\nPAGE = 'page.html.j2'\n")
     (tmp_path / "room" / "c.py").write_text("x = 1\n")
     (tmp_path / "room" / "page.html.j2").write_text("<p>\n")
+    (tmp_path / "room" / "notes.txt").write_text("nobody reads this\n")
     monkeypatch.setattr(detloom, "__path__", [str(tmp_path)])
     module._origin.cache_clear()
     yield tmp_path / "room"
@@ -24,7 +25,14 @@ def package(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("edited", "changes"),
-    [("a.py", True), ("b.py", True), ("c.py", False), ("__init__.py", True), ("page.html.j2", True)],
+    [
+        ("a.py", True),
+        ("b.py", True),
+        ("__init__.py", True),
+        ("page.html.j2", True),
+        ("c.py", False),
+        ("notes.txt", False),
+    ],
 )
 def test_it_changes_with_what_the_module_reaches_and_with_nothing_else(package: Path, edited, changes):
     before = source_fingerprint("detloom.room.a")
