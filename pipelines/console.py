@@ -1,6 +1,7 @@
 """What a person sees of a local run: one line a node, our own log lines, errors; TFX's chatter only on request."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from absl import logging as absl_logging
 import detloom
 
 _RUNNING, _FINISHED, _CACHED = "Component %s is running.", "Component %s is finished.", "A cached execution %d is used."
-_OURS = tuple(str(folder) for folder in detloom.__path__)
+_ROOMS = ("components", "pipelines", "schemas", "trainer_module")
+_OURS = tuple(os.path.join(folder, room) + os.sep for folder in detloom.__path__ for room in _ROOMS)
 
 
 class NodeLog(logging.Handler):

@@ -1,9 +1,11 @@
 """The one DAG. Runners only place it."""
 
 import hashlib
+import uuid
 from pathlib import Path
 
 import tensorflow_data_validation as tfdv
+from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
@@ -48,7 +50,9 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
     examples = example_gen.outputs["examples"]
     statistics_gen = tfx.components.StatisticsGen(
         examples=examples,
-        stats_options=tfdv.StatsOptions(feature_allowlist=list(STATISTICS_KEYS)),  # image bytes say nothing there
+        # Image bytes say nothing there. Filtered by schema while reading, they do not even pass through memory; a
+        # feature_allowlist would filter later, or, as paths, not survive TFX's JSON.
+        stats_options=tfdv.StatsOptions(schema=_statistics_schema(), experimental_filter_read_paths=True),
     )
     schema_gen = tfx.components.ImportSchemaGen(schema_file=str(_stage_schema(Path(run.workspace))))
     example_validator = tfx.components.ExampleValidator(
@@ -63,7 +67,8 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         ),
     )
     trainer = _build_trainer(run, examples)
-    trainer.add_upstream_nodes([example_validator, dataset_validator])  # nothing trains on refused data
+    # DatasetValidator fails on bad data, and then nothing trains; ExampleValidator reports, and the summary shows it.
+    trainer.add_upstream_nodes([example_validator, dataset_validator])
     baseline = build_baseline_resolver(candidate=trainer.outputs["model"])
     evaluator = DetectionEvaluator(
         examples=examples,
@@ -83,7 +88,12 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         push_destination=tfx.proto.PushDestination(
             filesystem=tfx.proto.PushDestination.Filesystem(base_directory=run.push_to)
         ),
-        custom_config={FINGERPRINT_KEY: source_fingerprint("detloom.components.pusher.executor")},
+        custom_config={
+            FINGERPRINT_KEY: source_fingerprint("detloom.components.pusher.executor"),
+            # Never answered from the cache, which cannot see whether the served model is still there; pushing a model
+            # that is served already takes milliseconds and changes nothing.
+            "run": uuid.uuid4().hex,
+        },
         custom_executor_spec=ExecutorClassSpec(PusherExecutor),
     )
     return [
@@ -127,10 +137,19 @@ def _build_trainer(run: RunFile, examples: tfx.types.BaseChannel) -> tfx.compone
     )
 
 
+def _schema_file() -> Path:
+    return next(file for folder in detloom.schemas.__path__ if (file := Path(folder) / _EXAMPLE_SCHEMA).is_file())
+
+
+def _statistics_schema() -> schema_pb2.Schema:
+    """The features that statistics are made of, with their types only."""
+    types = {feature.name: feature.type for feature in tfdv.load_schema_text(str(_schema_file())).feature}
+    return schema_pb2.Schema(feature=[schema_pb2.Feature(name=key, type=types[key]) for key in STATISTICS_KEYS])
+
+
 def _stage_schema(workspace: Path) -> Path:
     """The schema under a name that changes with its content: ImportSchemaGen's cache sees the path alone."""
-    source = next(file for folder in detloom.schemas.__path__ if (file := Path(folder) / _EXAMPLE_SCHEMA).is_file())
-    text = source.read_bytes()
+    text = _schema_file().read_bytes()
     staged = workspace / "schema" / hashlib.sha256(text).hexdigest()[:16] / "schema.pbtxt"
     if not staged.is_file():
         staged.parent.mkdir(parents=True, exist_ok=True)

@@ -57,9 +57,9 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
 
 
 def _find_mistake(error: BaseException | None) -> InputError | None:
-    """The user's mistake behind an exception, through the wrappers that Beam and TFX put around it."""
+    """The user's mistake that an exception was raised from; what merely happened while handling one is our bug."""
     while error is not None and not isinstance(error, InputError):
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     return error
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import ml_metadata as mlmd
 from ml_metadata.proto import metadata_store_pb2 as pb
+from tensorflow_metadata.proto.v0 import anomalies_pb2
 
+from detloom.components.pusher.atomic_push import list_versions
 from detloom.pipelines.console import format_table
 from detloom.schemas.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.run_file import RunFile
@@ -67,21 +69,35 @@ def summarize_run(run: RunFile, since: float = 0.0) -> str:
     decision = _read_json(evaluation / "decision.json")
     rows = [
         *_data_rows(nodes["DetectionExampleGen"]),
+        *_anomaly_rows(nodes["ExampleValidator"]),
         ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
         ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
-        ("pushed model", _pushed(nodes["Pusher"])),
+        ("pushed model", _pushed(nodes["Pusher"], Path(run.push_to))),
         ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
         ("report", str(evaluation / "report.html")),
         ("lineage", f"{metadata_file} (ML Metadata, SQLite)"),
+        *_cache_rows(nodes),
     ]
-    # The Resolver looks things up and is never cached; it runs in milliseconds.
-    cached = [node.node_id for node in nodes.values() if node.is_cached]
-    ran = [node.node_id for node in nodes.values() if not node.is_cached and "resolver" not in node.node_id.lower()]
-    if not ran:
-        rows.append(("cache", "nothing changed since the last run: every node was answered from the cache"))
-    elif cached:
-        rows.append(("cache", f"ran: {', '.join(ran)}; answered from the cache: {', '.join(cached)}"))
     return f"\nPipeline {run.name}\n{format_table(rows)}"
+
+
+def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
+    """Resolver and Pusher look at what there is, in milliseconds, and are never cached."""
+    cached = [name for name, node in nodes.items() if node.is_cached]
+    ran = [name for name, node in nodes.items() if not node.is_cached and name not in ("BaselineResolver", "Pusher")]
+    if not ran:
+        return [("cache", "nothing changed since the last run: answered from the cache, and the served model checked")]
+    return [("cache", f"ran: {', '.join(ran)}; answered from the cache: {', '.join(cached)}")] if cached else []
+
+
+def _anomaly_rows(example_validator: NodeRun) -> list[tuple[str, str]]:
+    """What of the examples contradicts the schema, by split; nothing where all is well."""
+    found = []
+    for file in sorted(example_validator.folder("anomalies").glob("Split-*/SchemaDiff.pb")):
+        anomalies = anomalies_pb2.Anomalies.FromString(file.read_bytes())
+        for name, anomaly in sorted(anomalies.anomaly_info.items()):
+            found.append(f"{file.parent.name.removeprefix('Split-')}: {name}: {anomaly.short_description}")
+    return [("anomalies", text) for text in found]
 
 
 def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
@@ -97,11 +113,12 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
     ]
 
 
-def _pushed(pusher: NodeRun) -> str:
+def _pushed(pusher: NodeRun, push_dir: Path) -> str:
     properties = pusher.outputs["pushed_model"].custom_properties
     if not properties["pushed"].int_value:
-        return "none"
-    return properties["pushed_destination"].string_value
+        served = max(list_versions(push_dir), default=None) if push_dir.is_dir() else None
+        return f"none; version {served} stays served" if served else "none"
+    return f"{properties['pushed_destination'].string_value} (version {properties['pushed_version'].string_value})"
 
 
 def _read_json(path: Path) -> Any:

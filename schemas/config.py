@@ -321,6 +321,10 @@ class Training:
             _check(getattr(self, field) >= 1, field, getattr(self, field), "1 or more")
         _check(self.ema_decay is None or 0 < self.ema_decay < 1, "ema_decay", self.ema_decay, "between 0 and 1")
         _check(self.clip_norm is None or self.clip_norm > 0, "clip_norm", self.clip_norm, "above 0")
+        warmup = getattr(self.optimizer.rate, "warmup_steps", 0)
+        _check(
+            warmup < self.num_steps, "optimizer.rate.warmup_steps", warmup, f"fewer than num_steps ({self.num_steps})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

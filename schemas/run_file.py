@@ -8,7 +8,8 @@ from typing import Literal
 
 from detloom.schemas.config import Ssd, TrainerConfig, Training
 from detloom.schemas.errors import InputError
-from detloom.schemas.typed_dict import from_dict
+from detloom.schemas.metric_names import METRIC_NAMES
+from detloom.schemas.typed_dict import from_dict, nearest_hint
 from detloom.schemas.yaml_file import read_yaml
 
 EMBEDDED_DIGITS = "embedded:digits"  # a data path that means: compose the demo data set, then read it
@@ -39,7 +40,8 @@ class Data:
         images_dir: folder of the images under `path`; empty for the format's usual one.
         classes: class names in the order of their ids; empty takes what the data set says.
         unknown_class: what to do with a class that `classes` lacks: fail, or quarantine the box.
-        max_reject_fraction: share of records that may be quarantined before the run fails.
+        max_reject_fraction: share of records that may be quarantined, and of boxes that may be refused, before the run
+            fails.
         min_examples: fewest written examples in each split.
     """
 
@@ -66,6 +68,13 @@ class MetricFloor:
     metric: str
     min: float
 
+    def __post_init__(self) -> None:
+        if self.metric not in METRIC_NAMES:
+            hint = nearest_hint(self.metric, METRIC_NAMES)
+            raise InputError(f"metric: got {self.metric!r}, allowed: {', '.join(METRIC_NAMES)}.{hint}")
+        if not 0 <= self.min <= 1:
+            raise InputError(f"min of {self.metric}: got {self.min}, allowed: 0 to 1 (not percent).")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gates:
@@ -73,6 +82,10 @@ class Gates:
 
     floors: tuple[MetricFloor, ...] = ()
     min_ap_change: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.min_ap_change <= 1:
+            raise InputError(f"min_ap_change: got {self.min_ap_change}, allowed: -1 to 1 (not percent).")
 
 
 @dataclass(frozen=True, kw_only=True)

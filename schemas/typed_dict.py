@@ -129,7 +129,7 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
 def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath) -> Any:
     names = {member.__name__: member for member in members}
     tag = data.get(TYPE_KEY) if isinstance(data, Mapping) else None
-    if tag not in names:
+    if not isinstance(tag, str) or tag not in names:
         got = f"{TYPE_KEY} {tag!r}" if tag is not None else f"no '{TYPE_KEY}' key"
         _fail(locate, path, f"got {got}, allowed: {', '.join(names)}.{nearest_hint(str(tag), names)}")
     rest = {key: value for key, value in data.items() if key != TYPE_KEY}

@@ -11,9 +11,7 @@ mine=$venv/detloom-venv   # written first: this folder is ours to delete
 log=$venv/setup.log
 LAYOUT=1 # raise it when `build` changes in a way that older environments must follow
 
-# A user's settings for other environments must not reach into this one.
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PIP_TARGET PIP_PREFIX PIP_ROOT PIP_CONSTRAINT PIP_REQUIREMENT PIP_NO_DEPS
-export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_REQUIRE_VIRTUALENV=0
+. "$root/scripts/own_pip_settings.sh"
 
 say() { printf 'set-up: %s\n' "$*"; }
 

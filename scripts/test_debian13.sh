@@ -145,7 +145,7 @@ copy_checkout() { # into the tree, replacing all but its .venv
         git archive "$REF" | tar -x -C "$target"
     else
         git ls-files -z --cached --others --exclude-standard |
-            while IFS= read -r -d '' path; do [ -e "$path" ] && printf '%s\0' "$path"; done |
+            while IFS= read -r -d '' path; do if [ -e "$path" ]; then printf '%s\0' "$path"; fi; done |
             tar -c --null -T - | tar -x -C "$target"
     fi
     # Tests may ask git which files belong to the project.

@@ -3,6 +3,7 @@
 # editable detloom, and runs the smoke test there from another directory. Works in build/wheel-test and a temporary folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/own_pip_settings.sh
 
 root=$PWD
 work=$root/build/wheel-test
@@ -19,14 +20,14 @@ site() { "$1" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 # A folder named in a .pth file goes onto the path, but the .pth files in it are not read: the hook of the editable
 # install stays out.
 site "$root/.venv/bin/python" >"$(site "$work/venv/bin/python")/dependencies.pth"
-.venv/bin/python -m pip --quiet --disable-pip-version-check --python "$work/venv/bin/python" \
+.venv/bin/python -m pip --quiet --python "$work/venv/bin/python" \
     install --no-deps --no-index "$work"/dist/*.whl
 
 elsewhere=$(mktemp -d)
 trap 'rm -rf "$elsewhere"' EXIT
 cp scripts/wheel_smoke.py "$elsewhere/"
 cd "$elsewhere"
-env -u PYTHONPATH "$work/venv/bin/python" -I "$elsewhere/wheel_smoke.py" "$root"
+"$work/venv/bin/python" -I "$elsewhere/wheel_smoke.py" "$root"
 "$work/venv/bin/detloom" --help >"$elsewhere/help.txt"
 grep -q '^Usage: ' "$elsewhere/help.txt" || { echo "wheel-test: detloom --help printed no usage" >&2; exit 1; }
 echo "wheel-test: passed: $(cd "$work/dist" && echo *)"

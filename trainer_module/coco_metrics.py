@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.metric_names import METRIC_NAMES
 
 Backend = Literal["faster", "pycocotools"]
-METRIC_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
 NO_VALUE = -1.0  # what the COCO API says where there is nothing to measure
 
 # Positions in the COCO API's curves: precision [T, R, K, A, M], recall [T, K, A, M]. T: IoU 0.50, 0.55, ... 0.95;

@@ -8,6 +8,7 @@ from detloom.schemas import example_keys as keys
 from detloom.trainer_module.preprocess import decode_image
 
 UNKNOWN_CLASS = "a class id that the label map lacks"
+BAD_LENGTHS = "box features of different lengths"
 
 
 class Sample(TypedDict):
@@ -45,32 +46,36 @@ def class_index_table(class_ids: tuple[int, ...]) -> tf.lookup.StaticHashTable:
 
 
 def parse_example(serialized: tf.Tensor, table: tf.lookup.StaticHashTable) -> Sample:
-    """One serialized tf.Example. Missing `is_crowd` means none is; missing `area` means the area of the box.
+    """One serialized tf.Example. Without `is_crowd` none is; without `area` it is the area of the box.
 
     Raises:
-        tf.errors.InvalidArgumentError: when it runs, for a broken record, a broken picture, or a class id that the
-            label map lacks; the last with the record's key.
+        tf.errors.InvalidArgumentError: when it runs, for a broken record, a broken picture, a class id that the label
+            map lacks, or box features of different lengths; the last two with the record's key.
     """
     parsed = tf.io.parse_single_example(serialized, _FEATURES)
+    source_id = parsed[keys.IMAGE_SOURCE_ID]
     image = decode_image(parsed[keys.IMAGE_ENCODED])
     sides = [tf.sparse.to_dense(parsed[key]) for key in keys.BOX_KEYS_YXYX]
     class_ids = tf.sparse.to_dense(parsed[keys.CLASS_ID])
-    boxes_yxyx_rel = tf.stack(sides, axis=-1)
     is_crowd = tf.sparse.to_dense(parsed[keys.IS_CROWD]) > 0
     area_px = tf.sparse.to_dense(parsed[keys.AREA])
-    num_boxes = tf.shape(class_ids)[0]
-    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
-    class_indices = table.lookup(class_ids)
+    num_boxes = tf.size(class_ids)
+    lengths = tf.stack([tf.size(feature) for feature in (*sides, is_crowd, area_px)])
+    fits = (lengths == num_boxes) | (
+        (lengths == 0) & tf.constant([False] * 4 + [True] * 2)
+    )  # the last two may be absent
     tf.debugging.Assert(
-        tf.reduce_all(class_indices >= 0),
-        [f"{UNKNOWN_CLASS}: record and its class ids:", parsed[keys.IMAGE_SOURCE_ID], class_ids],
-        summarize=20,
+        tf.reduce_all(fits), [f"{BAD_LENGTHS}: record, classes, features:", source_id, num_boxes, lengths]
     )
+    class_indices = table.lookup(class_ids)
+    known = tf.reduce_all(class_indices >= 0)
+    tf.debugging.Assert(known, [f"{UNKNOWN_CLASS}: record and its class ids:", source_id, class_ids], summarize=20)
+    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
     box_area_px = (sides[2] - sides[0]) * height * (sides[3] - sides[1]) * width
     return Sample(
         image=image,
-        boxes_yxyx_rel=boxes_yxyx_rel,
+        boxes_yxyx_rel=tf.stack(sides, axis=-1),
         class_indices=class_indices,
-        is_crowd=is_crowd if tf.shape(is_crowd)[0] == num_boxes else tf.zeros([num_boxes], tf.bool),
-        area_px=area_px if tf.shape(area_px)[0] == num_boxes else box_area_px,
+        is_crowd=is_crowd if tf.size(is_crowd) == num_boxes else tf.zeros([num_boxes], tf.bool),
+        area_px=area_px if tf.size(area_px) == num_boxes else box_area_px,
     )

@@ -20,6 +20,7 @@ from detloom.trainer_module.preprocess import decode_image, normalize_image, res
 
 _LOGGER = logging.getLogger("detloom")
 _TOLERANCE = 1e-4  # largest difference between the exported and the in-memory model that is rounding
+_MIN_SHARE_FOUND_AGAIN = 0.98  # of 200 detections, room for two pairs that swap at suppression
 
 
 class _Servable(tf.Module):
@@ -82,7 +83,7 @@ def export_saved_model(detector: Detector, config: TrainerConfig, model_dir: Pat
 
 def _check_export(servable: _Servable, model_dir: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 97, 131, 3), np.uint8)
-    expected = servable.from_images(tf.constant(images))
+    expected = tf.function(servable.from_images)(tf.constant(images))
     encoded = [_encode_png(image) for image in images]
     inputs = {
         names.SIGNATURE_IMAGES: tf.constant(images),
@@ -92,13 +93,34 @@ def _check_export(servable: _Servable, model_dir: Path) -> None:
     loaded = tf.saved_model.load(str(model_dir))
     for signature, value in inputs.items():
         outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: value})
-        for name in names.OUTPUT_NAMES:
-            difference = float(np.max(np.abs(outputs[name].numpy() - expected[name].numpy()), initial=0.0))
-            if not difference <= _TOLERANCE:
-                raise RuntimeError(
-                    f"{model_dir}: signature {signature}, output {name} differs from the model in memory by "
-                    f"{difference:.3g}, allowed: {_TOLERANCE:g}."
-                )
+        share = _share_found_again(_to_numpy(expected), _to_numpy(outputs))
+        if share < _MIN_SHARE_FOUND_AGAIN:
+            raise RuntimeError(
+                f"{model_dir}: of the detections of the model in memory, signature {signature} gives {share:.1%}, "
+                f"allowed: {_MIN_SHARE_FOUND_AGAIN:.0%}."
+            )
+
+
+def _to_numpy(outputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: outputs[name].numpy() for name in names.OUTPUT_NAMES}
+
+
+def _share_found_again(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> float:
+    """Share of detections with a partner of the same class, score and box on the other side, the worse of both ways.
+
+    Rows are not compared by position: where two scores differ by less than rounding, either order is right, and one
+    box more or less may survive suppression.
+    """
+    shares = [1.0]
+    for i in range(len(expected[names.BOXES])):
+        rows = []
+        for side in (expected, found):
+            count = int(side[names.NUM_DETECTIONS][i])
+            columns = (side[names.BOXES][i], side[names.SCORES][i][:, None], side[names.CLASSES][i][:, None])
+            rows.append(np.concatenate(columns, axis=-1)[:count])
+        close = np.abs(rows[0][:, None] - rows[1][None]).max(axis=-1, initial=0.0) <= _TOLERANCE
+        shares += [float(np.mean(close.any(axis=axis))) if close.shape[1 - axis] else 1.0 for axis in (0, 1)]
+    return min(shares)
 
 
 def _encode_png(image: np.ndarray) -> bytes:

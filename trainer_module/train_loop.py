@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from detloom.schemas.config import TrainerConfig
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
+from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.coco_metrics import CocoMetrics
 from detloom.trainer_module.detector import Detector, build_detector
@@ -61,10 +61,10 @@ class TrainResult:
 
 
 def build_strategy() -> tf.distribute.Strategy:
-    """Mirrored over the GPUs if there are several, else the one device there is."""
+    """The first GPU, else the CPU. Several devices are not used yet, and a log line says so."""
     gpus = tf.config.list_logical_devices("GPU")
     if len(gpus) > 1:
-        return tf.distribute.MirroredStrategy()
+        _LOGGER.warning("%d GPUs are here; training uses the first alone.", len(gpus))
     return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
 
 
@@ -76,26 +76,45 @@ def train(
     out_dir: Path,
     strategy: tf.distribute.Strategy | None = None,
 ) -> TrainResult:
-    """Train from scratch, or from the newest checkpoint in `out_dir`; write checkpoints, log and configuration there.
+    """Train from scratch, or on from the newest checkpoint in `out_dir`; write checkpoints, log and settings there.
+
+    Model, optimizer, averages, step and the best so far are restored; the order of the data starts anew.
 
     Args:
         train_files, eval_files: patterns of TFRecord shards.
+        strategy: of one replica.
 
     Raises:
-        InputError: if a pattern matches nothing, or the loss stops being finite.
+        InputError: if a pattern matches nothing, `out_dir` holds another run, a record cannot be used, or the loss
+            stops being finite.
     """
     train_files, eval_files = list_shards(train_files), list_shards(eval_files)
+    _write_settings(config, label_map, out_dir)
+    return _Loop(config, label_map, train_files, eval_files, out_dir, strategy or build_strategy()).run()
+
+
+def _write_settings(config: TrainerConfig, label_map: LabelMap, out_dir: Path) -> None:
+    """Store what this run is; refuse a folder in which another one stands, whose weights would be taken for ours."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    (out_dir / CONFIG_FILE).write_text(to_canonical_json(config), encoding="utf-8")
-    loop = _Loop(config, label_map, train_files, eval_files, out_dir, strategy or build_strategy())
+    for name, text in ((CONFIG_FILE, to_canonical_json(config)), (LABEL_MAP_FILE, format_label_map(label_map))):
+        path = out_dir / name
+        if path.is_file() and path.read_text(encoding="utf-8") != text:
+            raise InputError(f"{path}: another run stands here, with other settings; train into another folder.")
+        partial = path.with_suffix(".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+
+
+@contextlib.contextmanager
+def _reading(files: Sequence[str]) -> Iterator[None]:
+    """Turn the error of a record that cannot be used into one sentence that names its split's folder."""
     try:
-        return loop.run()
+        yield
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
         if "IteratorGetNext" not in error.message:  # not from reading a record: our mistake
             raise
-        files = ", ".join(str(Path(file).parent) for file in (train_files[0], eval_files[0]))
         cause = " ".join(re.sub(r"\{\{[^}]*\}\}|\[\[.*", "", error.message, flags=re.DOTALL).split())
-        raise InputError(f"A record in {files} cannot be used: {cause}") from error
+        raise InputError(f"{Path(files[0]).parent}: a record cannot be used: {cause}") from error
 
 
 class _Loop:
@@ -110,7 +129,9 @@ class _Loop:
         out_dir: Path,
         strategy: tf.distribute.Strategy,
     ) -> None:
+        assert strategy.num_replicas_in_sync == 1, "clipping and loss are not yet those of the global batch"
         self.config, self.training, self.strategy = config, config.training, strategy
+        self.train_files, self.eval_files = train_files, eval_files
         keras.utils.set_random_seed(config.training.seed)
         with strategy.scope():
             self.detector = build_detector(config.detector, label_map)
@@ -121,7 +142,7 @@ class _Loop:
         self.eval_dataset = build_eval_dataset(
             config.detector, label_map, eval_files, batch_size=config.training.batch_size
         )
-        self.train_iterator = iter(self._distribute(label_map, train_files))
+        self.train_iterator = iter(self._distribute(label_map))
         self.detect = tf.function(self.detector.detect, reduce_retracing=True)
         self.train_steps = tf.function(self._train_steps)
         checkpoint = tf.train.Checkpoint(
@@ -132,17 +153,17 @@ class _Loop:
         )
         self.checkpoints = tf.train.CheckpointManager(checkpoint, str(out_dir / "checkpoints"), max_to_keep=2)
         self.best_checkpoint = tf.train.Checkpoint(network=self.detector.network)
-        self.best_path = str(out_dir / "best" / "ckpt")
+        self.best_dir = out_dir / "best"
         self.log_path = out_dir / LOG_FILE
         self.summaries = tf.summary.create_file_writer(str(out_dir / "tensorboard"))
         self.step_seconds: list[float] = []
         self.num_boxes_dropped = 0
 
-    def _distribute(self, label_map: LabelMap, train_files: Sequence[str]) -> Any:
+    def _distribute(self, label_map: LabelMap) -> Any:
         def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
             batch_size = context.get_per_replica_batch_size(self.training.batch_size)
             return build_train_dataset(
-                self.config, label_map, train_files, batch_size=batch_size, input_context=context
+                self.config, label_map, self.train_files, batch_size=batch_size, input_context=context
             )
 
         return self.strategy.distribute_datasets_from_function(per_replica)
@@ -174,17 +195,28 @@ class _Loop:
                 progress.advance(count, **losses)
                 if self.step % training.evaluate_every == 0 or self.step == training.num_steps:
                     best = self._evaluate() or best
-                    self.checkpoints.save()
-        if best is None:  # everything was done by an earlier call
-            self.best_checkpoint.read(self.best_path).assert_existing_objects_matched()
-            best = evaluate(self.detect, self.eval_dataset, self.detector.label_map)
-        self.best_checkpoint.read(self.best_path).assert_existing_objects_matched()
+                    self._save()
+        self.best_checkpoint.read(self._best_path()).assert_existing_objects_matched()
+        if best is None:  # it was found by an earlier call
+            best = self._measure()
         return self._result(best, time.monotonic() - started)
+
+    def _best_path(self) -> str:
+        return str(self.best_dir / f"ckpt-{int(self.best_step.numpy())}")
+
+    def _save(self) -> None:
+        """The checkpoint names the step of the best weights; weights that it no longer names go after it is written."""
+        self.checkpoints.save()
+        for file in self.best_dir.glob("ckpt-*"):
+            if not file.name.startswith(Path(self._best_path()).name + "."):
+                file.unlink()
 
     def _call(self, count: int) -> dict[str, float]:
         """`count` steps; mean losses over them, and the learning rate."""
         before = time.monotonic()
-        sums = {name: float(value) for name, value in self.train_steps(self.train_iterator, tf.constant(count)).items()}
+        with _reading(self.train_files):
+            outputs = self.train_steps(self.train_iterator, tf.constant(count))
+        sums = {name: float(value) for name, value in outputs.items()}
         self.step_seconds.append((time.monotonic() - before) / count)
         self.num_boxes_dropped += int(sums.pop("num_dropped"))
         numbers = {name: value / count for name, value in sums.items()}
@@ -219,17 +251,22 @@ class _Loop:
     def _evaluate(self) -> CocoMetrics | None:
         """Evaluate with averaged weights; keep them if they are the best so far, and then return their metrics."""
         with self._averaged_weights():
-            metrics = evaluate(self.detect, self.eval_dataset, self.detector.label_map)
+            metrics = self._measure()
             value = metrics.value_of(self.training.best_metric)
-            is_best = value > float(self.best_value.numpy())
+            is_best = value >= float(self.best_value.numpy())  # of equals the one that trained longer
             if is_best:
                 self.best_value.assign(value)
                 self.best_step.assign(self.step)
-                self.best_checkpoint.write(self.best_path)
+                self.best_checkpoint.write(self._best_path())
         self._log("eval", {name: metrics.value_of(name) for name in ("AP", "AP50", "AP75", "AR100")})
         note = " (best so far)" if is_best else ""
         _LOGGER.info("Step %d, eval split: AP %.3f, AP50 %.3f%s", self.step, metrics.AP, metrics.AP50, note)
         return metrics if is_best else None
+
+    def _measure(self) -> CocoMetrics:
+        """Metrics on the eval split of the weights that are in the network now."""
+        with _reading(self.eval_files):
+            return evaluate(self.detect, self.eval_dataset, self.detector.label_map)
 
     @contextlib.contextmanager
     def _averaged_weights(self) -> Iterator[None]:

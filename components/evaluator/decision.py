@@ -48,7 +48,8 @@ def decide(
 ) -> Decision:
     """Bless when every floor holds and AP is at least the baseline's plus `min_ap_change`.
 
-    A number that could not be measured (-1) passes no gate.
+    A number that could not be measured (-1) passes no gate. With neither an earlier model nor a floor all is blessed;
+    where there is an earlier model that cannot be compared, and no floor, nothing is.
 
     Args:
         baseline: measured on the same images; None when there is none, or none that can be compared.
@@ -57,9 +58,12 @@ def decide(
     results = [_check_floor(candidate, floor.metric, floor.min) for floor in gates.floors]
     if baseline is not None:
         results.append(_check_change(candidate, baseline, gates.min_ap_change))
-    blessed = all(gate.passed for gate in results)
+    has_no_ground = baseline_problem is not None and not results
+    blessed = all(gate.passed for gate in results) and not has_no_ground
     parts = [gate.sentence for gate in results if gate.passed == blessed]
-    if baseline_problem:
+    if has_no_ground:
+        parts.append(f"the baseline could not be compared: {baseline_problem}; no floor is set: set gates.floors")
+    elif baseline_problem:
         parts.append(f"not compared with a baseline: {baseline_problem}")
     elif blessed and baseline is None:
         parts.append("there is no earlier blessed model to compare with")

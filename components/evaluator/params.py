@@ -6,8 +6,7 @@ from typing import Any
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file import Gates
-from detloom.schemas.typed_dict import from_json, nearest_hint, to_canonical_json
-from detloom.trainer_module.coco_metrics import METRIC_NAMES
+from detloom.schemas.typed_dict import from_json, to_canonical_json
 
 SPLIT = "split"
 BATCH_SIZE = "batch_size"
@@ -44,16 +43,6 @@ class EvaluatorParams:
             raise InputError(f"batch_size: got {self.batch_size}, allowed: 1 or more.")
         if self.num_pictures < 0:
             raise InputError(f"num_pictures: got {self.num_pictures}, allowed: 0 or more.")
-        for floor in self.gates.floors:
-            if floor.metric not in METRIC_NAMES:
-                raise InputError(
-                    f"gates.floors: got metric '{floor.metric}', allowed: {', '.join(METRIC_NAMES)}."
-                    f"{nearest_hint(floor.metric, METRIC_NAMES)}"
-                )
-            if not 0 <= floor.min <= 1:
-                raise InputError(f"gates.floors: {floor.metric}: got min {floor.min}, allowed: 0 to 1 (not percent).")
-        if not -1 <= self.gates.min_ap_change <= 1:
-            raise InputError(f"gates.min_ap_change: got {self.gates.min_ap_change}, allowed: -1 to 1 (not percent).")
 
     def to_properties(self) -> dict[str, Any]:
         return {

@@ -16,8 +16,8 @@ from PIL import Image
 
 from detloom.components.evaluator.decision import Decision
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.trainer_module.coco_metrics import (
-    METRIC_NAMES,
     CocoMetrics,
     ImageDetections,
     ImageGroundTruth,

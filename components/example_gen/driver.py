@@ -10,7 +10,7 @@ from tfx.types import standard_component_specs
 from tfx.utils import proto_utils
 
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.watched_files import annotation_patterns, find_data_folder, fingerprint_images
+from detloom.components.example_gen.watched_files import find_data_folder, find_missing_file, fingerprint_images
 from detloom.schemas.errors import InputError
 
 
@@ -35,12 +35,12 @@ class Driver(tfx_driver.FileBasedDriver):
         folder = find_data_folder(base, read_patterns(resolved), params)
         if not folder.is_dir():
             raise InputError(f"{folder}: the data folder is missing; create it or correct the path of the data.")
-        for pattern in annotation_patterns(params).values():
-            if next(folder.glob(pattern), None) is None:
-                raise InputError(
-                    f"{folder / pattern}: no such file, needed for data of format {params.data_format!r} with splits "
-                    f"{dict(params.splits)}; correct the splits, the format or the path of the data."
-                )
+        missing = find_missing_file(folder, params)
+        if missing is not None:
+            raise InputError(
+                f"{folder / missing}: no such file, needed for data of format {params.data_format!r} with splits "
+                f"{dict(params.splits)}; correct the splits, the format or the path of the data."
+            )
         resolved[utils.FINGERPRINT_PROPERTY_NAME] += "\n" + fingerprint_images(folder, params)
         return resolved
 

@@ -145,11 +145,15 @@ def _build_report(
         refused_by_reader = [reject for reject in source.rejects if reject.scope == "record"]
         counts.num_quarantined += len(refused_by_reader)
         counts.num_boxes_rejected += len(source.rejects) - len(refused_by_reader)
+        counts.num_boxes_quarantined += source.num_boxes_quarantined
         reasons.update(reject.reason.value for reject in source.rejects)
         assert source.num_records_in == counts.num_written + counts.num_quarantined, (source.split, counts)
+        num_boxes_out = counts.num_boxes_written + counts.num_boxes_rejected + counts.num_boxes_quarantined
+        assert source.num_boxes_in == num_boxes_out, (source.split, source.num_boxes_in, counts)
         splits[source.split] = {
             "source": source.source,
             "num_in": source.num_records_in,
+            "num_boxes_in": source.num_boxes_in,
             **asdict(counts),
             "repairs": dict(sorted(counts.repairs.items())),
             "boxes_by_class": {name: counts.boxes_by_class[name] for name in label_map.names},
@@ -172,19 +176,32 @@ def _check_outcome(
     report: dict[str, Any],
     rejects: list[Reject],
 ) -> None:
-    reasons = ", ".join(f"{reason} {count}" for reason, count in report["rejects_by_reason"].items())
     for source in source_splits:
         counts = report["splits"][source.split]
         if counts["num_written"] == 0:
             raise InputError(
                 f"{folder / source.source}: split {source.split!r} is empty, all of its {counts['num_in']} records "
-                f"were refused ({reasons})."
+                f"were refused ({_format_reasons(report['rejects_by_reason'])})."
             )
-    fraction = report["num_quarantined"] / report["num_in"]
-    if fraction > params.max_reject_fraction:
-        first = min((reject for reject in rejects if reject.scope == "record"), key=lambda r: (r.split, r.file))
-        raise InputError(
-            f"{folder}: {report['num_quarantined']} of {report['num_in']} records ({fraction:.1%}) were refused, "
-            f"allowed: {params.max_reject_fraction:.1%} (max_reject_fraction); reasons: {reasons}; "
-            f"the first is {first.file}: {first.detail}."
-        )
+    records = [reject for reject in rejects if reject.scope == "record"]
+    _check_share(folder, params, "records", records, report["num_in"])
+    boxes = [reject for reject in rejects if reject.scope == "box"]
+    num_boxes_written = sum(split["num_boxes_written"] for split in report["splits"].values())
+    _check_share(folder, params, "boxes", boxes, len(boxes) + num_boxes_written)
+
+
+def _check_share(folder: Path, params: ExampleGenParams, what: str, rejects: list[Reject], num_read: int) -> None:
+    """`what` names in the plural what was read and refused."""
+    if len(rejects) <= params.max_reject_fraction * num_read:
+        return
+    reasons = Counter(reject.reason.value for reject in rejects)
+    first = min(rejects, key=lambda r: (r.split, r.file, r.record_key, r.detail))
+    raise InputError(
+        f"{folder}: {len(rejects)} of {num_read} {what} ({len(rejects) / num_read:.1%}) were refused, "
+        f"allowed: {params.max_reject_fraction:.1%} (max_reject_fraction); "
+        f"reasons: {_format_reasons(reasons)}; the first is {first.file}: {first.detail}."
+    )
+
+
+def _format_reasons(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))

@@ -1,6 +1,7 @@
 """Parameters of DetectionExampleGen."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,6 +10,9 @@ from detloom.schemas.errors import InputError
 
 FORMATS = ("coco", "voc")
 UNKNOWN_CLASS_CHOICES = ("fail", "reject")
+# TFX watches a source by a pattern, and its spans turn that into a regular expression: of what has a meaning in a
+# pattern, '[' can be escaped for both, these cannot.
+_PATTERN_CHARS = ("*", "?", "\\")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,14 +21,17 @@ class ExampleGenParams:
 
     Attributes:
         splits: source by output split; VOC: the name of a list in ImageSets/Main; COCO: the path of an annotation
-            JSON relative to the data folder. Two splits may have the same source.
+            JSON relative to the data folder. It is taken literally and may not lead out of its folder. Two splits may
+            have the same source.
         images_dir: relative to the data folder; "" is JPEGImages for VOC, and for COCO `images` where the data folder
             has such a folder, else the data folder itself.
         class_names: with ids 1, 2, ... in this order; empty is what the data says: COCO categories with their ids, VOC
             the sorted names over all splits.
-        unknown_class: what an object of a class that `class_names` lacks does: "fail" the run, or "reject" the box.
+        unknown_class: what an object of a class that `class_names` or the COCO categories lack does: "fail" the run,
+            or "reject" the box.
         shard_max_bytes: of image bytes in one shard, give or take one image.
-        max_reject_fraction: quarantined records over records read, all splits together; above it ingestion fails.
+        max_reject_fraction: quarantined records over records read, and likewise refused boxes over boxes read of the
+            records written, all splits together; where either is above it, ingestion fails.
         code_fingerprint: of the package's source; read by nobody, it makes TFX's cache see an edited reader.
     """
 
@@ -46,6 +53,8 @@ class ExampleGenParams:
         for split in self.splits:
             if not split.replace("-", "").replace("_", "").isalnum():
                 raise InputError(f"splits: got the name {split!r}, allowed: letters, digits, '-' and '_'.")
+        for split, source in self.splits.items():
+            _check_source(f"splits.{split}", source)
         if len(set(self.class_names)) != len(self.class_names) or not all(self.class_names):
             raise InputError(f"class_names: got {list(self.class_names)}, allowed: different names, none empty.")
         for name in ("shard_max_bytes", "max_pixels"):
@@ -73,6 +82,13 @@ class ExampleGenParams:
         values["splits"] = json.loads(values["splits"])
         values["class_names"] = tuple(json.loads(values["class_names"]))
         return cls(**values)
+
+
+def _check_source(name: str, source: str) -> None:
+    if os.path.isabs(source) or ".." in source.split("/"):
+        raise InputError(f"{name}: got {source!r}, allowed: a name relative to the data folder, without '..'.")
+    if any(char in source for char in _PATTERN_CHARS):
+        raise InputError(f"{name}: got {source!r}, allowed: the name of one file, without {' '.join(_PATTERN_CHARS)}.")
 
 
 def _check_choice(name: str, got: str, allowed: tuple[str, ...]) -> None:

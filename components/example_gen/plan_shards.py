@@ -13,7 +13,7 @@ from detloom.components.example_gen.sources.source_record import SourceRecord, S
 from detloom.components.example_gen.sources.voc import read_voc_split
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
-from detloom.schemas.rejects import Reason
+from detloom.schemas.rejects import Reason, Reject
 
 # A small split still becomes several files, so that two workers have something to share and the trainer can interleave;
 # eight is enough for that, and fewer than 32 records a file would be mostly overhead.
@@ -63,24 +63,30 @@ def read_data_set(folder: Path, params: ExampleGenParams) -> tuple[list[SourceSp
 def _quarantine_duplicates(splits: list[SourceSplit]) -> None:
     """Refuse a record whose key stands twice in its split, or whose image belongs to a record before it.
 
-    Two output splits of the same source share all their images on purpose: those are no duplicates of one another.
+    Two output splits of the same source share all their images on purpose: those are no duplicates of one another. An
+    image belongs to the first record that is kept, so that a refused one costs no other record its image.
     """
     first_by_image: dict[str, tuple[SourceSplit, str]] = {}
     for source_split in splits:
         seen_keys: set[str] = set()
         kept = []
         for record in source_split.records:
-            first_split, first_key = first_by_image.setdefault(record.image_path, (source_split, record.record_key))
+            first_split, first_key = first_by_image.get(record.image_path, (source_split, record.record_key))
             is_same = first_split is source_split and first_key == record.record_key
+            reject: Reject | None = None
             if record.record_key in seen_keys:
                 detail = f"the id {record.record_key!r} stands twice in {source_split.source}"
-                source_split.rejects.append(record.reject_record(Reason.DUPLICATE_ID, detail))
+                reject = record.reject_record(Reason.DUPLICATE_ID, detail)
             elif not is_same and (first_split is source_split or first_split.source != source_split.source):
                 detail = f"the image is that of record {first_key!r} of split {first_split.split!r} already"
-                source_split.rejects.append(record.reject_record(Reason.DUPLICATE_IMAGE, detail))
-            else:
-                kept.append(record)
+                reject = record.reject_record(Reason.DUPLICATE_IMAGE, detail)
             seen_keys.add(record.record_key)
+            if reject is None:
+                first_by_image.setdefault(record.image_path, (source_split, record.record_key))
+                kept.append(record)
+            else:
+                source_split.rejects.append(reject)
+                source_split.num_boxes_quarantined += len(record.objects)
         source_split.records[:] = kept
 
 
@@ -112,6 +118,13 @@ def _build_label_map(folder: Path, params: ExampleGenParams, splits: list[Source
 def _check_classes(folder: Path, splits: list[SourceSplit], label_map: LabelMap) -> None:
     known = set(label_map.names)
     for source_split in splits:
+        for reject in source_split.rejects:
+            if reject.reason is Reason.UNKNOWN_CLASS:
+                allowed = sorted((source_split.class_ids or {}).values())
+                raise InputError(
+                    f"{folder / reject.file}: {reject.detail}, allowed: {allowed}; correct it, add it to the "
+                    "categories, or set unknown_class to 'reject' to leave such boxes out."
+                )
         for record in source_split.records:
             for item in record.objects:
                 if item.class_name not in known:

@@ -5,6 +5,7 @@ them in the patterns of the annotation files only, so the base is cut in front o
 carry the rest.
 """
 
+import glob
 import hashlib
 import os
 import re
@@ -15,6 +16,7 @@ from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.sources import coco, voc
 
 _PLACEHOLDER = re.compile(r"\{(?:SPAN|VERSION)(?::\d+)?\}|\{YYYY\}|\{MM\}|\{DD\}")
+_VOC_ANNOTATIONS = f"{voc.ANNOTATIONS_DIR}/*.xml"
 
 
 def split_input_base(input_base: str) -> tuple[str, str]:
@@ -27,11 +29,25 @@ def split_input_base(input_base: str) -> tuple[str, str]:
 
 
 def annotation_patterns(params: ExampleGenParams) -> dict[str, str]:
-    """By name, patterns relative to the data folder; each must match a file."""
+    """By name, patterns relative to the data folder, for TFX; each must match a file."""
     if params.data_format == "voc":
-        lists = {f"list-{split}": voc.list_path(source) for split, source in params.splits.items()}
-        return {"annotations": f"{voc.ANNOTATIONS_DIR}/*.xml", **lists}
-    return {f"annotations-{split}": source for split, source in params.splits.items()}
+        sources = {f"list-{split}": path for split, path in _source_paths(params).items()}
+        return {"annotations": _VOC_ANNOTATIONS, **{name: glob.escape(path) for name, path in sources.items()}}
+    return {f"annotations-{split}": glob.escape(path) for split, path in _source_paths(params).items()}
+
+
+def find_missing_file(folder: Path, params: ExampleGenParams) -> str | None:
+    """The first file, or pattern of files, that the splits need and that the data folder lacks; None if it has all."""
+    if params.data_format == "voc" and next(folder.glob(_VOC_ANNOTATIONS), None) is None:
+        return _VOC_ANNOTATIONS
+    return next((path for path in _source_paths(params).values() if not (folder / path).is_file()), None)
+
+
+def _source_paths(params: ExampleGenParams) -> dict[str, str]:
+    """By split, the file that it names, relative to the data folder; no pattern."""
+    if params.data_format == "voc":
+        return {split: voc.list_path(source) for split, source in params.splits.items()}
+    return dict(params.splits)
 
 
 def find_data_folder(input_base: str, resolved_patterns: Mapping[str, str], params: ExampleGenParams) -> Path:

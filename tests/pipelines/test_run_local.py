@@ -40,14 +40,21 @@ def test_data_in_pushed_model_out_then_cached_then_compared_with_the_first(small
     assert cached_nodes(small_run) == set()
 
     summary = run_locally(read_run_file(small_run))
-    assert "every node was answered from the cache" in summary
-    assert {"Trainer", "DetectionEvaluator", "Pusher"} <= cached_nodes(small_run)
+    assert "nothing changed since the last run: answered from the cache" in summary
+    assert {"Trainer", "DetectionEvaluator"} <= cached_nodes(small_run)
     assert str(first) in summary
+
+    shutil.rmtree(serving)  # what the cache cannot see: the served model is gone
+    run_locally(read_run_file(small_run))
+    (again,) = [folder for folder in serving.iterdir() if folder.name.isdecimal()]
+    assert (again / "saved_model.pb").is_file()
 
     small_run.write_text(small_run.read_text().replace("learning_rate: 0.001", "learning_rate: 0.002"))
     run_locally(read_run_file(small_run))
     assert cached_nodes(small_run) == UPSTREAM  # the setting concerns the Trainer and what follows it
-    assert "baseline" in decision_of(small_run)["reason"]
+    decision = decision_of(small_run)
+    assert "against the baseline's" in decision["reason"]
+    assert decision["baseline_problem"] is None
     assert len([folder for folder in serving.iterdir() if folder.name.isdecimal()]) == 2
 
 

@@ -53,6 +53,26 @@ def test_an_unset_variable_is_named_with_its_line(tmp_path, monkeypatch):
         ),
         ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats'|name: got 'My Cats'"),
         ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: training: batch_size: got 0, allowed: 1 or more"),
+        (
+            "name: cats",
+            "name: cats\ngates: {floors: [{metric: AP_50, min: 0.5}]}",
+            r"run\.yaml:3: gates\.floors\[0\]: metric: got 'AP_50'.*Did you mean 'AP50'",
+        ),
+        (
+            "name: cats",
+            "name: cats\ngates: {floors: [{metric: AP50, min: 80}]}",
+            r"run\.yaml:3: .*min of AP50: got 80\.0, allowed: 0 to 1",
+        ),
+        (
+            "name: cats",
+            "name: cats\ngates: {min_ap_change: 5}",
+            r"run\.yaml:3: gates: min_ap_change: got 5\.0, allowed: -1 to 1",
+        ),
+        (
+            "num_steps: 3, optimizer: {type: Momentum, rate: {type: ConstantRate, learning_rate: 0.1}}",
+            "num_steps: 3, optimizer: {type: Momentum, rate: {type: CosineRate, learning_rate: 0.1, warmup_steps: 3}}",
+            r"training: optimizer\.rate\.warmup_steps: got 3, allowed: fewer than num_steps \(3\)",
+        ),
         ("test: c", "tset: c", r"data\.splits\.tset: unknown key.*Did you mean 'test'"),
     ],
 )

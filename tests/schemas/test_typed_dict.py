@@ -82,6 +82,12 @@ def test_a_union_without_type_lists_its_members():
         from_dict(Training, data, locate=lambda _: "x")
 
 
+@pytest.mark.parametrize("tag", [["AdamW"], {"AdamW": 1}, 3])
+def test_a_type_that_is_no_text_is_refused(tag):
+    with pytest.raises(InputError, match=r"optimizer: got type .*, allowed: Momentum, AdamW"):
+        from_dict(Training, {"batch_size": 1, "num_steps": 1, "optimizer": {"type": tag}}, locate=lambda _: "x")
+
+
 def test_a_union_with_a_misspelt_type_gets_a_hint():
     rate = {"type": "CosinRate", "learning_rate": 1.0}
     with pytest.raises(InputError, match=r"optimizer\.rate: got type 'CosinRate'.*Did you mean 'CosineRate'\?"):

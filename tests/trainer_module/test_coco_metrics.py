@@ -9,8 +9,8 @@ from pycocotools.cocoeval import COCOeval
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.trainer_module.coco_metrics import (
-    METRIC_NAMES,
     CocoMetrics,
     ImageDetections,
     ImageGroundTruth,

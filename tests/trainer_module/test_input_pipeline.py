@@ -118,6 +118,15 @@ def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
         parse_example(example, class_index_table(LABEL_MAP.class_ids))
 
 
+@pytest.mark.parametrize("key", [keys.IS_CROWD, keys.AREA, keys.BOX_YMAX])
+def test_box_features_of_different_lengths_are_refused_with_their_record(make_example, key):
+    example = tf.train.Example.FromString(make_example([(0, 0, 1, 1)], name="img_7"))
+    feature = example.features.feature[key]
+    (feature.int64_list.value if key == keys.IS_CROWD else feature.float_list.value).extend([1, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
+        parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
+
+
 def test_compressed_shards_are_read(tmp_path, make_example):
     path = str(tmp_path / "data.gz")
     with tf.io.TFRecordWriter(path, "GZIP") as writer:

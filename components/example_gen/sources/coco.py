@@ -1,7 +1,8 @@
 """COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, `categories`."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +31,31 @@ def read_coco_split(folder: Path, split: str, annotation_file: str, images_dir: 
     result = SourceSplit(split=split, source=annotation_file, class_ids={n: i for i, n in class_names.items()})
     images_dir = find_images_dir(folder, images_dir)
     by_image: dict[Any, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    image_ids = {_id(image.get("id")) for image in data["images"] if isinstance(image, dict)} - {None}
+    num_by_id = Counter(_id(image.get("id")) for image in data["images"] if isinstance(image, dict))
+    result.num_boxes_in = len(data["annotations"])
     for index, annotation in enumerate(data["annotations"]):
         image_id = _id(annotation.get("image_id")) if isinstance(annotation, dict) else None
-        if image_id in image_ids:
+        if image_id is not None and image_id in num_by_id:
             by_image[image_id].append((index, annotation))
         else:
             detail = f"annotations[{index}]: image_id {image_id} is not among the images"
             _reject(result, Reason.UNKNOWN_IMAGE, "box", str(image_id), detail)
     for index, image in enumerate(data["images"]):
-        problem = _image_problem(image)
-        if problem:
-            key = str(_id(image.get("id")) or f"#{index}") if isinstance(image, dict) else f"#{index}"
-            _reject(result, Reason.UNREADABLE_ANNOTATION, "record", key, f"images[{index}]: {problem}")
-            continue
-        image_id = _id(image["id"])
-        path = join_inside(images_dir, image["file_name"])
-        if path is None:
-            detail = f"file_name {image['file_name']!r} leads out of the image folder"
-            _reject(result, Reason.PATH_OUTSIDE, "record", str(image_id), detail)
+        image_id = _id(image.get("id")) if isinstance(image, dict) else None
+        annotations = by_image.pop(image_id, [])
+        path = _find_image(image, images_dir, num_by_id)
+        if not isinstance(path, str):
+            key = f"#{index}" if image_id is None else str(image_id)
+            _reject(result, path[0], "record", key, f"images[{index}]: {path[1]}")
+            result.num_boxes_quarantined += len(annotations)
             continue
         objects = []
-        for annotation_index, annotation in by_image.get(image_id, ()):
+        for annotation_index, annotation in annotations:
             item = _read_object(annotation, class_names)
             if isinstance(item, SourceObject):
                 objects.append(item)
             else:
-                detail = f"annotations[{annotation_index}]: {item}"
-                _reject(result, Reason.UNREADABLE_ANNOTATION, "box", str(image_id), detail)
+                _reject(result, item[0], "box", str(image_id), f"annotations[{annotation_index}]: {item[1]}")
         declared_hw = (image["height"], image["width"]) if image.get("height") and image.get("width") else None
         record = SourceRecord(split, str(image_id), path, annotation_file, declared_hw, tuple(objects))
         result.records.append(record)
@@ -106,6 +104,23 @@ def _read_categories(where: Path, categories: list[Any]) -> dict[int, str]:
     return names
 
 
+def _find_image(image: Any, images_dir: str, num_by_id: Mapping[Any, int]) -> str | tuple[Reason, str]:
+    """The path of the image relative to the data folder, or why the record is refused.
+
+    Of images with one id none is kept: whose the annotations are cannot be told.
+    """
+    problem = _image_problem(image)
+    if problem:
+        return Reason.UNREADABLE_ANNOTATION, problem
+    num_same = num_by_id[_id(image["id"])]
+    if num_same > 1:
+        return Reason.DUPLICATE_ID, f"the id {image['id']!r} is that of {num_same} images, allowed: 1"
+    path = join_inside(images_dir, image["file_name"])
+    if path is None:
+        return Reason.PATH_OUTSIDE, f"file_name {image['file_name']!r} leads out of the image folder"
+    return path
+
+
 def _image_problem(image: Any) -> str | None:
     if not isinstance(image, dict):
         return f"must be an object, got {_type_name(image)}"
@@ -120,17 +135,15 @@ def _image_problem(image: Any) -> str | None:
     return None
 
 
-def _read_object(annotation: dict[str, Any], class_names: dict[int, str]) -> SourceObject | str:
+def _read_object(annotation: dict[str, Any], class_names: dict[int, str]) -> SourceObject | tuple[Reason, str]:
     category_id = annotation.get("category_id")
     name = class_names.get(category_id) if isinstance(category_id, int) else None
     if name is None:
-        return f"category_id {category_id!r:.40} is not among the categories"
+        return Reason.UNKNOWN_CLASS, f"category_id {category_id!r:.40} is not among the categories"
     bbox = annotation.get("bbox")
-    if not isinstance(bbox, list) or len(bbox) != 4:
-        return f"'bbox' must be four numbers, got {bbox!r:.60}"
-    numbers = [_number(value) for value in bbox]
-    if None in numbers:
-        return f"'bbox' must be four numbers, got {bbox!r:.60}"
+    numbers = [_number(value) for value in bbox] if isinstance(bbox, list) else []
+    if len(numbers) != 4 or None in numbers:
+        return Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {bbox!r:.60}"
     x, y, width, height = (float(number) for number in numbers if number is not None)
     return SourceObject(
         class_name=name,

@@ -74,6 +74,8 @@ class SourceSplit:
         source: the list file or annotation file, relative to the data folder.
         class_ids: label-map ids by class name where the format states them (COCO categories), else None.
         rejects: what the reader itself refused; those of scope "record" are not in `records`.
+        num_boxes_in: objects that the annotations hold, usable or not.
+        num_boxes_quarantined: those of refused records that are not in `records`.
     """
 
     split: str
@@ -81,6 +83,8 @@ class SourceSplit:
     class_ids: Mapping[str, int] | None = None
     records: list[SourceRecord] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
+    num_boxes_in: int = 0
+    num_boxes_quarantined: int = 0
 
     @property
     def num_records_in(self) -> int:

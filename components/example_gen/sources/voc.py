@@ -84,12 +84,15 @@ def _read_record(
     if root is None or root.tag != "annotation":
         return Reason.UNREADABLE_ANNOTATION, annotation_path, "the root element is not <annotation>"
     image_path = _find_image(folder, images_dir, (root.findtext("filename") or "").strip(), stem)
+    elements = root.findall("object")
+    result.num_boxes_in += len(elements)
     if image_path is None:
+        result.num_boxes_quarantined += len(elements)
         name = root.findtext("filename")
         return Reason.PATH_OUTSIDE, annotation_path, f"<filename> {name!r} leads out of {images_dir}/"
     record = SourceRecord(split, stem, image_path, annotation_path, _declared_hw(root), ())
     objects = []
-    for index, element in enumerate(root.findall("object")):
+    for index, element in enumerate(elements):
         item = _read_object(element)
         if isinstance(item, SourceObject):
             objects.append(item)

@@ -3,8 +3,9 @@ import json
 import pytest
 
 from detloom.components.evaluator.decision import Decision, decide
+from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.schemas.run_file import Gates, MetricFloor
-from detloom.trainer_module.coco_metrics import METRIC_NAMES, CocoMetrics
+from detloom.trainer_module.coco_metrics import CocoMetrics
 
 
 def make_metrics(**values):
@@ -78,6 +79,13 @@ def test_a_baseline_that_cannot_be_compared_is_said_in_either_case():
         "AP50 0.500 is at least 0.500; not compared with a baseline: it has other classes (cat)."
     )
     assert "it has other classes (cat)." in decide(make_metrics(AP50=0.1), None, FLOOR, baseline_problem=problem).reason
+
+
+def test_a_baseline_that_cannot_be_compared_and_no_floor_do_not_bless():
+    decision = decide(make_metrics(), None, Gates(), baseline_problem="it has other classes")
+    assert decision.sentence == (
+        "Not blessed: The baseline could not be compared: it has other classes; no floor is set: set gates.floors."
+    )
 
 
 def test_blessing_without_any_gate_is_said():

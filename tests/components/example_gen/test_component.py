@@ -113,6 +113,22 @@ def test_a_missing_span_is_one_sentence_with_its_path(tmp_path):
         resolve(tmp_path / "span-{SPAN}")
 
 
+@pytest.mark.parametrize("input_base", ["coco", "span-{SPAN}"])
+def test_a_file_name_in_brackets_is_taken_literally(make_coco, tmp_path, input_base):
+    folder = make_coco({"train[1].json": ([{"id": 1, "file_name": "a.jpg"}], [])})
+    (tmp_path / "span-7").symlink_to(folder)
+    params = ExampleGenParams(data_format="coco", splits={"train": "train[1].json"})
+    before = resolve(tmp_path / input_base, params)["input_fingerprint"]
+    (folder / "train[1].json").write_text("another")
+    assert resolve(tmp_path / input_base, params)["input_fingerprint"] != before
+
+
+def test_a_file_that_only_a_pattern_would_find_is_missing(make_coco):
+    folder = make_coco({"train1.json": ([{"id": 1, "file_name": "a.jpg"}], [])})
+    with pytest.raises(InputError, match=r"train\[1\]\.json: no such file"):
+        resolve(folder, ExampleGenParams(data_format="coco", splits={"train": "train[1].json"}))
+
+
 def test_a_split_without_its_list_file_is_one_sentence_with_its_path(make_voc):
     folder = make_voc({"train": ["a"]})
     with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt: no such file, needed for data of format 'voc'"):

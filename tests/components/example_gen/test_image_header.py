@@ -73,6 +73,14 @@ def test_a_png_whose_header_was_altered_is_unreadable():
         read_image_header(bytes(data))
 
 
+def test_a_png_with_one_flipped_bit_in_its_pixels_is_unreadable():
+    data = bytearray(encode("PNG"))
+    data[data.index(b"IDAT") + 100] ^= 1
+    with pytest.raises(ImageError, match=r"checksum of the PNG's chunk b'IDAT' at byte 33 is wrong") as caught:
+        read_image_header(bytes(data))
+    assert caught.value.reason == Reason.UNREADABLE_IMAGE
+
+
 def test_a_png_of_zero_width_is_unreadable():
     data = bytearray(encode("PNG"))
     data[16:20] = bytes(4)

@@ -168,6 +168,43 @@ def test_too_many_rejects_name_numbers_reasons_and_the_first_file(make_voc, tmp_
     assert (tmp_path / "out/rejects/report.json").is_file()
 
 
+def test_boxes_written_as_corners_instead_of_sizes_fail_with_numbers_reasons_and_the_first_box(make_coco, tmp_path):
+    images = [{"id": index, "file_name": f"{index}.jpg"} for index in range(3)]
+    boxes = [[10, 10, 20, 20], [30, 20, 50, 35], [40, 25, 55, 38]]  # 30 + 50 and 40 + 55 are beyond 60 px
+    annotations = [{"image_id": index, "category_id": 3, "bbox": box} for index, box in enumerate(boxes)]
+    folder = make_coco({"t.json": (images, annotations)})
+    changes = {"data_format": "coco", "splits": {"train": "t.json"}}
+    message = (
+        r"2 of 3 boxes \(66\.7%\) were refused, allowed: 50\.0% \(max_reject_fraction\); "
+        r"reasons: box_outside_image 2; the first is t\.json: object 0 \('cat'\): xmin 30, ymin 20, xmax 80"
+    )
+    with pytest.raises(InputError, match=message):
+        run(folder, tmp_path / "out", max_reject_fraction=0.5, **changes)
+    assert run(folder, tmp_path / "out", max_reject_fraction=0.67, **changes)["num_boxes_rejected"] == 2
+
+
+def test_boxes_of_refused_records_are_counted_as_quarantined(make_coco, tmp_path):
+    names = ["a.jpg", "a.jpg", "../out.jpg", "gone.jpg", "b.jpg"]
+    images = [{"id": index, "file_name": name} for index, name in enumerate(names)]
+    annotations = [{"image_id": index, "category_id": 3, "bbox": [1, 2, 3, 4]} for index in (0, 1, 1, 2, 3, 4)]
+    folder = make_coco({"t.json": (images, [*annotations, {"image_id": 9}, {"image_id": 4, "category_id": 3}])})
+    (folder / "images/gone.jpg").unlink()
+    changes = {"data_format": "coco", "splits": {"train": "t.json"}, "max_reject_fraction": 1.0}
+    train = run(folder, tmp_path / "out", **changes)["splits"]["train"]
+    # images 0 and 4 are written; quarantined are the duplicate's two boxes, the outside one's and the missing one's
+    assert (train["num_boxes_in"], train["num_boxes_written"], train["num_boxes_rejected"]) == (8, 2, 2)
+    assert train["num_boxes_quarantined"] == 4
+
+
+def test_boxes_of_an_annotation_whose_image_leads_outside_are_counted_as_quarantined(make_voc, tmp_path):
+    folder = make_voc({"train": ["a", "b"]}, {"b": [("cat", 1, 1, 9, 9), ("cat", 2, 2, 9, 9)]})
+    path = folder / "Annotations/b.xml"
+    path.write_text(path.read_text().replace("<filename>b.jpg", "<filename>../b.jpg"))
+    report = run(folder, tmp_path / "out", splits={"train": "train"}, max_reject_fraction=0.5)
+    assert report["splits"]["train"]["num_boxes_in"] == 3
+    assert report["splits"]["train"]["num_boxes_quarantined"] == 2
+
+
 def test_what_travels_to_the_workers_can_be_pickled(make_voc, tmp_path):
     record = SourceRecord("train", "a", "a.jpg", "a.xml", (1, 2), ())
     shard = Shard("train", 0, 1, (record,))

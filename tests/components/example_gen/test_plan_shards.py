@@ -78,12 +78,47 @@ def test_an_unknown_class_fails_with_class_file_and_allowed_names(make_voc):
     read_data_set(folder, voc_params(class_names=("dog", "cat"), unknown_class="reject"))
 
 
-def test_an_id_that_stands_twice_is_quarantined_once(make_coco):
-    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]
-    folder = make_coco({"t.json": (images, [])})
-    (split,), _ = read_data_set(folder, ExampleGenParams(data_format="coco", splits={"train": "t.json"}))
-    assert [record.image_path for record in split.records] == ["images/a.jpg"]
-    assert [reject.reason for reject in split.rejects] == [Reason.DUPLICATE_ID]
+def coco_params(**changes):
+    return ExampleGenParams(**{"data_format": "coco", "splits": {"train": "t.json"}, **changes})
+
+
+def test_a_category_id_that_is_not_there_fails_with_file_annotation_and_allowed_ids(make_coco):
+    annotation = {"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}
+    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [annotation])})
+    message = r"coco/t\.json: annotations\[0\]: category_id 99 is not among the categories, allowed: \[3, 7\]"
+    with pytest.raises(InputError, match=message):
+        read_data_set(folder, coco_params())
+    (split,), _ = read_data_set(folder, coco_params(unknown_class="reject"))
+    assert [(reject.reason, reject.scope) for reject in split.rejects] == [(Reason.UNKNOWN_CLASS, "box")]
+
+
+def test_of_coco_images_with_one_id_none_is_kept(make_coco):
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}, {"id": 2, "file_name": "c.jpg"}]
+    annotations = [{"image_id": image_id, "category_id": 3, "bbox": [1, 2, 3, 4]} for image_id in (1, 1, 2)]
+    folder = make_coco({"t.json": (images, annotations)})
+    (split,), _ = read_data_set(folder, coco_params())
+    assert [record.image_path for record in split.records] == ["images/c.jpg"]
+    assert [(reject.reason, reject.scope, reject.record_key) for reject in split.rejects] == [
+        (Reason.DUPLICATE_ID, "record", "1"),
+        (Reason.DUPLICATE_ID, "record", "1"),
+    ]
+    assert (split.num_boxes_in, split.num_boxes_quarantined) == (3, 2)
+
+
+def test_a_listed_name_that_stands_twice_is_kept_once(make_voc):
+    folder = make_voc({"train": ["a", "b", "a"]})
+    (split,), _ = read_data_set(folder, voc_params(splits={"train": "train"}))
+    assert [record.record_key for record in split.records] == ["a", "b"]
+    assert [(reject.reason, reject.record_key) for reject in split.rejects] == [(Reason.DUPLICATE_ID, "a")]
+    assert (split.num_boxes_in, split.num_boxes_quarantined) == (3, 1)
+
+
+def test_a_refused_record_does_not_cost_another_its_image(make_coco):
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": "1", "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
+    folder = make_coco({"t.json": (images, [])})  # 1 and "1" are two ids but one record key
+    (split,), _ = read_data_set(folder, coco_params())
+    assert [record.image_path for record in split.records] == ["images/a.jpg", "images/b.jpg"]
+    assert [(reject.reason, reject.record_key) for reject in split.rejects] == [(Reason.DUPLICATE_ID, "1")]
 
 
 def test_an_image_of_two_splits_is_quarantined_in_the_second(make_voc):

@@ -147,7 +147,8 @@ def test_coco_image_entry_at_fault_quarantines_its_record(tmp_path, image, reaso
 @pytest.mark.parametrize(
     ("annotation", "reason"),
     [
-        ({"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "category_id": "3", "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3]}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, "4"]}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_IMAGE),
