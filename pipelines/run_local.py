@@ -53,7 +53,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         if mistake is None:
             raise
         raise InputError(f"{nodes.current} failed: {mistake}") from error
-    return summarize_run(run, since=started)
+    return summarize_run(run, started, seconds=time.time() - started)
 
 
 def _find_mistake(error: BaseException | None) -> InputError | None:

@@ -58,8 +58,13 @@ def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRu
     return nodes
 
 
-def summarize_run(run: RunFile, since: float = 0.0) -> str:
-    """Some ten lines: data, metrics, decision, and where to look; empty if no run started at or after `since`."""
+def summarize_run(run: RunFile, since: float, seconds: float) -> str:
+    """Some ten lines: data, metrics, decision, and where to look; empty if no run started at or after `since`.
+
+    Args:
+        since: Unix time.
+        seconds: how long the run took.
+    """
     metadata_file = Path(run.workspace) / "metadata.sqlite"
     nodes = read_latest_run(metadata_file, since)
     if "Pusher" not in nodes:
@@ -77,6 +82,7 @@ def summarize_run(run: RunFile, since: float = 0.0) -> str:
         ("report", str(evaluation / "report.html")),
         ("lineage", f"{metadata_file} (ML Metadata, SQLite)"),
         *_cache_rows(nodes),
+        ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
     ]
     return f"\nPipeline {run.name}\n{format_table(rows)}"
 
