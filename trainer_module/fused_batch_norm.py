@@ -10,8 +10,8 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` for [B, H, W, C] on TensorFlow's fused kernel.
 
     Keras 3 normalizes in several passes over the tensor, which makes the network's forward and backward pass on CPU 1.6
-    times as long (benchmarks/fused_batch_norm.py). The moving variance is fed with the unbiased estimate (N / (N - 1)), as the fused kernel gives it and as the Object
-    Detection API's models do.
+    times as long (benchmarks/fused_batch_norm.py). The moving variance is fed with the unbiased estimate (N / (N - 1)),
+    as the fused kernel gives it and as the Object Detection API's models do.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
