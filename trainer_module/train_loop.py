@@ -302,6 +302,12 @@ class _Loop:
             seconds=seconds,
             num_boxes_dropped=self.num_boxes_dropped,
         )
+        if self.num_boxes_dropped:
+            _LOGGER.warning(
+                "%d times a box was left out of a training picture, the smallest first: training.max_boxes is %d.",
+                self.num_boxes_dropped,
+                self.training.max_boxes,
+            )
         self.log_path.with_name(SUMMARY_FILE).write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
         _LOGGER.info(
             "Trained %d steps in %.0f s: median step %.0f ms, %.1f images/s; best AP %.3f, AP50 %.3f at step %d.",
