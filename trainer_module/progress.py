@@ -23,29 +23,34 @@ class Reporter:
         self._task = bar.add_task(what, total=total, numbers="") if bar else None
         self._done = 0
         self._logged = time.monotonic()
-        self._history = collections.deque([(self._logged, 0)], maxlen=_RATE_WINDOW)
+        self._history: collections.deque[tuple[float, int]] = collections.deque(maxlen=_RATE_WINDOW)
 
     def start_at(self, done: int) -> None:
         """Work done before, by a run that this one resumes; it does not count for the rate."""
         self._done = done
-        self._history = collections.deque([(time.monotonic(), done)], maxlen=_RATE_WINDOW)
 
     def advance(self, count: int = 1, **numbers: float) -> None:
-        """`numbers` are shown beside the rate, in the order given."""
+        """`numbers` are shown beside the rate, in the order given. The rate counts from the first call's end on.
+
+        The first call of a TensorFlow function traces its graph, which can take longer than all that follow.
+        """
         self._done += count
         now = time.monotonic()
-        since, done_then = self._history[0]
-        rate = (self._done - done_then) / max(now - since, 1e-9)
+        values = [f"{name} {value:.4g}" for name, value in numbers.items()]
+        rate = 0.0
+        if self._history:
+            since, done_then = self._history[0]
+            rate = (self._done - done_then) / max(now - since, 1e-9)
+            values.insert(0, f"{rate * self._units_each:.1f} {self._unit}/s")
         self._history.append((now, self._done))
-        values = [f"{rate * self._units_each:.1f} {self._unit}/s"]
-        values += [f"{name} {value:.4g}" for name, value in numbers.items()]
-        text = "  ".join(values)
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._done, numbers=text)
+            self._bar.update(self._task, completed=self._done, numbers="  ".join(values))
         elif now - self._logged >= _LOG_EVERY_SECONDS or self._done >= self._total:
             self._logged = now
-            left = (self._total - self._done) / rate if rate else 0.0
-            _LOGGER.info("%s %d/%d  %s  ETA %d:%02d", self._what, self._done, self._total, text, left // 60, left % 60)
+            if rate:
+                minutes, seconds = divmod(round((self._total - self._done) / rate), 60)
+                values.append(f"ETA {minutes}:{seconds:02d}")
+            _LOGGER.info("%s", "  ".join([f"{self._what} {self._done}/{self._total}", *values]))
 
 
 @contextlib.contextmanager
