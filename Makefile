@@ -56,6 +56,10 @@ wheel-test: venv ## build sdist and wheel, install the wheel elsewhere, smoke-te
 test-debian13: ## tests and demo on the TFX 1.21 line in a Debian 13 folder (root, debootstrap)
 	@bash scripts/test_debian13.sh $(ARGS)
 
+.PHONY: bench
+bench: venv ## the benchmarks, one script a claim
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
 .PHONY: constraints
 constraints: ## expand constraints/*.in again (needs uv)
 	@bash scripts/expand_constraints.sh
