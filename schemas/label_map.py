@@ -56,9 +56,6 @@ class LabelMap:
         """Name of each class index."""
         return tuple(name for _, name in self.names_by_id)
 
-    def id_of(self, name: str) -> int | None:
-        return next((class_id for class_id, known in self.names_by_id if known == name), None)
-
     def name_of(self, class_id: int) -> str:
         """The name, or "#<id>" for an id that the map lacks."""
         return dict(self.names_by_id).get(class_id, f"#{class_id}")

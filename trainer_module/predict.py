@@ -1,7 +1,7 @@
 """Run an exported model: the same SavedModel that is evaluated and served, never the one in memory."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,6 @@ class ExportedDetector:
         except OSError as error:
             raise InputError(f"{path}: the image cannot be read ({error.strerror}).") from None
         return self.predict_bytes(image_bytes, str(path))
-
-    def predict_files(self, paths: Iterable[Path]) -> Iterator[Prediction]:
-        """One prediction after the other, in the order of `paths`; the images may have different sizes."""
-        return map(self.predict_file, paths)
 
 
 def load_detector(model_dir: Path) -> ExportedDetector:

@@ -85,12 +85,15 @@ def train(
         strategy: of one replica.
 
     Raises:
-        InputError: if a pattern matches nothing, `out_dir` holds another run, a record cannot be used, or the loss
-            stops being finite.
+        InputError: if the strategy has several replicas, a pattern matches nothing, `out_dir` holds another run, a
+            record cannot be used, or the loss stops being finite.
     """
+    strategy = strategy or build_strategy()
+    if strategy.num_replicas_in_sync != 1:  # clipping and loss would not be those of the global batch
+        raise InputError(f"strategy: got {strategy.num_replicas_in_sync} replicas, allowed: 1.")
     train_files, eval_files = list_shards(train_files), list_shards(eval_files)
     _write_settings(config, label_map, out_dir)
-    return _Loop(config, label_map, train_files, eval_files, out_dir, strategy or build_strategy()).run()
+    return _Loop(config, label_map, train_files, eval_files, out_dir, strategy).run()
 
 
 def _write_settings(config: TrainerConfig, label_map: LabelMap, out_dir: Path) -> None:
@@ -129,7 +132,6 @@ class _Loop:
         out_dir: Path,
         strategy: tf.distribute.Strategy,
     ) -> None:
-        assert strategy.num_replicas_in_sync == 1, "clipping and loss are not yet those of the global batch"
         self.config, self.training, self.strategy = config, config.training, strategy
         self.train_files, self.eval_files = train_files, eval_files
         keras.utils.set_random_seed(config.training.seed)
@@ -239,11 +241,10 @@ class _Loop:
         return sums
 
     def _replica_step(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One step on one replica. Losses are divided by the number of replicas, as their gradients are summed."""
+        """One step; with one replica its losses and gradients are those of the batch."""
         variables = self.detector.network.trainable_variables
         with tf.GradientTape() as tape:
             losses = self.detector.losses(batch, training=True)
-            losses = {name: loss / self.strategy.num_replicas_in_sync for name, loss in losses.items()}
         gradients = tape.gradient(losses["loss"], variables)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return {**losses, "num_dropped": tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)}

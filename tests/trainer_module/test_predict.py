@@ -78,7 +78,7 @@ def test_an_empty_picture_has_no_rows(detector):
 def test_files_of_different_sizes_are_answered_in_order(detector, tmp_path):
     (tmp_path / "a.png").write_bytes(encode(picture_with_red_and_green()))
     (tmp_path / "b.jpg").write_bytes(encode(np.zeros((9, 21, 3), np.uint8), "JPEG"))
-    found = detector.predict_files([tmp_path / "b.jpg", tmp_path / "a.png"])
+    found = map(detector.predict_file, [tmp_path / "b.jpg", tmp_path / "a.png"])
     assert [len(each.scores) for each in found] == [0, 2]
 
 
