@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +116,12 @@ def test_a_record_that_cannot_be_used_is_one_sentence(tmp_path, shards, tiny_con
     with pytest.raises(InputError, match=r"Split-unknown.*a class id that the label map lacks.*img_7.*9") as caught:
         train(tiny_config, LABEL_MAP, [str(unknown)], shards[1], tmp_path / "run")
     assert "\n" not in str(caught.value)
+
+
+def test_several_replicas_are_refused(tmp_path, shards, tiny_config):
+    two = SimpleNamespace(num_replicas_in_sync=2)
+    with pytest.raises(InputError, match="strategy: got 2 replicas, allowed: 1"):
+        train(tiny_config, LABEL_MAP, *shards, tmp_path / "run", two)
 
 
 def test_an_empty_split_is_named(tmp_path, shards, tiny_config):
