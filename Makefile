@@ -60,6 +60,11 @@ test-debian13: ## tests and demo on the TFX 1.21 line in a Debian 13 folder (roo
 bench: venv ## the benchmarks, one script a claim
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
+.PHONY: docs
+docs: venv ## write the generated pages of docs/ (ARGS=ZOO_DIR: the zoo's too)
+	@$(BIN)/python scripts/config_reference.py
+	@$(BIN)/python scripts/pipeline_config_docs.py $(ARGS)
+
 .PHONY: constraints
 constraints: ## expand constraints/*.in again (needs uv)
 	@bash scripts/expand_constraints.sh

@@ -10,30 +10,51 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from detloom.schemas.config import FpnLite, ImageSize, MobileNetV2, SharedHead, Ssd
-from detloom.trainer_module import ssd
+from detloom.schemas.model_config import Ssd
+from detloom.schemas.network_config import Fpn
+from detloom.schemas.presets import find_preset
+from detloom.trainer_module import conv_layers, ssd
+from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
 
-CONFIG = Ssd(
-    image_size=ImageSize(height=320, width=320),
-    backbone=MobileNetV2(width_multiplier=0.5),
-    neck=FpnLite(max_level=6, num_channels=64),
-    head=SharedHead(num_layers=2, num_channels=64),
-)
 BATCH_SIZE = 8
+
+
+def make_config() -> Ssd:
+    """The zoo's detector at half its width, with a shorter pyramid and heads."""
+    model = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config.model
+    extractor = replace(
+        model.feature_extractor, depth_multiplier=0.5, neck=Fpn(max_level=6, additional_layer_depth=128)
+    )
+    return replace(
+        model,
+        feature_extractor=extractor,
+        anchor_generator=replace(model.anchor_generator, max_level=6),
+        box_predictor=replace(model.box_predictor, depth=64, num_layers_before_predictor=2),
+    )
+
+
+class KerasBatchNorm(keras.layers.BatchNormalization):
+    """Keras' own, built like ours."""
+
+    def __init__(self, *, use_moving_statistics: bool, **settings: Any) -> None:
+        assert not use_moving_statistics
+        super().__init__(**settings)
 
 
 def build_pass(batch_norm: type[keras.layers.BatchNormalization]) -> Callable[[tf.Tensor], tf.Tensor]:
     """One forward and backward pass of the network with that batch norm."""
-    fused, ssd.FusedBatchNorm = ssd.FusedBatchNorm, batch_norm
+    conv_layers.FusedBatchNorm = batch_norm
     try:
-        network = ssd.build_ssd(CONFIG, num_classes=3)
+        network = ssd.build_ssd(make_config(), num_classes=3)
     finally:
-        ssd.FusedBatchNorm = fused
+        conv_layers.FusedBatchNorm = FusedBatchNorm
 
     @tf.function
     def forward_backward(images: tf.Tensor) -> tf.Tensor:
@@ -51,7 +72,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     images = tf.random.stateless_uniform([BATCH_SIZE, 320, 320, 3], [0, 0], -1, 1)
-    kinds = {"keras": keras.layers.BatchNormalization, "fused": ssd.FusedBatchNorm}
+    kinds = {"keras": KerasBatchNorm, "fused": FusedBatchNorm}
     passes = {name: build_pass(kind) for name, kind in kinds.items()}
     seconds: dict[str, list[float]] = {name: [] for name in passes}
     for round_number in range(arguments.rounds + 1):

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from detloom import __version__
+from detloom.pipelines.config_cli import config, doctor, override_options, presets, read_override_options
 from detloom.schemas.errors import InputError
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported; its C++ notes help nobody here
@@ -25,11 +26,16 @@ def cli() -> None:
     """Retrain object detectors in production with TFX."""
 
 
+for command in (config, presets, doctor):
+    cli.add_command(command)
+
+
 @cli.command()
 @click.argument("run_file", type=click.Path(path_type=Path))
+@override_options
 @_WORKSPACE
 @_VERBOSE
-def run(run_file: Path, workspace: Path | None, verbose: bool) -> None:
+def run(run_file: Path, settings: tuple[str, ...], hparams: str, workspace: Path | None, verbose: bool) -> None:
     """Run the pipeline of RUN_FILE on this machine: data in, blessed and pushed model out.
 
     What has not changed since the last run in the same workspace is answered from the cache.
@@ -37,18 +43,21 @@ def run(run_file: Path, workspace: Path | None, verbose: bool) -> None:
     from detloom.pipelines.run_local import run_locally
     from detloom.schemas.run_file import read_run_file
 
-    click.echo(run_locally(read_run_file(run_file, workspace), verbose=verbose))
+    overrides = read_override_options(settings, hparams)
+    click.echo(run_locally(read_run_file(run_file, workspace, overrides), verbose=verbose))
 
 
 @cli.command()
+@override_options
 @_WORKSPACE
 @_VERBOSE
-def demo(workspace: Path | None, verbose: bool) -> None:
+def demo(settings: tuple[str, ...], hparams: str, workspace: Path | None, verbose: bool) -> None:
     """Run the whole pipeline on an embedded data set: handwritten digits on photographs. Needs no download."""
     from detloom.pipelines.run_local import run_locally, sample_run_file
     from detloom.schemas.run_file import read_run_file
 
-    click.echo(run_locally(read_run_file(sample_run_file("demo"), workspace), verbose=verbose))
+    overrides = read_override_options(settings, hparams)
+    click.echo(run_locally(read_run_file(sample_run_file("demo"), workspace, overrides), verbose=verbose))
 
 
 @cli.command()

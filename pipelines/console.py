@@ -65,7 +65,12 @@ def log_nodes(verbose: bool) -> NodeLog:
     return handler
 
 
-def format_table(rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns, the first as wide as its longest cell."""
-    width = max(len(left) for left, _ in rows)
-    return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
+def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line a row; each column but the last as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """The columns as text, indented by two."""
+    return "\n".join(f"  {line}" for line in format_columns(rows))

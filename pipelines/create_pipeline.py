@@ -76,8 +76,8 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         baseline_model=baseline.outputs["model"],
         params=EvaluatorParams(
             split=TEST,
-            batch_size=run.evaluation.batch_size,
-            num_pictures=run.evaluation.num_pictures,
+            batch_size=run.evaluator.batch_size,
+            num_pictures=run.evaluator.num_pictures,
             gates=run.gates,
             code_fingerprint=source_fingerprint("detloom.components.evaluator.component"),
         ),
@@ -128,10 +128,10 @@ def _build_trainer(run: RunFile, examples: tfx.types.BaseChannel) -> tfx.compone
     return tfx.components.Trainer(
         run_fn="detloom.trainer_module.run_fn",
         examples=examples,
-        train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.training.num_steps),
+        train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.train.num_steps),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
         custom_config={
-            CONFIG_KEY: to_canonical_json(run.trainer_config),
+            CONFIG_KEY: to_canonical_json(run.config),
             FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
         },
     )

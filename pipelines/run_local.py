@@ -1,15 +1,19 @@
 """Running the DAG on this machine with TFX's LocalDagRunner and metadata in SQLite."""
 
+import logging
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
+from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile, read_run_file
+from detloom.trainer_module.supported import check_trainable
 
 RUN_FILE_VARIABLE = "DETLOOM_RUN_FILE"  # names the run file where no argument can, as under the tfx command line
 WORKSPACE_VARIABLE = "DETLOOM_WORKSPACE"
+_LOGGER = logging.getLogger("detloom")
 _SAMPLES = Path(__file__).parent / "samples"
 
 
@@ -32,7 +36,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         The summary as text; empty if the runner only recorded the pipeline (`tfx pipeline create`).
 
     Raises:
-        InputError: the sentence of the node that failed by the user's mistake.
+        InputError: a setting that is not trained yet, or the sentence of the node that failed by the user's mistake.
     """
     from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 
@@ -40,9 +44,12 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
     from detloom.pipelines.create_pipeline import create_pipeline
     from detloom.pipelines.summary import summarize_run
 
+    check_trainable(run.config)
     run = _prepare_data(run)
     Path(run.workspace).mkdir(parents=True, exist_ok=True)
     nodes = log_nodes(verbose)
+    for warning in warnings_before_run(run.config):
+        _LOGGER.warning("%s", warning)
     pipeline = create_pipeline(run)
     nodes.num_nodes = len(pipeline.components)
     started = time.time()

@@ -7,3 +7,15 @@ class InputError(ValueError):
     The message is one sentence that stands alone: what, where (file, line, record key), got, allowed, next step.
     Command lines print it without a traceback; everything else that escapes is our bug and keeps its traceback.
     """
+
+
+class FieldError(InputError):
+    """A value that its dataclass refuses.
+
+    Attributes:
+        field: name of the field, dotted if it lies deeper; the message does not repeat it.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message

@@ -9,18 +9,25 @@ import difflib
 import functools
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import FieldError, InputError
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
 Locate = Callable[[KeyPath], str]  # key path -> "file:line"
 
 TYPE_KEY = "type"
+_YAML_WORDS = {None: "null", True: "true", False: "false"}
+_INT_LIMIT = 2**63
+_MAX_SHOWN = 80  # characters of a value in a message
+_SECRET_NAME = re.compile("password|passwd|secret|token|credential|api_?key", re.IGNORECASE)
+_USER_INFO = re.compile(r"://[^/@\s'\"]+@")  # the user and password of an address
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # a number that YAML 1.1 takes for text
 
 
 def nearest_hint(name: str, allowed: Iterable[str]) -> str:
@@ -36,6 +43,15 @@ def format_key_path(path: KeyPath) -> str:
     return text
 
 
+def show_value(path: KeyPath, value: Any) -> str:
+    """A value for a message, as YAML writes it: short, and without what may be a secret."""
+    if any(isinstance(key, str) and _SECRET_NAME.search(key) for key in path):
+        return "(hidden)"
+    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else repr(value)
+    text = _USER_INFO.sub("://(hidden)@", text)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
 def to_dict(value: Any) -> Any:
     """Dataclasses to dictionaries (members of unions tagged with their class name), tuples to lists."""
     return _to_plain(value, type(value))
@@ -47,7 +63,7 @@ def _to_plain(value: Any, annotation: Any) -> Any:
         plain = {
             field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
         }
-        return {TYPE_KEY: type(value).__name__, **plain} if len(_dataclass_members(annotation)) > 1 else plain
+        return {TYPE_KEY: type(value).__name__, **plain} if len(dataclass_members(annotation)) > 1 else plain
     if isinstance(value, tuple):
         item = typing.get_args(annotation)[0] if typing.get_args(annotation) else object
         return [_to_plain(each, item) for each in value]
@@ -81,7 +97,8 @@ def _is_data(annotation: Any) -> bool:
     return dataclasses.is_dataclass(annotation)
 
 
-def _dataclass_members(annotation: Any) -> list[type]:
+def dataclass_members(annotation: Any) -> list[type]:
+    """The dataclasses that an annotation allows: itself, or those of a union."""
     if _is_data(annotation):
         return [typing.cast(type, annotation)]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -99,7 +116,7 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if origin in (typing.Union, types.UnionType):
         if data is None and type(None) in args:
             return None
-        members = _dataclass_members(annotation)
+        members = dataclass_members(annotation)
         if len(members) > 1:
             return _convert_union(members, data, locate, path)
         return _convert(next(arg for arg in args if arg is not type(None)), data, locate, path)
@@ -107,21 +124,19 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
         return _convert_dataclass(typing.cast(type, annotation), data, locate, path)
     if origin is tuple:
         if not isinstance(data, list | tuple):
-            _fail(locate, path, f"got {data!r}, allowed: a list.")
+            _fail(locate, path, f"got {show_value(path, data)}, allowed: a list.")
         return tuple(_convert(args[0], item, locate, (*path, i)) for i, item in enumerate(data))
     if origin is dict:
         if not isinstance(data, Mapping):
-            _fail(locate, path, f"got {data!r}, allowed: a mapping.")
+            _fail(locate, path, f"got {show_value(path, data)}, allowed: a mapping.")
         return {
             _scalar(str, key, locate, path): _convert(args[1], item, locate, (*path, key)) for key, item in data.items()
         }
     if origin is typing.Literal:
         if data not in args or isinstance(data, bool) != isinstance(args[0], bool):
-            _fail(
-                locate,
-                path,
-                f"got {data!r}, allowed: {', '.join(map(repr, args))}.{nearest_hint(data, map(str, args))}",
-            )
+            allowed = ", ".join(map(repr, args))
+            hint = nearest_hint(data, map(str, args))
+            _fail(locate, path, f"got {show_value(path, data)}, allowed: {allowed}.{hint}")
         return data
     return _scalar(annotation, data, locate, path)
 
@@ -138,7 +153,8 @@ def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath
 
 def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> Any:
     if not isinstance(data, Mapping):
-        _fail(locate, path, f"got {data!r}, allowed: a mapping with keys {', '.join(_hints(cls))}.")
+        keys = ", ".join(_hints(cls))
+        _fail(locate, path, f"got {show_value(path, data)}, allowed: a mapping with keys {keys}.")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in data:
         if key not in fields:
@@ -150,11 +166,17 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> A
     values = {key: _convert(_hints(cls)[key], value, locate, (*path, key)) for key, value in data.items()}
     try:
         return cls(**values)
+    except FieldError as error:
+        _fail(locate, (*path, *error.field.split(".")), error.message)
     except InputError as error:
         _fail(locate, path, str(error))
 
 
 def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
+    if annotation is float and isinstance(data, str) and _EXPONENT.fullmatch(data):
+        data = float(data)  # YAML 1.1 wants 1.0e-3, people write 1e-3
+    if isinstance(data, int) and not -_INT_LIMIT <= data < _INT_LIMIT:
+        _fail(locate, path, f"got {show_value(path, data)}, allowed: a number of at most 64 bits.")
     if annotation is float and isinstance(data, int | float) and not isinstance(data, bool):
         if not math.isfinite(data):
             _fail(locate, path, f"got {data!r}, allowed: a finite number.")
@@ -163,13 +185,8 @@ def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
         return int(data)
     if annotation in (bool, int, str) and type(data) is annotation:
         return data
-    hint = " YAML reads 1e-3 as text: write 1.0e-3." if annotation is float and _looks_like_number(data) else ""
-    _fail(locate, path, f"got {data!r}, allowed: {getattr(annotation, '__name__', annotation)}.{hint}")
+    name = _NAMES.get(annotation, str(annotation))
+    _fail(locate, path, f"got {show_value(path, data)}, allowed: {name}.")
 
 
-def _looks_like_number(data: Any) -> bool:
-    try:
-        float(data)
-    except (TypeError, ValueError):
-        return False
-    return isinstance(data, str)
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

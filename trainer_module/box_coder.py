@@ -6,39 +6,39 @@ Source: Faster R-CNN, arXiv:1506.01497, equation 2, with the Object Detection AP
 
 import tensorflow as tf
 
-from detloom.schemas.config import BoxCoder
+from detloom.schemas.model_config import FasterRcnnBoxCoder
 from detloom.trainer_module.boxes import cyxhw_to_yxyx, yxyx_to_cyxhw
 
 _MIN_SIZE = 1e-8  # keeps the logarithm of a padding box (size 0) finite; the reference uses the same
 
 
-def encode_boxes(coder: BoxCoder, boxes_yxyx: tf.Tensor, anchors_yxyx: tf.Tensor) -> tf.Tensor:
+def encode_boxes(coder: FasterRcnnBoxCoder, boxes_yxyx: tf.Tensor, anchors_yxyx: tf.Tensor) -> tf.Tensor:
     """[..., A, 4] boxes, one for each of the [A, 4] anchors, to [..., A, 4] offsets without unit."""
     box_y, box_x, box_h, box_w = tf.unstack(yxyx_to_cyxhw(boxes_yxyx), axis=-1)
     anchor_y, anchor_x, anchor_h, anchor_w = tf.unstack(yxyx_to_cyxhw(anchors_yxyx), axis=-1)
     anchor_h, anchor_w, box_h, box_w = (side + _MIN_SIZE for side in (anchor_h, anchor_w, box_h, box_w))
     return tf.stack(
         [
-            coder.center_scale * (box_y - anchor_y) / anchor_h,
-            coder.center_scale * (box_x - anchor_x) / anchor_w,
-            coder.size_scale * tf.math.log(box_h / anchor_h),
-            coder.size_scale * tf.math.log(box_w / anchor_w),
+            coder.y_scale * (box_y - anchor_y) / anchor_h,
+            coder.x_scale * (box_x - anchor_x) / anchor_w,
+            coder.height_scale * tf.math.log(box_h / anchor_h),
+            coder.width_scale * tf.math.log(box_w / anchor_w),
         ],
         axis=-1,
     )
 
 
-def decode_boxes(coder: BoxCoder, offsets: tf.Tensor, anchors_yxyx: tf.Tensor) -> tf.Tensor:
+def decode_boxes(coder: FasterRcnnBoxCoder, offsets: tf.Tensor, anchors_yxyx: tf.Tensor) -> tf.Tensor:
     """Inverse of `encode_boxes`: [..., A, 4] offsets to [..., A, 4] yxyx boxes in the anchors' unit."""
     y, x, height, width = tf.unstack(offsets, axis=-1)
     anchor_y, anchor_x, anchor_h, anchor_w = tf.unstack(yxyx_to_cyxhw(anchors_yxyx), axis=-1)
     return cyxhw_to_yxyx(
         tf.stack(
             [
-                y / coder.center_scale * anchor_h + anchor_y,
-                x / coder.center_scale * anchor_w + anchor_x,
-                tf.exp(height / coder.size_scale) * anchor_h,
-                tf.exp(width / coder.size_scale) * anchor_w,
+                y / coder.y_scale * anchor_h + anchor_y,
+                x / coder.x_scale * anchor_w + anchor_x,
+                tf.exp(height / coder.height_scale) * anchor_h,
+                tf.exp(width / coder.width_scale) * anchor_w,
             ],
             axis=-1,
         )

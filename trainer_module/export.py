@@ -12,11 +12,11 @@ from PIL import Image
 
 from detloom.schemas import detections as names
 from detloom.schemas import example_keys
-from detloom.schemas.config import TrainerConfig
+from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.label_map import write_label_map
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.detector import Detector
-from detloom.trainer_module.preprocess import decode_image, normalize_image, resize_image
+from detloom.trainer_module.preprocess import decode_image, network_hw, normalize_image, resize_image
 
 _LOGGER = logging.getLogger("detloom")
 _TOLERANCE = 1e-4  # largest difference between the exported and the in-memory model that is rounding
@@ -30,15 +30,14 @@ class _Servable(tf.Module):
         super().__init__()
         self.network = detector.network  # tracked, so that its variables are saved
         self._detector = detector
-        size = detector.config.image_size
-        self._image_spec = tf.TensorSpec([size.height, size.width, 3], tf.float32)
+        self._image_spec = tf.TensorSpec([*network_hw(detector.config.image_resizer), 3], tf.float32)
 
     def from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._detector.detect(normalize_image(resize_image(images, self._detector.config.image_size)))
+        return self._detector.detect(normalize_image(resize_image(images, self._detector.config.image_resizer)))
 
     def from_encoded(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         def prepare(encoded: tf.Tensor) -> tf.Tensor:
-            return normalize_image(resize_image(decode_image(encoded), self._detector.config.image_size))
+            return normalize_image(resize_image(decode_image(encoded), self._detector.config.image_resizer))
 
         return self._detector.detect(tf.map_fn(prepare, image_bytes, fn_output_signature=self._image_spec))
 
@@ -61,7 +60,7 @@ class _Servable(tf.Module):
         }
 
 
-def export_saved_model(detector: Detector, config: TrainerConfig, model_dir: Path) -> None:
+def export_saved_model(detector: Detector, config: TrainEvalConfig, model_dir: Path) -> None:
     """Write a SavedModel with the signatures and assets of `schemas/detections.py`, and call each signature once.
 
     Raises:

@@ -12,14 +12,23 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
     Keras 3 normalizes in several passes over the tensor, which makes the network's forward and backward pass on CPU 1.6
     times as long (benchmarks/fused_batch_norm.py). The moving variance is fed with the unbiased estimate (N / (N - 1)),
     as the fused kernel gives it and as the Object Detection API's models do.
+
+    With `use_moving_statistics` it normalizes in training as in inference, and its statistics stay what they are; its
+    factor and offset are still trained.
     """
 
+    def __init__(self, *, use_moving_statistics: bool = False, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.use_moving_statistics = use_moving_statistics
+
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        if not training or not self.trainable:
+        scale = tf.convert_to_tensor(self.gamma) if self.scale else tf.ones_like(self.moving_mean)
+        offset = tf.convert_to_tensor(self.beta) if self.center else tf.zeros_like(self.moving_mean)
+        if not training or not self.trainable or self.use_moving_statistics:
             output, _, _ = tf.compat.v1.nn.fused_batch_norm(
                 inputs,
-                self._scale(),
-                self._offset(),
+                scale,
+                offset,
                 mean=tf.convert_to_tensor(self.moving_mean),
                 variance=tf.convert_to_tensor(self.moving_variance),
                 epsilon=self.epsilon,
@@ -27,14 +36,8 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
             )
             return output
         output, mean, variance = tf.compat.v1.nn.fused_batch_norm(
-            inputs, self._scale(), self._offset(), epsilon=self.epsilon, is_training=True
+            inputs, scale, offset, epsilon=self.epsilon, is_training=True
         )
         for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(moving * self.momentum + tf.cast(batch, moving.dtype) * (1.0 - self.momentum))
         return output
-
-    def _scale(self) -> tf.Tensor:
-        return tf.convert_to_tensor(self.gamma)
-
-    def _offset(self) -> tf.Tensor:
-        return tf.convert_to_tensor(self.beta)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from detloom.schemas.config import Ssd, TrainerConfig, Training
+from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.augment import apply_augmentation, runs_before_resize
@@ -27,55 +27,61 @@ def list_shards(patterns: Sequence[str]) -> list[str]:
     return files
 
 
-def read_records(files: Sequence[str]) -> tf.data.Dataset:
-    """Serialized examples, in an order that does not depend on timing; `*.gz` is decompressed."""
+def read_records(files: Sequence[str], *, one_of: int = 1) -> tf.data.Dataset:
+    """Serialized examples, in an order that does not depend on timing; `*.gz` is decompressed.
+
+    With `one_of`, only the first of each so many, the same ones every time.
+    """
 
     compression = "GZIP" if all(Path(file).suffix == ".gz" for file in files) else ""
 
     def read(file: tf.Tensor) -> tf.data.Dataset:
         return tf.data.TFRecordDataset(file, compression_type=compression)
 
-    return tf.data.Dataset.from_tensor_slices(list(files)).interleave(read, cycle_length=_READ_CYCLE)
+    records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(read, cycle_length=_READ_CYCLE)
+    return records if one_of == 1 else records.shard(one_of, 0)
 
 
 def build_train_dataset(
-    config: TrainerConfig,
+    config: TrainEvalConfig,
     label_map: LabelMap,
     files: Sequence[str],
     *,
     batch_size: int,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Endless shuffled batches of augmented pictures; the same for the same seed.
+    """Endless batches of augmented pictures, shuffled if `train_input` says so; the same for the same seed.
 
     Elements: image_BHW3 float32 in [-1, 1], boxes_yxyx_rel_BG4, class_indices_BG (-1 pads), num_dropped_B (boxes over
-    `max_boxes`). Crowds are left out: an anchor cannot learn a group.
+    `max_number_of_boxes`). Crowds are left out: an anchor cannot learn a group.
     """
-    training, table = config.training, class_index_table(label_map.class_ids)
-    records = read_records(files)
+    reader, table = config.train_input, class_index_table(label_map.class_ids)
+    records = read_records(files, one_of=reader.sample_1_of_n_examples)
     if input_context is not None and input_context.num_input_pipelines > 1:
         records = records.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
-    records = records.shuffle(training.shuffle_records, seed=training.seed, reshuffle_each_iteration=True).repeat()
+    if reader.shuffle:
+        records = records.shuffle(reader.shuffle_buffer_size, seed=config.train.seed, reshuffle_each_iteration=True)
+    records = records.repeat()
 
     def to_element(index: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        seed = tf.stack([tf.constant(training.seed, tf.int64), index])
-        return _train_element(config.detector, training, parse_example(serialized, table), seed)
+        seed = tf.stack([tf.constant(config.train.seed, tf.int64), index])
+        return _train_element(config, parse_example(serialized, table), seed)
 
     elements = records.enumerate().map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
     return elements.batch(batch_size, drop_remainder=True).prefetch(2)
 
 
-def _train_element(detector: Ssd, training: Training, sample: Sample, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    sample = _keep(sample, ~sample["is_crowd"])
-    seeds = [tf.random.experimental.stateless_fold_in(seed, i) for i in range(len(training.augmentations))]
-    for augmentation, its_seed in zip(training.augmentations, seeds, strict=True):
+def _train_element(config: TrainEvalConfig, sample: Sample, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    sample, augmentations = _keep(sample, ~sample["is_crowd"]), config.train.augmentations
+    seeds = [tf.random.experimental.stateless_fold_in(seed, i) for i in range(len(augmentations))]
+    for augmentation, its_seed in zip(augmentations, seeds, strict=True):
         if runs_before_resize(augmentation):
             sample = apply_augmentation(augmentation, sample, its_seed)
-    sample["image"] = resize_image(sample["image"], detector.image_size)
-    for augmentation, its_seed in zip(training.augmentations, seeds, strict=True):
+    sample["image"] = resize_image(sample["image"], config.model.image_resizer)
+    for augmentation, its_seed in zip(augmentations, seeds, strict=True):
         if not runs_before_resize(augmentation):
             sample = apply_augmentation(augmentation, sample, its_seed)
-    boxes, class_indices, num_dropped = keep_largest(sample, training.max_boxes)
+    boxes, class_indices, num_dropped = keep_largest(sample, config.train_input.max_number_of_boxes)
     return {
         "image": normalize_image(sample["image"]),
         "boxes_yxyx_rel": boxes,
@@ -106,14 +112,19 @@ def keep_largest(sample: Sample, max_boxes: int) -> tuple[tf.Tensor, tf.Tensor, 
     return boxes, class_indices, tf.maximum(num_boxes - max_boxes, 0)
 
 
-def build_eval_dataset(detector: Ssd, label_map: LabelMap, files: Sequence[str], *, batch_size: int) -> tf.data.Dataset:
-    """One pass in order: image_BHW3 in [-1, 1], image_hw_B2 (original pixels), and the ground truth padded with -1."""
+def build_eval_dataset(
+    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, batch_size: int
+) -> tf.data.Dataset:
+    """One pass in order: image_BHW3 in [-1, 1], image_hw_B2 (original pixels), and the ground truth padded with -1.
+
+    All boxes are kept, and the order is that of the files: `eval_input` says only which examples are read.
+    """
     table = class_index_table(label_map.class_ids)
 
     def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         sample = parse_example(serialized, table)
         image_hw = tf.shape(sample["image"])[:2]
-        image = normalize_image(resize_image(sample["image"], detector.image_size))
+        image = normalize_image(resize_image(sample["image"], config.model.image_resizer))
         return {**sample, "image": image, "image_hw": image_hw}
 
     padding = {
@@ -124,5 +135,6 @@ def build_eval_dataset(detector: Ssd, label_map: LabelMap, files: Sequence[str],
         "is_crowd": False,
         "area_px": 0.0,
     }
-    elements = read_records(files).map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
+    records = read_records(files, one_of=config.eval_input.sample_1_of_n_examples)
+    elements = records.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
     return elements.padded_batch(batch_size, padding_values=padding).prefetch(2)

@@ -1,43 +1,35 @@
-"""Optimizers and learning rates from their configuration."""
+"""Optimizers from their configuration."""
 
 import keras
 
-from detloom.schemas.config import AdamW, ConstantRate, CosineRate, Momentum, Training
+from detloom.schemas.optimizer_config import (
+    AdamOptimizer,
+    AdamWOptimizer,
+    MomentumOptimizer,
+    Optimizer,
+    RmsPropOptimizer,
+)
+from detloom.trainer_module.learning_rates import ConfiguredLearningRate
 
 _NOT_DECAYED = ["bias", "beta", "gamma"]  # variable names; shrinking them only fights batch norm
 
 
-def build_optimizer(training: Training) -> keras.Optimizer:
-    """With clipping by global norm and a moving average of the weights, where the configuration asks for them."""
-    settings = {
-        "learning_rate": build_learning_rate(training.optimizer.rate, training.num_steps),
-        "global_clipnorm": training.clip_norm,
-        "use_ema": training.ema_decay is not None,
-        "ema_momentum": training.ema_decay or 0.99,
-    }
-    match training.optimizer:
-        case Momentum(momentum=momentum):
-            return keras.optimizers.SGD(momentum=momentum, **settings)
-        case AdamW(weight_decay=weight_decay):
-            optimizer = keras.optimizers.AdamW(weight_decay=weight_decay, **settings)
+def build_optimizer(config: Optimizer) -> keras.Optimizer:
+    """The optimizer alone: gradients are clipped and weights averaged by the training loop."""
+    learning_rate = ConfiguredLearningRate(config.learning_rate)
+    match config:
+        case MomentumOptimizer():
+            return keras.optimizers.SGD(learning_rate, momentum=config.momentum, nesterov=config.nesterov)
+        case RmsPropOptimizer():
+            # The reference hands `decay` to Keras as a decay of the learning rate; here it is what its name, its
+            # documentation and the reference under TensorFlow 1 say, the share of the old mean square that is kept.
+            return keras.optimizers.RMSprop(
+                learning_rate, rho=config.decay, momentum=config.momentum, epsilon=config.epsilon
+            )
+        case AdamOptimizer():
+            return keras.optimizers.Adam(learning_rate, epsilon=config.epsilon)
+        case AdamWOptimizer():
+            optimizer = keras.optimizers.AdamW(learning_rate, weight_decay=config.weight_decay, epsilon=config.epsilon)
             optimizer.exclude_from_weight_decay(var_names=_NOT_DECAYED)
             return optimizer
-    raise AssertionError(f"no such optimizer: {training.optimizer}")
-
-
-def build_learning_rate(
-    rate: ConstantRate | CosineRate, num_steps: int
-) -> float | keras.optimizers.schedules.LearningRateSchedule:
-    match rate:
-        case ConstantRate(learning_rate=learning_rate):
-            return learning_rate
-        case CosineRate(warmup_steps=0):
-            return keras.optimizers.schedules.CosineDecay(rate.learning_rate, num_steps)
-        case CosineRate():
-            return keras.optimizers.schedules.CosineDecay(
-                rate.warmup_learning_rate,
-                decay_steps=max(num_steps - rate.warmup_steps, 1),
-                warmup_target=rate.learning_rate,
-                warmup_steps=rate.warmup_steps,
-            )
-    raise AssertionError(f"no such learning rate: {rate}")
+    raise AssertionError(f"no such optimizer: {config}")

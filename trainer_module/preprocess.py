@@ -2,7 +2,15 @@
 
 import tensorflow as tf
 
-from detloom.schemas.config import ImageSize
+from detloom.schemas.network_config import FixedShapeResizer, ImageResizer
+
+_METHODS = {"BILINEAR": "bilinear", "NEAREST_NEIGHBOR": "nearest", "BICUBIC": "bicubic", "AREA": "area"}
+
+
+def network_hw(resizer: ImageResizer) -> tuple[int, int]:
+    """Height and width of the pictures that the network takes."""
+    assert isinstance(resizer, FixedShapeResizer), resizer
+    return resizer.height, resizer.width
 
 
 def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
@@ -12,9 +20,14 @@ def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
     return image
 
 
-def resize_image(image_HW3: tf.Tensor, size: ImageSize) -> tf.Tensor:
-    """[..., H, W, 3] of any numeric type to float32 [..., height, width, 3], bilinear, value range unchanged."""
-    return tf.image.resize(image_HW3, (size.height, size.width), method="bilinear")
+def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
+    """[..., H, W, 3] of any numeric type to float32 [..., height, width, 3].
+
+    The value range stays what it is, but bicubic interpolation can go beyond it at sharp edges.
+    """
+    assert isinstance(resizer, FixedShapeResizer), resizer
+    resized = tf.image.resize(image_HW3, network_hw(resizer), method=_METHODS[resizer.resize_method])
+    return tf.cast(resized, tf.float32)
 
 
 def normalize_image(image_HW3: tf.Tensor) -> tf.Tensor:

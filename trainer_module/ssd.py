@@ -1,122 +1,102 @@
 """The network of the single-shot detector: MobileNetV2, FPN-lite neck, heads shared by all levels.
 
-Structure as `ssd_mobilenet_v2_fpn_keras` in the Object Detection API. Letters: `B` images, `A` anchors, `K` classes.
+Structure as `ssd_mobilenet_v2_fpn_keras` in the Object Detection API. Letters: `B` images, `A` anchors, `C` class
+channels (the classes, after a background channel where there is one).
 """
 
-import math
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from detloom.schemas.config import BatchNorm, FpnLite, Ssd
+from detloom.schemas.model_config import Ssd
+from detloom.schemas.network_config import FeatureExtractor, Fpn, WeightSharedConvolutionalBoxPredictor
 from detloom.trainer_module.anchors import num_anchors_per_location
-from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
-
-BACKBONE_TAPS = {3: "block_5_add", 4: "block_12_add", 5: "out_relu"}  # layer whose output has a stride of 2**level
-_FINAL_STDDEV = 0.01  # of the last convolutions' weights, so that training starts at the prior (arXiv:1708.02002, 4.1)
-
-
-def build_ssd(detector: Ssd, num_classes: int) -> keras.Model:
-    """Network from pictures scaled to [-1, 1], [B, H, W, 3], to {"offsets_BA4", "class_logits_BAK"}, float32."""
-    size = detector.image_size
-    backbone = _build_mobilenet_v2(detector)
-    neck = detector.neck
-    features = {
-        level: backbone.get_layer(name).output for level, name in BACKBONE_TAPS.items() if level >= neck.min_level
-    }
-    pyramid = _build_fpn_lite(neck, detector.batch_norm, features)
-    offsets, logits = _build_shared_heads(detector, pyramid, num_classes)
-    outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAK": _concat_levels(logits, num_classes)}
-    return keras.Model(backbone.input, outputs, name=f"ssd_mobilenet_v2_fpnlite_{size.height}x{size.width}")
+from detloom.trainer_module.conv_layers import ConvLayers
+from detloom.trainer_module.mobilenet_v2 import build_mobilenet_v2
+from detloom.trainer_module.preprocess import network_hw
 
 
-def _build_mobilenet_v2(detector: Ssd) -> keras.Model:
-    size = detector.image_size
-    model = keras.applications.MobileNetV2(
-        input_shape=(size.height, size.width, 3),
-        alpha=detector.backbone.width_multiplier,
-        include_top=False,
-        weights=None,
-    )
-
-    def with_our_batch_norm(layer: keras.Layer) -> keras.Layer:  # keras.applications fixes momentum at 0.999
-        if isinstance(layer, keras.layers.BatchNormalization):
-            return _batch_norm(detector.batch_norm, layer.name)
-        return type(layer).from_config(layer.get_config())
-
-    return keras.models.clone_model(model, clone_function=with_our_batch_norm)
+def build_ssd(config: Ssd, num_classes: int) -> keras.Model:
+    """Network from pictures scaled to [-1, 1], [B, H, W, 3], to {"offsets_BA4", "class_logits_BAC"}, float32."""
+    height, width = network_hw(config.image_resizer)
+    image = keras.Input((height, width, 3), name="image")
+    features = build_mobilenet_v2(config.feature_extractor, image, freeze_batchnorm=config.freeze_batchnorm)
+    pyramid = _build_fpn_lite(config.feature_extractor, features, freeze_batchnorm=config.freeze_batchnorm)
+    num_channels = num_classes + int(config.add_background_class)
+    offsets, logits = _build_shared_heads(config, pyramid, num_channels)
+    outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAC": _concat_levels(logits, num_channels)}
+    return keras.Model(image, outputs, name=f"ssd_mobilenet_v2_fpnlite_{height}x{width}")
 
 
-def _batch_norm(config: BatchNorm, name: str) -> keras.Layer:
-    return FusedBatchNorm(momentum=config.momentum, epsilon=config.epsilon, name=name)
-
-
-def _separable(num_channels: int, name: str, strides: int = 1) -> keras.Layer:
-    return keras.layers.SeparableConv2D(
-        num_channels,
-        kernel_size=3,
-        strides=strides,
-        padding="same",
-        use_bias=False,
-        depthwise_initializer="he_normal",
-        pointwise_initializer="he_normal",
-        name=name,
-    )
+def _separable(
+    layers: ConvLayers,
+    num_channels: int,
+    kernel_size: int,
+    name: str,
+    *,
+    kernels: tuple[str, ...] = ("depthwise",),
+    **settings: Any,
+) -> keras.Layer:
+    """`kernels` get the configured initializer and penalty; `settings` are Keras'."""
+    for prefix in kernels:
+        settings |= layers.kernel(prefix)
+    return keras.layers.SeparableConv2D(num_channels, kernel_size, padding="same", name=name, **settings)
 
 
 def _build_fpn_lite(
-    neck: FpnLite, batch_norm: BatchNorm, features: dict[int, keras.KerasTensor]
+    config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
 ) -> dict[int, keras.KerasTensor]:
     """Pyramid by level. Top-down path with nearest-neighbour upsampling; coarser levels by stride-2 convolutions."""
+    assert isinstance(config.neck, Fpn), config.neck
+    neck, layers = config.neck, ConvLayers(config.conv_hyperparams, freeze_batchnorm)
+    num_channels = max(int(neck.additional_layer_depth * config.depth_multiplier), config.min_depth)
 
     def lateral(level: int) -> keras.KerasTensor:
-        conv = keras.layers.Conv2D(neck.num_channels, 1, padding="same", name=f"neck_lateral_{level}")
+        conv = keras.layers.Conv2D(num_channels, 1, padding="same", name=f"neck_lateral_{level}", **layers.kernel())
         return conv(features[level])
 
-    top = max(features)
-    merged = lateral(top)
-    pyramid = {top: merged}
+    top = min(neck.max_level, max(features))
+    pyramid = {top: lateral(top)}
     for level in range(top - 1, neck.min_level - 1, -1):
-        upsampled = keras.layers.UpSampling2D(2, interpolation="nearest", name=f"neck_upsample_{level}")(merged)
-        merged = keras.layers.Add(name=f"neck_merge_{level}")([lateral(level), upsampled])
-        smooth = _separable(neck.num_channels, f"neck_smooth_{level}")(merged)
-        smooth = _batch_norm(batch_norm, f"neck_smooth_{level}_bn")(smooth)
-        pyramid[level] = keras.layers.ReLU(6.0, name=f"neck_smooth_{level}_relu")(smooth)
+        upsample = keras.layers.UpSampling2D(2, interpolation="nearest", name=f"neck_upsample_{level}")
+        merged = keras.layers.Add(name=f"neck_merge_{level}")([lateral(level), upsample(pyramid[level + 1])])
+        conv = _separable(layers, num_channels, 3, f"neck_smooth_{level}", use_bias=layers.use_bias)
+        pyramid[level] = layers.finish(conv(merged), conv.name)
     for level in range(top + 1, neck.max_level + 1):
-        coarse = _separable(neck.num_channels, f"neck_coarse_{level}", strides=2)(pyramid[level - 1])
-        coarse = _batch_norm(batch_norm, f"neck_coarse_{level}_bn")(coarse)
-        pyramid[level] = keras.layers.ReLU(6.0, name=f"neck_coarse_{level}_relu")(coarse)
+        conv = _separable(layers, num_channels, 3, f"neck_coarse_{level}", use_bias=layers.use_bias, strides=2)
+        pyramid[level] = layers.finish(conv(pyramid[level - 1]), conv.name)
     return {level: pyramid[level] for level in sorted(pyramid)}
 
 
 def _build_shared_heads(
-    detector: Ssd, pyramid: dict[int, keras.KerasTensor], num_classes: int
+    config: Ssd, pyramid: dict[int, keras.KerasTensor], num_class_channels: int
 ) -> tuple[list[keras.KerasTensor], list[keras.KerasTensor]]:
     """Offsets and class logits of each level. Convolutions are shared by the levels, batch norm is each level's own."""
-    head, per_location = detector.head, num_anchors_per_location(detector)
-    tower = [_separable(head.num_channels, f"head_conv_{i}") for i in range(head.num_layers)]
+    assert isinstance(config.box_predictor, WeightSharedConvolutionalBoxPredictor), config.box_predictor
+    head, per_location = config.box_predictor, num_anchors_per_location(config.anchor_generator)
+    layers = ConvLayers(head.conv_hyperparams, config.freeze_batchnorm)
+    tower_bias = head.conv_hyperparams.batch_norm is None or head.conv_hyperparams.force_use_bias
+    in_tower = ("depthwise", "pointwise") if head.apply_conv_hyperparams_pointwise else ("depthwise",)
+    in_last = ("depthwise", "pointwise") if head.apply_conv_hyperparams_to_heads else ()
+    tower = [
+        _separable(layers, head.depth, head.kernel_size, f"head_conv_{i}", kernels=in_tower, use_bias=tower_bias)
+        for i in range(head.num_layers_before_predictor)
+    ]
+    dropout = keras.layers.Dropout(1 - head.dropout_keep_probability, name="head_dropout")
 
-    def final(num_channels: int, bias: float, name: str) -> keras.Layer:
-        return keras.layers.SeparableConv2D(
-            num_channels,
-            kernel_size=3,
-            padding="same",
-            depthwise_initializer="he_normal",
-            pointwise_initializer=keras.initializers.RandomNormal(stddev=_FINAL_STDDEV),
-            bias_initializer=keras.initializers.Constant(bias),
-            name=name,
-        )
+    def last(num_channels: int, bias: float, name: str) -> keras.Layer:
+        initial = keras.initializers.Constant(bias)
+        return _separable(layers, num_channels, head.kernel_size, name, kernels=in_last, bias_initializer=initial)
 
-    prior_logit = -math.log((1 - head.class_prior) / head.class_prior)
-    to_offsets = final(per_location * 4, 0.0, "head_offsets")
-    to_logits = final(per_location * num_classes, prior_logit, "head_classes")
+    to_offsets = last(per_location * 4, 0.0, "head_offsets")
+    to_logits = last(per_location * num_class_channels, head.class_prediction_bias_init, "head_classes")
     offsets, logits = [], []
     for level, feature in pyramid.items():
-        for i, conv in enumerate(tower):
-            feature = _batch_norm(detector.batch_norm, f"head_conv_{i}_level_{level}_bn")(conv(feature))
-            feature = keras.layers.ReLU(6.0, name=f"head_conv_{i}_level_{level}_relu")(feature)
+        for conv in tower:
+            feature = layers.finish(conv(feature), f"{conv.name}_level_{level}")
         offsets.append(to_offsets(feature))
-        logits.append(to_logits(feature))
+        logits.append(to_logits(dropout(feature) if head.use_dropout else feature))
     return offsets, logits
 
 

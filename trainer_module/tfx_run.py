@@ -4,20 +4,20 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.config import TrainerConfig
+from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.typed_dict import from_json
 from detloom.trainer_module.export import export_saved_model
 from detloom.trainer_module.train_loop import train
 
-CONFIG_KEY = "trainer_config"  # key of the canonical JSON of `TrainerConfig` in the Trainer's custom_config
+CONFIG_KEY = "trainer_config"  # key of the canonical JSON of `TrainEvalConfig` in the Trainer's custom_config
 _LOGGER = logging.getLogger("detloom")
 
 
 def run(fn_args: Any) -> None:
     """Train and export; `fn_args` is TFX's `FnArgs`."""
-    config = from_json(TrainerConfig, fn_args.custom_config[CONFIG_KEY])
+    config = from_json(TrainEvalConfig, fn_args.custom_config[CONFIG_KEY])
     result = train(
         config,
         _label_map_of(fn_args.train_files),

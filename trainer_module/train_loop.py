@@ -16,20 +16,25 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from detloom.schemas.config import TrainerConfig
+from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.coco_metrics import CocoMetrics
 from detloom.trainer_module.detector import Detector, build_detector
 from detloom.trainer_module.evaluate import evaluate
+from detloom.trainer_module.gradients import clip_gradients
 from detloom.trainer_module.input_pipeline import build_eval_dataset, build_train_dataset, list_shards
+from detloom.trainer_module.moving_average import AveragedWeights
 from detloom.trainer_module.optimizers import build_optimizer
+from detloom.trainer_module.preflight import preflight
 from detloom.trainer_module.progress import show_progress
+from detloom.trainer_module.supported import check_trainable
 
 CONFIG_FILE = "config.json"  # the configuration as it was run
 LOG_FILE = "train_log.jsonl"  # one line a host call and an evaluation
 SUMMARY_FILE = "training_summary.json"
+_SUMMED = ("loss", "class_loss", "box_loss", "regularization_loss", "gradient_norm", "num_dropped")  # of a step
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -38,11 +43,11 @@ class TrainResult:
     """What training ended with; `detector` holds the best weights.
 
     Attributes:
-        best: metrics on the eval split at `best_step`, with the moving average of the weights where there is one.
+        best: metrics on the eval split at `best_step`, of the moving average of the weights if that is what is used.
         step_seconds: median time of a training step.
         images_per_second: batch size over that time.
         seconds: wall time, evaluations included.
-        num_boxes_dropped: boxes left out of training because a picture had more than `max_boxes`.
+        num_boxes_dropped: boxes left out of training because a picture had more than `max_number_of_boxes`.
     """
 
     detector: Detector
@@ -69,7 +74,7 @@ def build_strategy() -> tf.distribute.Strategy:
 
 
 def train(
-    config: TrainerConfig,
+    config: TrainEvalConfig,
     label_map: LabelMap,
     train_files: Sequence[str],
     eval_files: Sequence[str],
@@ -85,27 +90,36 @@ def train(
         strategy: of one replica.
 
     Raises:
-        InputError: if the strategy has several replicas, a pattern matches nothing, `out_dir` holds another run, a
-            record cannot be used, or the loss stops being finite.
+        InputError: if the configuration says what is not trained yet or what `preflight` refuses, the strategy has
+            several replicas, a pattern matches nothing, `out_dir` holds another run, a record cannot be used, or the
+            loss stops being finite.
     """
+    check_trainable(config)
     strategy = strategy or build_strategy()
     if strategy.num_replicas_in_sync != 1:  # clipping and loss would not be those of the global batch
         raise InputError(f"strategy: got {strategy.num_replicas_in_sync} replicas, allowed: 1.")
     train_files, eval_files = list_shards(train_files), list_shards(eval_files)
-    _write_settings(config, label_map, out_dir)
-    return _Loop(config, label_map, train_files, eval_files, out_dir, strategy).run()
+    settings = {CONFIG_FILE: to_canonical_json(config), LABEL_MAP_FILE: format_label_map(label_map)}
+    _refuse_another_run(settings, out_dir)
+    loop = _Loop(config, label_map, train_files, eval_files, out_dir, strategy)
+    _write_settings(settings, out_dir)  # only now: what `_Loop` refuses can be set right in the same folder
+    return loop.run()
 
 
-def _write_settings(config: TrainerConfig, label_map: LabelMap, out_dir: Path) -> None:
-    """Store what this run is; refuse a folder in which another one stands, whose weights would be taken for ours."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    for name, text in ((CONFIG_FILE, to_canonical_json(config)), (LABEL_MAP_FILE, format_label_map(label_map))):
+def _refuse_another_run(settings: dict[str, str], out_dir: Path) -> None:
+    """Its weights would be taken for ours."""
+    for name, text in settings.items():
         path = out_dir / name
         if path.is_file() and path.read_text(encoding="utf-8") != text:
             raise InputError(f"{path}: another run stands here, with other settings; train into another folder.")
-        partial = path.with_suffix(".partial")
+
+
+def _write_settings(settings: dict[str, str], out_dir: Path) -> None:
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for name, text in settings.items():
+        partial = (out_dir / name).with_suffix(".partial")
         partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        partial.replace(out_dir / name)
 
 
 @contextlib.contextmanager
@@ -125,25 +139,28 @@ class _Loop:
 
     def __init__(
         self,
-        config: TrainerConfig,
+        config: TrainEvalConfig,
         label_map: LabelMap,
         train_files: Sequence[str],
         eval_files: Sequence[str],
         out_dir: Path,
         strategy: tf.distribute.Strategy,
     ) -> None:
-        self.config, self.training, self.strategy = config, config.training, strategy
+        self.config, self.strategy = config, strategy
         self.train_files, self.eval_files = train_files, eval_files
-        keras.utils.set_random_seed(config.training.seed)
+        keras.utils.set_random_seed(config.train.seed)
         with strategy.scope():
-            self.detector = build_detector(config.detector, label_map)
-            self.optimizer = build_optimizer(config.training)
-            self.optimizer.build(self.detector.network.trainable_variables)
+            self.detector = build_detector(config.model, label_map)
+            variables = self.detector.network.trainable_variables
+            self.optimizer = build_optimizer(config.train.optimizer)
+            self.optimizer.build(variables)
+            average = config.train.moving_average
+            self.averaged_weights = AveragedWeights(average, variables) if average else None
             self.best_value = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)
             self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.eval_dataset = build_eval_dataset(
-            config.detector, label_map, eval_files, batch_size=config.training.batch_size
-        )
+        for warning in preflight(config, label_map, self.detector, train_files):
+            _LOGGER.warning("%s", warning)
+        self.eval_dataset = build_eval_dataset(config, label_map, eval_files, batch_size=config.eval.batch_size)
         self.train_iterator = iter(self._distribute(label_map))
         self.detect = tf.function(self.detector.detect, reduce_retracing=True)
         self.train_steps = tf.function(self._train_steps)
@@ -152,8 +169,14 @@ class _Loop:
             optimizer=self.optimizer,
             best_value=self.best_value,
             best_step=self.best_step,
+            **({"averaged_weights": self.averaged_weights} if self.averaged_weights else {}),
         )
-        self.checkpoints = tf.train.CheckpointManager(checkpoint, str(out_dir / "checkpoints"), max_to_keep=2)
+        self.checkpoints = tf.train.CheckpointManager(
+            checkpoint,
+            str(out_dir / "checkpoints"),
+            max_to_keep=2,
+            keep_checkpoint_every_n_hours=config.train.keep_checkpoint_every_n_hours,
+        )
         self.best_checkpoint = tf.train.Checkpoint(network=self.detector.network)
         self.best_dir = out_dir / "best"
         self.log_path = out_dir / LOG_FILE
@@ -163,7 +186,7 @@ class _Loop:
 
     def _distribute(self, label_map: LabelMap) -> Any:
         def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batch_size = context.get_per_replica_batch_size(self.training.batch_size)
+            batch_size = context.get_per_replica_batch_size(self.config.train.batch_size)
             return build_train_dataset(
                 self.config, label_map, self.train_files, batch_size=batch_size, input_context=context
             )
@@ -175,7 +198,7 @@ class _Loop:
         return int(self.optimizer.iterations.numpy())
 
     def run(self) -> TrainResult:
-        training, started = self.training, time.monotonic()
+        config, every, started = self.config.train, self.config.eval.evaluate_every, time.monotonic()
         if self.checkpoints.restore_or_initialize():
             _LOGGER.info("Training goes on from step %d (%s).", self.step, self.checkpoints.latest_checkpoint)
         _LOGGER.info(
@@ -184,18 +207,17 @@ class _Loop:
             self.detector.network.count_params(),
             len(self.detector.anchors_yxyx_rel_A4),
             self.detector.label_map.num_classes,
-            training.batch_size,
-            training.num_steps,
+            config.batch_size,
+            config.num_steps,
         )
         best: CocoMetrics | None = None
-        with show_progress("Training", training.num_steps, unit="images", units_each=training.batch_size) as progress:
+        with show_progress("Training", config.num_steps, unit="images", units_each=config.batch_size) as progress:
             progress.start_at(self.step)
-            while self.step < training.num_steps:
-                to_evaluation = training.evaluate_every - self.step % training.evaluate_every
-                count = min(training.steps_per_call, to_evaluation, training.num_steps - self.step)
+            while self.step < config.num_steps:
+                count = min(config.steps_per_call, every - self.step % every, config.num_steps - self.step)
                 losses = self._call(count)
                 progress.advance(count, **losses)
-                if self.step % training.evaluate_every == 0 or self.step == training.num_steps:
+                if self.step % every == 0 or self.step == config.num_steps:
                     best = self._evaluate() or best
                     self._save()
         self.best_checkpoint.read(self._best_path()).assert_existing_objects_matched()
@@ -214,7 +236,7 @@ class _Loop:
                 file.unlink()
 
     def _call(self, count: int) -> dict[str, float]:
-        """`count` steps; mean losses over them, and the learning rate."""
+        """`count` steps; means over them of the losses and the gradients' norm, and the learning rate."""
         before = time.monotonic()
         with _reading(self.train_files):
             outputs = self.train_steps(self.train_iterator, tf.constant(count))
@@ -226,14 +248,14 @@ class _Loop:
         if not math.isfinite(numbers["loss"]):
             raise InputError(
                 f"The training loss became {numbers['loss']} between steps {self.step - count} and {self.step} at a "
-                f"learning rate of {numbers['learning_rate']:.3g}; lower training.optimizer.rate.learning_rate, warm "
-                "up for longer, or set training.clip_norm."
+                f"learning rate of {numbers['learning_rate']:.3g}; lower train.optimizer.learning_rate, warm up "
+                "for longer, or set train.gradient_clipping."
             )
         self._log("train", numbers)
         return numbers
 
     def _train_steps(self, iterator: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        sums = {name: tf.constant(0.0) for name in ("loss", "class_loss", "box_loss", "num_dropped")}
+        sums = dict.fromkeys(_SUMMED, tf.constant(0.0))
         for _ in tf.range(count):
             per_replica = self.strategy.run(self._replica_step, args=(next(iterator),))
             step = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in per_replica.items()}
@@ -242,18 +264,24 @@ class _Loop:
 
     def _replica_step(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step; with one replica its losses and gradients are those of the batch."""
-        variables = self.detector.network.trainable_variables
+        config, variables = self.config.train, self.detector.network.trainable_variables
         with tf.GradientTape() as tape:
-            losses = self.detector.losses(batch, training=True)
-        gradients = tape.gradient(losses["loss"], variables)
+            parts = self.detector.losses(batch, training=True)
+            penalties = self.detector.network.losses if config.add_regularization_loss else []
+            parts["regularization_loss"] = tf.add_n([tf.zeros([]), *penalties])
+            loss = tf.add_n(list(parts.values()))
+        gradients, norm = clip_gradients(config.gradient_clipping, tape.gradient(loss, variables))
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return {**losses, "num_dropped": tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)}
+        if self.averaged_weights is not None:
+            self.averaged_weights.update(self.optimizer.iterations)
+        num_dropped = tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)
+        return {"loss": loss, **parts, "gradient_norm": norm, "num_dropped": num_dropped}
 
     def _evaluate(self) -> CocoMetrics | None:
-        """Evaluate with averaged weights; keep them if they are the best so far, and then return their metrics."""
-        with self._averaged_weights():
+        """Evaluate the weights, or their average; the best so far are kept, and then the metrics returned."""
+        with self._weights_to_evaluate():
             metrics = self._measure()
-            value = metrics.value_of(self.training.best_metric)
+            value = metrics.value_of(self.config.eval.best_metric)
             is_best = value >= float(self.best_value.numpy())  # of equals the one that trained longer
             if is_best:
                 self.best_value.assign(value)
@@ -264,25 +292,16 @@ class _Loop:
         _LOGGER.info("Step %d, eval split: AP %.3f, AP50 %.3f%s", self.step, metrics.AP, metrics.AP50, note)
         return metrics if is_best else None
 
+    def _weights_to_evaluate(self) -> contextlib.AbstractContextManager[None]:
+        """While it is open, the network holds the weights that are evaluated and exported."""
+        if self.averaged_weights is not None and self.config.eval.use_moving_averages:
+            return self.averaged_weights.in_network()
+        return contextlib.nullcontext()
+
     def _measure(self) -> CocoMetrics:
         """Metrics on the eval split of the weights that are in the network now."""
         with _reading(self.eval_files):
             return evaluate(self.detect, self.eval_dataset, self.detector.label_map)
-
-    @contextlib.contextmanager
-    def _averaged_weights(self) -> Iterator[None]:
-        """The moving average of the weights in the network, if there is one; afterwards the trained weights again."""
-        if self.training.ema_decay is None:
-            yield
-            return
-        variables = self.detector.network.trainable_variables
-        trained = [variable.numpy() for variable in variables]
-        self.optimizer.finalize_variable_values(variables)
-        try:
-            yield
-        finally:
-            for variable, value in zip(variables, trained, strict=True):
-                variable.assign(value)
 
     def _log(self, kind: str, numbers: dict[str, float]) -> None:
         with self.log_path.open("a", encoding="utf-8") as log:
@@ -299,15 +318,16 @@ class _Loop:
             best_step=int(self.best_step.numpy()),
             num_steps=self.step,
             step_seconds=step_seconds,
-            images_per_second=self.training.batch_size / step_seconds if step_seconds else 0.0,
+            images_per_second=self.config.train.batch_size / step_seconds if step_seconds else 0.0,
             seconds=seconds,
             num_boxes_dropped=self.num_boxes_dropped,
         )
         if self.num_boxes_dropped:
             _LOGGER.warning(
-                "%d times a box was left out of a training picture, the smallest first: training.max_boxes is %d.",
+                "%d times a box was left out of a training picture, the smallest first: "
+                "train_input.max_number_of_boxes is %d.",
                 self.num_boxes_dropped,
-                self.training.max_boxes,
+                self.config.train_input.max_number_of_boxes,
             )
         self.log_path.with_name(SUMMARY_FILE).write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
         _LOGGER.info(

@@ -14,19 +14,20 @@ data:
   path: {data}
   splits: {{train: annotations/train.json, eval: annotations/eval.json, test: annotations/test.json}}
   max_reject_fraction: 0.5
-detector:
-  image_size: {{height: 64, width: 64}}
-  backbone: {{width_multiplier: 0.1}}
-  neck: {{max_level: 5, num_channels: 16}}
-  head: {{num_layers: 1, num_channels: 16}}
-  anchors: {{aspect_ratios: [1.0], scales_per_octave: 1}}
-training:
+model:
+  add_background_class: false
+  image_resizer: {{height: 64, width: 64}}
+  feature_extractor: {{depth_multiplier: 0.1, neck: {{max_level: 5, additional_layer_depth: 16}}}}
+  anchor_generator: {{max_level: 5, aspect_ratios: [1.0], scales_per_octave: 1}}
+  box_predictor: {{depth: 16, num_layers_before_predictor: 1}}
+train:
   batch_size: 4
   num_steps: 4
   steps_per_call: 2
-  evaluate_every: 4
-  optimizer: {{type: AdamW, rate: {{type: ConstantRate, learning_rate: 0.001}}}}
-evaluation: {{num_pictures: 2}}
+  optimizer: {{type: AdamWOptimizer, learning_rate: {{type: ConstantLearningRate, learning_rate: 0.001}}}}
+  augmentations: []
+eval: {{batch_size: 4, evaluate_every: 4}}
+evaluator: {{num_pictures: 2}}
 gates: {{min_ap_change: -1.0}}
 """
 

@@ -11,6 +11,7 @@ import detloom
 from detloom.pipelines.run_local import RUN_FILE_VARIABLE, run_file_from_environment, run_locally, sample_run_file
 from detloom.pipelines.summary import read_latest_run
 from detloom.schemas.errors import InputError
+from detloom.schemas.pipeline_config import format_pipeline_config
 from detloom.schemas.run_file import read_run_file
 
 ROOT = Path(detloom.__file__).parents[1]
@@ -76,7 +77,7 @@ def break_empty_split(data):
 @pytest.mark.parametrize(
     ("break_data", "message"),
     [
-        (break_nothing_there, r"DetectionExampleGen failed: .*/data"),
+        (break_nothing_there, r"run\.yaml:6: data\.path: .*/data is no folder"),
         (break_json, r"DetectionExampleGen failed: .*train\.json:1"),
         (break_empty_split, r"DetectionExampleGen failed: .*test\.json"),
     ],
@@ -86,6 +87,17 @@ def test_a_broken_data_set_is_one_sentence_with_the_file_at_fault(small_run, bre
     with pytest.raises(InputError, match=message) as caught:
         run_locally(read_run_file(small_run))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_pipeline_config_trains_what_the_sections_of_a_run_file_train(small_run):
+    config = read_run_file(small_run).config
+    (small_run.parent / "my.config").write_text(format_pipeline_config(config))
+    head, _, rest = small_run.read_text().partition("model:\n")
+    small_run.write_text(f"{head}detector: my.config\n{rest[rest.index('evaluator:') :]}")
+    run = read_run_file(small_run)
+    assert run.config == config
+    assert "BLESSED" in run_locally(run)
 
 
 @pytest.mark.slow

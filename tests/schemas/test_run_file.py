@@ -4,16 +4,19 @@ import pytest
 
 import detloom.pipelines
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file import EMBEDDED_DIGITS, read_run_file
+from detloom.schemas.overrides import parse_set
+from detloom.schemas.presets import find_preset
+from detloom.schemas.run_file import DEFAULT_DETECTOR, EMBEDDED_DIGITS, read_run_file
 
 TEXT = """
 name: cats
 data: {format: voc, path: photos, splits: {train: a, eval: b, test: c}}
-training: {batch_size: 2, num_steps: 3, optimizer: {type: Momentum, rate: {type: ConstantRate, learning_rate: 0.1}}}
+train: {batch_size: 2, num_steps: 3}
 """
 
 
 def write(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "photos").mkdir(exist_ok=True)
     path = tmp_path / "run.yaml"
     path.write_text(text)
     return path
@@ -33,14 +36,67 @@ def test_the_given_workspace_is_used(tmp_path):
 
 def test_environment_variables_are_expanded_in_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("PHOTOS", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere" / "x").mkdir(parents=True)
     run = read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: '${PHOTOS}/x'")))
     assert run.data.path == str(tmp_path / "elsewhere" / "x")
+
+
+def test_environment_variables_are_expanded_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHOTOS", "a")
+    run = read_run_file(write(tmp_path, TEXT.replace("train: a", "train: '${PHOTOS}'")))
+    assert run.data.splits.train == "${PHOTOS}"
 
 
 def test_an_unset_variable_is_named_with_its_line(tmp_path, monkeypatch):
     monkeypatch.delenv("PHOTOS", raising=False)
     with pytest.raises(InputError, match=r"run\.yaml:3: data\.path: the environment variable PHOTOS is not set"):
         read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: '${PHOTOS}'")))
+
+
+def test_a_data_folder_that_is_not_there_is_named_with_its_line(tmp_path):
+    with pytest.raises(InputError, match=r"run\.yaml:3: data\.path: .*/nowhere is no folder"):
+        read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: nowhere")))
+
+
+def test_a_span_in_the_data_path_is_left_to_tfx(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: 'day-{SPAN}'")))
+    assert run.data.path == str(tmp_path / "day-{SPAN}")
+
+
+def test_without_a_detector_the_default_preset_fills_the_sections_in(tmp_path):
+    run, preset = read_run_file(write(tmp_path, TEXT)), find_preset(DEFAULT_DETECTOR).config
+    assert (run.model, run.eval) == (preset.model, preset.eval)
+    assert run.train.optimizer == preset.train.optimizer
+    assert (run.train.batch_size, run.train.num_steps) == (2, 3)
+    assert run.config.model is run.model
+
+
+def test_a_named_preset_is_the_start(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT + "detector: efficientdet_d0\n"))
+    assert run.model == find_preset("efficientdet_d0").config.model
+
+
+def test_a_pipeline_config_is_found_beside_the_run_file(tmp_path):
+    from detloom.schemas.pipeline_config import format_pipeline_config
+
+    (tmp_path / "my.config").write_text(format_pipeline_config(find_preset("efficientdet_d1").config))
+    run = read_run_file(write(tmp_path, TEXT + "detector: my.config\n"))
+    assert run.model == find_preset("efficientdet_d1").config.model
+    assert run.train.batch_size == 2
+
+
+def test_overrides_go_over_the_file(tmp_path):
+    run = read_run_file(
+        write(tmp_path, TEXT),
+        overrides=[parse_set("train.batch_size=4"), parse_set("gates.min_ap_change=-0.5"), parse_set("name=dogs")],
+    )
+    assert (run.train.batch_size, run.gates.min_ap_change, run.name) == (4, -0.5, "dogs")
+
+
+def test_overriding_the_detector_keeps_what_the_file_lays_over_it(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT), overrides=[parse_set("detector=efficientdet_d2")])
+    assert run.model == find_preset("efficientdet_d2").config.model
+    assert run.train.batch_size == 2
 
 
 @pytest.mark.parametrize(
@@ -51,34 +107,45 @@ def test_an_unset_variable_is_named_with_its_line(tmp_path, monkeypatch):
             "format: vok",
             r"run\.yaml:3: data\.format: got 'vok', allowed: 'coco', 'voc'\. Did you mean 'voc'",
         ),
-        ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats'|name: got 'My Cats'"),
-        ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: training: batch_size: got 0, allowed: 1 or more"),
+        ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats', allowed: lower case"),
+        ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: train\.batch_size: got 0, allowed: 1 or more"),
+        ("batch_size: 2", "batch_size: two", r"run\.yaml:4: train\.batch_size: got 'two', allowed: a whole number"),
         (
             "name: cats",
             "name: cats\ngates: {floors: [{metric: AP_50, min: 0.5}]}",
-            r"run\.yaml:3: gates\.floors\[0\]: metric: got 'AP_50'.*Did you mean 'AP50'",
+            r"run\.yaml:3: gates\.floors\[0\]\.metric: got 'AP_50'.*Did you mean 'AP50'",
         ),
         (
             "name: cats",
             "name: cats\ngates: {floors: [{metric: AP50, min: 80}]}",
-            r"run\.yaml:3: .*min of AP50: got 80\.0, allowed: 0 to 1",
+            r"run\.yaml:3: gates\.floors\[0\]\.min: got 80\.0, allowed: 0 to 1",
         ),
         (
             "name: cats",
             "name: cats\ngates: {min_ap_change: 5}",
-            r"run\.yaml:3: gates: min_ap_change: got 5\.0, allowed: -1 to 1",
+            r"run\.yaml:3: gates\.min_ap_change: got 5\.0, allowed: -1 to 1",
         ),
+        ("test: c", "tset: c", r"run\.yaml:3: data\.splits\.tset: unknown key.*Did you mean 'test'"),
+        ("name: cats", "nmae: cats", r"run\.yaml:2: nmae: unknown key.*Did you mean 'name'"),
+        ("train: {", "model: {image_resizer: {hight: 3}}\ntrain: {", r"run\.yaml:4: model\.image_resizer\.hight: unkn"),
         (
-            "num_steps: 3, optimizer: {type: Momentum, rate: {type: ConstantRate, learning_rate: 0.1}}",
-            "num_steps: 3, optimizer: {type: Momentum, rate: {type: CosineRate, learning_rate: 0.1, warmup_steps: 3}}",
-            r"training: optimizer\.rate\.warmup_steps: got 3, allowed: fewer than num_steps \(3\)",
+            "name: cats",
+            "name: cats\ndetector: efficientdet_d9",
+            r"run\.yaml:3: detector: .*Did you mean 'efficientdet_d",
         ),
-        ("test: c", "tset: c", r"data\.splits\.tset: unknown key.*Did you mean 'test'"),
+        ("name: cats", "name: cats\ndetector: 3", r"run\.yaml:3: detector: got 3, allowed: a preset's name"),
+        ("train: {batch_size: 2, num_steps: 3}", "train:", r"run\.yaml:4: train: got null, allowed: a mapping"),
     ],
 )
 def test_a_mistake_names_file_line_and_key(tmp_path, old, new, message):
     with pytest.raises(InputError, match=message):
         read_run_file(write(tmp_path, TEXT.replace(old, new)))
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "cats\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    with pytest.raises(InputError, match=r"run\.yaml:1: got no mapping, allowed: keys such as name, data"):
+        read_run_file(write(tmp_path, text))
 
 
 def test_the_samples_are_sound(monkeypatch, tmp_path):

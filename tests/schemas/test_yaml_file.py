@@ -28,7 +28,7 @@ def test_plain_data_comes_back_with_the_line_of_every_key(tmp_path):
         ("a: !!python/object/apply:os.system ['true']\n", r"run\.yaml:1: got the YAML tag"),
         ("a: !!python/name:os.system ''\n", "not valid YAML: could not determine a constructor"),
         ("1: x\n", r"run\.yaml:1: got the key 1, allowed: text keys"),
-        (b"\xff\xfe\x00\x01", r"run\.yaml: cannot be read"),
+        (b"\xff\xfe\x00\x01", r"run\.yaml:1: cannot be read"),
         ("a: 2024-13-45\n", "not a usable YAML file"),
         ("[" * 5000, r"run\.yaml:1: lists and mappings nest more than 32 deep"),
         ("x" * (MAX_YAML_BYTES + 1), "allowed: 1048576"),

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas import detections as names
-from detloom.schemas.config import TrainerConfig
+from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
 from detloom.schemas.typed_dict import from_json, to_canonical_json
@@ -19,7 +19,7 @@ LABEL_MAP = LabelMap(((2, "cat"), (5, "dog")))
 
 @pytest.fixture(scope="module")
 def detector(tiny_config):
-    return build_detector(tiny_config.detector, LABEL_MAP)
+    return build_detector(tiny_config.model, LABEL_MAP)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_the_exported_model_answers_every_signature_for_any_batch_size(model_dir
 def test_label_map_and_configuration_travel_in_the_assets(model_dir, tiny_config):
     assets = model_dir / "assets"
     assert read_label_map(assets / names.ASSET_LABEL_MAP) == LABEL_MAP
-    assert from_json(TrainerConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
+    assert from_json(TrainEvalConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
 
 
 def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):

@@ -1,20 +1,9 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from detloom.schemas import example_keys as keys
-from detloom.schemas.config import (
-    ConstantRate,
-    HorizontalFlip,
-    ImageSize,
-    Momentum,
-    RandomCrop,
-    Ssd,
-    TrainerConfig,
-    Training,
-)
+from detloom.schemas.augmentation_config import RandomCropImage, RandomHorizontalFlip, RandomRotation90
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.example_parser import class_index_table, parse_example
@@ -27,16 +16,18 @@ from detloom.trainer_module.input_pipeline import (
 )
 
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
-CONFIG = TrainerConfig(
-    detector=Ssd(image_size=ImageSize(height=64, width=96)),
-    training=Training(
-        batch_size=2,
-        num_steps=1,
-        max_boxes=3,
-        optimizer=Momentum(rate=ConstantRate(learning_rate=0.1)),
-        augmentations=(HorizontalFlip(), RandomCrop()),
-    ),
-)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config, changed):
+    return changed(
+        tiny_config,
+        {
+            "model.image_resizer.width": 96,
+            "train.augmentations": (RandomHorizontalFlip(), RandomCropImage()),
+            "train_input.max_number_of_boxes": 3,
+        },
+    )
 
 
 @pytest.fixture
@@ -47,31 +38,53 @@ def shards(tmp_path, make_example, write_records):
     return [str(write_records(tmp_path / f"data-{i}", part)) for i, part in enumerate((first, second))]
 
 
-def test_train_batches_have_static_shapes_and_padding(shards):
-    batch = next(iter(build_train_dataset(CONFIG, LABEL_MAP, shards, batch_size=2)))
+def test_train_batches_have_static_shapes_and_padding(config, shards):
+    batch = next(iter(build_train_dataset(config, LABEL_MAP, shards, batch_size=2)))
     assert batch["image"].shape == (2, 64, 96, 3)
     assert batch["boxes_yxyx_rel"].shape == (2, 3, 4)
     assert set(np.unique(batch["class_indices"])) <= {-1, 0, 1}
     assert -1 <= float(tf.reduce_min(batch["image"])) <= float(tf.reduce_max(batch["image"])) <= 1
 
 
-def test_the_same_seed_gives_the_same_batches_and_another_seed_others(shards):
+def test_the_same_seed_gives_the_same_batches_and_another_seed_others(config, changed, shards):
     def first_images(seed):
-        config = replace(CONFIG, training=replace(CONFIG.training, seed=seed))
-        batches = build_train_dataset(config, LABEL_MAP, shards, batch_size=2).take(3)
+        batches = build_train_dataset(changed(config, {"train.seed": seed}), LABEL_MAP, shards, batch_size=2).take(3)
         return np.concatenate([batch["image"] for batch in batches])
 
     np.testing.assert_array_equal(first_images(1), first_images(1))
     assert not np.array_equal(first_images(1), first_images(2))
 
 
-def test_crowds_are_left_out_of_training_and_surplus_boxes_counted(shards):
-    config = replace(CONFIG, training=replace(CONFIG.training, augmentations=()))
-    batches = build_train_dataset(config, LABEL_MAP, shards, batch_size=1).take(4)
-    seen = sorted(
-        (int(tf.reduce_sum(tf.cast(b["class_indices"] >= 0, tf.int32))), int(b["num_dropped"][0])) for b in batches
-    )
-    assert seen == [(0, 0), (1, 0), (2, 0), (3, 1)]  # the last: five boxes, one a crowd, three kept
+def test_pictures_that_are_turned_have_the_networks_size(config, changed, shards):
+    turned = changed(config, {"train.augmentations": (RandomRotation90(probability=1.0),)})
+    assert next(iter(build_train_dataset(turned, LABEL_MAP, shards, batch_size=2)))["image"].shape == (2, 64, 96, 3)
+
+
+def boxes_and_dropped(config, shards, count):
+    """Of each training picture in order: boxes left, boxes dropped. By its boxes a picture can be told from others."""
+    batches = build_train_dataset(config, LABEL_MAP, shards, batch_size=1).take(count)
+    return [(int(np.sum(np.asarray(b["class_indices"]) >= 0)), int(b["num_dropped"][0])) for b in batches]
+
+
+def test_crowds_are_left_out_of_training_and_surplus_boxes_counted(config, changed, shards):
+    seen = boxes_and_dropped(changed(config, {"train.augmentations": ()}), shards, 4)
+    assert sorted(seen) == [(0, 0), (1, 0), (2, 0), (3, 1)]  # the last: five boxes, one a crowd, three kept
+
+
+def test_without_shuffling_examples_come_in_the_same_order_again_and_again(config, changed, shards):
+    ordered = changed(config, {"train.augmentations": (), "train_input.shuffle": False})
+    # the shards are read in turn: one, none, two, five
+    assert boxes_and_dropped(ordered, shards, 8) == [(1, 0), (0, 0), (2, 0), (3, 1)] * 2
+
+
+def test_every_nth_example_is_read_and_always_the_same(config, changed, shards):
+    sampled = changed(config, {"train.augmentations": (), "train_input.sample_1_of_n_examples": 3})
+    assert set(boxes_and_dropped(sampled, shards, 12)) == {(1, 0), (3, 1)}  # the first and the fourth
+
+
+def test_a_small_shuffle_buffer_mixes_less(config, changed, shards):
+    unmixed = changed(config, {"train.augmentations": (), "train_input.shuffle_buffer_size": 1})
+    assert boxes_and_dropped(unmixed, shards, 4) == [(1, 0), (0, 0), (2, 0), (3, 1)]
 
 
 def test_the_largest_boxes_are_kept():
@@ -87,8 +100,14 @@ def test_the_largest_boxes_are_kept():
     assert int(num_dropped) == 1
 
 
-def test_the_eval_dataset_keeps_order_crowds_and_original_size(shards):
-    batches = list(build_eval_dataset(CONFIG.detector, LABEL_MAP, shards, batch_size=3))
+def test_evaluation_reads_every_nth_example_too(config, changed, shards):
+    sampled = changed(config, {"eval_input.sample_1_of_n_examples": 2})
+    (batch,) = build_eval_dataset(sampled, LABEL_MAP, shards, batch_size=8)
+    assert np.sum(np.asarray(batch["class_indices"]) >= 0, axis=1).tolist() == [1, 2]
+
+
+def test_the_eval_dataset_keeps_order_crowds_and_original_size(config, shards):
+    batches = list(build_eval_dataset(config, LABEL_MAP, shards, batch_size=3))
     assert [len(batch["image"]) for batch in batches] == [3, 1]
     np.testing.assert_array_equal(batches[0]["image_hw"][0], [64, 64])
     crowds = np.concatenate([np.asarray(batch["is_crowd"]).sum(axis=1) for batch in batches])

@@ -1,54 +1,80 @@
-import json
-import math
-
 import keras
 import numpy as np
 import pytest
 
-from detloom.schemas.config import AdamW, ConstantRate, CosineRate, Momentum, Training
-from detloom.trainer_module.optimizers import build_learning_rate, build_optimizer
-
-
-def make_training(optimizer, **changes) -> Training:
-    return Training(batch_size=1, num_steps=100, optimizer=optimizer, **changes)
-
-
-def test_cosine_rate_warms_up_holds_its_peak_and_ends_at_zero():
-    rate = build_learning_rate(CosineRate(learning_rate=0.08, warmup_learning_rate=0.02, warmup_steps=10), 110)
-    # halfway through warm-up (0.02 + 0.08) / 2; a quarter of the cosine 0.08 * (1 + cos(pi / 4)) / 2
-    expected = [0.02, 0.05, 0.08, 0.08 * (1 + math.cos(math.pi / 4)) / 2, 0.0]
-    np.testing.assert_allclose([float(rate(step)) for step in (0, 5, 10, 35, 110)], expected, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("name", "rate", "num_steps"),
-    [
-        ("cosine", CosineRate(learning_rate=0.08, warmup_learning_rate=0.026666, warmup_steps=1000), 50000),
-        ("cosine_no_warmup", CosineRate(learning_rate=0.1), 100),
-    ],
+from detloom.schemas.optimizer_config import (
+    AdamOptimizer,
+    AdamWOptimizer,
+    ConstantLearningRate,
+    LearningRateStep,
+    ManualStepLearningRate,
+    MomentumOptimizer,
+    RmsPropOptimizer,
 )
-def test_cosine_rate_equals_the_reference(reference_dir, name, rate, num_steps):
-    table = json.loads((reference_dir / "lr_table.json").read_text())[name]["lr"]
-    built = build_learning_rate(rate, num_steps)
-    for step, expected in table.items():
-        np.testing.assert_allclose(float(built(int(step))), expected, rtol=1e-5, atol=1e-8)
+from detloom.trainer_module.optimizers import build_optimizer
+
+RATE = ConstantLearningRate(learning_rate=0.1)
 
 
-def test_biases_and_batch_norm_are_not_decayed():
-    optimizer = build_optimizer(
-        make_training(AdamW(rate=ConstantRate(learning_rate=1.0), weight_decay=0.5), clip_norm=None)
-    )
-    layer = keras.layers.Dense(1, kernel_initializer="ones", bias_initializer="ones")
-    layer.build((None, 1))
-    zeros = [keras.ops.zeros_like(variable) for variable in layer.trainable_variables]
-    optimizer.apply(zeros, layer.trainable_variables)
-    kernel, bias = (float(np.squeeze(variable.numpy())) for variable in layer.trainable_variables)
-    assert (kernel, bias) == (0.5, 1.0)  # without gradient only decay moves a weight: 1 - 1.0 * 0.5
+def weight_after(optimizer, gradients, start=1.0):
+    """One weight after steps with these gradients."""
+    built, weight = build_optimizer(optimizer), keras.Variable(start)
+    for gradient in gradients:
+        built.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+    return float(weight.numpy())
 
 
-@pytest.mark.parametrize("optimizer", [Momentum, AdamW])
-def test_clipping_and_averaging_come_from_the_configuration(optimizer):
-    built = build_optimizer(
-        make_training(optimizer(rate=ConstantRate(learning_rate=0.1)), clip_norm=3.0, ema_decay=0.9)
-    )
-    assert (built.global_clipnorm, built.use_ema, built.ema_momentum) == (3.0, True, 0.9)
+def test_momentum_keeps_a_share_of_the_last_update():
+    # updates 0.1 * 1, then 0.5 * 0.1 + 0.1 * 2
+    optimizer = MomentumOptimizer(learning_rate=RATE, momentum=0.5)
+    assert weight_after(optimizer, [1.0, 2.0]) == pytest.approx(1 - 0.1 - 0.25)
+
+
+def test_nesterovs_momentum_looks_ahead():
+    # velocity 0.1, update 0.5 * 0.1 + 0.1 * 1; velocity 0.25, update 0.5 * 0.25 + 0.1 * 2
+    optimizer = MomentumOptimizer(learning_rate=RATE, momentum=0.5, nesterov=True)
+    assert weight_after(optimizer, [1.0, 2.0]) == pytest.approx(1 - 0.15 - 0.325)
+
+
+def test_rmsprop_keeps_a_share_of_the_mean_square_and_adds_epsilon_to_it():
+    # mean squares 0.2 * 4 = 0.8 and 0.8 * 0.8 = 0.64; updates 0.1 * 2 / sqrt(0.8 + 0.2) = 0.2, then 0.5 * 0.2 + 0
+    optimizer = RmsPropOptimizer(learning_rate=RATE, decay=0.8, momentum=0.5, epsilon=0.2)
+    assert weight_after(optimizer, [2.0, 0.0]) == pytest.approx(1 - 0.2 - 0.1)
+
+
+def test_rmsprops_decay_leaves_the_learning_rate_alone():
+    # the mean square is 1 from the first step on: every update is 0.1 / sqrt(1 + 3)
+    optimizer = RmsPropOptimizer(learning_rate=RATE, decay=0.0, momentum=0.0, epsilon=3.0)
+    assert weight_after(optimizer, [1.0] * 3) == pytest.approx(1 - 3 * 0.05)
+
+
+def test_adam_adds_epsilon_to_the_root():
+    # first step: mean m = 0.1 * g, mean square v = 0.001 * g**2, rate 0.1 * sqrt(0.001) / 0.1 = sqrt(0.001);
+    # update sqrt(0.001) * 0.1 * 2 / (sqrt(0.001) * 2 + epsilon), with epsilon = sqrt(0.001) * 2 half of 0.1
+    optimizer = AdamOptimizer(learning_rate=RATE, epsilon=2 * 0.001**0.5)
+    assert weight_after(optimizer, [2.0]) == pytest.approx(1 - 0.05, rel=1e-5)
+
+
+def test_adamw_decays_kernels_but_neither_biases_nor_batch_norm():
+    optimizer = build_optimizer(AdamWOptimizer(learning_rate=ConstantLearningRate(learning_rate=1.0), weight_decay=0.5))
+    dense = keras.layers.Dense(1, kernel_initializer="ones", bias_initializer="ones")
+    dense.build((None, 1))
+    norm = keras.layers.BatchNormalization(beta_initializer="ones")
+    norm.build((None, 1))
+    variables = [*dense.trainable_variables, *norm.trainable_variables]
+    optimizer.apply([keras.ops.zeros_like(variable) for variable in variables], variables)
+    # without gradient only decay moves a weight: 1 - 1.0 * 0.5
+    values = {variable.name: float(np.squeeze(variable.numpy())) for variable in variables}
+    assert values == {"kernel": 0.5, "bias": 1.0, "gamma": 1.0, "beta": 1.0}
+
+
+def test_the_rate_of_a_step_is_the_schedules():
+    rate = ManualStepLearningRate(initial_learning_rate=1.0, schedule=(LearningRateStep(step=1, learning_rate=0.5),))
+    optimizer = MomentumOptimizer(learning_rate=rate, momentum=0.0)
+    assert weight_after(optimizer, [1.0, 1.0], start=2.0) == 0.5  # 2 - 1 - 0.5
+
+
+@pytest.mark.parametrize("kind", [MomentumOptimizer, RmsPropOptimizer, AdamOptimizer, AdamWOptimizer])
+def test_clipping_and_averaging_are_not_left_to_the_optimizer(kind):
+    built = build_optimizer(kind(learning_rate=RATE))
+    assert (built.clipnorm, built.global_clipnorm, built.use_ema) == (None, None, False)

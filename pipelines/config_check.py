@@ -1,0 +1,194 @@
+"""What a configuration means here: where each of its values comes from, what was ignored, refused or is not trained."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from detloom.pipelines.console import format_columns
+from detloom.schemas.config import TrainEvalConfig, content_hash
+from detloom.schemas.config_checks import warnings_before_run
+from detloom.schemas.errors import InputError
+from detloom.schemas.load_config import build_config, lay_over, load_tree
+from detloom.schemas.overrides import Located
+from detloom.schemas.pipeline_config import FieldNote, parse_pipeline_config, read_config_text, refusal
+from detloom.schemas.presets import list_presets
+from detloom.schemas.run_file import build_run, load_run_tree, read_run_file
+from detloom.schemas.typed_dict import KeyPath, format_key_path, show_value, to_dict
+from detloom.trainer_module.supported import untrained_parts
+
+DEFAULT = "default"  # where a value comes from that nobody wrote
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigValue:
+    """One value that will be used; `where` is "file:line", "preset NAME", "--set ..." or "default"."""
+
+    key: str
+    value: str
+    where: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigCheck:
+    """What became of one file.
+
+    Attributes:
+        verdict: "loads", "refused" (names what detloom does not do) or "invalid" (cannot be read).
+        error: one sentence; empty if it loads.
+        mapped, ignored, refused: the fields of a `pipeline.config`; empty for other files.
+        not_trained: settings that are understood, but that this version's trainer does not do.
+    """
+
+    file: str
+    verdict: str
+    error: str = ""
+    content_hash: str = ""
+    mapped: tuple[FieldNote, ...] = ()
+    ignored: tuple[FieldNote, ...] = ()
+    refused: tuple[FieldNote, ...] = ()
+    not_trained: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    values: tuple[ConfigValue, ...] = ()
+
+
+def is_run_file(source: str) -> bool:
+    return source.endswith((".yaml", ".yml"))
+
+
+def check_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> ConfigCheck:
+    """Read a run file, `pipeline.config`, `config.json` or preset with overrides; a mistake is part of the answer."""
+    try:
+        if is_run_file(source):
+            return _check_run_file(source, overrides)
+        if Path(source).suffix == ".json" or source in {preset.name for preset in list_presets()}:
+            return _check_tree(source, load_tree(source, Path()), overrides)
+        report = parse_pipeline_config(read_config_text(Path(source)), source, override_text)
+        if report.refused:
+            check = ConfigCheck(file=source, verdict="refused", error=str(refusal(report)))
+        else:
+            check = _check_tree(source, report.located, overrides)
+        return dataclasses.replace(check, mapped=report.mapped, ignored=report.ignored, refused=report.refused)
+    except InputError as error:
+        return ConfigCheck(file=source, verdict="invalid", error=str(error))
+
+
+def _check_run_file(source: str, overrides: Sequence[Located]) -> ConfigCheck:
+    tree = load_run_tree(Path(source), overrides)
+    config = read_run_file(Path(source), overrides=overrides).config
+    run = build_run(tree)  # paths as they were written: what the environment holds is not printed
+    return _answer(source, config, tuple(_values(to_dict(run), tree)))
+
+
+def _check_tree(source: str, tree: Located, overrides: Sequence[Located]) -> ConfigCheck:
+    for layer in overrides:
+        tree = lay_over(tree, layer)
+    config = build_config(tree)
+    return _answer(source, config, tuple(_values(to_dict(config), tree)))
+
+
+def _answer(source: str, config: TrainEvalConfig, values: tuple[ConfigValue, ...]) -> ConfigCheck:
+    return ConfigCheck(
+        file=source,
+        verdict="loads",
+        content_hash=content_hash(config),
+        not_trained=untrained_parts(config),
+        warnings=warnings_before_run(config),
+        values=values,
+    )
+
+
+def read_effective(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> dict[str, Any]:
+    """All values of a run file or a configuration, as plain data, defaults filled in.
+
+    Raises:
+        InputError: as for running it.
+    """
+    if is_run_file(source):
+        plain = to_dict(build_run(load_run_tree(Path(source), overrides)))
+    else:
+        plain = to_dict(read_config(source, overrides, override_text))
+    return dict(plain)
+
+
+def read_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> TrainEvalConfig:
+    """The configuration of a preset, a `pipeline.config`, a `config.json` or a run file.
+
+    Raises:
+        InputError: as for running it.
+    """
+    if is_run_file(source):
+        return build_run(load_run_tree(Path(source), overrides)).config
+    tree = load_tree(source, Path(), override_text=override_text)
+    for layer in overrides:
+        tree = lay_over(tree, layer)
+    return build_config(tree)
+
+
+def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """The single values of a tree; empty lists and mappings count as values."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    if not items or not data:
+        yield path, data
+        return
+    for key, value in items:
+        yield from leaves(value, (*path, key))
+
+
+def diff_configs(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(key, value in one, value in the other) where they differ; "-" where a key is missing."""
+    left, right = dict(leaves(one)), dict(leaves(other))
+
+    def show(side: dict[KeyPath, Any], path: KeyPath) -> str:
+        return show_value(path, side[path]) if path in side else "-"
+
+    return [
+        (format_key_path(path), show(left, path), show(right, path))
+        for path in {**left, **right}
+        if path not in left or path not in right or left[path] != right[path]
+    ]
+
+
+def _values(plain: dict[str, Any], tree: Located) -> Iterator[ConfigValue]:
+    for path, value in leaves(plain):
+        where = tree.locate(path) if tree.holds(path) else DEFAULT
+        yield ConfigValue(key=format_key_path(path), value=show_value(path, value), where=where)
+
+
+def format_check(check: ConfigCheck) -> str:
+    """Everything about one file, for people."""
+    numbers = f"mapped {len(check.mapped)}, ignored {len(check.ignored)}, refused {len(check.refused)}"
+    lists = f" ({numbers})" if check.mapped or check.ignored or check.refused else ""
+    lines = [f"{check.file}: {check.verdict}{lists}"]
+    if check.content_hash:
+        lines.append(f"  sha256 {check.content_hash}")
+    if check.error:
+        lines.append(f"  {check.error}")
+    lines += _section("warnings", check.warnings)
+    lines += _section("understood, but not trained by this version", check.not_trained)
+    for title, notes in (("refused", check.refused), ("ignored", check.ignored), ("mapped", check.mapped)):
+        rows = [(_line(check, note.where), f"{note.path} = {note.value}", note.reason) for note in notes]
+        lines += _section(title, format_columns(rows))
+    values = [(f"{value.key} = {value.value}", _line(check, value.where)) for value in check.values]
+    return "\n".join([*lines, *_section("effective values", format_columns(values))])
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"{title}:", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _line(check: ConfigCheck, where: str) -> str:
+    """A place inside the checked file without the file's name."""
+    prefix = f"{check.file}:"
+    return f"line {where[len(prefix) :]}" if where.startswith(prefix) else where
+
+
+def format_checks(checks: Sequence[ConfigCheck]) -> str:
+    """One line a file, and the sentence of each that does not load."""
+    width = max(len(check.file) for check in checks)
+    lines = [f"{'file':<{width}}  {'verdict':<8}  mapped  ignored  refused  not trained yet"]
+    for check in checks:
+        counts = f"{len(check.mapped):>6}  {len(check.ignored):>7}  {len(check.refused):>7}"
+        lines.append(f"{check.file:<{width}}  {check.verdict:<8}  {counts}  {len(check.not_trained):>15}")
+    faults = [f"  {check.error}" for check in checks if check.error]
+    return "\n".join([*lines, *(["", "does not load:", *faults] if faults else [])])

@@ -1,0 +1,76 @@
+"""JSON Schema (draft 2020-12) of the run file, for editors that complete and check YAML.
+
+Ranges are checked by the dataclasses alone: the schema knows names, types and choices.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from detloom.schemas.field_docs import class_doc, field_docs
+from detloom.schemas.run_file import CONFIG_SECTIONS, RunFile
+from detloom.schemas.typed_dict import TYPE_KEY, dataclass_members, to_dict
+
+_SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def run_file_schema() -> dict[str, Any]:
+    """The schema; below the detector's sections nothing is required, since they are laid over the detector's own."""
+    definitions: dict[str, Any] = {}
+    schema = _object(RunFile, definitions, partial=False)
+    schema["required"] = [name for name in schema["required"] if name not in CONFIG_SECTIONS]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "detloom run file",
+        **schema,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _object(cls: type, definitions: dict[str, Any], *, partial: bool, tag: bool = False) -> dict[str, Any]:
+    hints, docs = typing.get_type_hints(cls), field_docs(cls)
+    properties: dict[str, Any] = {TYPE_KEY: {"const": cls.__name__}} if tag else {}
+    required = [] if partial or not tag else [TYPE_KEY]
+    for field in dataclasses.fields(cls):
+        below_detector = partial or (cls is RunFile and field.name in CONFIG_SECTIONS)
+        properties[field.name] = _value(hints[field.name], definitions, partial=below_detector)
+        properties[field.name]["description"] = docs.get(field.name, "")
+        if field.default is not dataclasses.MISSING:
+            properties[field.name]["default"] = to_dict(field.default)
+        elif not partial:
+            required.append(field.name)
+    return {
+        "type": "object",
+        "description": class_doc(cls),
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _reference(cls: type, definitions: dict[str, Any], *, partial: bool, tag: bool) -> dict[str, Any]:
+    """A definition of its own for each class, so that one used twice stands once."""
+    name = cls.__name__ + ("Override" if partial else "")
+    if name not in definitions:
+        definitions[name] = {}  # against endless descent
+        definitions[name] = _object(cls, definitions, partial=partial, tag=tag)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _value(annotation: Any, definitions: dict[str, Any], *, partial: bool) -> dict[str, Any]:
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        members = dataclass_members(annotation)
+        choices = [_reference(member, definitions, partial=partial, tag=len(members) > 1) for member in members]
+        choices += [_value(arg, definitions, partial=partial) for arg in args if arg in _SCALARS]
+        if type(None) in args:
+            choices.append({"type": "null"})
+        return {"anyOf": choices}
+    if dataclasses.is_dataclass(annotation):
+        return _reference(typing.cast(type, annotation), definitions, partial=partial, tag=False)
+    if origin is tuple:  # a list replaces the detector's, so that its items are whole
+        return {"type": "array", "items": _value(args[0], definitions, partial=False)}
+    if origin is typing.Literal:
+        return {"enum": list(args)}
+    return {"type": _SCALARS[annotation]}

@@ -1,0 +1,203 @@
+"""What becomes of the fields that describe a detector: anchors, targets, losses and post-processing.
+
+Checked against the Object Detection API's builders, `ssd_meta_arch.py` and `core/post_processing.py`.
+"""
+
+from detloom.schemas import model_config as tree
+from detloom.schemas.odapi.rules import Depends, Ignored, Refused, Rule, Structure, at, each, same, unless
+from detloom.schemas.odapi.text_format import Message
+
+_FASTER = Ignored(reason="chooses among implementations with the same result")
+_FAMILIES = "supported: model.ssd (SSD, RetinaNet, EfficientDet)"
+_NO_ANCHORS = Refused(reason="not supported; supported: ssd_anchor_generator, multiscale_anchor_generator")
+_NO_CODER = Refused(reason="not supported; supported: faster_rcnn_box_coder")
+_NO_CLASSIFICATION = Refused(
+    reason="not supported; supported: weighted_sigmoid, weighted_softmax, weighted_sigmoid_focal"
+)
+_NO_SIMILARITY = Refused(reason="not supported; supported: iou_similarity")
+_ANCHORWISE = Ignored(reason="the Object Detection API does not read it")
+_EXPECTED = Ignored(reason="counts only with expected_loss_weights, which is refused")
+
+
+def _hard_nms(message: Message) -> Rule:
+    if message.scalar("soft_nms_sigma") != 0:
+        return unless(False, "contradicts soft_nms_sigma, and the Object Detection API fails")
+    return Ignored(reason="with soft_nms_sigma 0 suppression is hard anyway")
+
+
+MODEL: dict[str, Structure] = {
+    "DetectionModel": Structure(
+        choice="model",
+        fields={
+            "ssd": at(""),
+            "faster_rcnn": Refused(reason=f"the Faster R-CNN family is not supported; {_FAMILIES}"),
+            "center_net": Refused(reason=f"the CenterNet family is not supported; {_FAMILIES}"),
+            "experimental_model": Refused(reason=f"experimental models are not supported; {_FAMILIES}"),
+        },
+    ),
+    "Ssd": Structure(
+        makes=tree.Ssd,
+        required=("box_coder", "matcher", "similarity_calculator"),
+        fields={
+            **same("num_classes", "image_resizer", "feature_extractor", "box_coder", "matcher"),
+            **same("box_predictor", "anchor_generator", "post_processing", "loss"),
+            **same("normalize_loss_by_num_matches", "normalize_loc_loss_by_codesize"),
+            **same("add_background_class", "encode_background_as_zeros", "freeze_batchnorm"),
+            "similarity_calculator": at("", "intersection over union is what the matcher compares"),
+            "negative_class_weight": unless(1.0, "another weight of background anchors is not supported"),
+            "inplace_batchnorm_update": Ignored(reason="TF1: when moving averages are updated"),
+            "use_confidences_as_targets": unless(False, "confidences as targets are not supported"),
+            "implicit_example_weight": Ignored(reason="counts only with use_confidences_as_targets, which is refused"),
+            "explicit_background_class": unless(False, "label maps with a background class are not supported"),
+            "mask_head_config": Refused(reason="masks are not supported"),
+            "return_raw_detections_during_predict": Ignored(reason="adds outputs, changes no detection"),
+        },
+    ),
+    "RegionSimilarityCalculator": Structure(
+        choice="region_similarity",
+        fields={
+            "iou_similarity": Ignored(reason="intersection over union is what the matcher compares", constant={}),
+            **each(_NO_SIMILARITY, "neg_sq_dist_similarity", "ioa_similarity", "thresholded_iou_similarity"),
+        },
+    ),
+    # --- anchors ------------------------------------------------------------------------------------------------------
+    "AnchorGenerator": Structure(
+        choice="anchor_generator_oneof",
+        fields={
+            "ssd_anchor_generator": at(""),
+            "multiscale_anchor_generator": at(""),
+            **each(_NO_ANCHORS, "grid_anchor_generator", "flexible_grid_anchor_generator"),
+        },
+    ),
+    "MultiscaleAnchorGenerator": Structure(
+        makes=tree.MultiscaleAnchorGenerator,
+        fields={
+            **same("min_level", "max_level", "anchor_scale", "aspect_ratios", "scales_per_octave"),
+            "normalize_coordinates": unless(True, "boxes are always relative to the picture"),
+        },
+    ),
+    "SsdAnchorGenerator": Structure(
+        makes=tree.SsdAnchorGenerator,
+        fields=same(
+            "num_layers",
+            "min_scale",
+            "max_scale",
+            "aspect_ratios",
+            "reduce_boxes_in_lowest_layer",
+            "base_anchor_height",
+            "base_anchor_width",
+            "height_stride",
+            "width_stride",
+            "height_offset",
+            "width_offset",
+            "scales",
+            "interpolated_scale_aspect_ratio",
+        ),
+    ),
+    # --- targets ------------------------------------------------------------------------------------------------------
+    "BoxCoder": Structure(
+        choice="box_coder_oneof",
+        fields={
+            "faster_rcnn_box_coder": at(""),
+            **each(_NO_CODER, "mean_stddev_box_coder", "square_box_coder", "keypoint_box_coder"),
+        },
+    ),
+    "FasterRcnnBoxCoder": Structure(
+        makes=tree.FasterRcnnBoxCoder, fields=same("y_scale", "x_scale", "height_scale", "width_scale")
+    ),
+    "Matcher": Structure(
+        choice="matcher_oneof",
+        fields={
+            "argmax_matcher": at(""),
+            "bipartite_matcher": Refused(reason="not supported (nor in the TF2 loop); supported: argmax_matcher"),
+        },
+    ),
+    "ArgMaxMatcher": Structure(
+        makes=tree.ArgMaxMatcher,
+        fields={
+            **same("matched_threshold", "unmatched_threshold", "ignore_thresholds"),
+            **same("negatives_lower_than_unmatched", "force_match_for_each_row"),
+            "use_matmul_gather": _FASTER,
+        },
+    ),
+    # --- losses -------------------------------------------------------------------------------------------------------
+    "Loss": Structure(
+        makes=tree.Loss,
+        fields={
+            **same("localization_loss", "classification_loss", "hard_example_miner"),
+            **same("classification_weight", "localization_weight"),
+            "random_example_sampler": Refused(reason="random sampling of anchors is not supported"),
+            "equalization_loss": Ignored(reason="the Object Detection API's SSD does not use it"),
+            "expected_loss_weights": unless("NONE", "expected losses are not supported"),
+            **each(_EXPECTED, "min_num_negative_samples", "desired_negative_sampling_ratio"),
+        },
+    ),
+    "ClassificationLoss": Structure(
+        choice="classification_loss",
+        fields={
+            "weighted_sigmoid": at(""),
+            "weighted_softmax": at(""),
+            "weighted_sigmoid_focal": at(""),
+            **each(_NO_CLASSIFICATION, "bootstrapped_sigmoid", "weighted_logits_softmax"),
+            **each(_NO_CLASSIFICATION, "penalty_reduced_logistic_focal_loss", "weighted_dice_classification_loss"),
+        },
+    ),
+    "WeightedSigmoidClassificationLoss": Structure(
+        makes=tree.WeightedSigmoid, fields={"anchorwise_output": _ANCHORWISE}
+    ),
+    "WeightedSoftmaxClassificationLoss": Structure(
+        makes=tree.WeightedSoftmax, fields={"anchorwise_output": _ANCHORWISE, **same("logit_scale")}
+    ),
+    "SigmoidFocalClassificationLoss": Structure(
+        makes=tree.SigmoidFocal,
+        fields={
+            "anchorwise_output": _ANCHORWISE,
+            "gamma": at("gamma"),
+            "alpha": at("alpha", "left out, positives and negatives weigh the same"),
+        },
+    ),
+    "LocalizationLoss": Structure(
+        choice="localization_loss",
+        fields={
+            **each(at(""), "weighted_l2", "weighted_smooth_l1", "weighted_iou", "weighted_giou"),
+            "l1_localization_loss": Refused(
+                reason="not supported; supported: weighted_l2, weighted_smooth_l1, weighted_iou, weighted_giou"
+            ),
+        },
+    ),
+    "WeightedL2LocalizationLoss": Structure(makes=tree.WeightedL2, fields={"anchorwise_output": _ANCHORWISE}),
+    "WeightedSmoothL1LocalizationLoss": Structure(
+        makes=tree.WeightedSmoothL1, fields={"anchorwise_output": _ANCHORWISE, **same("delta")}
+    ),
+    "WeightedIOULocalizationLoss": Structure(makes=tree.WeightedIou, fields={}),
+    "WeightedGIOULocalizationLoss": Structure(makes=tree.WeightedGiou, fields={}),
+    "HardExampleMiner": Structure(
+        makes=tree.HardExampleMiner,
+        fields=same(
+            "num_hard_examples", "iou_threshold", "loss_type", "max_negatives_per_positive", "min_negatives_per_image"
+        ),
+    ),
+    # --- post-processing ----------------------------------------------------------------------------------------------
+    "PostProcessing": Structure(
+        makes=tree.PostProcessing,
+        fields={
+            **same("batch_non_max_suppression", "score_converter", "logit_scale"),
+            "calibration_config": Refused(reason="calibrated scores are not supported"),
+        },
+    ),
+    "BatchNonMaxSuppression": Structure(
+        makes=tree.BatchNonMaxSuppression,
+        fields={
+            **same("score_threshold", "iou_threshold", "max_detections_per_class", "max_total_detections"),
+            **same("use_class_agnostic_nms", "max_classes_per_detection", "soft_nms_sigma"),
+            **each(_FASTER, "use_static_shapes", "use_partitioned_nms", "use_cpu_nms"),
+            "use_combined_nms": unless(False, "the Object Detection API's SSD fails with it as well"),
+            "change_coordinate_frame": unless(True, "boxes are always relative to the picture without its padding"),
+            "use_hard_nms": Depends(
+                usual=Ignored(reason="with soft_nms_sigma 0 suppression is hard anyway"),
+                when="with another soft_nms_sigma: refused unless false",
+                choose=_hard_nms,
+            ),
+        },
+    ),
+}

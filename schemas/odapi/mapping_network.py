@@ -1,0 +1,213 @@
+"""What becomes of the fields that describe a network: resizers, convolutions, feature extractors and heads.
+
+Checked against the Object Detection API's `hyperparams_builder.py` (`KerasLayerHyperparams`), `model_builder.py`,
+`box_predictor_builder.py` (`build_keras`) and the feature extractors named there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from detloom.schemas import network_config as tree
+from detloom.schemas.odapi.rules import (
+    NOTHING,
+    Depends,
+    Ignored,
+    Mapped,
+    Refused,
+    Rule,
+    Structure,
+    UnsupportedError,
+    at,
+    each,
+    same,
+    unless,
+)
+from detloom.schemas.odapi.text_format import Message
+from detloom.schemas.typed_dict import TYPE_KEY, nearest_hint
+
+_NOT_READ = "the Object Detection API's TF2 models do not read it"
+_NO_RESIZER = Refused(reason="not supported; supported: fixed_shape_resizer, keep_aspect_ratio_resizer")
+_NO_PREDICTOR = Refused(
+    reason="not supported; supported: convolutional_box_predictor, weight_shared_convolutional_box_predictor"
+)
+_NO_NORM = Refused(reason="not supported; supported: batch_norm")
+_BOX_CODE = unless(4, "a box has four numbers")
+_GREY = unless(False, "grey pictures are not supported")
+_NO_CLIP = Refused(reason="clipping of box encodings is not supported")
+
+# Feature extractors of the Object Detection API that there is a backbone and a neck for.
+FEATURE_EXTRACTORS: dict[str, tuple[str, type]] = {
+    "ssd_mobilenet_v1_keras": ("mobilenet_v1", tree.ExtraFeatureLayers),
+    "ssd_mobilenet_v1_fpn_keras": ("mobilenet_v1", tree.Fpn),
+    "ssd_mobilenet_v2_keras": ("mobilenet_v2", tree.ExtraFeatureLayers),
+    "ssd_mobilenet_v2_fpn_keras": ("mobilenet_v2", tree.Fpn),
+    **{f"ssd_resnet{depth}_v1_fpn_keras": (f"resnet{depth}_v1", tree.Fpn) for depth in (50, 101, 152)},
+    **{f"ssd_efficientnet-b{i}_bifpn_keras": (f"efficientnet-b{i}", tree.BiFpn) for i in range(8)},
+}
+# Iterations and channels that a BiFPN has where the message `bifpn` is left out, by EfficientNet's number.
+_BIFPN = ((3, 64), (4, 88), (5, 112), (6, 160), (7, 224), (7, 288), (8, 384), (8, 384))
+
+
+def _backbone_and_neck(extractor: str) -> dict[str, Any]:
+    if extractor not in FEATURE_EXTRACTORS:
+        hint = nearest_hint(extractor, FEATURE_EXTRACTORS).strip()
+        raise UnsupportedError(f"{', '.join(FEATURE_EXTRACTORS)}{f' ({hint})' if hint else ''}")
+    backbone, neck = FEATURE_EXTRACTORS[extractor]
+    return {"backbone": backbone, "neck": {TYPE_KEY: neck.__name__}}
+
+
+def _extractor(plain: Mapping[str, Any]) -> str:
+    wanted = (plain["backbone"], plain["neck"][TYPE_KEY])
+    return next(name for name, (backbone, neck) in FEATURE_EXTRACTORS.items() if (backbone, neck.__name__) == wanted)
+
+
+def _with_neck(neck: type, key: str, implied: Any = NOTHING) -> Any:
+    """A field that only feature extractors with this neck have."""
+
+    def choose(message: Message) -> Rule:
+        extractor = message.scalar("type")
+        if extractor in FEATURE_EXTRACTORS and FEATURE_EXTRACTORS[extractor][1] is not neck:
+            return Refused(reason=f"{extractor} does not have it")
+        return Mapped(key=key, implied=implied)
+
+    return choose
+
+
+def _bifpn(message: Message) -> Rule:
+    extractor = message.scalar("type")
+    implied: Any = NOTHING
+    if extractor in FEATURE_EXTRACTORS and FEATURE_EXTRACTORS[extractor][1] is tree.BiFpn:
+        number = int(FEATURE_EXTRACTORS[extractor][0][-1])
+        iterations, channels = _BIFPN[number]
+        method = "sum" if number >= 6 else "fast_attention"
+        implied = {"num_iterations": iterations, "num_filters": channels, "combine_method": method}
+    rule: Rule = _with_neck(tree.BiFpn, "neck", implied)(message)
+    return rule
+
+
+def _depends_on_type(key: str, neck: type, choose: Any) -> Depends:
+    return Depends(usual=at(key), when=f"with a type whose neck is not {neck.__name__}: refused", choose=choose)
+
+
+NETWORK: dict[str, Structure] = {
+    # --- image resizing -----------------------------------------------------------------------------------------------
+    "ImageResizer": Structure(
+        choice="image_resizer_oneof",
+        fields={
+            "fixed_shape_resizer": at(""),
+            "keep_aspect_ratio_resizer": at(""),
+            **each(_NO_RESIZER, "identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer"),
+        },
+    ),
+    "FixedShapeResizer": Structure(
+        makes=tree.FixedShapeResizer,
+        fields={**same("height", "width", "resize_method"), "convert_to_grayscale": _GREY},
+    ),
+    "KeepAspectRatioResizer": Structure(
+        makes=tree.KeepAspectRatioResizer,
+        fields={
+            **same("min_dimension", "max_dimension", "resize_method"),
+            **same("pad_to_max_dimension", "per_channel_pad_value"),
+            "convert_to_grayscale": _GREY,
+        },
+    ),
+    # --- convolutions -------------------------------------------------------------------------------------------------
+    "Hyperparams": Structure(
+        makes=tree.ConvHyperparams,
+        fields={
+            "op": Ignored(reason=_NOT_READ),
+            "regularizer": Mapped(key="regularizer", implied={}, note="none is an L2Regularizer of weight 0"),
+            "initializer": Mapped(key="initializer", implied={}, note="none is Keras' own, glorot_uniform"),
+            **same("activation", "batch_norm", "force_use_bias"),
+            "regularize_depthwise": Ignored(reason=_NOT_READ),
+            **each(_NO_NORM, "group_norm", "sync_batch_norm"),
+        },
+    ),
+    "Regularizer": Structure(
+        choice="regularizer_oneof",
+        otherwise={TYPE_KEY: "L2Regularizer", "weight": 0.0},
+        fields=each(at(""), "l1_regularizer", "l2_regularizer"),
+    ),
+    "L1Regularizer": Structure(makes=tree.L1Regularizer, fields=same("weight")),
+    "L2Regularizer": Structure(makes=tree.L2Regularizer, fields=same("weight")),
+    "Initializer": Structure(
+        choice="initializer_oneof",
+        otherwise={TYPE_KEY: "VarianceScalingInitializer", "factor": 1.0, "mode": "FAN_AVG", "uniform": True},
+        fields={
+            **each(at(""), "truncated_normal_initializer", "random_normal_initializer"),
+            "variance_scaling_initializer": at(""),
+            "keras_initializer_by_name": Refused(
+                reason="not supported; supported: truncated_normal_initializer, random_normal_initializer, "
+                "variance_scaling_initializer"
+            ),
+        },
+    ),
+    "TruncatedNormalInitializer": Structure(makes=tree.TruncatedNormalInitializer, fields=same("mean", "stddev")),
+    "RandomNormalInitializer": Structure(makes=tree.RandomNormalInitializer, fields=same("mean", "stddev")),
+    "VarianceScalingInitializer": Structure(
+        makes=tree.VarianceScalingInitializer, fields=same("factor", "uniform", "mode")
+    ),
+    "BatchNorm": Structure(
+        makes=tree.BatchNorm,
+        fields={
+            **same("decay", "center", "scale", "epsilon"),
+            "train": Ignored(reason=f"{_NOT_READ}, but model.ssd.freeze_batchnorm"),
+        },
+    ),
+    # --- backbone and neck --------------------------------------------------------------------------------------------
+    "SsdFeatureExtractor": Structure(
+        makes=tree.FeatureExtractor,
+        required=("type",),
+        fields={
+            "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and the class of neck"),
+            **same("depth_multiplier", "min_depth", "pad_to_multiple", "use_explicit_padding", "use_depthwise"),
+            **same("override_base_feature_extractor_hyperparams"),
+            "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
+            "fpn": _depends_on_type("neck", tree.Fpn, _with_neck(tree.Fpn, "neck")),
+            "bifpn": _depends_on_type("neck", tree.BiFpn, _bifpn),
+            "num_layers": _depends_on_type(
+                "neck.num_layers", tree.ExtraFeatureLayers, _with_neck(tree.ExtraFeatureLayers, "neck.num_layers")
+            ),
+            "replace_preprocessor_with_placeholder": unless(False, "placeholders are TF1's"),
+            "spaghettinet_arch_name": unless("", "SpaghettiNet is not supported"),
+        },
+    ),
+    "FeaturePyramidNetworks": Structure(
+        makes=tree.Fpn, fields=same("min_level", "max_level", "additional_layer_depth")
+    ),
+    "BidirectionalFeaturePyramidNetworks": Structure(
+        makes=tree.BiFpn,
+        fields=same("min_level", "max_level", "num_iterations", "num_filters", "combine_method"),
+    ),
+    # --- heads --------------------------------------------------------------------------------------------------------
+    "BoxPredictor": Structure(
+        choice="box_predictor_oneof",
+        fields={
+            "convolutional_box_predictor": at(""),
+            "weight_shared_convolutional_box_predictor": at(""),
+            **each(_NO_PREDICTOR, "mask_rcnn_box_predictor", "rfcn_box_predictor"),
+        },
+    ),
+    "ConvolutionalBoxPredictor": Structure(
+        makes=tree.ConvolutionalBoxPredictor,
+        fields={
+            "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
+            **same("min_depth", "max_depth", "num_layers_before_predictor", "use_dropout", "dropout_keep_probability"),
+            **same("kernel_size", "class_prediction_bias_init", "use_depthwise"),
+            "box_code_size": _BOX_CODE,
+            "apply_sigmoid_to_scores": Ignored(reason=f"{_NOT_READ}, but post_processing.score_converter"),
+            "box_encodings_clip_range": _NO_CLIP,
+        },
+    ),
+    "WeightSharedConvolutionalBoxPredictor": Structure(
+        makes=tree.WeightSharedConvolutionalBoxPredictor,
+        fields={
+            "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
+            **same("depth", "num_layers_before_predictor", "kernel_size", "class_prediction_bias_init"),
+            **same("use_dropout", "dropout_keep_probability", "share_prediction_tower", "use_depthwise"),
+            **same("score_converter", "apply_conv_hyperparams_to_heads", "apply_conv_hyperparams_pointwise"),
+            "box_code_size": _BOX_CODE,
+            "box_encodings_clip_range": _NO_CLIP,
+        },
+    ),
+}

@@ -1,0 +1,252 @@
+"""What becomes of the fields that describe training, evaluation and the reading of data.
+
+Checked against the Object Detection API's `model_lib_v2.py`, `inputs.py`, `optimizer_builder.py`, `dataset_builder.py`,
+`decoder_builder.py`, `eval_util.py` and `config_util.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from detloom.schemas import config as tree
+from detloom.schemas import optimizer_config as optimizers
+from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, same, unless
+from detloom.schemas.odapi.text_format import Message
+from detloom.schemas.typed_dict import TYPE_KEY
+
+_TF1 = Ignored(reason="TF1 only: the TF2 loop does not read it")
+_QUEUES = Ignored(reason="TF1's queues; reading is tuned by tf.data itself")
+_DRAWING = Ignored(reason="drawing of pictures into summaries")
+_REPORT = Ignored(reason="adds numbers to the report, changes none")
+_NO_KEYPOINTS = Ignored(reason="counts only with keypoints, which are not read")
+_OTHER_MODELS = "for other kinds of models, not supported"
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _checkpoint(message: Message) -> Rule:
+    if message.scalar("fine_tune_checkpoint") and message.scalar("fine_tune_checkpoint_version") == "V1":
+        return Refused(
+            reason="fine_tune_checkpoint_version is V1, which it also is when left out: TF1's checkpoints cannot be "
+            "read; for one of TF2 write fine_tune_checkpoint_version: V2"
+        )
+    return at("fine_tune_checkpoint")
+
+
+def _checkpoint_type(message: Message) -> Rule:
+    if message.scalar("fine_tune_checkpoint_type"):
+        return at("fine_tune_checkpoint_type")
+    return Ignored(reason="empty: from_detection_checkpoint decides")
+
+
+def _from_detection_checkpoint(message: Message) -> Rule:
+    if message.scalar("fine_tune_checkpoint_type"):
+        return Ignored(reason="fine_tune_checkpoint_type is set")
+    return _FROM_DETECTION
+
+
+_FROM_DETECTION = Mapped(
+    key="fine_tune_checkpoint_type",
+    read=lambda is_detector: "detection" if is_detector else "classification",
+    write=lambda plain: None,
+)
+
+# --- optimizer --------------------------------------------------------------------------------------------------------
+
+
+def _clipping(norm: float) -> dict[str, Any] | None:
+    return {TYPE_KEY: "ClipByGlobalNorm", "norm": norm} if norm else None
+
+
+def _clipping_norm(plain: Mapping[str, Any]) -> float | None:
+    clipping = plain["gradient_clipping"]
+    if clipping is None:
+        return 0.0
+    return clipping["norm"] if clipping[TYPE_KEY] == "ClipByGlobalNorm" else None
+
+
+def _average_decay(message: Message) -> Rule:
+    if message.scalar("use_moving_average"):
+        return at("moving_average.decay")
+    return Ignored(reason="counts only with use_moving_average")
+
+
+_MOMENTUM = {"learning_rate": at("learning_rate"), "momentum_optimizer_value": at("momentum")}
+
+TRAIN: dict[str, Structure] = {
+    "TrainEvalPipelineConfig": Structure(
+        makes=tree.TrainEvalConfig,
+        single={"eval_input_reader": "evaluation reads one data set, the first"},
+        fields={
+            **same("model"),
+            "train_config": at("train"),
+            "train_input_reader": at("train_input"),
+            "eval_config": at("eval"),
+            "eval_input_reader": at("eval_input", "a second one is refused"),
+            "graph_rewriter": Refused(reason="training with quantization is not supported"),
+        },
+    ),
+    "TrainConfig": Structure(
+        makes=tree.Train,
+        fields={
+            **same("batch_size", "num_steps", "add_regularization_loss", "use_bfloat16"),
+            **same("keep_checkpoint_every_n_hours"),
+            "data_augmentation_options": at("augmentations"),
+            "optimizer": at(""),
+            "gradient_clipping_by_norm": Mapped(
+                key="gradient_clipping", read=_clipping, write=_clipping_norm, note="0 clips nothing"
+            ),
+            "fine_tune_checkpoint": Depends(
+                usual=at("fine_tune_checkpoint"),
+                when="with fine_tune_checkpoint_version V1, its default: refused",
+                choose=_checkpoint,
+            ),
+            "fine_tune_checkpoint_type": Depends(
+                usual=at("fine_tune_checkpoint_type"), when="empty: ignored", choose=_checkpoint_type
+            ),
+            "from_detection_checkpoint": Depends(
+                usual=_FROM_DETECTION,
+                when="with fine_tune_checkpoint_type: ignored",
+                choose=_from_detection_checkpoint,
+            ),
+            "fine_tune_checkpoint_version": Ignored(
+                reason="says what fine_tune_checkpoint is; only V2 can be read", constant="V2"
+            ),
+            "load_all_detection_checkpoint_vars": unless(False, "the TF2 loop refuses it as well"),
+            "run_fine_tune_checkpoint_dummy_computation": Ignored(reason="variables are always made before restoring"),
+            **each(_TF1, "sync_replicas", "startup_delay_steps", "replicas_to_aggregate", "bias_grad_multiplier"),
+            **each(_QUEUES, "batch_queue_capacity", "num_batch_queue_threads", "prefetch_queue_capacity"),
+            **each(
+                Refused(reason="which variables are trained cannot be chosen; the TF2 loop does not read it either"),
+                "freeze_variables",
+                "update_trainable_variables",
+            ),
+            "max_number_of_boxes": Ignored(reason="replaced by train_input_reader.max_number_of_boxes"),
+            "unpad_groundtruth_tensors": Ignored(reason="padding never counts as ground truth"),
+            "merge_multiple_label_boxes": unless(False, "boxes with several classes are not supported"),
+            "use_multiclass_scores": unless(False, "training on scores of another model is not supported"),
+            **each(_DRAWING, "retain_original_images", "summarize_gradients"),
+        },
+    ),
+    "Optimizer": Structure(
+        choice="optimizer",
+        fields={
+            **each(at("optimizer"), "rms_prop_optimizer", "momentum_optimizer", "adam_optimizer"),
+            "use_moving_average": Mapped(
+                key="moving_average",
+                read=lambda is_used: {} if is_used else None,
+                write=lambda plain: plain["moving_average"] is not None,
+                implied=True,
+            ),
+            "moving_average_decay": Depends(
+                usual=at("moving_average.decay"), when="without use_moving_average: ignored", choose=_average_decay
+            ),
+        },
+    ),
+    "RMSPropOptimizer": Structure(makes=optimizers.RmsPropOptimizer, fields={**_MOMENTUM, **same("decay", "epsilon")}),
+    "MomentumOptimizer": Structure(makes=optimizers.MomentumOptimizer, fields=_MOMENTUM),
+    "AdamOptimizer": Structure(makes=optimizers.AdamOptimizer, fields=same("learning_rate", "epsilon")),
+    "LearningRate": Structure(
+        choice="learning_rate",
+        fields={
+            **each(at(""), "constant_learning_rate", "exponential_decay_learning_rate"),
+            **each(at(""), "manual_step_learning_rate", "cosine_decay_learning_rate"),
+        },
+    ),
+    "ConstantLearningRate": Structure(makes=optimizers.ConstantLearningRate, fields=same("learning_rate")),
+    "ExponentialDecayLearningRate": Structure(
+        makes=optimizers.ExponentialDecayLearningRate,
+        fields=same(
+            "initial_learning_rate",
+            "decay_steps",
+            "decay_factor",
+            "staircase",
+            "burnin_learning_rate",
+            "burnin_steps",
+            "min_learning_rate",
+        ),
+    ),
+    "ManualStepLearningRate": Structure(
+        makes=optimizers.ManualStepLearningRate, fields=same("initial_learning_rate", "schedule", "warmup")
+    ),
+    "ManualStepLearningRate.LearningRateSchedule": Structure(
+        makes=optimizers.LearningRateStep, fields=same("step", "learning_rate")
+    ),
+    "CosineDecayLearningRate": Structure(
+        makes=optimizers.CosineDecayLearningRate,
+        fields=same(
+            "learning_rate_base", "total_steps", "warmup_learning_rate", "warmup_steps", "hold_base_rate_steps"
+        ),
+    ),
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+    "EvalConfig": Structure(
+        makes=tree.Eval,
+        fields={
+            **same("batch_size", "use_moving_averages", "metrics_set"),
+            **each(_TF1, "num_examples", "eval_interval_secs", "max_evals", "save_graph", "eval_master"),
+            **each(_TF1, "ignore_groundtruth", "use_dummy_loss_in_eval"),
+            "eval_instance_masks": Ignored(reason="TF1 only: metrics_set is what the TF2 loop reads"),
+            **each(_DRAWING, "num_visualizations", "visualization_export_dir", "min_score_threshold"),
+            **each(_DRAWING, "max_num_boxes_to_visualize", "skip_scores", "skip_labels"),
+            **each(_DRAWING, "visualize_groundtruth_boxes", "groundtruth_box_visualization_color"),
+            **each(_DRAWING, "keep_image_id_for_visualization_export", "keypoint_edge"),
+            "retain_original_images": Ignored(reason="sizes of boxes are always measured in the original picture"),
+            "retain_original_image_additional_channels": _DRAWING,
+            **each(_REPORT, "include_metrics_per_category", "all_metrics_per_category"),
+            **each(
+                Ignored(reason="counts only with other metrics, which are refused"),
+                "export_path",
+                "recall_lower_bound",
+                "recall_upper_bound",
+            ),
+            "image_classes_field_map_empty_to_ones": Ignored(reason="counts only for CenterNet"),
+            "force_no_resize": unless(False, "pictures are always resized"),
+            "skip_predictions_for_unlabeled_class": unless(False, "detections of unlabelled classes always count"),
+            "parameterized_metric": Refused(reason="metrics of keypoints are not supported"),
+            "super_categories": Refused(reason="metrics of groups of classes are not supported"),
+        },
+    ),
+    # --- data ---------------------------------------------------------------------------------------------------------
+    "InputReader": Structure(
+        makes=tree.InputReader,
+        fields={
+            **same("label_map_path", "shuffle", "num_epochs", "shuffle_buffer_size"),
+            **same("max_number_of_boxes", "sample_1_of_n_examples"),
+            "tf_record_input_reader": at(""),
+            "external_input_reader": Refused(reason="not supported; supported: tf_record_input_reader"),
+            **each(_QUEUES, "queue_capacity", "min_after_dequeue", "prefetch_size", "num_parallel_map_calls"),
+            **each(
+                Ignored(reason="reading is tuned by tf.data itself"),
+                "num_readers",
+                "filenames_shuffle_buffer_size",
+                "read_block_length",
+                "num_parallel_batches",
+                "num_prefetch_batches",
+            ),
+            "name": Ignored(reason="names a folder of summaries"),
+            "include_source_id": Ignored(reason="source ids are always read"),
+            "drop_remainder": Ignored(reason="training has whole batches only, evaluation reads every picture"),
+            "use_display_name": Ignored(reason="the Object Detection API does not read it"),
+            "mask_type": Ignored(reason="counts only with load_instance_masks, which is refused"),
+            "frame_index": Ignored(reason="counts only with sequences, which are refused"),
+            "keypoint_type_weight": _NO_KEYPOINTS,
+            "use_keypoint_label_map": _NO_KEYPOINTS,
+            "load_keypoint_depth_features": _NO_KEYPOINTS,
+            "load_instance_masks": unless(False, "masks are not supported"),
+            "num_keypoints": unless(0, "keypoints are not supported"),
+            "num_additional_channels": unless(0, "pictures have three channels"),
+            "load_multiclass_scores": unless(False, "training on scores of another model is not supported"),
+            **each(
+                unless(False, _OTHER_MODELS),
+                "load_context_features",
+                "load_context_image_ids",
+                "load_dense_pose",
+                "load_track_id",
+            ),
+            "expand_labels_hierarchy": unless(False, "hierarchies of classes are not supported"),
+            "input_type": unless("TF_EXAMPLE", "sequences are not supported"),
+            "sample_from_datasets_weights": Refused(reason="weighted data sets are not supported"),
+        },
+    ),
+    "TFRecordInputReader": Structure(fields=same("input_path")),
+}

@@ -1,0 +1,306 @@
+"""From a tree of messages to the plain tree of `TrainEvalConfig` and the three lists."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.odapi.fields import OVERRIDES, Field, message_types
+from detloom.schemas.odapi.mapping import STRUCTURES
+from detloom.schemas.odapi.report import FieldNote, PipelineConfigReport
+from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped, Refused, Structure, UnsupportedError
+from detloom.schemas.odapi.text_format import Leaf, Message, Place, Scalar, field_leaves, leaves
+from detloom.schemas.odapi.tree import allowed_texts, fields_without_default, tagged_classes
+from detloom.schemas.overrides import Located, merge
+from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, Locate, format_key_path
+
+MISSING = "(missing)"
+
+
+class _Missing(NamedTuple):
+    """Something that should be set; at `key` in the tree, where an override may have set it."""
+
+    leaf: Leaf
+    reason: str
+    key: KeyPath | None
+
+
+def read_messages(root: Message) -> PipelineConfigReport:
+    """What a file means.
+
+    Raises:
+        InputError: for an override in the file that cannot be read.
+    """
+    reader = _Reader()
+    reader.message(root, ())
+    reader.extensions(root)
+    for leaf, reason in root.dropped:
+        reader.note("ignored", leaf, reason)
+    located = Located(reader.data, _locate(reader.places, root.place))
+    for scalar in reader.overrides:
+        located = merge(located, _override(scalar))
+    reader.check_missing(located)
+    lists = {name: _in_order(notes, root.place.name) for name, notes in reader.notes.items()}
+    return PipelineConfigReport(root.place.name, located, **lists)
+
+
+def _locate(places: dict[KeyPath, Place], start: Place) -> Locate:
+    def locate(path: KeyPath) -> str:
+        """Where a key was written, or the nearest key above it."""
+        while path and path not in places:
+            path = path[:-1]
+        return str(places.get(path, start))
+
+    return locate
+
+
+def _in_order(notes: Iterable[tuple[Leaf, str]], name: str) -> tuple[FieldNote, ...]:
+    """In the order of the file; then what an override text says, then what is missing."""
+    ordered = sorted(notes, key=lambda note: (note[0].text == MISSING, note[0].place.name != name, note[0].place.line))
+    return tuple(FieldNote(leaf.path, str(leaf.place), leaf.text, reason) for leaf, reason in ordered)
+
+
+def _override(scalar: Scalar) -> Located:
+    """One `set: "key.path=JSON"`."""
+    key, separator, text = scalar.value.partition("=")
+    path: list[str | int] = [int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", key)]
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        separator = ""
+    if not separator or not path:
+        raise InputError(f'{scalar.place}: {OVERRIDES}.set: got {scalar.text[:80]}, allowed: "key.path=JSON".')
+    for step in reversed(path):
+        value = {step: value}
+    return Located(value, lambda _: str(scalar.place))
+
+
+class _Reader:
+    """Collects the tree, the places of its keys, and the notes."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.places: dict[KeyPath, Place] = {}
+        self.notes: dict[str, list[tuple[Leaf, str]]] = {"mapped": [], "ignored": [], "refused": []}
+        self.overrides: list[Scalar] = []
+        self._missing: list[_Missing] = []
+        self._implied = 0  # above 0 inside a message that was not written: nothing of it is noted
+
+    def note(self, which: str, leaf: Leaf, reason: str) -> None:
+        if not self._implied:
+            self.notes[which].append((leaf, reason))
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def message(self, message: Message, key: KeyPath) -> None:
+        """Read a message whose values belong at `key`."""
+        structure = STRUCTURES[message.type]
+        if structure.makes:
+            tagged = structure.makes in tagged_classes()
+            self._put(key, {TYPE_KEY: structure.makes.__name__} if tagged else {}, message.place)
+        is_chosen = self._choice(message, structure, key)
+        if not message.values and message.path and is_chosen:
+            self.note("mapped", Leaf(message.path, message.place, "{}"), format_key_path(key))
+        for field in message_types()[message.type].fields.values():
+            self._field(message, structure, field, key)
+        self._required(message, structure, key)
+
+    def _choice(self, message: Message, structure: Structure, key: KeyPath) -> bool:
+        """False if a member of the oneof is missing."""
+        members = message_types()[message.type].members(structure.choice) if structure.choice else ()
+        if not members or any(name in message.values for name in members):
+            return True
+        if structure.otherwise is not NOTHING:
+            self._put(key, structure.otherwise, message.place)
+            return True
+        rules = {name: structure.rule(name) for name in members}
+        allowed = [name for name, rule in rules.items() if not isinstance(rule, Refused)]
+        mapped = [rule for rule in rules.values() if isinstance(rule, Mapped)]
+        in_list = bool(key) and isinstance(key[-1], int)  # the next item takes this place
+        place = (*key, *_steps(mapped[0].key)) if mapped and not in_list else None
+        leaf = Leaf(message.path, message.place, MISSING)
+        self._missing.append(_Missing(leaf, f"nothing is chosen, allowed: {', '.join(allowed)}", place))
+        return False
+
+    def _required(self, message: Message, structure: Structure, key: KeyPath) -> None:
+        def add(field: str, at: KeyPath | None) -> None:
+            leaf = Leaf(message.below(field), message.place, MISSING)
+            self._missing.append(_Missing(leaf, "is missing", at))
+
+        for field in structure.required:
+            if field not in message.values:
+                add(field, None)
+        for name in fields_without_default(structure.makes) if structure.makes else ():
+            for field, rule in structure.fields.items():
+                if field not in message.values and (name == field or (isinstance(rule, Mapped) and rule.key == name)):
+                    add(field, (*key, name))
+
+    def _field(self, message: Message, structure: Structure, field: Field, key: KeyPath) -> None:
+        rule = structure.rule(field.name, message)
+        values = message.values.get(field.name, [])
+        if not values:
+            if isinstance(rule, Mapped) and rule.implied is not NOTHING:
+                self._imply(message, structure, field, rule, key)
+        elif isinstance(rule, Ignored):
+            for leaf in field_leaves(message, field.name):
+                self.note("ignored", leaf, rule.reason)
+        elif isinstance(rule, Refused):
+            self._refuse(message, field, rule)
+        elif isinstance(values[0], Scalar):
+            self._scalars(message, structure, field, rule, key)
+        else:
+            self._messages(message, structure, field, rule, key)
+
+    def _imply(self, message: Message, structure: Structure, field: Field, rule: Mapped, key: KeyPath) -> None:
+        """Read a field that was left out as if it had been written."""
+
+        def scalar(value: Any) -> Scalar:
+            return Scalar(value, str(value), message.place)
+
+        self._implied += 1
+        if field.kind == "message":
+            values: dict[str, Any] = {name: [scalar(value)] for name, value in rule.implied.items()}
+            written = Message(field.type, message.below(field.name), message.place, values)
+            self.message(written, (*key, *_steps(rule.key)))
+        else:
+            filled = Message(message.type, message.path, message.place, {field.name: [scalar(rule.implied)]})
+            self._scalars(filled, structure, field, rule, key)
+        self._implied -= 1
+
+    def _messages(self, message: Message, structure: Structure, field: Field, rule: Mapped, key: KeyPath) -> None:
+        below = (*key, *_steps(rule.key))
+        for i, value in enumerate(message.values[field.name]):
+            assert isinstance(value, Message)
+            if field.name not in structure.single:
+                self.message(value, (*below, self._length(below)) if field.repeated else below)
+            elif i == 0:
+                self.message(value, below)
+            else:
+                self._refuse_message(value, structure.single[field.name])
+
+    def _length(self, path: KeyPath) -> int:
+        """Of a list in the tree: items that are refused have no place in it."""
+        located = Located(self.data, str)
+        found: Any = self.data
+        for step in path if located.holds(path) else ():
+            found = found[step]
+        return len(found) if isinstance(found, list) else 0
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def _scalars(self, message: Message, structure: Structure, field: Field, rule: Mapped, key: KeyPath) -> None:
+        scalars = [value for value in message.values[field.name] if isinstance(value, Scalar)]
+        leaf = next(field_leaves(message, field.name))
+        value: Any = [scalar.value for scalar in scalars] if field.repeated else scalars[0].value
+        try:
+            self._check_text(structure, rule, value)
+            value = rule.read(value) if rule.read else value
+        except UnsupportedError as error:
+            self.note("refused", leaf, f"got {leaf.text}, allowed: {error}")
+            return
+        below = (*key, *_steps(rule.key))
+        paths = self._put(below, value, leaf.place)
+        if field.repeated:
+            self.places |= {(*below, i): scalar.place for i, scalar in enumerate(scalars)}
+        self.note("mapped", leaf, ", ".join(map(format_key_path, paths)))
+
+    @staticmethod
+    def _check_text(structure: Structure, rule: Mapped, value: Any) -> None:
+        allowed = allowed_texts(structure.makes, rule.key) if structure.makes and not rule.read else ()
+        for text in value if isinstance(value, list) else [value]:
+            if allowed and text not in allowed:
+                raise UnsupportedError(", ".join(allowed))
+
+    def _put(self, path: KeyPath, value: Any, place: Place) -> list[KeyPath]:
+        """Set a key of the tree, or all keys of a mapping; returns the keys of single values."""
+        self.places.setdefault(path, place)
+        if not path:
+            node: Any = self.data
+        else:
+            parent: Any = self.data
+            for step, following in itertools.pairwise(path):
+                parent = _child(parent, step, list if isinstance(following, int) else dict)
+            if not isinstance(value, dict):
+                parent[path[-1]] = value
+                return [path]
+            node = _child(parent, path[-1], dict)
+        assert isinstance(node, dict)
+        paths = [found for key, below in value.items() for found in self._put((*path, key), below, place)]
+        return paths or [path]
+
+    # --- what is refused ----------------------------------------------------------------------------------------------
+
+    def _refuse(self, message: Message, field: Field, rule: Refused) -> None:
+        if field.kind == "message":
+            for value in message.values[field.name]:
+                assert isinstance(value, Message)
+                self._refuse_message(value, rule.reason)
+            return
+        leaf = next(field_leaves(message, field.name))
+        if rule.harmless is NOTHING:
+            self.note("refused", leaf, rule.reason)
+        elif message.scalar(field.name) == rule.harmless:
+            self.note("ignored", leaf, f"changes nothing; another value is refused: {rule.reason}")
+        else:
+            self.note("refused", leaf, f"got {leaf.text}, allowed: {show(rule.harmless)}; {rule.reason}")
+
+    def _refuse_message(self, message: Message, reason: str) -> None:
+        self.note("refused", Leaf(message.path, message.place, "{...}" if message.values else "{}"), reason)
+        for leaf in leaves(message) if message.values else ():
+            self.note("refused", leaf, f"part of {message.path}")
+
+    def extensions(self, root: Message) -> None:
+        for name, values in root.values.items():
+            if name == OVERRIDES:
+                self._own_extension(root, values[0])
+            elif name.startswith("["):
+                for leaf in field_leaves(root, name):
+                    self.note("refused", leaf, f"the extension {name} is not known")
+
+    def _own_extension(self, root: Message, extension: Message | Scalar) -> None:
+        assert isinstance(extension, Message)
+        for i, scalar in enumerate(extension.values.get("set", [])):
+            assert isinstance(scalar, Scalar)
+            self.overrides.append(scalar)
+            leaf = Leaf(f"{OVERRIDES}.set[{i}]", scalar.place, scalar.text)
+            self.note("mapped", leaf, scalar.value.partition("=")[0])
+        if not extension.values:
+            self.note("ignored", Leaf(extension.path, extension.place, "{}"), "sets nothing")
+
+    def check_missing(self, located: Located) -> None:
+        """Note what should be there and is not: neither written, nor refused, nor set by an override."""
+        seen: set[str] = set()
+        for leaf, reason, key in self._missing:
+            if leaf.path in seen:
+                continue
+            seen.add(leaf.path)
+            if key is not None and located.holds(key):
+                if reason != "is missing":
+                    self.note("mapped", leaf._replace(text="{}"), format_key_path(key))
+            elif not any(_is_at_or_below(refused.path, leaf.path) for refused, _ in self.notes["refused"]):
+                self.note("refused", leaf, reason)
+
+
+def _is_at_or_below(path: str, above: str) -> bool:
+    return path == above or path.startswith((f"{above}.", f"{above}["))
+
+
+def _steps(key: str) -> tuple[str, ...]:
+    return tuple(key.split(".")) if key else ()
+
+
+def _child(parent: Any, step: str | int, make: Callable[[], Any]) -> Any:
+    """What stands at a step below a mapping or a list; made if nothing stands there."""
+    if isinstance(step, int):
+        if step == len(parent):
+            parent.append(make())
+    elif not isinstance(parent.get(step), dict | list):
+        parent[step] = make()
+    return parent[step]
+
+
+def show(value: Any) -> str:
+    """A value as the text format writes it."""
+    return str(value).lower() if isinstance(value, bool) else json.dumps(value) if value == "" else str(value)

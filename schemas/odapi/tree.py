@@ -1,0 +1,56 @@
+"""What the dataclasses of the configuration tree say about themselves, as reader and writer need it."""
+
+import dataclasses
+import functools
+import typing
+from typing import Any
+
+from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.odapi.rules import NOTHING
+from detloom.schemas.typed_dict import dataclass_members, to_dict
+
+
+@functools.cache
+def hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def item_type(annotation: Any) -> Any:
+    """Of a tuple, the type of its items; otherwise the annotation itself."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is tuple else annotation
+
+
+@functools.cache
+def tagged_classes() -> frozenset[type]:
+    """Dataclasses that stand in unions, so that their plain form has a "type" key."""
+    tagged: set[type] = set()
+    seen: set[type] = set()
+    queue: list[type] = [TrainEvalConfig]
+    while queue:
+        cls = queue.pop()
+        if cls in seen:
+            continue
+        seen.add(cls)
+        for annotation in hints(cls).values():
+            members = dataclass_members(item_type(annotation))
+            queue += members
+            tagged.update(members if len(members) > 1 else ())
+    return frozenset(tagged)
+
+
+def allowed_texts(cls: type, name: str) -> tuple[str, ...]:
+    """What a field of a dataclass is limited to; empty if it is not."""
+    annotation = item_type(hints(cls)[name]) if name in hints(cls) else None
+    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+
+
+def fields_without_default(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING)
+
+
+def plain_default(cls: type, name: str) -> Any:
+    """A field's default as plain data; NOTHING if it has none."""
+    default = next(field.default for field in dataclasses.fields(cls) if field.name == name)
+    if default is dataclasses.MISSING:
+        return NOTHING
+    return list(default) if isinstance(default, tuple) else to_dict(default)

@@ -1,0 +1,122 @@
+"""From `TrainEvalConfig` to text."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.odapi.fields import OVERRIDES, RANGES, ROOT, Field, message_types
+from detloom.schemas.odapi.mapping import STRUCTURES
+from detloom.schemas.odapi.reader import read_messages
+from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped
+from detloom.schemas.odapi.text_format import merge_text, new_root
+from detloom.schemas.odapi.tree import hints, item_type, plain_default, tagged_classes
+from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, dataclass_members, format_key_path, to_dict
+
+_INDENT = "  "
+
+
+def format_config(config: TrainEvalConfig) -> str:
+    """All that the format can say, and in our extension what it cannot."""
+    plain = to_dict(config)
+    text = "".join(f"{line}\n" for line in _message_lines(ROOT, plain, ""))
+    root = new_root("text")
+    merge_text(root, text, "text")
+    unsaid = list(_differences(TrainEvalConfig, plain, read_messages(root).located.data, ()))
+    if not unsaid:
+        return text
+    settings = (f"{format_key_path(path)}={json.dumps(value, ensure_ascii=False)}" for path, value in unsaid)
+    sets = "".join(f"{_INDENT}set: {_quote(setting)}\n" for setting in settings)
+    return f"{text}{OVERRIDES} {{\n{sets}}}\n"
+
+
+def _message_lines(message: str, plain: Mapping[str, Any], indent: str) -> Iterator[str]:
+    """The lines inside a message whose values stand in `plain`."""
+    structure = STRUCTURES[message]
+    for field in message_types()[message].fields.values():
+        rule = structure.rule(field.name)
+        if isinstance(rule, Ignored) and rule.constant is not NOTHING:
+            yield from _field_lines(field, rule.constant, indent)
+        elif isinstance(rule, Mapped):
+            value = rule.write(plain) if rule.write else _find(plain, rule.key)
+            yield from _field_lines(field, value, indent)
+
+
+def _find(plain: Any, key: str) -> Any:
+    """What stands at a key; None if nothing does."""
+    for step in key.split(".") if key else ():
+        plain = plain.get(step) if isinstance(plain, Mapping) else None
+    return plain
+
+
+def _field_lines(field: Field, value: Any, indent: str) -> Iterator[str]:
+    if value is None:
+        return
+    if field.kind == "message":
+        for each in value if isinstance(value, list) else [value]:
+            yield from _sub_message_lines(field, each, indent)
+        return
+    values = value if field.repeated else [value]
+    if not values or not all(_is_in_range(field, each) for each in values):
+        return
+    texts = [_format(field, each) for each in values]
+    yield f"{indent}{field.name}: {'[' + ', '.join(texts) + ']' if field.repeated else texts[0]}"
+
+
+def _sub_message_lines(field: Field, plain: Any, indent: str) -> Iterator[str]:
+    structure = STRUCTURES.get(field.type)
+    if structure is None:  # an empty message that only has to be there
+        yield f"{indent}{field.name} {{\n{indent}}}"
+        return
+    if structure.makes in tagged_classes() and plain.get(TYPE_KEY) != structure.makes.__name__:
+        return
+    lines = list(_message_lines(field.type, plain, indent + _INDENT))
+    if lines or not structure.choice:
+        yield f"{indent}{field.name} {{"
+        yield from lines
+        yield f"{indent}}}"
+
+
+def _is_in_range(field: Field, value: Any) -> bool:
+    """Whether the field's type can hold a number; another goes to the extension."""
+    low, high = RANGES.get(field.kind, (value, value))
+    return bool(low <= value <= high)
+
+
+def _format(field: Field, value: Any) -> str:
+    if field.kind == "string":
+        return _quote(value)
+    if field.kind == "bool":
+        return "true" if value else "false"
+    return repr(float(value)) if field.kind == "float" else str(value)
+
+
+def _quote(text: str) -> str:
+    """In double quotes; what does not print, as the octal numbers of its UTF-8 bytes."""
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+    return '"' + "".join(escapes.get(each) or (each if each.isprintable() else _octal(each)) for each in text) + '"'
+
+
+def _octal(character: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in character.encode())
+
+
+def _differences(annotation: Any, wanted: Any, said: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """(key, value) of what a reader would get wrong; `said` lacks what is left to the dataclasses' defaults."""
+    if isinstance(wanted, list) and isinstance(said, list) and len(wanted) == len(said):
+        items = zip(wanted, said, strict=True)
+        if any(True for one, other in items for _ in _differences(item_type(annotation), one, other, path)):
+            yield path, wanted
+        return
+    members = dataclass_members(annotation)
+    both = members and isinstance(wanted, dict) and isinstance(said, dict)
+    if not both or wanted.get(TYPE_KEY) != said.get(TYPE_KEY):
+        if wanted != said:
+            yield path, wanted
+        return
+    cls = next((member for member in members if member.__name__ == wanted.get(TYPE_KEY)), members[0])
+    for field in dataclasses.fields(cls):
+        name = field.name
+        below = said[name] if name in said else plain_default(cls, name)
+        yield from _differences(hints(cls)[name], wanted[name], below, (*path, name))

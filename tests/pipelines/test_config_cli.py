@@ -1,0 +1,164 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import detloom
+from detloom.pipelines.cli import cli
+from detloom.schemas.pipeline_config import format_pipeline_config
+from detloom.schemas.presets import find_preset
+
+PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
+RUN = """
+name: cats
+data: {format: voc, path: "${PHOTOS}", splits: {train: a, eval: b, test: c}}
+train: {batch_size: 2}
+"""
+
+
+def detloom_command(*arguments):
+    return CliRunner().invoke(cli, list(arguments))
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.config"
+    path.write_text(format_pipeline_config(find_preset(PRESET).config))
+    return path
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("PHOTOS", str(tmp_path))
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", [["config"], ["presets"], ["doctor"], *(["config", c] for c in ("check", "show", "diff", "to-text"))]
+)
+def test_every_command_has_help(command):
+    result = detloom_command(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_check_says_where_each_value_comes_from(config_file):
+    result = detloom_command("config", "check", str(config_file), "--set", "train.batch_size=8")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["train.batch_size", "=", "8", "--set", "train.batch_size=8"] in lines
+    anchor = next(line for line in lines if line[:1] == ["model.anchor_generator.anchor_scale"])
+    assert anchor[:3] == ["model.anchor_generator.anchor_scale", "=", "4.0"]
+    assert anchor[3] == "line"
+
+
+def test_check_names_refused_fields_with_file_and_line_and_fails(tmp_path):
+    path = tmp_path / "faster.config"
+    path.write_text("model {\n  faster_rcnn {\n    num_classes: 3\n  }\n}\n")
+    result = detloom_command("config", "check", str(path))
+    assert result.exit_code == 1
+    assert f"{path}: refused" in result.output
+    assert "line 3  model.faster_rcnn.num_classes = 3" in result.output
+
+
+def test_check_of_several_files_is_one_line_each(config_file, run_file):
+    (config_file.parent / "broken.config").write_text("model { ssd {")
+    files = [str(config_file), str(run_file), str(config_file.parent / "broken.config")]
+    result = detloom_command("config", "check", *files)
+    assert result.exit_code == 1
+    verdicts = [line.split()[1] for line in result.output.splitlines()[1:4]]
+    assert verdicts == ["loads", "loads", "invalid"]
+    assert "broken.config:1" in result.output
+
+
+def test_check_as_json_holds_the_lists_and_the_effective_values(config_file):
+    result = detloom_command("config", "check", "--json", str(config_file))
+    (answer,) = json.loads(result.output)
+    assert answer["verdict"] == "loads"
+    assert answer["refused"] == []
+    assert {"path", "where", "value", "reason"} == set(answer["mapped"][0])
+    values = {value["key"]: value["value"] for value in answer["values"]}
+    assert values["model.image_resizer.height"] == "320"
+
+
+def test_show_prints_what_a_run_file_takes(config_file):
+    plain = yaml.safe_load(detloom_command("config", "show", str(config_file), "--set", "train.seed=7").output)
+    assert plain["train"]["seed"] == 7
+    assert plain["model"]["feature_extractor"]["backbone"] == "mobilenet_v2"
+
+
+def test_show_does_not_print_what_the_environment_holds(run_file):
+    result = detloom_command("config", "show", str(run_file))
+    assert yaml.safe_load(result.output)["data"]["path"] == "${PHOTOS}"
+    assert str(run_file.parent) not in result.output
+
+
+def test_diff_prints_the_keys_that_differ(config_file):
+    result = detloom_command("config", "diff", str(config_file), PRESET, "--set", "train.seed=7")
+    assert result.exit_code == 1
+    assert result.output.split() == ["train.seed", "0", "->", "7"]
+    assert detloom_command("config", "diff", PRESET, str(config_file)).output == "no difference\n"
+
+
+def test_to_text_is_read_back(config_file, tmp_path):
+    text = detloom_command("config", "to-text", PRESET, "--set", "train.seed=7").output
+    (tmp_path / "again.config").write_text(text)
+    result = detloom_command("config", "diff", str(config_file), str(tmp_path / "again.config"))
+    assert result.output.split() == ["train.seed", "0", "->", "7"]
+
+
+def test_a_config_override_is_merged_first(config_file):
+    override = "train_config { batch_size: 3 }"
+    result = detloom_command("config", "show", str(config_file), "--config-override", override)
+    assert yaml.safe_load(result.output)["train"]["batch_size"] == 3
+
+
+def test_a_mistake_is_one_sentence_without_a_traceback(tmp_path):
+    command = [sys.executable, "-c", "from detloom.pipelines.cli import main; main()"]
+    done = subprocess.run(
+        [*command, "config", "show", PRESET, "--set", "train.bach_size=3"],
+        capture_output=True,
+        text=True,
+        cwd=Path(detloom.__file__).parents[1],
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Did you mean 'batch_size'?" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_presets_lists_them_all():
+    result = detloom_command("presets")
+    assert result.exit_code == 0
+    assert "efficientdet_d7x" in result.output
+    rows = json.loads(detloom_command("presets", "--json").output)
+    assert {"name", "input_size", "num_parameters", "coco_ap"} <= set(rows[0])
+
+
+def test_looking_at_a_configuration_imports_no_tensorflow(config_file):
+    code = (
+        "import sys; from detloom.pipelines.config_check import check_config; "
+        f"assert check_config({str(config_file)!r}).verdict == 'loads'; "
+        "print({'tensorflow', 'tfx', 'keras', 'apache_beam'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(detloom.__file__).parents[1],
+        check=False,
+    )
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_a_run_stops_at_a_setting_that_is_not_trained_before_anything_else(run_file):
+    result = detloom_command("run", str(run_file), "--set", "detector=efficientdet_d0")
+    assert result.exit_code != 0
+    assert "model.feature_extractor.backbone" in str(result.exception)
+    assert not (Path.cwd() / "detloom_runs" / "cats").exists()

@@ -1,0 +1,319 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from detloom.pipelines import doctor, installed_packages
+from detloom.pipelines.doctor import (
+    Finding,
+    Probe,
+    check_cpus,
+    check_data,
+    check_disk,
+    check_glibc,
+    check_memory,
+    check_packages,
+    check_python,
+    check_tensorflow,
+    check_tfx,
+    check_writable,
+    examine,
+    format_findings,
+    run_probe,
+)
+from detloom.pipelines.installed_packages import Installed
+from detloom.schemas.presets import find_preset
+from detloom.schemas.run_file import Data, RunFile, Splits
+from detloom.schemas.typed_dict import to_dict
+from detloom.trainer_module import host_memory
+
+ROOT = Path(__file__).parents[2]
+
+
+def only(findings: Iterator[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def a_run(tmp_path: Path) -> RunFile:
+    config = find_preset("efficientdet_d0").config
+    data = Data(format="coco", path=str(tmp_path), splits=Splits(train="a", eval="b", test="c"))
+    return RunFile(
+        name="cells",
+        data=data,
+        model=config.model,
+        train=config.train,
+        eval=config.eval,
+        train_input=config.train_input,
+        eval_input=config.eval_input,
+        workspace=str(tmp_path / "runs" / "cells"),
+        push_to=str(tmp_path / "models"),
+    )
+
+
+@pytest.fixture
+def no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing TensorFlow and TFX takes 13 s."""
+    answer = {"version": "0.0", "devices": ["CPU:0"]}
+    monkeypatch.setattr(doctor, "run_probe", lambda code: Probe(answer))
+
+
+# --- all together ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_probes")
+def test_all_of_a_run_is_looked_at(tmp_path):
+    names = {finding.name for finding in examine(a_run(tmp_path))}
+    machine = {"Python", "glibc", "TensorFlow", "TFX", "memory", "CPUs"}
+    folders = {"disk of the workspace", "disk of temporary files", "workspace", "push_to", "data.path"}
+    assert machine | folders <= names
+
+
+@pytest.mark.usefixtures("no_probes")
+def test_without_a_run_there_is_no_data_to_look_at():
+    names = {finding.name for finding in examine()}
+    assert "workspace" in names
+    assert not {"data.path", "push_to"} & names
+
+
+@pytest.mark.usefixtures("no_probes")
+def test_a_check_that_cannot_look_becomes_a_finding(monkeypatch):
+    def fail():
+        raise ModuleNotFoundError("No module named 'packaging'")
+
+    monkeypatch.setattr(doctor, "check_packages", fail)
+    finding = next(finding for finding in examine() if finding.name == "packages")
+    assert finding.status == "error"
+    assert "ModuleNotFoundError: No module named 'packaging'" in finding.found
+
+
+@pytest.mark.usefixtures("no_probes")
+def test_findings_survive_json(tmp_path):
+    findings = examine(a_run(tmp_path))
+    plain = json.loads(json.dumps([to_dict(finding) for finding in findings]))
+    assert [set(each) for each in plain] == [{"name", "status", "found", "wanted", "next_step"}] * len(findings)
+
+
+@pytest.mark.usefixtures("no_probes")
+def test_no_value_of_the_environment_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOME_TOKEN", "hunter2-hunter2")
+    assert "hunter2" not in format_findings(examine(a_run(tmp_path)))
+
+
+def test_what_is_wrong_is_followed_by_what_to_do():
+    wrong = Finding(name="glibc", status="error", found="glibc 2.36", wanted="2.38", next_step="use Debian 13")
+    text = format_findings((Finding(name="CPUs", status="ok", found="2", wanted="1"), wrong))
+    assert text == (
+        "  ok       CPUs   2\n"
+        "  error    glibc  glibc 2.36\n"
+        "                  wanted: 2.38\n"
+        "                  next step: use Debian 13\n"
+        "\n"
+        "1 error"
+    )
+
+
+def test_errors_and_warnings_are_counted():
+    statuses = ("error", "warning", "ok", "warning")
+    text = format_findings(tuple(Finding(name="x", status=status, found="y") for status in statuses))
+    assert text.endswith("\n1 error, 2 warnings")
+
+
+def test_nothing_wrong_is_said():
+    text = format_findings((Finding(name="x", status="ok", found="y"),))
+    assert text.endswith("\nNothing stands in the way of a run.")
+
+
+def test_importing_the_doctor_imports_neither_tensorflow_nor_tfx():
+    code = "import sys, detloom.pipelines.doctor; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    roots = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not roots & {"tensorflow", "keras", "tfx", "apache_beam"}
+
+
+# --- Python and packages --------------------------------------------------------------------------------------------
+
+
+def test_this_python_is_right():
+    assert only(check_python()).status == "ok"
+
+
+def test_another_python_is_an_error(monkeypatch):
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.18")
+    finding = only(check_python())
+    assert finding.status == "error"
+    assert ">=3.10" in finding.wanted
+
+
+def test_wrong_packages_are_named_and_then_the_pins(monkeypatch):
+    packages = {"tfx": Installed("1.16.0"), "dill": Installed("0.3.1.1")}
+    monkeypatch.setattr(installed_packages, "read_installed", lambda: packages)
+    monkeypatch.setattr(installed_packages, "read_project", lambda: (">=3.10", ("tfx>=1.16", "numpy")))
+    missing, pins = check_packages()
+    assert (missing.name, missing.status, missing.found) == ("package numpy", "error", "missing")
+    assert (pins.name, pins.status) == ("constraints", "warning")
+    assert "absl-py missing (1.4.0)" in pins.found
+
+
+def test_right_packages_are_one_finding(monkeypatch, tmp_path):
+    pins = tmp_path / "tfx-1.21.txt"
+    pins.write_text("tfx==1.21.0\n")
+    monkeypatch.setattr(installed_packages, "read_installed", lambda: {"tfx": Installed("1.21.0")})
+    monkeypatch.setattr(installed_packages, "read_project", lambda: (">=3.10", ("tfx>=1.16",)))
+    monkeypatch.setattr(installed_packages, "pins_file", lambda line: pins)
+    assert [(finding.name, finding.status) for finding in check_packages()] == [
+        ("packages", "ok"),
+        ("constraints", "ok"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tfx", "glibc", "status"),
+    [
+        ("1.16.0", "2.36", "ok"),
+        ("1.21.0", "2.36", "error"),
+        ("1.21.0", "2.38", "ok"),
+        ("1.16.0", "2.5", "error"),
+    ],
+)
+def test_each_line_needs_its_glibc(monkeypatch, tfx, glibc, status):
+    monkeypatch.setattr(installed_packages, "read_installed", lambda: {"tfx": Installed(tfx)})
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("glibc", glibc))
+    assert only(check_glibc()).status == status
+
+
+def test_another_c_library_is_an_error(monkeypatch):
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: ("", ""))
+    finding = only(check_glibc())
+    assert (finding.status, finding.found) == ("error", "no glibc")
+
+
+# --- TensorFlow and TFX ---------------------------------------------------------------------------------------------
+
+
+def test_a_probe_gives_its_last_line():
+    assert run_probe("print('chatter'); print('{\"version\": \"1.0\"}')") == Probe({"version": "1.0"})
+
+
+def test_a_probe_that_hangs_is_ended():
+    probe = run_probe("import time; time.sleep(60)", seconds=0.2)
+    assert probe.failure == "its import did not end within 0 s"
+
+
+def test_a_probe_that_fails_gives_the_last_line_of_the_error():
+    probe = run_probe("import no_such_module_at_all")
+    assert probe.failure == "its import failed (ModuleNotFoundError: No module named 'no_such_module_at_all')"
+
+
+def test_a_probe_that_dies_of_a_signal_says_so():
+    probe = run_probe("import os; os.abort()")
+    assert probe.failure == "its import failed (killed by signal 6)"
+
+
+def test_devices_are_listed(monkeypatch):
+    monkeypatch.setattr(doctor, "_has_nvidia_gpu", lambda: False)
+    finding = only(check_tensorflow(Probe({"version": "2.16.2", "devices": ["CPU:0"]})))
+    assert (finding.status, finding.found) == ("ok", "2.16.2, devices CPU:0")
+
+
+def test_a_gpu_that_tensorflow_does_not_see_is_warned_of(monkeypatch):
+    monkeypatch.setattr(doctor, "_has_nvidia_gpu", lambda: True)
+    _, gpu = check_tensorflow(Probe({"version": "2.16.2", "devices": ["CPU:0"]}))
+    assert (gpu.name, gpu.status) == ("GPU", "warning")
+    assert "pip install 'tensorflow[and-cuda]==2.16.2'" in gpu.next_step
+
+
+def test_a_gpu_that_tensorflow_sees_is_fine(monkeypatch):
+    monkeypatch.setattr(doctor, "_has_nvidia_gpu", lambda: True)
+    assert only(check_tensorflow(Probe({"version": "2.16.2", "devices": ["CPU:0", "GPU:0"]}))).status == "ok"
+
+
+@pytest.mark.parametrize("check", [check_tensorflow, check_tfx])
+def test_a_broken_import_is_an_error(check):
+    finding = only(check(Probe({}, "its import failed (ImportError: x)")))
+    assert (finding.status, finding.found) == ("error", "its import failed (ImportError: x)")
+
+
+@pytest.mark.slow
+def test_tensorflow_and_tfx_are_imported_for_real():
+    statuses = {finding.name: finding.status for finding in examine()}
+    assert statuses["TensorFlow"] == statuses["TFX"] == "ok"
+
+
+# --- machine and folders --------------------------------------------------------------------------------------------
+
+
+def test_little_memory_is_warned_of(monkeypatch):
+    monkeypatch.setattr(host_memory, "usable_bytes", lambda: 2_000_000_000)
+    monkeypatch.setattr(host_memory, "cgroup_limit_bytes", lambda: 2_000_000_000)
+    finding = only(check_memory())
+    assert finding.status == "warning"
+    assert finding.found.startswith("2 GB usable of ")
+    assert finding.found.endswith("limit of the container 2 GB")
+
+
+def test_fewer_cpus_than_present_are_said(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert only(check_cpus()).found == "2 of 64"
+
+
+@pytest.mark.parametrize(("free", "status"), [(4_900_000_000, "warning"), (5_000_000_000, "ok")])
+def test_a_full_disk_is_warned_of(monkeypatch, tmp_path, free, status):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    finding = only(check_disk("disk", tmp_path / "not" / "made"))
+    assert finding.status == status
+    assert finding.found.endswith(f" free at {tmp_path}")
+
+
+def test_a_folder_to_be_made_is_tried_where_it_would_be_and_left_clean(tmp_path):
+    finding = only(check_writable("workspace", str(tmp_path / "a" / "b")))
+    assert (finding.status, finding.found) == ("ok", f"{tmp_path}/a/b, to be made in {tmp_path}: writable")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_the_folder_should_be_is_an_error(tmp_path):
+    (tmp_path / "a").write_text("")
+    finding = only(check_writable("push_to", str(tmp_path / "a" / "b")))
+    assert finding.status == "error"
+    assert finding.found.endswith("Not a directory")
+    assert "name another folder as push_to" in finding.next_step
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_the_right_to_write_is_an_error(tmp_path):
+    tmp_path.chmod(0o500)
+    assert only(check_writable("workspace", str(tmp_path))).found.endswith("Permission denied")
+
+
+def test_a_remote_folder_is_not_tried():
+    finding = only(check_writable("push_to", "gs://bucket/models"))
+    assert (finding.status, finding.found) == ("ok", "gs://bucket/models is remote: not tried")
+
+
+def test_data_that_are_there_are_readable(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    assert only(check_data(str(tmp_path))).status == "ok"
+
+
+def test_an_empty_folder_of_data_is_warned_of(tmp_path):
+    assert only(check_data(str(tmp_path))).status == "warning"
+
+
+def test_missing_data_are_an_error(tmp_path):
+    finding = only(check_data(str(tmp_path / "none")))
+    assert (finding.status, finding.found) == ("error", f"{tmp_path}/none: No such file or directory")
+
+
+def test_of_a_span_pattern_the_folder_above_is_looked_at(tmp_path):
+    (tmp_path / "span-1").mkdir()
+    assert only(check_data(str(tmp_path / "span-{SPAN}" / "v"))).found == f"{tmp_path}: readable"
+
+
+def test_the_embedded_data_are_always_there():
+    assert only(check_data("embedded:digits")).status == "ok"

@@ -1,0 +1,123 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from detloom.schemas.odapi.fields import ROOT, Field, message_types
+from detloom.schemas.odapi.mapping import STRUCTURES
+from detloom.schemas.odapi.rules import NOTHING, Depends, Ignored, Mapped, Refused
+from detloom.schemas.odapi.tree import hints, plain_default
+
+FIELDS = [(name, field) for name in STRUCTURES for field in message_types()[name].fields.values()]
+# Where the tree's default is not the file's, and why.
+OTHER_DEFAULTS = {
+    "Ssd.num_classes": "None takes the label map's number; 0 classes cannot be trained",
+    "SigmoidFocalClassificationLoss.alpha": "left out, the Object Detection API weighs both sides the same",
+    "ManualStepLearningRate.LearningRateSchedule.step": "must be set: step 0 is no jump",
+    "TrainConfig.num_steps": "must be set: 0 trains nothing",
+    "BidirectionalFeaturePyramidNetworks.num_iterations": "must be set: 0 makes no pyramid",
+    "BidirectionalFeaturePyramidNetworks.num_filters": "must be set: 0 makes no pyramid",
+    "SSDRandomCropOperation.min_aspect_ratio": "must be set: 0 makes no window",
+    "SSDRandomCropOperation.max_aspect_ratio": "must be set: 0 makes no window",
+    "SSDRandomCropOperation.max_area": "must be set: 0 makes no window",
+    "TrainConfig.fine_tune_checkpoint_type": "empty means classification, unless from_detection_checkpoint says else",
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_each_field_of_a_message_has_a_rule(name: str):
+    assert set(STRUCTURES[name].fields) == set(message_types()[name].fields)
+
+
+def test_each_message_that_is_mapped_has_rules_and_each_message_with_rules_is_mapped():
+    mapped = {field.type for name, field in FIELDS if field.kind == "message" and is_mapped(name, field)}
+    constants = {field.type for name, field in FIELDS if isinstance(rule_of(name, field), Ignored)}
+    assert mapped | {ROOT} == set(STRUCTURES)
+    assert not constants & set(STRUCTURES)
+
+
+def test_a_rule_says_why():
+    for structure in STRUCTURES.values():
+        for rule in structure.fields.values():
+            usual = rule.usual if isinstance(rule, Depends) else rule
+            assert isinstance(usual, Mapped) or len(usual.reason) > 10
+            assert not isinstance(rule, Depends) or rule.when
+
+
+def test_what_is_harmless_is_of_the_fields_type_and_no_message():
+    for name, field in FIELDS:
+        rule = rule_of(name, field)
+        if isinstance(rule, Refused) and rule.harmless is not NOTHING:
+            assert field.kind != "message"
+            assert not field.repeated
+            assert type(rule.harmless) is type(field.default)
+
+
+def test_what_is_harmless_is_the_default():
+    for name, field in FIELDS:
+        rule = rule_of(name, field)
+        is_value = field.kind != "message" and not field.repeated and not field.oneof
+        if isinstance(rule, Refused) and is_value:
+            assert rule.harmless == field.default, f"{name}.{field.name}"
+
+
+def test_each_field_of_the_tree_can_be_written_or_is_known_to_be_ours():
+    said = {
+        (structure.makes, (rule.usual if isinstance(rule, Depends) else rule).key.partition(".")[0])
+        for structure in STRUCTURES.values()
+        if structure.makes
+        for rule in structure.fields.values()
+        if isinstance(rule.usual if isinstance(rule, Depends) else rule, Mapped)
+    }
+    unsaid = {
+        f"{structure.makes.__name__}.{field.name}"
+        for structure in STRUCTURES.values()
+        if structure.makes
+        for field in dataclasses.fields(structure.makes)
+        if (structure.makes, field.name) not in said
+    }
+    inline = {
+        "FeatureExtractor.backbone",
+        "InputReader.input_path",
+        "Train.moving_average",
+        "Train.optimizer",
+    }  # by rules whose key is ""
+    ours = {
+        "Eval.best_metric",
+        "Eval.evaluate_every",
+        "MomentumOptimizer.nesterov",
+        "Train.learning_rate_batch_size",
+        "Train.seed",
+        "Train.steps_per_call",
+    }
+    assert unsaid <= inline | ours, unsaid - inline - ours
+
+
+def rule_of(name: str, field: Field) -> Mapped | Ignored | Refused:
+    return STRUCTURES[name].rule(field.name)
+
+
+def is_mapped(name: str, field: Field) -> bool:
+    return isinstance(rule_of(name, field), Mapped)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        pytest.param(name, field, id=f"{name}.{field.name}")
+        for name, field in FIELDS
+        if field.kind != "message" and not field.repeated and STRUCTURES[name].makes and is_mapped(name, field)
+    ],
+)
+def test_a_field_that_is_left_out_means_the_same_in_the_tree(name: str, field: Field):
+    rule, made = rule_of(name, field), STRUCTURES[name].makes
+    assert isinstance(rule, Mapped)
+    if rule.read or "." in rule.key or f"{name}.{field.name}" in OTHER_DEFAULTS:
+        return  # tests/schemas/test_pipeline_config.py has a test of each
+    assert made is not None
+    assert rule.key in hints(made)
+    default = plain_default(made, rule.key)
+    if field.kind == "float":
+        assert np.float32(default) == np.float32(field.default)
+    else:
+        assert (default, type(default)) == (field.default, type(field.default))

@@ -1,0 +1,344 @@
+"""What single fields mean: each test changes a small whole file in one place."""
+
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas.augmentation_config import RandomCropImage, RandomHorizontalFlip
+from detloom.schemas.config import Eval, InputReader, TrainEvalConfig
+from detloom.schemas.errors import InputError
+from detloom.schemas.network_config import (
+    BatchNorm,
+    BiFpn,
+    ConvHyperparams,
+    Fpn,
+    L2Regularizer,
+    RandomNormalInitializer,
+)
+from detloom.schemas.optimizer_config import (
+    ClipByGlobalNorm,
+    CosineDecayLearningRate,
+    LearningRateStep,
+    ManualStepLearningRate,
+    MomentumOptimizer,
+    MovingAverage,
+    RmsPropOptimizer,
+)
+from detloom.schemas.pipeline_config import (
+    PipelineConfigReport,
+    parse_pipeline_config,
+    read_config_text,
+    read_pipeline_config,
+    refusal,
+)
+from detloom.schemas.typed_dict import from_dict
+
+CONFIGS = Path(__file__).parent / "configs"
+FPNLITE = (CONFIGS / "fpnlite.config").read_text()
+EFFICIENTDET = (CONFIGS / "efficientdet.config").read_text()
+
+
+def parse(text: str, override: str = "") -> PipelineConfigReport:
+    return parse_pipeline_config(text, "F", override)
+
+
+def config_of(text: str, override: str = "") -> TrainEvalConfig:
+    report = parse(text, override)
+    assert report.refused == ()
+    return from_dict(TrainEvalConfig, report.located.data, locate=report.located.locate)
+
+
+def notes(which: str, text: str, override: str = "") -> dict[str, str]:
+    return {note.path: note.reason for note in getattr(parse(text, override), which)}
+
+
+def refused(fields: str) -> dict[str, str]:
+    """What of an override of the small file is refused."""
+    return notes("refused", FPNLITE, fields)
+
+
+def ignored(fields: str) -> dict[str, str]:
+    return notes("ignored", FPNLITE, fields)
+
+
+# --- whole files ------------------------------------------------------------------------------------------------------
+
+
+def test_an_fpnlite_file_loads():
+    config = read_pipeline_config(CONFIGS / "fpnlite.config")
+    extractor = config.model.feature_extractor
+    assert (extractor.backbone, extractor.neck) == ("mobilenet_v2", Fpn(additional_layer_depth=128))
+    assert extractor.conv_hyperparams == ConvHyperparams(
+        activation="RELU_6",
+        regularizer=L2Regularizer(weight=4e-5),
+        initializer=RandomNormalInitializer(stddev=0.01),
+        batch_norm=BatchNorm(decay=0.98, scale=True),
+    )
+    assert config.model.num_classes == 3
+    assert config.train.optimizer == MomentumOptimizer(
+        learning_rate=CosineDecayLearningRate(
+            learning_rate_base=0.02, total_steps=1500, warmup_learning_rate=0.005, warmup_steps=100
+        )
+    )
+    assert config.train.moving_average is None
+    assert config.train.augmentations == (
+        RandomHorizontalFlip(),
+        RandomCropImage(min_object_covered=0.0, min_area=0.6, max_aspect_ratio=2.0, overlap_thresh=0.25),
+    )
+    assert config.train_input.input_path == ("train-*.tfrecord", "more-*.tfrecord")
+    assert (config.eval_input.shuffle, config.eval_input.num_epochs) == (False, 1)
+
+
+def test_an_efficientdet_file_loads():
+    config = read_pipeline_config(CONFIGS / "efficientdet.config")
+    extractor = config.model.feature_extractor
+    assert (extractor.backbone, extractor.neck) == ("efficientnet-b0", BiFpn(num_iterations=2, num_filters=48))
+    assert config.model.add_background_class is False
+    assert config.train.optimizer == RmsPropOptimizer(
+        epsilon=0.001,
+        learning_rate=ManualStepLearningRate(
+            initial_learning_rate=0.001,
+            warmup=True,
+            schedule=(LearningRateStep(step=200, learning_rate=0.01), LearningRateStep(step=2000, learning_rate=0.001)),
+        ),
+    )
+    assert config.train.moving_average == MovingAverage(decay=0.999)
+    assert config.train.gradient_clipping == ClipByGlobalNorm(norm=10.0)
+    assert config.eval == Eval(batch_size=4, use_moving_averages=True)
+    assert config.train_input == InputReader(
+        label_map_path="parts.pbtxt", input_path=("train.tfrecord",), max_number_of_boxes=60
+    )
+
+
+def test_every_note_names_field_line_value_and_key():
+    report = parse("model { ssd {\n num_classes: 3 } }\n\ntrain_config { sync_replicas: true }")
+    (mapped,) = (note for note in report.mapped if note.path == "model.ssd.num_classes")
+    assert (mapped.where, mapped.value, mapped.reason) == ("F:2", "3", "model.num_classes")
+    (sync,) = report.ignored
+    assert (sync.path, sync.where, sync.value) == ("train_config.sync_replicas", "F:4", "true")
+
+
+def test_keys_know_their_lines():
+    locate = parse(FPNLITE).located.locate
+    line = FPNLITE[: FPNLITE.index("max_aspect_ratio")].count("\n") + 1
+    assert locate(("train", "augmentations", 1, "max_aspect_ratio")) == f"F:{line}"
+    assert locate(("train", "augmentations", 1, "clip_boxes")) == f"F:{line}"  # left out: the step's
+    assert locate(("train", "seed")) == "F:2"
+    assert locate(("nothing",)) == "F:1"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("\ntrain_config { batch_size: 0 }", "override:2: train.batch_size: got 0, allowed: 1 or more."),
+        (
+            "train_config { gradient_clipping_by_norm: -1 }",
+            "override:1: train.gradient_clipping.norm: got -1.0, allowed",
+        ),
+        ("train_config { gradient_clipping_by_norm: inf }", "got inf, allowed: a finite number."),
+        (
+            "model { ssd { feature_extractor { fpn { max_level: 6 } } } }",
+            "model.anchor_generator.max_level: got 7, allow",
+        ),
+        (
+            "model { ssd { loss { hard_example_miner {} } } }",
+            "model.loss.hard_example_miner: got one with SigmoidFocal",
+        ),
+        (
+            "model { ssd { post_processing { batch_non_max_suppression { max_total_detections: 5 } } } }",
+            "max_detections_per_class: got 100, allowed: at most max_total_detections (5).",
+        ),
+        ("eval_input_reader { shuffle: true }", "override:1: eval_input_reader[1]: evaluation reads one data set"),
+    ],
+)
+def test_a_value_out_of_range_is_one_line_with_file_and_line(tmp_path, override, message):
+    (tmp_path / "F").write_text(FPNLITE)
+    with pytest.raises(InputError) as error:
+        read_pipeline_config(tmp_path / "F", override)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- refused and ignored ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "reason"),
+    [
+        (
+            "model { faster_rcnn {} }",
+            "model.faster_rcnn",
+            "the Faster R-CNN family is not supported; supported: model.ssd",
+        ),
+        ("model { center_net {} }", "model.center_net", "the CenterNet family is not supported"),
+        (
+            "model { ssd { feature_extractor { type: 'ssd_mobilenet_v2_fpn' } } }",
+            "model.ssd.feature_extractor.type",
+            "got",
+        ),
+        (
+            "model { ssd { feature_extractor { num_layers: 6 } } }",
+            "model.ssd.feature_extractor.num_layers",
+            "ssd_mobilen",
+        ),
+        ("model { ssd { matcher { bipartite_matcher {} } } }", "model.ssd.matcher.bipartite_matcher", "not supported"),
+        ("model { ssd { image_resizer { identity_resizer {} } } }", "model.ssd.image_resizer.identity_resizer", "not"),
+        (
+            "model { ssd { image_resizer { fixed_shape_resizer { convert_to_grayscale: true } } } }",
+            "model.ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale",
+            "got true, allowed: false; ",
+        ),
+        ("model { ssd { negative_class_weight: 0.5 } }", "model.ssd.negative_class_weight", "got 0.5, allowed: 1.0; "),
+        ("eval_input_reader { shuffle: true }", "eval_input_reader[1]", "evaluation reads one data set"),
+        ("eval_config { metrics_set: 'coco_mask_metrics' }", "eval_config.metrics_set", "got ["),
+        ("graph_rewriter {}", "graph_rewriter", "training with quantization is not supported"),
+        (
+            "train_config { freeze_variables: 'a' freeze_variables: 'b' }",
+            "train_config.freeze_variables",
+            "which variab",
+        ),
+        (
+            "train_input_reader { external_input_reader {} }",
+            "train_input_reader.external_input_reader",
+            "not supported",
+        ),
+        ("train_config { data_augmentation_options { rgb_to_gray {} } }", "", "not supported; supported: random_hor"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(override, path, reason):
+    found = refused(override)
+    path = path or "train_config.data_augmentation_options[2].rgb_to_gray"
+    assert next(iter(found)) == path
+    assert found[path].startswith(reason)
+
+
+def test_all_fields_below_a_refused_message_are_listed_with_their_lines():
+    report = parse(
+        FPNLITE, "model { center_net {\n num_classes: 2 feature_extractor {\n type: 'x' channel_means: [1, 2] } } }"
+    )
+    assert [(note.path, note.where, note.value) for note in report.refused] == [
+        ("model.center_net", "override:1", "{...}"),
+        ("model.center_net.num_classes", "override:2", "2"),
+        ("model.center_net.feature_extractor.type", "override:3", '"x"'),
+        ("model.center_net.feature_extractor.channel_means", "override:3", "[1, 2]"),
+    ]
+    assert {note.reason for note in report.refused[1:]} == {"part of model.center_net"}
+
+
+def test_what_the_override_replaced_is_listed():
+    report = parse(FPNLITE, "model { center_net {} } train_config { num_steps: 7 }")
+    reasons = {note.path: note.reason for note in report.ignored}
+    assert reasons["train_config.num_steps"] == "overwritten at override:1"
+    assert reasons["model.ssd.num_classes"] == "replaced by center_net at override:1"
+
+
+def test_steps_that_are_supported_keep_their_lines_beside_refused_ones():
+    steps = "data_augmentation_options: [{ rgb_to_gray {} }, {},\n { random_rotation90 {} }]"
+    report = parse(f"train_config {{ {steps} }}")
+    assert report.located.data["train"]["augmentations"] == [{"type": "RandomRotation90"}]
+    assert report.located.locate(("train", "augmentations", 0)) == "F:2"
+
+
+def test_an_unknown_extension_is_refused_with_all_its_fields():
+    found = refused("[acme.quantize] { bits: 8 rule { name: 'x' } }")
+    assert found == {
+        "[acme.quantize].bits": "the extension [acme.quantize] is not known",
+        "[acme.quantize].rule.name": "the extension [acme.quantize] is not known",
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train_config { replicas_to_aggregate: 4 startup_delay_steps: 0 max_number_of_boxes: 5 }",
+        "train_config { unpad_groundtruth_tensors: false merge_multiple_label_boxes: false }",
+        "eval_config { num_examples: 10 max_evals: 1 keypoint_edge { start: 1 end: 2 } skip_labels: true }",
+        "train_input_reader { num_readers: 1 queue_capacity: 2 input_type: TF_EXAMPLE load_instance_masks: false }",
+        "model { ssd { implicit_example_weight: 0.2 explicit_background_class: false negative_class_weight: 1 } }",
+        "model { ssd { post_processing { batch_non_max_suppression { use_hard_nms: true use_cpu_nms: true } } } }",
+        "model { ssd { loss { equalization_loss { weight: 2 } min_num_negative_samples: 3 } } }",
+    ],
+)
+def test_what_changes_nothing_is_ignored(override):
+    before, after = config_of(FPNLITE), config_of(FPNLITE, override)
+    assert before == after
+    assert len(ignored(override)) > len(notes("ignored", FPNLITE))
+
+
+def test_hard_suppression_contradicts_soft():
+    nms = "model { ssd { post_processing { batch_non_max_suppression { %s soft_nms_sigma: 0.5 } } } }"
+    assert list(refused(nms % "use_hard_nms: true")) == [
+        "model.ssd.post_processing.batch_non_max_suppression.use_hard_nms"
+    ]
+    assert refused(nms % "use_hard_nms: false") == {}
+
+
+def test_the_first_refusal_is_the_error_and_counts_the_others(tmp_path):
+    path = tmp_path / "F.config"
+    path.write_text("model {\n faster_rcnn { num_classes: 3 } }")
+    with pytest.raises(InputError) as error:
+        read_pipeline_config(path)
+    assert str(error.value) == (
+        f"{path}:2: model.faster_rcnn: the Faster R-CNN family is not supported; supported: model.ssd (SSD, RetinaNet, "
+        f"EfficientDet) (and 2 more: detloom config check {path} lists them)."
+    )
+    one = parse_pipeline_config(FPNLITE, "F", "graph_rewriter {}")
+    assert str(refusal(one)) == "override:1: graph_rewriter: training with quantization is not supported."
+
+
+# --- our extension ----------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_our_extension_go_over_the_file():
+    text = FPNLITE + '\n[detloom.overrides] { set: "train.seed=3"\n set: "train.augmentations[0].probability=1" }'
+    config = config_of(text)
+    assert config.train.seed == 3
+    assert config.train.augmentations[0] == RandomHorizontalFlip(probability=1.0)
+    last = FPNLITE.count("\n") + 3
+    (note,) = (note for note in parse(text).mapped if note.path == "[detloom.overrides].set[1]")
+    assert (note.where, note.reason) == (f"F:{last}", "train.augmentations[0].probability")
+
+
+@pytest.mark.parametrize("setting", ["train.seed", "train.seed=", "=3", "train.seed=[", "train.seed=yes"])
+def test_a_setting_that_cannot_be_read_is_one_line(setting):
+    with pytest.raises(InputError, match=r'^F:1: \[detloom\.overrides\]\.set: got ".*", allowed: "key\.path=JSON"\.$'):
+        parse(f'[detloom.overrides] {{ set: "{setting}" }}')
+
+
+def test_a_setting_out_of_range_names_its_line():
+    text = f'{FPNLITE}[detloom.overrides] {{ set: "train.seeds=3" }}'
+    with pytest.raises(InputError, match=r"^F:\d+: train\.seeds: unknown key.*Did you mean 'seed'\?$"):
+        config_of(text)
+
+
+def test_a_setting_can_give_what_the_file_lacks():
+    text = FPNLITE.replace("num_steps: 1500 ", "")
+    assert "num_steps: " not in text
+    assert config_of(text + '[detloom.overrides] { set: "train.num_steps=9" }').train.num_steps == 9
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff\xfe\x00", ":1: got bytes that are not UTF-8"),
+        (b"model {}\n# \xe9", ":2: got bytes that are not UTF-8"),
+        (b"#" * 1_000_001, ":1: got more than 1000000 bytes"),
+    ],
+)
+def test_a_file_that_is_no_text_is_one_line(tmp_path, data, message):
+    (tmp_path / "F").write_bytes(data)
+    with pytest.raises(InputError, match=f"^{tmp_path}/F{message}"):
+        read_pipeline_config(tmp_path / "F")
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"nothing\.config:1: cannot be read \(No such file or directory\)\.$"):
+        read_pipeline_config(tmp_path / "nothing.config")
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "F").write_bytes(b"\xef\xbb\xbfmodel {}")
+    assert read_config_text(tmp_path / "F") == "model {}"

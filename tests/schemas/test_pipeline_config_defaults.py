@@ -1,0 +1,243 @@
+"""What is meant by fields that are left out, and by deprecated spellings: a small whole file, changed in one place."""
+
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas.config import Eval, InputReader, TrainEvalConfig
+from detloom.schemas.network_config import (
+    BatchNorm,
+    BiFpn,
+    ConvHyperparams,
+    ExtraFeatureLayers,
+    Fpn,
+    L2Regularizer,
+    VarianceScalingInitializer,
+)
+from detloom.schemas.optimizer_config import ClipByGlobalNorm, MovingAverage
+from detloom.schemas.pipeline_config import PipelineConfigReport, parse_pipeline_config
+from detloom.schemas.typed_dict import from_dict
+
+CONFIGS = Path(__file__).parent / "configs"
+FPNLITE = (CONFIGS / "fpnlite.config").read_text()
+EFFICIENTDET = (CONFIGS / "efficientdet.config").read_text()
+
+
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def parse(text: str, override: str = "") -> PipelineConfigReport:
+    return parse_pipeline_config(text, "F", override)
+
+
+def config_of(text: str, override: str = "") -> TrainEvalConfig:
+    report = parse(text, override)
+    assert report.refused == ()
+    return from_dict(TrainEvalConfig, report.located.data, locate=report.located.locate)
+
+
+def with_train(fields: str) -> TrainEvalConfig:
+    """The small file with more fields of train_config."""
+    return config_of(FPNLITE, f"train_config {{ {fields} }}")
+
+
+def notes(which: str, text: str, override: str = "") -> dict[str, str]:
+    return {note.path: note.reason for note in getattr(parse(text, override), which)}
+
+
+def refused(fields: str) -> dict[str, str]:
+    """What of an override of the small file is refused."""
+    return notes("refused", FPNLITE, fields)
+
+
+def ignored(fields: str) -> dict[str, str]:
+    return notes("ignored", FPNLITE, fields)
+
+
+# --- fields that are left out -----------------------------------------------------------------------------------------
+
+
+def test_moving_averages_are_kept_unless_the_file_says_no():
+    text = replaced(FPNLITE, ("use_moving_average: false", ""))
+    assert config_of(text).train.moving_average == MovingAverage(decay=0.9999, dynamic=True)
+    average = "optimizer { moving_average_decay: 0.5 }"
+    assert config_of(text, f"train_config {{ {average} }}").train.moving_average == MovingAverage(decay=0.5)
+    assert with_train(average).train.moving_average is None
+    assert "train_config.optimizer.moving_average_decay" in ignored(f"train_config {{ {average} }}")
+
+
+def test_alpha_is_none_unless_written():
+    text = replaced(FPNLITE, ("{ alpha: 0.25 }", "{}"))
+    assert config_of(text).model.loss.classification_loss.alpha is None
+
+
+def test_no_regularizer_is_no_penalty_and_no_initializer_is_keras_own():
+    assert config_of(EFFICIENTDET).model.box_predictor.conv_hyperparams.regularizer == L2Regularizer(weight=0.0)
+    for text in ("", "conv_hyperparams {}", "conv_hyperparams { regularizer {} initializer {} }"):
+        head = f"model {{ ssd {{ box_predictor {{ convolutional_box_predictor {{ {text} }} }} }} }}"
+        found = config_of(FPNLITE, head).model.box_predictor.conv_hyperparams
+        assert found == ConvHyperparams(
+            regularizer=L2Regularizer(weight=0.0),
+            initializer=VarianceScalingInitializer(factor=1.0, mode="FAN_AVG", uniform=True),
+        )
+
+
+def test_an_empty_batch_norm_is_batch_norm_with_defaults_and_none_is_none():
+    norm = "batch_norm { scale: true decay: 0.98 }"
+    assert config_of(replaced(FPNLITE, (norm, "batch_norm {}"))).model.box_predictor.conv_hyperparams.batch_norm == (
+        BatchNorm()
+    )
+    assert config_of(replaced(FPNLITE, (norm, ""))).model.box_predictor.conv_hyperparams.batch_norm is None
+
+
+def test_sections_that_are_left_out_have_the_trees_defaults():
+    text = FPNLITE[: FPNLITE.index("train_input_reader")]
+    config = config_of(text)
+    assert (config.train_input, config.eval, config.eval_input) == (InputReader(), Eval(), InputReader())
+
+
+@pytest.mark.parametrize(
+    ("extractor", "neck"),
+    [
+        ("ssd_mobilenet_v2_fpn_keras", Fpn()),
+        ("ssd_resnet50_v1_fpn_keras", Fpn()),
+        ("ssd_efficientnet-b0_bifpn_keras", BiFpn(num_iterations=3, num_filters=64)),
+        ("ssd_efficientnet-b4_bifpn_keras", BiFpn(num_iterations=7, num_filters=224)),
+        ("ssd_efficientnet-b7_bifpn_keras", BiFpn(num_iterations=8, num_filters=384, combine_method="sum")),
+    ],
+)
+def test_a_pyramid_that_is_left_out_is_the_feature_extractors_own(extractor, neck):
+    text = replaced(
+        FPNLITE,
+        ("fpn { additional_layer_depth: 128 }", ""),
+        ("ssd_mobilenet_v2_fpn_keras", extractor),
+        ("use_depthwise: true\n      \n", ""),
+        ("override_base_feature_extractor_hyperparams: true", ""),
+    )
+    assert config_of(text).model.feature_extractor.neck == neck
+
+
+def test_plain_ssd_has_extra_layers():
+    text = replaced(
+        FPNLITE,
+        ("fpn { additional_layer_depth: 128 }", ""),
+        ("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v1_keras"),
+        ("multiscale_anchor_generator", "ssd_anchor_generator"),
+    )
+    extractor = config_of(text).model.feature_extractor
+    assert (extractor.backbone, extractor.neck) == ("mobilenet_v1", ExtraFeatureLayers(num_layers=6))
+    five = (
+        "model { ssd { feature_extractor { num_layers: 5 } anchor_generator { ssd_anchor_generator { num_layers: 5 }}}}"
+    )
+    assert config_of(text, five).model.feature_extractor.neck == ExtraFeatureLayers(num_layers=5)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "path", "reason"),
+    [
+        ("num_steps: 1500  ", "train_config.num_steps", "is missing"),
+        ("box_coder { faster_rcnn_box_coder {} }", "model.ssd.box_coder", "is missing"),
+        ("similarity_calculator { iou_similarity {} }", "model.ssd.similarity_calculator", "is missing"),
+        (
+            "{ fixed_shape_resizer { height: 320 width: 320 } }",
+            "model.ssd.image_resizer",
+            "nothing is chosen, allowed: ",
+        ),
+        ("{ weighted_smooth_l1 {} }", "model.ssd.loss.localization_loss", "nothing is chosen, allowed: weighted_l2"),
+        ('type: "ssd_mobilenet_v2_fpn_keras"', "model.ssd.feature_extractor.type", "is missing"),
+        ("{ random_horizontal_flip {} }", "train_config.data_augmentation_options[0]", "nothing is chosen"),
+        (
+            "aspect_ratios: [1.0, 2.0, 0.5]",
+            "model.ssd.anchor_generator.multiscale_anchor_generator.aspect_ratios",
+            "is mi",
+        ),
+    ],
+)
+def test_what_must_be_there_is_missed_by_its_own_name(left_out, path, reason):
+    text = replaced(FPNLITE, (left_out, "{}" if left_out.startswith("{") else ""))
+    ((found, why),) = notes("refused", text).items()
+    assert found == path
+    assert why.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "path"),
+    [
+        ("optimizer {}", "train_config.optimizer"),
+        ("optimizer { use_moving_average: false }", "train_config.optimizer"),
+        ("", "train_config.optimizer"),
+        ("optimizer { adam_optimizer {} }", "train_config.optimizer.adam_optimizer.learning_rate"),
+        ("optimizer { adam_optimizer { learning_rate {} } }", "train_config.optimizer.adam_optimizer.learning_rate"),
+    ],
+)
+def test_an_optimizer_with_nothing_in_it_is_refused(optimizer, path):
+    text = replaced(FPNLITE, ("train_config {", "eval_config { eval_master: 'x' } model {} train_config {"))
+    start, end = text.index("  optimizer {"), text.index("  sync_replicas")
+    assert list(notes("refused", text[:start] + optimizer + text[end:])) == [path]
+
+
+def test_an_empty_file_misses_model_and_training():
+    assert notes("refused", "") == {"model": "is missing", "train_config": "is missing"}
+
+
+def test_an_empty_schedule_is_refused():
+    text = replaced(EFFICIENTDET, ("schedule { step: 200 learning_rate: 0.01 }", ""))
+    text = replaced(text, ("schedule { step: 2000 learning_rate: 0.001 }", ""))
+    path = "train_config.optimizer.rms_prop_optimizer.learning_rate.manual_step_learning_rate.schedule"
+    assert notes("refused", text) == {path: "is missing"}
+
+
+# --- deprecated spellings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "meant"),
+    [
+        ("", "classification"),
+        ("from_detection_checkpoint: true", "detection"),
+        ("from_detection_checkpoint: false", "classification"),
+        ("fine_tune_checkpoint_type: '' from_detection_checkpoint: true", "detection"),
+        ("fine_tune_checkpoint_type: 'full' from_detection_checkpoint: true", "full"),
+    ],
+)
+def test_the_checkpoints_type(fields, meant):
+    text = replaced(FPNLITE, ('fine_tune_checkpoint_type: "detection"', fields))
+    assert config_of(text).train.fine_tune_checkpoint_type == meant
+
+
+def test_an_unknown_checkpoint_type_is_refused():
+    found = refused("train_config { fine_tune_checkpoint_type: 'segmentation' }")
+    reason = found["train_config.fine_tune_checkpoint_type"]
+    assert reason.startswith('got "segmentation", allowed: classification, detection, full')
+
+
+@pytest.mark.parametrize("version", ["", "fine_tune_checkpoint_version: V1", "fine_tune_checkpoint_version: 1"])
+def test_a_checkpoint_of_tf1_is_refused(version):
+    text = replaced(FPNLITE, ("fine_tune_checkpoint_version: V2", version))
+    ((path, reason),) = notes("refused", text).items()
+    assert path == "train_config.fine_tune_checkpoint"
+    assert "V1" in reason
+    assert "write fine_tune_checkpoint_version: V2" in reason
+
+
+def test_without_a_checkpoint_its_version_does_not_matter():
+    text = replaced(
+        FPNLITE, ('fine_tune_checkpoint: "start/ckpt-0"', ""), ("checkpoint_version: V2", "checkpoint_version: V1")
+    )
+    assert config_of(text).train.fine_tune_checkpoint == ""
+
+
+def test_loading_all_variables_is_refused():
+    assert list(refused("train_config { load_all_detection_checkpoint_vars: true }")) == [
+        "train_config.load_all_detection_checkpoint_vars"
+    ]
+    assert refused("train_config { load_all_detection_checkpoint_vars: false }") == {}
+
+
+def test_clipping_at_0_clips_nothing():
+    assert with_train("gradient_clipping_by_norm: 0").train.gradient_clipping is None
+    assert with_train("gradient_clipping_by_norm: 2").train.gradient_clipping == ClipByGlobalNorm(norm=2.0)

@@ -1,0 +1,113 @@
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.errors import InputError
+from detloom.schemas.pipeline_config import read_pipeline_config
+from detloom.schemas.presets import Preset, find_preset, list_presets
+from detloom.schemas.typed_dict import from_json, to_canonical_json
+
+NAMES = [preset.name for preset in list_presets()]
+IN_ZOO = [name for name in NAMES if name != "efficientdet_d7x"]
+
+
+def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path:
+    """The zoo's file of a preset; its names end with the data set and the TPUs that trained it.
+
+    Where there is none, as for some lists of keys, that of the same network with the smaller input.
+    """
+    stem = preset.name
+    if preset.family == "EfficientDet":
+        stem = "ssd_{}_{}x{}".format(stem, *preset.image_hw)
+    stems = (stem, stem.replace("1024x1024", "640x640"))
+    return next(file for stem in stems for file in folder.glob(f"{stem}_coco17_tpu-*{suffix}"))
+
+
+def without_paths(config: TrainEvalConfig) -> TrainEvalConfig:
+    """The part of a configuration that a preset has: no class count and no path."""
+    inputs = {
+        name: dataclasses.replace(getattr(config, name), label_map_path="", input_path=())
+        for name in ("train_input", "eval_input")
+    }
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, num_classes=None),
+        train=dataclasses.replace(config.train, fine_tune_checkpoint=""),
+        **inputs,
+    )
+
+
+def test_the_three_families_are_listed():
+    efficientdets = [f"efficientdet_d{i}" for i in (0, 1, 2, 3, 4, 5, 6, 7, "7x")]
+    resnets = [f"ssd_resnet{depth}_v1_fpn_{side}x{side}" for depth in (50, 101, 152) for side in (640, 1024)]
+    mobilenets = [
+        "ssd_mobilenet_v2_320x320",
+        "ssd_mobilenet_v2_fpnlite_320x320",
+        "ssd_mobilenet_v2_fpnlite_640x640",
+        "ssd_mobilenet_v1_fpn_640x640",
+    ]
+    assert [preset.name for preset in list_presets()] == mobilenets + resnets + efficientdets
+
+
+@pytest.mark.parametrize("name", IN_ZOO)
+def test_a_preset_means_what_the_zoos_file_says(name: str, reference_dir: Path):
+    preset = find_preset(name)
+    path = zoo_file(reference_dir / "zoo_configs", preset, ".config")
+    config = without_paths(read_pipeline_config(path))
+    assert json.loads(to_canonical_json(preset.config)) == json.loads(to_canonical_json(config))
+
+
+@pytest.mark.parametrize("name", IN_ZOO)
+def test_parameters_are_those_of_the_reference_without_its_unused_classifier(name: str, reference_dir: Path):
+    preset = find_preset(name)
+    path = zoo_file(reference_dir / "keys", preset, ".tsv")
+    count = 0
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            variable = row["variable_name"] or ""
+            is_unused = variable.startswith(("top_conv2d/", "top_bn/", "logits/"))
+            if row["dtype"] == "float32" and "/moving_" not in variable and not is_unused:
+                count += math.prod(json.loads(row["shape"]))
+    assert preset.num_parameters == count
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),  # arXiv:1911.09070, table 2
+    [("d0", 3.9), ("d1", 6.6), ("d2", 8.1), ("d3", 12.0), ("d4", 20.7), ("d5", 33.7), ("d6", 51.9), ("d7", 51.9)],
+)
+def test_efficientdet_has_the_papers_number_of_parameters(name: str, millions: float):
+    # The paper's precision: one digit.
+    assert round(find_preset(f"efficientdet_{name}").num_parameters / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_survives_json(name: str):
+    config = find_preset(name).config
+    assert from_json(TrainEvalConfig, to_canonical_json(config)) == config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_names_no_classes_and_no_paths(name: str):
+    config = find_preset(name).config
+    assert without_paths(config) == config
+
+
+def test_input_size_of_a_stretched_and_of_a_padded_input():
+    assert find_preset("ssd_mobilenet_v2_320x320").image_hw == (300, 300)
+    assert find_preset("efficientdet_d1").image_hw == (640, 640)
+
+
+def test_d7x_has_one_level_more_and_says_that_the_zoo_lacks_it():
+    preset = find_preset("efficientdet_d7x")
+    assert preset.config.model.feature_extractor.neck.max_level == 8
+    assert "Not in the TF2 detection zoo" in preset.description
+
+
+def test_unknown_preset_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match=r"got 'efficientdet-d0'.* Did you mean 'efficientdet_d0'\?"):
+        find_preset("efficientdet-d0")

@@ -1,0 +1,98 @@
+"""Layers of the network from `conv_hyperparams`.
+
+Which kernels get the configured initializer and penalty is the Object Detection API's: of a separable convolution the
+depthwise kernel alone, unless a setting names the pointwise one too. The others start with Keras' default (Glorot).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from detloom.schemas.network_config import (
+    ConvHyperparams,
+    Initializer,
+    L1Regularizer,
+    L2Regularizer,
+    RandomNormalInitializer,
+    Regularizer,
+    TruncatedNormalInitializer,
+    VarianceScalingInitializer,
+)
+from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
+
+
+def build_initializer(config: Initializer) -> keras.initializers.Initializer:
+    """A new one for every kernel: called twice, an initializer gives the same values twice."""
+    match config:
+        case TruncatedNormalInitializer():
+            return keras.initializers.TruncatedNormal(config.mean, config.stddev)
+        case RandomNormalInitializer():
+            return keras.initializers.RandomNormal(config.mean, config.stddev)
+        case VarianceScalingInitializer():
+            distribution = "uniform" if config.uniform else "truncated_normal"
+            return keras.initializers.VarianceScaling(config.factor, config.mode.lower(), distribution)
+    raise AssertionError(f"no such initializer: {config}")
+
+
+def build_regularizer(config: Regularizer) -> keras.regularizers.Regularizer | None:
+    match config:
+        case L1Regularizer(weight=0.0) | L2Regularizer(weight=0.0):
+            return None
+        case L1Regularizer(weight=weight):
+            return keras.regularizers.L1(weight)
+        case L2Regularizer(weight=weight):
+            return keras.regularizers.L2(weight / 2)
+    raise AssertionError(f"no such regularizer: {config}")
+
+
+@dataclass(frozen=True)
+class ConvLayers:
+    """Makes the layers of one group of convolutions; `freeze_batchnorm` as in `Ssd`."""
+
+    hyperparams: ConvHyperparams
+    freeze_batchnorm: bool
+
+    def kernel(self, prefix: str = "kernel") -> dict[str, Any]:
+        """Keras' arguments for one kernel, named `<prefix>_...`."""
+        return {
+            f"{prefix}_initializer": build_initializer(self.hyperparams.initializer),
+            f"{prefix}_regularizer": build_regularizer(self.hyperparams.regularizer),
+        }
+
+    @property
+    def use_bias(self) -> bool:
+        """Of a convolution with batch norm behind it, which has an offset of its own."""
+        batch_norm = self.hyperparams.batch_norm
+        return self.hyperparams.force_use_bias or batch_norm is None or not batch_norm.center
+
+    def normalize(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        """Batch norm, where there is one."""
+        config = self.hyperparams.batch_norm
+        if config is None:
+            return features
+        layer = FusedBatchNorm(
+            momentum=config.decay,
+            epsilon=config.epsilon,
+            center=config.center,
+            scale=config.scale,
+            use_moving_statistics=self.freeze_batchnorm,
+            name=name,
+        )
+        return layer(features)
+
+    def activate(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        match self.hyperparams.activation:
+            case "NONE":
+                return features
+            case "RELU":
+                return keras.layers.ReLU(name=name)(features)
+            case "RELU_6":
+                return keras.layers.ReLU(6.0, name=name)(features)
+            case "SWISH":
+                return keras.layers.Activation("silu", name=name)(features)
+        raise AssertionError(f"no such activation: {self.hyperparams.activation}")
+
+    def finish(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        """Batch norm and activation."""
+        return self.activate(self.normalize(features, f"{name}_bn"), f"{name}_activation")

@@ -1,0 +1,108 @@
+"""MobileNetV2 (arXiv:1801.04381) without its classifier, as the Object Detection API builds it.
+
+Layers have the names that they have in `keras.applications`. No convolution has a bias, whatever the settings.
+"""
+
+import keras
+
+from detloom.schemas.network_config import (
+    BatchNorm,
+    ConvHyperparams,
+    FeatureExtractor,
+    L2Regularizer,
+    TruncatedNormalInitializer,
+)
+from detloom.trainer_module.conv_layers import ConvLayers
+
+# Expansion, channels, repetitions, stride of the first: the paper's table 2.
+_BLOCKS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+_LEVEL_BY_BLOCK = {2: 2, 5: 3, 12: 4}  # the last block of each stride; level 5 is the last layer
+# What the reference gives the backbone where it may not have `conv_hyperparams`.
+_OWN_HYPERPARAMS = ConvHyperparams(
+    regularizer=L2Regularizer(weight=4e-5),
+    initializer=TruncatedNormalInitializer(stddev=0.09),
+    activation="RELU_6",
+    batch_norm=BatchNorm(decay=0.9997, scale=True, epsilon=1e-3),
+)
+
+
+def build_mobilenet_v2(
+    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
+) -> dict[int, keras.KerasTensor]:
+    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a picture scaled to [-1, 1]."""
+    overridden = config.override_base_feature_extractor_hyperparams
+    layers = ConvLayers(config.conv_hyperparams if overridden else _OWN_HYPERPARAMS, freeze_batchnorm)
+    alpha, min_depth = config.depth_multiplier, config.min_depth
+    features = _conv(layers, image, max(_round_channels(32 * alpha), min_depth), "Conv1", kernel_size=3, strides=2)
+    features = layers.activate(layers.normalize(features, "bn_Conv1"), "Conv1_relu")
+    levels: dict[int, keras.KerasTensor] = {}
+    index = 0
+    for expansion, channels, repetitions, first_stride in _BLOCKS:
+        num_channels = _round_channels(int(channels * alpha))
+        for repetition in range(repetitions):
+            strides = first_stride if repetition == 0 else 1
+            features = _inverted_residual(layers, features, index, expansion, num_channels, strides, min_depth)
+            if index in _LEVEL_BY_BLOCK:
+                levels[_LEVEL_BY_BLOCK[index]] = features
+            index += 1
+    last = max(_round_channels(1280 * min(alpha, 1.0)), min_depth)
+    features = layers.normalize(_conv(layers, features, last, "Conv_1"), "Conv_1_bn")
+    levels[5] = layers.activate(features, "out_relu")
+    return levels
+
+
+def _inverted_residual(
+    layers: ConvLayers,
+    inputs: keras.KerasTensor,
+    index: int,
+    expansion: int,
+    num_channels: int,
+    strides: int,
+    min_depth: int,
+) -> keras.KerasTensor:
+    """Widen, filter each channel, narrow; plus the input where the block leaves its shape as it is.
+
+    As in the reference, a block that `min_depth` widened to the input's channels has no such shortcut.
+    """
+    name = f"block_{index}" if index else "expanded_conv"
+    features, channels_in = inputs, inputs.shape[-1]
+    if expansion > 1:
+        features = _conv(layers, features, expansion * channels_in, f"{name}_expand")
+        features = layers.activate(layers.normalize(features, f"{name}_expand_BN"), f"{name}_expand_relu")
+    depthwise = keras.layers.DepthwiseConv2D(
+        3, strides, "same", use_bias=False, name=f"{name}_depthwise", **layers.kernel("depthwise")
+    )
+    features = layers.normalize(depthwise(features), f"{name}_depthwise_BN")
+    features = layers.activate(features, f"{name}_depthwise_relu")
+    features = _conv(layers, features, max(num_channels, min_depth), f"{name}_project")
+    features = layers.normalize(features, f"{name}_project_BN")
+    if channels_in == num_channels and strides == 1:
+        features = keras.layers.Add(name=f"{name}_add")([inputs, features])
+    return features
+
+
+def _conv(
+    layers: ConvLayers,
+    features: keras.KerasTensor,
+    num_channels: int,
+    name: str,
+    *,
+    kernel_size: int = 1,
+    strides: int = 1,
+) -> keras.KerasTensor:
+    conv = keras.layers.Conv2D(num_channels, kernel_size, strides, "same", use_bias=False, name=name, **layers.kernel())
+    return conv(features)
+
+
+def _round_channels(num_channels: float) -> int:
+    """To the nearest multiple of 8, at least 8, and never more than a tenth below."""
+    rounded = max(8, int(num_channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * num_channels else rounded
