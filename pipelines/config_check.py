@@ -10,9 +10,8 @@ from detloom.schemas.config import TrainEvalConfig, content_hash
 from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import build_config, lay_over, load_tree
-from detloom.schemas.overrides import Located
-from detloom.schemas.pipeline_config import FieldNote, parse_pipeline_config, read_config_text, refusal
-from detloom.schemas.presets import list_presets
+from detloom.schemas.overrides import Located, merge
+from detloom.schemas.pipeline_config import FieldNote, PipelineConfigReport, refusal
 from detloom.schemas.run_file import build_run, load_run_tree, read_run_file
 from detloom.schemas.typed_dict import KeyPath, format_key_path, show_value, to_dict
 from detloom.trainer_module.supported import untrained_parts
@@ -58,33 +57,31 @@ def is_run_file(source: str) -> bool:
 
 def check_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> ConfigCheck:
     """Read a run file, `pipeline.config`, `config.json` or preset with overrides; a mistake is part of the answer."""
+    report: PipelineConfigReport | None = None
     try:
-        if is_run_file(source):
-            return _check_run_file(source, overrides)
-        if Path(source).suffix == ".json" or source in {preset.name for preset in list_presets()}:
-            return _check_tree(source, load_tree(source, Path()), overrides)
-        report = parse_pipeline_config(read_config_text(Path(source)), source, override_text)
-        if report.refused:
+        tree, report = _load(source, overrides, override_text)
+        if report is not None and report.refused:
             check = ConfigCheck(file=source, verdict="refused", error=str(refusal(report)))
+        elif is_run_file(source):
+            run = build_run(tree)  # paths as they were written: what the environment holds is not printed
+            read_run_file(Path(source), overrides=overrides)  # for what it says about the paths
+            check = _answer(source, run.config, tuple(_values(to_dict(run), tree)))
         else:
-            check = _check_tree(source, report.located, overrides)
-        return dataclasses.replace(check, mapped=report.mapped, ignored=report.ignored, refused=report.refused)
+            config = build_config(tree)
+            check = _answer(source, config, tuple(_values(to_dict(config), tree)))
     except InputError as error:
-        return ConfigCheck(file=source, verdict="invalid", error=str(error))
+        check = ConfigCheck(file=source, verdict="invalid", error=str(error))
+    if report is None:
+        return check
+    return dataclasses.replace(check, mapped=report.mapped, ignored=report.ignored, refused=report.refused)
 
 
-def _check_run_file(source: str, overrides: Sequence[Located]) -> ConfigCheck:
-    tree = load_run_tree(Path(source), overrides)
-    config = read_run_file(Path(source), overrides=overrides).config
-    run = build_run(tree)  # paths as they were written: what the environment holds is not printed
-    return _answer(source, config, tuple(_values(to_dict(run), tree)))
-
-
-def _check_tree(source: str, tree: Located, overrides: Sequence[Located]) -> ConfigCheck:
-    for layer in overrides:
-        tree = lay_over(tree, layer)
-    config = build_config(tree)
-    return _answer(source, config, tuple(_values(to_dict(config), tree)))
+def _load(source: str, overrides: Sequence[Located], override_text: str) -> tuple[Located, PipelineConfigReport | None]:
+    """The tree of any source with all layers over it."""
+    if is_run_file(source):
+        return load_run_tree(Path(source), overrides, override_text)
+    tree, report = load_tree(source, Path(), override_text=override_text)
+    return (lay_over(tree, merge(Located({}, lambda _: source), *overrides)) if overrides else tree), report
 
 
 def _answer(source: str, config: TrainEvalConfig, values: tuple[ConfigValue, ...]) -> ConfigCheck:
@@ -99,16 +96,17 @@ def _answer(source: str, config: TrainEvalConfig, values: tuple[ConfigValue, ...
 
 
 def read_effective(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> dict[str, Any]:
-    """All values of a run file or a configuration, as plain data, defaults filled in.
+    """All values of a run file or a configuration, as plain data, defaults filled in, paths as they were written.
 
     Raises:
         InputError: as for running it.
     """
-    if is_run_file(source):
-        plain = to_dict(build_run(load_run_tree(Path(source), overrides)))
-    else:
-        plain = to_dict(read_config(source, overrides, override_text))
-    return dict(plain)
+    if not is_run_file(source):
+        return dict(to_dict(read_config(source, overrides, override_text)))
+    tree, report = _load(source, overrides, override_text)
+    if report is not None and report.refused:
+        raise refusal(report)
+    return dict(to_dict(build_run(tree)))
 
 
 def read_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> TrainEvalConfig:
@@ -117,22 +115,22 @@ def read_config(source: str, overrides: Sequence[Located] = (), override_text: s
     Raises:
         InputError: as for running it.
     """
-    if is_run_file(source):
-        return build_run(load_run_tree(Path(source), overrides)).config
-    tree = load_tree(source, Path(), override_text=override_text)
-    for layer in overrides:
-        tree = lay_over(tree, layer)
-    return build_config(tree)
+    tree, report = _load(source, overrides, override_text)
+    if report is not None and report.refused:
+        raise refusal(report)
+    return build_run(tree).config if is_run_file(source) else build_config(tree)
 
 
 def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """The single values of a tree; empty lists and mappings count as values."""
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    if not items or not data:
+    """The single values of a tree; lists of single values count as one, and so do empty mappings."""
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(data, list) and any(isinstance(item, dict | list) for item in data):
+        for place, value in enumerate(data):
+            yield from leaves(value, (*path, place))
+    else:
         yield path, data
-        return
-    for key, value in items:
-        yield from leaves(value, (*path, key))
 
 
 def diff_configs(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, str, str]]:

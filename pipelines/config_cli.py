@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from detloom.schemas.errors import InputError
 from detloom.schemas.overrides import Located, parse_set, read_overrides
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -100,16 +101,23 @@ def show(source: str, settings: tuple[str, ...], hparams: str, config_override: 
 @override_options
 @_JSON
 def diff(one: str, other: str, settings: tuple[str, ...], hparams: str, as_json: bool) -> None:
-    """Print the values in which ONE and OTHER differ; overrides go over OTHER. Exit code 1 if there are any."""
+    """Print the values in which ONE and OTHER differ; overrides go over OTHER.
+
+    Exit code 0 if there are none, 1 if there are, 2 if one of the two does not load.
+    """
     from detloom.pipelines.config_check import diff_configs, is_run_file, read_config, read_effective
     from detloom.pipelines.console import format_columns
     from detloom.schemas.typed_dict import to_dict
 
-    overrides = read_override_options(settings, hparams)
-    if is_run_file(one) and is_run_file(other):
-        rows = diff_configs(read_effective(one), read_effective(other, overrides))
-    else:  # of a run file only the detector's part can be compared with a configuration
-        rows = diff_configs(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
+    try:
+        overrides = read_override_options(settings, hparams)
+        if is_run_file(one) and is_run_file(other):
+            rows = diff_configs(read_effective(one), read_effective(other, overrides))
+        else:  # of a run file only the detector's part can be compared with a configuration
+            rows = diff_configs(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
     if as_json:
         click.echo(json.dumps([dict(zip(("key", "one", "other"), row, strict=True)) for row in rows], indent=1))
     elif rows:

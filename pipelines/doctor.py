@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from detloom.schemas.redact import redact
 from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ def check_disk(name: str, path: Path) -> Iterator[Finding]:
     yield Finding(
         name=name,
         status="ok" if is_enough else "warning",
-        found=f"{format_bytes(free)} free at {folder}",
+        found=f"{format_bytes(free)} free at {redact(str(folder))}",
         wanted=f"{format_bytes(_MIN_DISK_BYTES)} or more",
         next_step="" if is_enough else "free some space, or name another folder",
     )
@@ -283,11 +284,8 @@ def check_disk(name: str, path: Path) -> Iterator[Finding]:
 
 def check_writable(name: str, path: str) -> Iterator[Finding]:
     """Make a file in the folder, or in the nearest one above it that is there, and remove it."""
-    if "://" in path:
-        yield Finding(name=name, status="ok", found=f"{path} is remote: not tried")
-        return
     folder = _existing(Path(path))
-    where = path if folder == Path(path) else f"{path}, to be made in {folder}"
+    where = redact(path) if folder == Path(path) else f"{redact(path)}, to be made in {redact(str(folder))}"
     try:
         with tempfile.NamedTemporaryFile(prefix=".detloom-doctor-", dir=folder):
             pass
@@ -304,24 +302,25 @@ def check_writable(name: str, path: str) -> Iterator[Finding]:
 
 
 def check_data(path: str) -> Iterator[Finding]:
-    """Can the data's folder be listed?"""
+    """Can the data's folder be listed, or for a pattern such as span-{SPAN} the one above it?"""
     if path == EMBEDDED_DIGITS:
         yield Finding(name="data.path", status="ok", found="the embedded data set")
         return
-    folder = Path(path.partition("{")[0])  # {SPAN} and {VERSION} are TFX's to resolve
-    folder = folder if "{" not in path else _existing(folder)
+    beginning, brace, _ = path.partition("{")  # {SPAN} and {VERSION} are TFX's to resolve
+    folder = Path(f"{beginning}{brace}").parent if brace else Path(path)
+    shown = redact(str(folder))
     try:
         with os.scandir(folder) as entries:
             is_empty = next(entries, None) is None
     except OSError as error:
-        found, wanted = f"{folder}: {error.strerror}", "a folder that this user can read"
+        found, wanted = f"{shown}: {error.strerror}", "a folder that this user can read"
         next_step = "correct data.path, or give this user the right to read there"
         yield Finding(name="data.path", status="error", found=found, wanted=wanted, next_step=next_step)
         return
     yield Finding(
         name="data.path",
         status="warning" if is_empty else "ok",
-        found=f"{folder}: {'empty' if is_empty else 'readable'}",
+        found=f"{shown}: {'empty' if is_empty else 'readable'}",
         wanted="a folder with the data set",
         next_step="look whether data.path is right, and whether its disk is mounted" if is_empty else "",
     )
@@ -329,4 +328,6 @@ def check_data(path: str) -> Iterator[Finding]:
 
 def _existing(path: Path) -> Path:
     """The path, or the nearest one above it that is there."""
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(
+        each for each in (path, *path.parents) if os.path.exists(each)
+    )  # False also for a name that is too long

@@ -1,1 +1,1 @@
-"""What crosses a boundary: contracts between components. Standard library, numpy and PyYAML only."""
+"""What crosses a boundary: contracts between components. Standard library, numpy, PyYAML; no TensorFlow."""

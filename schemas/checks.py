@@ -3,10 +3,10 @@
 from detloom.schemas.errors import FieldError
 
 
-def check(condition: bool, field: str, got: object, allowed: str) -> None:
-    """Raise FieldError, saying what is allowed, unless the condition holds."""
+def check(condition: bool, field: str, got: object, allowed: str, other: str = "") -> None:
+    """Raise FieldError, saying what is allowed, unless the condition holds; `other` is a field that it contradicts."""
     if not condition:
-        raise FieldError(field, f"got {got}, allowed: {allowed}.")
+        raise FieldError(field, f"got {got}, allowed: {allowed}.", other)
 
 
 def check_fields(owner: object, allowed: str, *fields: str) -> None:

@@ -55,6 +55,7 @@ class Train:
         check_fields(self, "1 or more", "num_steps", "batch_size", "learning_rate_batch_size", "steps_per_call")
         check_fields(self, "above 0", "keep_checkpoint_every_n_hours")
         check(self.num_steps < 2**31, "num_steps", self.num_steps, "fewer than 2**31")
+        check(0 <= self.seed < 2**32, "seed", self.seed, "0 up to 2**32")
 
 
 @dataclass(frozen=True, kw_only=True)

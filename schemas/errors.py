@@ -14,8 +14,9 @@ class FieldError(InputError):
 
     Attributes:
         field: name of the field, dotted if it lies deeper; the message does not repeat it.
+        other: name of the field that it contradicts, or empty.
     """
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(self, field: str, message: str, other: str = "") -> None:
         super().__init__(f"{field}: {message}")
-        self.field, self.message = field, message
+        self.field, self.message, self.other = field, message, other

@@ -269,7 +269,8 @@ class BatchNonMaxSuppression:
         check_fields(self, "0 or more", "soft_nms_sigma")
         check_fields(self, "1 or more", "max_detections_per_class", "max_total_detections", "max_classes_per_detection")
         of_class, total = self.max_detections_per_class, self.max_total_detections
-        check(of_class <= total, "max_detections_per_class", of_class, f"at most max_total_detections ({total})")
+        allowed = f"at most max_total_detections ({total})"
+        check(of_class <= total, "max_detections_per_class", of_class, allowed, "max_total_detections")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +287,8 @@ class PostProcessing:
     def __post_init__(self) -> None:
         check_fields(self, "above 0", "logit_scale")
 
+
+_NECK = "feature_extractor.neck"
 
 # --- the whole ------------------------------------------------------------------------------------------------------
 
@@ -329,15 +332,17 @@ class Ssd:
         field = "anchor_generator"
         if isinstance(neck, ExtraFeatureLayers):
             got = type(anchors).__name__
-            check(isinstance(anchors, SsdAnchorGenerator), field, got, "SsdAnchorGenerator for this neck")
+            check(isinstance(anchors, SsdAnchorGenerator), field, got, "SsdAnchorGenerator for this neck", _NECK)
             assert isinstance(anchors, SsdAnchorGenerator)
             layers = (anchors.num_layers, neck.num_layers)
-            check(layers[0] == layers[1], f"{field}.num_layers", layers[0], f"the neck's {layers[1]}")
+            allowed = f"the neck's {layers[1]}"
+            check(layers[0] == layers[1], f"{field}.num_layers", layers[0], allowed, f"{_NECK}.num_layers")
         elif isinstance(anchors, MultiscaleAnchorGenerator):
             assert isinstance(neck, Fpn | BiFpn)
             for level in ("min_level", "max_level"):
                 got, wanted = getattr(anchors, level), getattr(neck, level)
-                check(got == wanted, f"{field}.{level}", got, f"the neck's {wanted}")
+                check(got == wanted, f"{field}.{level}", got, f"the neck's {wanted}", f"{_NECK}.{level}")
         else:
             num_levels = neck.max_level - neck.min_level + 1
-            check(anchors.num_layers == num_levels, f"{field}.num_layers", anchors.num_layers, f"{num_levels} levels")
+            allowed = f"{num_levels}, the neck's levels"
+            check(anchors.num_layers == num_levels, f"{field}.num_layers", anchors.num_layers, allowed, _NECK)

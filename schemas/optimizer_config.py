@@ -53,8 +53,7 @@ class LearningRateStep:
     """The rate."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "step")
-        check_fields(self, "above 0", "learning_rate")
+        check_fields(self, "0 or more", "step", "learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +68,11 @@ class ManualStepLearningRate:
     """Rise linearly from `initial_learning_rate` to the first jump's rate, instead of jumping."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0", "initial_learning_rate")
+        check_fields(self, "0 or more", "initial_learning_rate")
         steps = [jump.step for jump in self.schedule]
         check(bool(steps), "schedule", "nothing", "at least one step")
         check(steps == sorted(set(steps)), "schedule", f"steps {steps}", "rising steps")
+        check(not self.warmup or steps[0] > 0, "schedule", "step 0", "1 or more with warmup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,8 @@ class CosineDecayLearningRate:
         check_fields(self, "1 or more", "total_steps")
         check_fields(self, "0 or more", "warmup_steps", "hold_base_rate_steps")
         rate, base = self.warmup_learning_rate, self.learning_rate_base
-        check(self.warmup_steps == 0 or 0 <= rate <= base, "warmup_learning_rate", rate, "0 to learning_rate_base")
+        allowed = f"0 to learning_rate_base ({base})"
+        check(self.warmup_steps == 0 or 0 <= rate <= base, "warmup_learning_rate", rate, allowed, "learning_rate_base")
         before_decay = self.warmup_steps + self.hold_base_rate_steps
         allowed = f"at least warmup_steps + hold_base_rate_steps ({before_decay})"
         check(self.total_steps >= before_decay, "total_steps", self.total_steps, allowed)
@@ -164,7 +165,8 @@ class PolynomialLearningRate:
 def _check_efficientdet(rate: EfficientDetCosineLearningRate | PolynomialLearningRate) -> None:
     check_fields(rate, "above 0", "learning_rate")
     check_fields(rate, "0 or more", "warmup_learning_rate", "warmup_steps")
-    check(rate.total_steps > rate.warmup_steps, "total_steps", rate.total_steps, "more than warmup_steps")
+    allowed = f"more than warmup_steps ({rate.warmup_steps})"
+    check(rate.total_steps > rate.warmup_steps, "total_steps", rate.total_steps, allowed, "warmup_steps")
 
 
 LearningRate = (

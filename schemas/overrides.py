@@ -1,16 +1,18 @@
 """Settings laid over settings: `--set`, lists of `key=value`, YAML files, and the sections of a run file."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, Locate, format_key_path
+from detloom.schemas.redact import redact
+from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, Locate, format_key_path, show_value
 from detloom.schemas.yaml_file import parse_yaml, read_yaml
 
-_STEP = re.compile(r"([^.\[\]]+)((?:\[\d+\])*)")  # a key, and the indices behind it
+_MAX_STEPS = 32  # names in a key; the longest of the configuration has seven
+_STEP = re.compile(r"([^.\[\]]+)((?:\[[0-9]{1,6}\])*)")  # a key, and the indices behind it
 
 
 @dataclass(frozen=True)
@@ -20,18 +22,23 @@ class Located:
     data: Any
     locate: Locate
 
-    def holds(self, path: KeyPath) -> bool:
+    def get(self, path: KeyPath, otherwise: Any = None) -> Any:
+        """What stands at a key, or `otherwise` if nothing does."""
         data = self.data
         for key in path:
             is_place = isinstance(data, list) and isinstance(key, int) and key < len(data)
             if not is_place and not (isinstance(data, Mapping) and key in data):
-                return False
+                return otherwise
             data = data[key]
-        return True
+        return data
+
+    def holds(self, path: KeyPath) -> bool:
+        nothing = object()
+        return self.get(path, nothing) is not nothing
 
 
-def merge(base: Located, over: Located) -> Located:
-    """`over` laid over `base`, key by key.
+def merge(*layers: Located) -> Located:
+    """Each layer laid over those before it, key by key.
 
     A mapping that names another `type` replaces what was there, as lists and single values do. Integer keys of a
     mapping stand for places in a list.
@@ -39,103 +46,115 @@ def merge(base: Located, over: Located) -> Located:
     Raises:
         InputError: if an integer key is beyond the list.
     """
+    data, replaced = layers[0].data, [set[KeyPath]() for _ in layers]
+    for layer, places in zip(layers[1:], replaced[1:], strict=True):
+        data = _merge(data, layer, layer.data, (), places)
 
     def locate(path: KeyPath) -> str:
-        return over.locate(path) if over.holds(path) else base.locate(path)
+        """Where the uppermost layer that decides about a key decides it; of a mapping, where it was begun."""
+        above = {path[:length] for length in range(len(path) + 1)}
+        for layer, places in reversed(list(zip(layers, replaced, strict=True))):
+            if above & places or not isinstance(layer.get(path, {}), Mapping):
+                return layer.locate(path)
+        return next((layer for layer in layers if layer.holds(path)), layers[0]).locate(path)
 
-    return Located(_merge(base.data, over.data, over.locate, ()), locate)
-
-
-def merge_all(layers: Iterable[Located]) -> Located:
-    """The first layer with all others laid over it in order."""
-    first, *rest = layers
-    for layer in rest:
-        first = merge(first, layer)
-    return first
+    return Located(data, locate)
 
 
-def parse_set(text: str) -> Located:
+def parse_set(text: str, option: str = "--set") -> Located:
     """One setting such as `train.batch_size=8` or `train.augmentations[0].probability=1`; the value is YAML.
 
     Raises:
         InputError: without '=', or with a key or a value that cannot be read.
     """
     key, separator, value = text.partition("=")
-    where = f"--set {text}"
+    where = f"{option} {redact(key.strip())}"  # without the value, which may be a secret
     if not separator:
         raise InputError(f"{where}: got no '=', allowed: KEY=VALUE, such as train.batch_size=8.")
-    return Located(_nest(_split_key(key.strip(), where), _parse_value(value, where)), lambda _: where)
+    path = split_key(key.strip(), where)
+    return Located(nest(path, _parse_value(path, value, where)), lambda _: where)
 
 
 def read_overrides(text: str) -> Located:
     """Overrides as EfficientDet's `--hparams` takes them: `key=value,key=value`, or the path of a YAML file.
 
-    In the file, keys may be nested, dotted, or both. Commas inside brackets and quotes belong to the value.
+    In the file, keys at the top may be dotted. Commas inside brackets and quotes belong to the value.
 
     Raises:
         InputError: for a file or a list that cannot be read.
     """
-    if text.endswith((".yaml", ".yml")):
+    if "=" not in text and text.endswith((".yaml", ".yml")):
         data, locate = read_yaml(Path(text))
         if not isinstance(data, Mapping):
-            raise InputError(f"{text}:1: got {data!r}, allowed: a mapping from keys to values.")
+            raise InputError(f"{text}:1: got {show_value((), data)}, allowed: a mapping from keys to values.")
         return _spell_out(data, locate, text)
-    parts = [part for part in _split_commas(text) if part.strip()]
+    parts = [part.strip() for part in _split_commas(text) if part.strip()]
     if not parts:
-        raise InputError(f"{text!r}: got no overrides, allowed: KEY=VALUE,KEY=VALUE or a YAML file.")
-    return merge_all(parse_set(part.strip()) for part in parts)
+        raise InputError(f"--hparams '{redact(text)}': got no overrides, allowed: KEY=VALUE,KEY=VALUE or a YAML file.")
+    return merge(Located({}, lambda _: "--hparams"), *(parse_set(part, "--hparams") for part in parts))
 
 
-def _merge(base: Any, over: Any, locate: Locate, path: KeyPath) -> Any:
-    if not isinstance(over, Mapping):
-        return over
-    if isinstance(base, list) and over and all(isinstance(key, int) for key in over):
+def _merge(base: Any, layer: Located, over: Any, path: KeyPath, replaced: set[KeyPath]) -> Any:
+    """`over`, which the layer says at `path`, laid over `base`; adds the places of which nothing of `base` stays."""
+    if isinstance(base, list) and isinstance(over, Mapping) and over and all(isinstance(key, int) for key in over):
         merged = list(base)
         for place, value in over.items():
             if place >= len(base):
-                name = format_key_path(path)
-                raise InputError(f"{locate(path)}: {name}: got place {place}, allowed: 0 to {len(base) - 1}.")
-            merged[place] = _merge(base[place], value, locate, (*path, place))
+                allowed = f"0 to {len(base) - 1}" if base else "none, the list is empty"
+                where = layer.locate(path)
+                raise InputError(f"{where}: {format_key_path(path)}: got place {place}, allowed: {allowed}.")
+            merged[place] = _merge(base[place], layer, value, (*path, place), replaced)
         return merged
-    if not isinstance(base, Mapping) or over.get(TYPE_KEY, base.get(TYPE_KEY)) != base.get(TYPE_KEY):
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        replaced.add(path)
         return over
-    return {**base, **{key: _merge(base.get(key), value, locate, (*path, key)) for key, value in over.items()}}
+    if over.get(TYPE_KEY, base.get(TYPE_KEY)) != base.get(TYPE_KEY):
+        replaced.add(path)
+        return over
+    below = {key: _merge(base.get(key), layer, value, (*path, key), replaced) for key, value in over.items()}
+    return {**base, **below}
 
 
-def _split_key(key: str, where: str) -> KeyPath:
+def split_key(key: str, where: str) -> KeyPath:
+    """The steps of a key such as `train.augmentations[0].probability`.
+
+    Raises:
+        InputError: beginning with `where`, if it is none.
+    """
     path: list[str | int] = []
     for step in key.split("."):
         match = _STEP.fullmatch(step)
         if match is None:
-            raise InputError(
-                f"{where}: got the key {key!r}, allowed: names with dots between, such as train.batch_size."
-            )
-        path += [match[1], *(int(index) for index in re.findall(r"\d+", match[2]))]
+            allowed = "names with dots between, such as train.batch_size"
+            raise InputError(f"{where}: got the key '{redact(key)}', allowed: {allowed}.")
+        path += [match[1], *(int(index) for index in re.findall(r"[0-9]+", match[2]))]
+    if len(path) > _MAX_STEPS:
+        raise InputError(f"{where}: got a key of {len(path)} names, allowed: at most {_MAX_STEPS}.")
     return tuple(path)
 
 
-def _nest(path: KeyPath, value: Any) -> Any:
+def nest(path: KeyPath, value: Any) -> Any:
+    """Mappings in each other that hold the value at the path."""
     for key in reversed(path):
         value = {key: value}
     return value
 
 
-def _parse_value(text: str, where: str) -> Any:
+def _parse_value(path: KeyPath, text: str, where: str) -> Any:
     try:
         return parse_yaml(text, where)[0]
     except InputError:
-        raise InputError(
-            f"{where}: got the value {text!r}, allowed: a number, true, false, null, text, [a, b]."
-        ) from None
+        allowed = "a number, true, false, null, text, [a, b], {key: value}"
+        raise InputError(f"{where}: got the value {show_value(path, text)}, allowed: {allowed}.") from None
 
 
 def _split_commas(text: str) -> list[str]:
-    """Split at commas that are in no bracket and no quotes."""
+    """Split at commas that are in no bracket and in no quotes; quotes count where a value or an item begins."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
             quote = "" if character == quote else quote
-        elif character in "'\"":
+        elif character in "'\"" and parts[-1].rstrip()[-1:] in ("=", "[", "{", ",", ":"):
             quote = character
         else:
             depth += (character in "[{") - (character in "]}")
@@ -148,12 +167,12 @@ def _split_commas(text: str) -> list[str]:
 
 def _spell_out(data: Mapping[str, Any], locate: Locate, name: str) -> Located:
     """Dotted keys at the top of an overrides file, nested; each keeps its own line."""
-    layers = []
+    layers = [Located({}, lambda _: f"{name}:1")]
     for key, value in data.items():
-        path, where = _split_key(key, locate((key,))), (key,)
+        path, where = split_key(key, locate((key,))), (key,)
 
         def locate_below(below: KeyPath, path: KeyPath = path, where: KeyPath = where) -> str:
             return locate((*where, *below[len(path) :]))
 
-        layers.append(Located(_nest(path, value), locate_below))
-    return merge_all([Located({}, lambda _: f"{name}:1"), *layers])
+        layers.append(Located(nest(path, value), locate_below))
+    return merge(*layers)

@@ -9,6 +9,7 @@ from pathlib import Path
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.odapi.report import FieldNote, PipelineConfigReport
+from detloom.schemas.text_file import read_text_file
 from detloom.schemas.typed_dict import from_dict
 
 __all__ = [
@@ -16,34 +17,9 @@ __all__ = [
     "PipelineConfigReport",
     "format_pipeline_config",
     "parse_pipeline_config",
-    "read_config_text",
     "read_pipeline_config",
     "refusal",
 ]
-
-_MAX_BYTES = 1_000_000  # the zoo's largest file has 10,000
-
-
-def read_config_text(path: Path) -> str:
-    """The text of a configuration file.
-
-    Raises:
-        InputError: if it cannot be read, is larger than 1 MB, or is no text.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}:1: cannot be read ({error.strerror}).") from None
-    if len(data) > _MAX_BYTES:
-        raise InputError(
-            f"{path}:1: got more than {_MAX_BYTES} bytes, allowed: a configuration, which is much smaller."
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: got bytes that are not UTF-8, allowed: a text file.") from None
 
 
 def parse_pipeline_config(text: str, name: str, override_text: str = "") -> PipelineConfigReport:
@@ -79,7 +55,7 @@ def read_pipeline_config(path: Path, override_text: str = "") -> TrainEvalConfig
     Raises:
         InputError: with file and line, for the first field that is refused, wrong or out of range.
     """
-    report = parse_pipeline_config(read_config_text(path), str(path), override_text)
+    report = parse_pipeline_config(read_text_file(path), str(path), override_text)
     if report.refused:
         raise refusal(report)
     return from_dict(TrainEvalConfig, report.located.data, locate=report.located.locate)

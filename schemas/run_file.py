@@ -13,8 +13,10 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import lay_over, load_tree
 from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.schemas.model_config import Ssd
-from detloom.schemas.overrides import Located, merge_all
-from detloom.schemas.typed_dict import KeyPath, from_dict, nearest_hint
+from detloom.schemas.overrides import Located, merge
+from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
+from detloom.schemas.redact import redact
+from detloom.schemas.typed_dict import KeyPath, from_dict, nearest_hint, show_value
 from detloom.schemas.yaml_file import read_yaml
 
 EMBEDDED_DIGITS = "embedded:digits"  # a data path that means: compose the demo data set, then read it
@@ -37,6 +39,12 @@ class Splits:
     """What chooses the checkpoint during training."""
     test: str
     """What the evaluator judges by; training never sees it."""
+
+    def __post_init__(self) -> None:
+        for split in ("train", "eval", "test"):
+            check(bool(getattr(self, split)), split, "nothing", "a name")
+        for split in ("eval", "test"):
+            check(getattr(self, split) != self.train, split, repr(self.train), "another split than train", "train")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,7 @@ class Data:
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "max_reject_fraction")
         check_fields(self, "1 or more", "min_examples")
+        check(all(self.classes) and len(set(self.classes)) == len(self.classes), "classes", self.classes, "each once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +158,14 @@ class RunFile:
         return TrainEvalConfig(**{section: getattr(self, section) for section in CONFIG_SECTIONS})
 
 
-def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> Located:
-    """The plain tree of a run file, with its detector's sections filled in, and each key's place.
+def load_run_tree(
+    path: Path, overrides: Sequence[Located] = (), override_text: str = ""
+) -> tuple[Located, PipelineConfigReport | None]:
+    """The plain tree of a run file, with its detector's sections filled in, and what became of a `pipeline.config`.
+
+    Args:
+        overrides: laid over the file, in order.
+        override_text: in the format of `pipeline.config`, merged over the one that `detector` names.
 
     Raises:
         InputError: for a file or a detector that cannot be read.
@@ -158,20 +173,24 @@ def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> Located:
     data, locate = read_yaml(path)
     if not isinstance(data, Mapping):
         raise InputError(f"{path}:1: got no mapping, allowed: keys such as name, data, detector, train.")
-    layers = [Located(data, locate), *overrides]
-    tree = merge_all(layers)
+    file, over = Located(data, locate), merge(Located({}, lambda _: str(path)), *overrides)
+    tree = merge(file, over)
     detector, where = tree.data.get("detector", DEFAULT_DETECTOR), tree.locate(("detector",))
     if not isinstance(detector, str):
-        raise InputError(f"{where}: detector: got {detector!r}, allowed: a preset's name or the path of a file.")
-    config = load_tree(detector, path.resolve().parent, where=f"{where}: detector")
-    for layer in layers:
+        got = show_value((), detector)
+        raise InputError(f"{where}: detector: got {got}, allowed: a preset's name or the path of a file.")
+    try:
+        config, report = load_tree(detector, path.resolve().parent, override_text=override_text)
+    except InputError as error:
+        raise InputError(f"{where}: detector: {error}") from None
+    for layer in (file, over):
         config = lay_over(config, Located(_sections(layer.data), layer.locate))
 
     def locate_key(key_path: KeyPath) -> str:
         return (config if key_path and key_path[0] in CONFIG_SECTIONS else tree).locate(key_path)
 
     empty: dict[str, Any] = {section: {} for section in CONFIG_SECTIONS}
-    return Located({**empty, **tree.data, **config.data}, locate_key)
+    return Located({**empty, **tree.data, **config.data}, locate_key), report
 
 
 def build_run(tree: Located) -> RunFile:
@@ -193,20 +212,27 @@ def read_run_file(path: Path, workspace: Path | None = None, overrides: Sequence
     Raises:
         InputError: with file, line, key, what was found and what is allowed.
     """
-    tree = load_run_tree(path, overrides)
+    tree, report = load_run_tree(path, overrides)
+    if report is not None and report.refused:
+        raise refusal(report)
     run = build_run(tree)
     folder = path.resolve().parent
 
     def resolve(value: str, key: str) -> str:
-        return str((folder / _expand(value, f"{tree.locate(tuple(key.split('.')))}: {key}")).absolute())
+        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        if "://" in value or "\0" in value:
+            raise InputError(f"{where}: got '{redact(value)}', allowed: a folder that is mounted here.")
+        return str((folder / _expand(value, where)).absolute())
 
     if workspace is None:
         workspace = Path(resolve(run.workspace, "workspace") if run.workspace else f"detloom_runs/{run.name}")
     workspace = workspace.absolute()
     if run.data.path != EMBEDDED_DIGITS:
-        run = replace(run, data=replace(run.data, path=resolve(run.data.path, "data.path")))
-        if "{" not in run.data.path and not Path(run.data.path).is_dir():  # {SPAN} is TFX's to resolve
-            raise InputError(f"{tree.locate(('data', 'path'))}: data.path: {run.data.path} is no folder.")
+        data_path = resolve(run.data.path, "data.path")
+        if "{" not in data_path and not os.path.isdir(data_path):  # {SPAN} is TFX's to resolve
+            where = tree.locate(("data", "path"))
+            raise InputError(f"{where}: data.path: got '{redact(run.data.path)}', which is no folder.")
+        run = replace(run, data=replace(run.data, path=data_path))
     push_to = resolve(run.push_to, "push_to") if run.push_to else str(workspace / "serving")
     return replace(run, workspace=str(workspace), push_to=push_to)
 

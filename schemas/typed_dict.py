@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.redact import HIDDEN, is_secret, redact
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
@@ -24,9 +25,6 @@ Locate = Callable[[KeyPath], str]  # key path -> "file:line"
 TYPE_KEY = "type"
 _YAML_WORDS = {None: "null", True: "true", False: "false"}
 _INT_LIMIT = 2**63
-_MAX_SHOWN = 80  # characters of a value in a message
-_SECRET_NAME = re.compile("password|passwd|secret|token|credential|api_?key", re.IGNORECASE)
-_USER_INFO = re.compile(r"://[^/@\s'\"]+@")  # the user and password of an address
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # a number that YAML 1.1 takes for text
 
 
@@ -45,11 +43,11 @@ def format_key_path(path: KeyPath) -> str:
 
 def show_value(path: KeyPath, value: Any) -> str:
     """A value for a message, as YAML writes it: short, and without what may be a secret."""
-    if any(isinstance(key, str) and _SECRET_NAME.search(key) for key in path):
-        return "(hidden)"
-    text = _YAML_WORDS[value] if value is None or isinstance(value, bool) else repr(value)
-    text = _USER_INFO.sub("://(hidden)@", text)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    if any(isinstance(key, str) and is_secret(key) for key in path):
+        return HIDDEN
+    if isinstance(value, int) and abs(value) > _INT_LIMIT:
+        return "a number of more than 64 bits"
+    return redact(_YAML_WORDS[value] if value is None or isinstance(value, bool) else repr(value))
 
 
 def to_dict(value: Any) -> Any:
@@ -59,7 +57,7 @@ def to_dict(value: Any) -> Any:
 
 def _to_plain(value: Any, annotation: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hints = _hints(type(value))
+        hints = type_hints(type(value))
         plain = {
             field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
         }
@@ -90,7 +88,7 @@ def from_dict(cls: type[T], data: Any, *, locate: Locate, path: KeyPath = ()) ->
 
 def _fail(locate: Locate, path: KeyPath, message: str) -> typing.NoReturn:
     name = format_key_path(path)
-    raise InputError(f"{locate(path)}: {name + ': ' if name else ''}{message}")
+    raise InputError(f"{locate(path)}: {redact(name) + ': ' if name else ''}{message}")
 
 
 def _is_data(annotation: Any) -> bool:
@@ -107,7 +105,8 @@ def dataclass_members(annotation: Any) -> list[type]:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def type_hints(cls: type) -> dict[str, Any]:
+    """Annotations of a class's fields, resolved."""
     return typing.get_type_hints(cls)
 
 
@@ -145,7 +144,10 @@ def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath
     names = {member.__name__: member for member in members}
     tag = data.get(TYPE_KEY) if isinstance(data, Mapping) else None
     if not isinstance(tag, str) or tag not in names:
-        got = f"{TYPE_KEY} {tag!r}" if tag is not None else f"no '{TYPE_KEY}' key"
+        if not isinstance(data, Mapping):
+            got = show_value(path, data)
+        else:
+            got = f"{TYPE_KEY} {show_value(path, tag)}" if tag is not None else f"no '{TYPE_KEY}' key"
         _fail(locate, path, f"got {got}, allowed: {', '.join(names)}.{nearest_hint(str(tag), names)}")
     rest = {key: value for key, value in data.items() if key != TYPE_KEY}
     return _convert_dataclass(names[tag], rest, locate, path)
@@ -153,7 +155,7 @@ def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath
 
 def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> Any:
     if not isinstance(data, Mapping):
-        keys = ", ".join(_hints(cls))
+        keys = ", ".join(type_hints(cls))
         _fail(locate, path, f"got {show_value(path, data)}, allowed: a mapping with keys {keys}.")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in data:
@@ -163,11 +165,13 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> A
         missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if missing and name not in data:
             _fail(locate, path, f"key '{name}' is missing.")
-    values = {key: _convert(_hints(cls)[key], value, locate, (*path, key)) for key, value in data.items()}
+    values = {key: _convert(type_hints(cls)[key], value, locate, (*path, key)) for key, value in data.items()}
     try:
         return cls(**values)
     except FieldError as error:
-        _fail(locate, (*path, *error.field.split(".")), error.message)
+        other = (*path, *error.other.split(".")) if error.other else ()
+        also = f" ({format_key_path(other)}: {locate(other)})" if other else ""
+        _fail(locate, (*path, *error.field.split(".")), f"{error.message}{also}")
     except InputError as error:
         _fail(locate, path, str(error))
 
@@ -180,7 +184,7 @@ def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if annotation is float and isinstance(data, int | float) and not isinstance(data, bool):
         if not math.isfinite(data):
             _fail(locate, path, f"got {data!r}, allowed: a finite number.")
-        return float(data)
+        return float(data) + 0.0  # -0.0 is 0.0: equal values have the same JSON
     if annotation is int and isinstance(data, float) and data.is_integer():
         return int(data)
     if annotation in (bool, int, str) and type(data) is annotation:

@@ -1,60 +1,46 @@
 """Reading a YAML file as plain data, with the line of every key for error messages. Safe against hostile files."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from detloom.schemas.errors import InputError
+from detloom.schemas.redact import redact
+from detloom.schemas.text_file import read_text_file
+from detloom.schemas.typed_dict import KeyPath, Locate
 
-KeyPath = tuple[str | int, ...]
-
-MAX_YAML_BYTES = 1 << 20  # a run file has a few hundred lines; more is not one
 _MAX_DEPTH = 32  # a run file needs five; the parser's time grows with the square of the depth
-_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_MAX_NODES = 20_000  # keys, values and lists; a run file has some hundred
+_PLAIN_TAGS = {
+    f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
+}
 
 
-def read_yaml(path: Path) -> tuple[Any, Callable[[KeyPath], str]]:
+def read_yaml(path: Path) -> tuple[Any, Locate]:
     """Plain data, and a function from key path to "file:line".
 
     Raises:
         InputError: unreadable, or as `parse_yaml`; always with file and line.
     """
-    try:
-        if path.stat().st_size > MAX_YAML_BYTES:
-            raise InputError(f"{path}:1: got {path.stat().st_size} bytes, allowed: {MAX_YAML_BYTES}.")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}:1: cannot be read ({error}).") from None
-    return parse_yaml(text, str(path))
+    return parse_yaml(read_text_file(path), str(path))
 
 
-def parse_yaml(text: str, name: str) -> tuple[Any, Callable[[KeyPath], str]]:
+def parse_yaml(text: str, name: str) -> tuple[Any, Locate]:
     """Plain data, and a function from key path to "name:line".
 
-    Anchors and aliases are refused: a few lines of them can grow to gigabytes.
+    Anchors, aliases and tags are refused: a few lines of aliases can grow to gigabytes.
 
     Raises:
-        InputError: too large, not YAML, an alias, a duplicate key.
+        InputError: not YAML, too much of it, an anchor, alias or tag, a duplicate key.
     """
     lines: dict[KeyPath, int] = {}
     try:
-        if len(text) > MAX_YAML_BYTES:
-            raise InputError(f"{name}:1: got {len(text)} characters, allowed: {MAX_YAML_BYTES}.")
         _check_events(text, name)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = _construct(node, (), lines, name) if node is not None else None
-    except InputError:
-        raise
+        data = _Builder(name, lines).build(node, ()) if node is not None else None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise InputError(f"{name}:{line}: not valid YAML: {getattr(error, 'problem', None) or error}.") from None
-    except ValueError as error:  # such as a date like 2024-13-45
-        raise InputError(f"{name}:1: not a usable YAML file ({error}).") from None
+        raise InputError(f"{name}:{_line_of(error, text)}: not valid YAML: {_problem(error)}.") from None
 
     def locate(key_path: KeyPath) -> str:
         while key_path and key_path not in lines:
@@ -64,16 +50,36 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Callable[[KeyPath], str]]:
     return data, locate
 
 
+def _line_of(error: yaml.YAMLError, text: str) -> int:
+    if isinstance(error, yaml.reader.ReaderError):  # a character that YAML does not allow; it knows the place alone
+        return text.count("\n", 0, error.position) + 1
+    mark = getattr(error, "problem_mark", None)
+    return min(mark.line, max(text.rstrip().count("\n"), 0)) + 1 if mark else 1
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"the character {chr(error.character)!r} is not allowed"
+    return redact(str(getattr(error, "problem", None) or error))
+
+
 def _check_events(text: str, name: str) -> None:
-    """Refuse what would eat the machine before anything is built from it."""
+    """Refuse what would eat the machine, or is more than plain data, before anything is built from it."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        line = _line(event)
+        where = f"{name}:{_line(event)}"
         if depth > _MAX_DEPTH:
-            raise InputError(f"{name}:{line}: lists and mappings nest more than {_MAX_DEPTH} deep.")
-        if isinstance(event, yaml.AliasEvent):
-            raise InputError(f"{name}:{line}: YAML aliases (*name) are not allowed here.")
+            raise InputError(f"{where}: lists and mappings nest more than {_MAX_DEPTH} deep.")
+        if count > _MAX_NODES:
+            raise InputError(
+                f"{where}: got more than {_MAX_NODES} keys and values, allowed: a run file, a few hundred."
+            )
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise InputError(f"{where}: YAML anchors and aliases (&name, *name) are not allowed here.")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise InputError(f"{where}: got the YAML tag '{redact(tag)}', allowed: plain lists, mappings and values.")
 
 
 def _line(marked: Any) -> int:
@@ -81,31 +87,44 @@ def _line(marked: Any) -> int:
     return int(marked.start_mark.line) + 1
 
 
-def _construct(node: yaml.Node, key_path: KeyPath, lines: dict[KeyPath, int], name: str) -> Any:
-    lines.setdefault(key_path, _line(node))
-    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-        raise InputError(f"{name}:{_line(node)}: got the YAML tag {node.tag!r}, allowed: plain lists and mappings.")
-    if isinstance(node, yaml.MappingNode):
+class _Builder:
+    """Makes plain data from YAML's nodes, and notes the line of every key."""
+
+    def __init__(self, name: str, lines: dict[KeyPath, int]) -> None:
+        self._name, self._lines = name, lines
+        self._constructor = yaml.SafeLoader("")
+
+    def build(self, node: yaml.Node, key_path: KeyPath) -> Any:
+        self._lines.setdefault(key_path, _line(node))
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, key_path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*key_path, i)) for i, item in enumerate(node.value)]
+        return self._scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, key_path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = _scalar(key_node)
-            line = _line(key_node)
+            where = f"{self._name}:{_line(key_node)}"
+            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                raise InputError(f"{name}:{line}: got the key {key!r}, allowed: text keys.")
+                raise InputError(f"{where}: got the key {redact(str(key_node.value))}, allowed: text keys.")
             if key in result:
-                raise InputError(f"{name}:{line}: the key '{key}' stands twice.")
+                raise InputError(f"{where}: the key '{redact(key)}' stands twice.")
             below = (*key_path, key)
-            lines[below] = line
-            result[key] = _construct(value_node, below, lines, name)
+            self._lines[below] = _line(key_node)
+            result[key] = self.build(value_node, below)
         return result
-    if isinstance(node, yaml.SequenceNode):
-        return [_construct(item, (*key_path, i), lines, name) for i, item in enumerate(node.value)]
-    return _scalar(node)
 
-
-def _scalar(node: yaml.Node) -> Any:
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    finally:
-        loader.dispose()
+    def _scalar(self, node: yaml.Node) -> Any:
+        where = f"{self._name}:{_line(node)}"
+        if node.tag not in _PLAIN_TAGS:
+            raise InputError(f"{where}: got '{redact(str(node.value))}', allowed: text, a number, true, false, null.")
+        try:
+            value = self._constructor.construct_object(node, deep=True)
+            if isinstance(value, str):
+                value.encode()
+        except (ValueError, yaml.YAMLError):  # a date like 2024-13-45, half of a surrogate pair, thousands of digits
+            got = redact(str(node.value).encode(errors="replace").decode())
+            raise InputError(f"{where}: got {got!r}, allowed: text, a number, true, false, null.") from None
+        return value

@@ -22,6 +22,7 @@ from detloom.schemas.network_config import (
     Fpn,
     WeightSharedConvolutionalBoxPredictor,
 )
+from detloom.schemas.redact import redact
 from detloom.trainer_module.anchors import feature_hw
 
 _COARSEST_BACKBONE_LEVEL = 5
@@ -46,7 +47,9 @@ def _name(got: object) -> str:
     """As it is written in a run file; a group of settings by its class."""
     if got is None or isinstance(got, bool):
         return {None: "null", True: "true", False: "false"}[got]
-    return repr(got) if isinstance(got, str) else f"{got}" if isinstance(got, int | float) else type(got).__name__
+    if isinstance(got, str):
+        return f"'{redact(got)}'"
+    return f"{got}" if isinstance(got, int | float) else type(got).__name__
 
 
 def _in_model(model: Ssd) -> Iterator[_Finding]:

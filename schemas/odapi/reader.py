@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from detloom.schemas.errors import InputError
@@ -11,10 +11,11 @@ from detloom.schemas.odapi.fields import OVERRIDES, Field, message_types
 from detloom.schemas.odapi.mapping import STRUCTURES
 from detloom.schemas.odapi.report import FieldNote, PipelineConfigReport
 from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped, Refused, Structure, UnsupportedError
-from detloom.schemas.odapi.text_format import Leaf, Message, Place, Scalar, field_leaves, leaves
+from detloom.schemas.odapi.text_format import MAX_DEPTH, Leaf, Message, Place, Scalar, field_leaves, leaves
 from detloom.schemas.odapi.tree import allowed_texts, fields_without_default, tagged_classes
-from detloom.schemas.overrides import Located, merge
-from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, Locate, format_key_path
+from detloom.schemas.overrides import Located, merge, nest, split_key
+from detloom.schemas.redact import HIDDEN, is_secret, redact
+from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, format_key_path
 
 MISSING = "(missing)"
 
@@ -38,43 +39,56 @@ def read_messages(root: Message) -> PipelineConfigReport:
     reader.extensions(root)
     for leaf, reason in root.dropped:
         reader.note("ignored", leaf, reason)
-    located = Located(reader.data, _locate(reader.places, root.place))
-    for scalar in reader.overrides:
-        located = merge(located, _override(scalar))
+    located = _lay_over(reader.data, reader.places, reader.settings, root.place)
     reader.check_missing(located)
     lists = {name: _in_order(notes, root.place.name) for name, notes in reader.notes.items()}
     return PipelineConfigReport(root.place.name, located, **lists)
 
 
-def _locate(places: dict[KeyPath, Place], start: Place) -> Locate:
+def _lay_over(data: Any, places: Mapping[KeyPath, Place], settings: Iterable[Scalar], start: Place) -> Located:
+    """The tree with the settings of our extension over it, one after the other."""
+
     def locate(path: KeyPath) -> str:
         """Where a key was written, or the nearest key above it."""
         while path and path not in places:
             path = path[:-1]
         return str(places.get(path, start))
 
-    return locate
+    return merge(Located(data, locate), *map(_setting, settings))
+
+
+def _setting(scalar: Scalar) -> Located:
+    return Located(nest(*_read_setting(scalar)), lambda _: str(scalar.place))
+
+
+def _read_setting(scalar: Scalar) -> tuple[KeyPath, Any]:
+    """Key and value of one `set: "key.path=JSON"`."""
+    where = f"{scalar.place}: {OVERRIDES}.set"
+    key, separator, text = scalar.value.partition("=")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        separator = ""
+    if not separator or _is_deeper(value, MAX_DEPTH):
+        raise InputError(f'{where}: got {_setting_text(scalar)}, allowed: "key.path=JSON".')
+    path = split_key(key.strip(), where)
+    return path, value
+
+
+def _setting_text(scalar: Scalar) -> str:
+    return HIDDEN if is_secret(scalar.value) else redact(scalar.text)
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether lists and mappings stand in each other more than `limit` times."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return limit < 0 or any(_is_deeper(each, limit - 1) for each in below)
 
 
 def _in_order(notes: Iterable[tuple[Leaf, str]], name: str) -> tuple[FieldNote, ...]:
     """In the order of the file; then what an override text says, then what is missing."""
     ordered = sorted(notes, key=lambda note: (note[0].text == MISSING, note[0].place.name != name, note[0].place.line))
     return tuple(FieldNote(leaf.path, str(leaf.place), leaf.text, reason) for leaf, reason in ordered)
-
-
-def _override(scalar: Scalar) -> Located:
-    """One `set: "key.path=JSON"`."""
-    key, separator, text = scalar.value.partition("=")
-    path: list[str | int] = [int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", key)]
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        separator = ""
-    if not separator or not path:
-        raise InputError(f'{scalar.place}: {OVERRIDES}.set: got {scalar.text[:80]}, allowed: "key.path=JSON".')
-    for step in reversed(path):
-        value = {step: value}
-    return Located(value, lambda _: str(scalar.place))
 
 
 class _Reader:
@@ -84,7 +98,7 @@ class _Reader:
         self.data: dict[str, Any] = {}
         self.places: dict[KeyPath, Place] = {}
         self.notes: dict[str, list[tuple[Leaf, str]]] = {"mapped": [], "ignored": [], "refused": []}
-        self.overrides: list[Scalar] = []
+        self.settings: list[Scalar] = []
         self._missing: list[_Missing] = []
         self._implied = 0  # above 0 inside a message that was not written: nothing of it is noted
 
@@ -263,14 +277,15 @@ class _Reader:
         assert isinstance(extension, Message)
         for i, scalar in enumerate(extension.values.get("set", [])):
             assert isinstance(scalar, Scalar)
-            self.overrides.append(scalar)
-            leaf = Leaf(f"{OVERRIDES}.set[{i}]", scalar.place, scalar.text)
-            self.note("mapped", leaf, scalar.value.partition("=")[0])
+            self.settings.append(scalar)
+            leaf = Leaf(f"{OVERRIDES}.set[{i}]", scalar.place, _setting_text(scalar))
+            self.note("mapped", leaf, redact(scalar.value.partition("=")[0].strip()))
         if not extension.values:
             self.note("ignored", Leaf(extension.path, extension.place, "{}"), "sets nothing")
 
     def check_missing(self, located: Located) -> None:
         """Note what should be there and is not: neither written, nor refused, nor set by an override."""
+        refused = {path for leaf, _ in self.notes["refused"] for path in _paths_above(leaf.path)}
         seen: set[str] = set()
         for leaf, reason, key in self._missing:
             if leaf.path in seen:
@@ -279,12 +294,14 @@ class _Reader:
             if key is not None and located.holds(key):
                 if reason != "is missing":
                     self.note("mapped", leaf._replace(text="{}"), format_key_path(key))
-            elif not any(_is_at_or_below(refused.path, leaf.path) for refused, _ in self.notes["refused"]):
+            elif leaf.path not in refused:
                 self.note("refused", leaf, reason)
+                refused |= _paths_above(leaf.path)
 
 
-def _is_at_or_below(path: str, above: str) -> bool:
-    return path == above or path.startswith((f"{above}.", f"{above}["))
+def _paths_above(path: str) -> set[str]:
+    """The path of a field, and those of the messages around it."""
+    return {path[: end.start()] for end in re.finditer(r"[.\[]|$", path)}
 
 
 def _steps(key: str) -> tuple[str, ...]:

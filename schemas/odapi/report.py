@@ -12,8 +12,8 @@ class FieldNote:
     Attributes:
         path: as in the file, such as "train_config.data_augmentation_options[1].random_crop_image.min_area".
         where: "file:line".
-        value: as written; "{}" for an empty message, "{...}" for one whose fields are listed behind it, "(missing)"
-            for one that should be there.
+        value: as written, but cut and without what may be a secret; "{}" for an empty message, "{...}" for one whose
+            fields are listed behind it, "(missing)" for one that should be there.
         reason: where the value went, or why it is ignored or refused.
     """
 

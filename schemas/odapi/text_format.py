@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.odapi.fields import OVERRIDES, RANGES, ROOT, Field, MessageType, enum_values, message_types
+from detloom.schemas.redact import HIDDEN, is_secret, redact
 from detloom.schemas.typed_dict import nearest_hint
 
-_MAX_DEPTH = 64  # messages in messages; the format's own deepest path has 10
+MAX_DEPTH = 64  # messages in messages; the format's own deepest path has 10
 _MAX_NUMBER = 1000  # characters; Python needs quadratic time for the digits of a whole number
-_MAX_SHOWN = 40  # characters of the user's text in a message
+_MAX_VALUES = 10_000  # in a text; the zoo's largest has some hundred
+_MAX_PATH = 300  # characters; the format's own longest path has 153
 _MAX_EXTENSION_NAME = 200
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _EXTENSION_NAME = re.compile(r"\[[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -90,6 +92,11 @@ class Dropped(NamedTuple):
     reason: str
 
 
+def leaf_of(path: str, place: Place, text: str) -> Leaf:
+    """What was written, short and without what may be a secret."""
+    return Leaf(path, place, HIDDEN if is_secret(path) else redact(text))
+
+
 def field_leaves(message: Message, name: str) -> Iterator[Leaf]:
     """All that was written for a field of a message, and below it."""
     scalars = [value for value in message.values[name] if isinstance(value, Scalar)]
@@ -97,7 +104,7 @@ def field_leaves(message: Message, name: str) -> Iterator[Leaf]:
         fields = message_types()[message.type].fields if message.type else {}
         texts = ", ".join(scalar.text for scalar in scalars)
         is_list = fields[name].repeated if name in fields else len(scalars) > 1
-        yield Leaf(message.below(name), scalars[0].place, f"[{texts}]" if is_list else texts)
+        yield leaf_of(message.below(name), scalars[0].place, f"[{texts}]" if is_list else texts)
     for value in message.values[name]:
         if isinstance(value, Message):
             yield from leaves(value)
@@ -120,7 +127,8 @@ def merge_text(root: Message, text: str, name: str) -> None:
     """Merge a text into what was read before.
 
     Raises:
-        InputError: with file and line, if this is not the format, or a field is unknown or of another type.
+        InputError: with file and line, if this is not the format, a field is unknown or of another type, or there are
+            more values than a configuration has.
     """
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
@@ -136,7 +144,7 @@ class _Parser:
         lines = text.split("\n")
         self._tokens = text_format.Tokenizer(lines)
         self._last_line = max((i for i, line in enumerate(lines, start=1) if line.strip()), default=1)
-        self._root, self._name = root, name
+        self._root, self._name, self._num_values = root, name, 0
 
     def parse(self) -> None:
         while not self._tokens.AtEnd():
@@ -155,14 +163,23 @@ class _Parser:
         line = min(self._tokens.ParseError("").GetLine(), self._last_line)
         raise InputError(f"{place or Place(self._name, line)}: {path}{': ' if path else ''}{message}")
 
-    def _got(self) -> str:
-        word = self._tokens.token
-        return f"got {word[:_MAX_SHOWN]!r}" if word else "got the end of the text"
+    def _got(self, word: str | None = None) -> str:
+        word = self._tokens.token if word is None else word
+        return f"got {redact(repr(word))}" if word else "got the end of the text"
+
+    def _count(self, path: str) -> None:
+        """Called for every value and message, so that a hostile file ends soon and is a short report."""
+        self._num_values += 1
+        if self._num_values > _MAX_VALUES:
+            self._fail(path, f"got more than {_MAX_VALUES} values in this text, allowed: at most {_MAX_VALUES}.")
 
     # --- fields -------------------------------------------------------------------------------------------------------
 
     def _field(self, message: Message, depth: int) -> None:
         name, place = self._field_name(message)
+        if len(message.below(name)) > _MAX_PATH:
+            allowed = f"at most {_MAX_PATH} characters with the names of the messages around it"
+            self._fail("", f"got the name {redact(repr(name))}, allowed: {allowed}.", place)
         known = self._find_field(message, name, place)
         if known is None:
             self._untyped_field(message, name, place, depth)
@@ -191,7 +208,8 @@ class _Parser:
         while self._tokens.token not in ("]", "") and len(name) < _MAX_EXTENSION_NAME:
             name += self._take()[0]
         if self._tokens.LookingAt("]") and not _EXTENSION_NAME.fullmatch(name):
-            self._fail(message.path, f"got '{name}]', allowed: the name of an extension, such as {OVERRIDES}.", place)
+            allowed = f"the name of an extension, such as {OVERRIDES}"
+            self._fail(message.path, f"got {redact(repr(name + ']'))}, allowed: {allowed}.", place)
         if not self._tokens.TryConsume("]"):
             self._fail(message.path, f"{self._got()}, allowed: ']' after the name of an extension.")
         return name + "]", place
@@ -225,6 +243,7 @@ class _Parser:
     def _message(self, parent: Message, known: Field, place: Place | None, depth: int) -> None:
         found = parent.values.setdefault(known.name, [])
         path = parent.below(f"{known.name}[{len(found)}]" if known.repeated else known.name)
+        self._count(path)
         opening, place_of_opening = self._opening(path)
         if known.repeated or not found:
             found.append(Message(known.type, path, place or place_of_opening))
@@ -238,8 +257,8 @@ class _Parser:
         return self._take()
 
     def _body(self, message: Message, opening: str, place: Place, depth: int) -> None:
-        if depth > _MAX_DEPTH:
-            self._fail("", f"got more than {_MAX_DEPTH} messages in each other, allowed: at most {_MAX_DEPTH}.", place)
+        if depth > MAX_DEPTH:
+            self._fail("", f"got more than {MAX_DEPTH} messages in each other, allowed: at most {MAX_DEPTH}.", place)
         closing = _CLOSING[opening]
         while not self._tokens.TryConsume(closing):
             if self._tokens.AtEnd():
@@ -280,19 +299,20 @@ class _Parser:
         value = self._scalar(message, known, place)
         for old in message.values.get(known.name, []):
             assert isinstance(old, Scalar)
-            leaf = Leaf(message.below(known.name), old.place, old.text)
+            leaf = leaf_of(message.below(known.name), old.place, old.text)
             self._root.dropped.append(Dropped(leaf, f"overwritten at {place}"))
         message.values[known.name] = [value]
 
     def _scalar(self, message: Message, known: Field, place: Place | None) -> Scalar:
         """Take a value; without a place, it gets its own."""
-        word, got = self._tokens.token, self._got()
+        self._count(message.below(known.name))
+        word = self._tokens.token
         try:
             value = self._value(known, word)
         except (self._error, ValueError):
             hint = nearest_hint(word, enum_values(known.type)) if known.kind == "enum" else ""
             allowed = f"{_ALLOWED.get(known.kind) or ', '.join(enum_values(known.type))}.{hint}"
-            self._fail(message.below(known.name), f"{got}, allowed: {allowed}", place)
+            self._fail(message.below(known.name), f"{self._got(word)}, allowed: {allowed}", place)
         text = json.dumps(value, ensure_ascii=False) if known.kind == "string" else word
         own_place = Place(self._name, self._tokens.ParseErrorPreviousToken("").GetLine())
         return Scalar(value, value if known.kind == "enum" else text, place or own_place)
@@ -341,6 +361,7 @@ class _Parser:
             self._fail(parent.below(name), f"{self._got()}, allowed: ':' and a value, or '{{'.")
 
     def _untyped_value(self, parent: Message, name: str, place: Place, depth: int) -> None:
+        self._count(parent.below(name))
         values = parent.values.setdefault(name, [])
         if self._tokens.token in _CLOSING:
             number = f"[{len(values)}]" if values else ""

@@ -6,13 +6,9 @@ import typing
 from typing import Any
 
 from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.field_docs import nested_dataclasses
 from detloom.schemas.odapi.rules import NOTHING
-from detloom.schemas.typed_dict import dataclass_members, to_dict
-
-
-@functools.cache
-def hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+from detloom.schemas.typed_dict import dataclass_members, to_dict, type_hints
 
 
 def item_type(annotation: Any) -> Any:
@@ -23,24 +19,14 @@ def item_type(annotation: Any) -> Any:
 @functools.cache
 def tagged_classes() -> frozenset[type]:
     """Dataclasses that stand in unions, so that their plain form has a "type" key."""
-    tagged: set[type] = set()
-    seen: set[type] = set()
-    queue: list[type] = [TrainEvalConfig]
-    while queue:
-        cls = queue.pop()
-        if cls in seen:
-            continue
-        seen.add(cls)
-        for annotation in hints(cls).values():
-            members = dataclass_members(item_type(annotation))
-            queue += members
-            tagged.update(members if len(members) > 1 else ())
-    return frozenset(tagged)
+    annotations = (each for cls in nested_dataclasses(TrainEvalConfig) for each in type_hints(cls).values())
+    unions = (dataclass_members(item_type(annotation)) for annotation in annotations)
+    return frozenset(member for members in unions if len(members) > 1 for member in members)
 
 
 def allowed_texts(cls: type, name: str) -> tuple[str, ...]:
     """What a field of a dataclass is limited to; empty if it is not."""
-    annotation = item_type(hints(cls)[name]) if name in hints(cls) else None
+    annotation = item_type(type_hints(cls).get(name))
     return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
 
 

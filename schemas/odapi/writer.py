@@ -11,8 +11,8 @@ from detloom.schemas.odapi.mapping import STRUCTURES
 from detloom.schemas.odapi.reader import read_messages
 from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped
 from detloom.schemas.odapi.text_format import merge_text, new_root
-from detloom.schemas.odapi.tree import hints, item_type, plain_default, tagged_classes
-from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, dataclass_members, format_key_path, to_dict
+from detloom.schemas.odapi.tree import item_type, plain_default, tagged_classes
+from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, dataclass_members, format_key_path, to_dict, type_hints
 
 _INDENT = "  "
 
@@ -119,4 +119,4 @@ def _differences(annotation: Any, wanted: Any, said: Any, path: KeyPath) -> Iter
     for field in dataclasses.fields(cls):
         name = field.name
         below = said[name] if name in said else plain_default(cls, name)
-        yield from _differences(hints(cls)[name], wanted[name], below, (*path, name))
+        yield from _differences(type_hints(cls)[name], wanted[name], below, (*path, name))

@@ -52,7 +52,7 @@ def test_check_says_where_each_value_comes_from(config_file):
     result = detloom_command("config", "check", str(config_file), "--set", "train.batch_size=8")
     assert result.exit_code == 0
     lines = [line.split() for line in result.output.splitlines()]
-    assert ["train.batch_size", "=", "8", "--set", "train.batch_size=8"] in lines
+    assert ["train.batch_size", "=", "8", "--set", "train.batch_size"] in lines
     anchor = next(line for line in lines if line[:1] == ["model.anchor_generator.anchor_scale"])
     assert anchor[:3] == ["model.anchor_generator.anchor_scale", "=", "4.0"]
     assert anchor[3] == "line"

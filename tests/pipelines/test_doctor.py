@@ -291,9 +291,9 @@ def test_a_folder_without_the_right_to_write_is_an_error(tmp_path):
     assert only(check_writable("workspace", str(tmp_path))).found.endswith("Permission denied")
 
 
-def test_a_remote_folder_is_not_tried():
-    finding = only(check_writable("push_to", "gs://bucket/models"))
-    assert (finding.status, finding.found) == ("ok", "gs://bucket/models is remote: not tried")
+def test_a_folder_with_control_characters_is_one_line(tmp_path):
+    finding = only(check_writable("push_to", f"{tmp_path}/a\x1b[2J\nb"))
+    assert finding.found == rf"{tmp_path}/a\x1b[2J\nb, to be made in {tmp_path}: writable"
 
 
 def test_data_that_are_there_are_readable(tmp_path):
@@ -305,14 +305,23 @@ def test_an_empty_folder_of_data_is_warned_of(tmp_path):
     assert only(check_data(str(tmp_path))).status == "warning"
 
 
-def test_missing_data_are_an_error(tmp_path):
-    finding = only(check_data(str(tmp_path / "none")))
-    assert (finding.status, finding.found) == ("error", f"{tmp_path}/none: No such file or directory")
+def test_data_that_cannot_be_listed_are_an_error(monkeypatch, tmp_path):
+    def scandir(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor.os, "scandir", scandir)
+    finding = only(check_data(str(tmp_path)))
+    assert (finding.status, finding.found) == ("error", f"{tmp_path}: Permission denied")
 
 
 def test_of_a_span_pattern_the_folder_above_is_looked_at(tmp_path):
     (tmp_path / "span-1").mkdir()
     assert only(check_data(str(tmp_path / "span-{SPAN}" / "v"))).found == f"{tmp_path}: readable"
+
+
+def test_a_span_pattern_in_a_folder_that_is_missing_is_an_error(tmp_path):
+    finding = only(check_data(str(tmp_path / "none" / "{SPAN}")))
+    assert (finding.status, finding.found) == ("error", f"{tmp_path}/none: No such file or directory")
 
 
 def test_the_embedded_data_are_always_there():

@@ -77,7 +77,7 @@ def break_empty_split(data):
 @pytest.mark.parametrize(
     ("break_data", "message"),
     [
-        (break_nothing_there, r"run\.yaml:6: data\.path: .*/data is no folder"),
+        (break_nothing_there, r"run\.yaml:6: data\.path: got .*/data.*, which is no folder"),
         (break_json, r"DetectionExampleGen failed: .*train\.json:1"),
         (break_empty_split, r"DetectionExampleGen failed: .*test\.json"),
     ],

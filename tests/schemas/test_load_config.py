@@ -5,7 +5,7 @@ import pytest
 
 from detloom.schemas.config import content_hash
 from detloom.schemas.errors import InputError
-from detloom.schemas.load_config import build_config, lay_over, load_tree
+from detloom.schemas.load_config import build_config, lay_over, load_whole_tree
 from detloom.schemas.overrides import parse_set
 from detloom.schemas.pipeline_config import format_pipeline_config
 from detloom.schemas.presets import find_preset
@@ -15,7 +15,7 @@ PRESET = "ssd_mobilenet_v2_fpnlite_320x320"  # its learning rate was written for
 
 
 def load(*settings, source=PRESET, folder=None):
-    tree = load_tree(source, folder)
+    tree = load_whole_tree(source, folder)
     for text in settings:
         tree = lay_over(tree, parse_set(text))
     return build_config(tree)
@@ -52,13 +52,13 @@ def test_a_learning_rate_that_is_set_is_for_the_batch_size_in_effect(load_here):
 
 
 def test_an_unknown_key_is_named_with_the_nearest(load_here):
-    message = r"^--set train\.batchsize=8: train\.batchsize: unknown key, allowed: .* Did you mean 'batch_size'\?$"
+    message = r"^--set train\.batchsize: train\.batchsize: unknown key, allowed: .* Did you mean 'batch_size'\?$"
     with pytest.raises(InputError, match=message):
         load_here("train.batchsize=8")
 
 
 def test_a_value_out_of_range_names_its_setting(load_here):
-    with pytest.raises(InputError, match=r"^--set train\.batch_size=0: train\.batch_size: got 0, allowed: 1 or more"):
+    with pytest.raises(InputError, match=r"^--set train\.batch_size: train\.batch_size: got 0, allowed: 1 or more"):
         load_here("train.batch_size=0")
 
 
@@ -78,3 +78,28 @@ def test_a_json_that_is_no_config_is_one_sentence(tmp_path, load_here):
     (tmp_path / "config.json").write_text(json.dumps([1]))
     with pytest.raises(InputError, match=r"config\.json:1: got \[1\], allowed: a mapping"):
         load_here(source="config.json")
+
+
+def test_a_config_json_that_is_overridden_where_it_is_no_mapping_is_one_sentence(tmp_path, load_here):
+    (tmp_path / "config.json").write_text('{"train": [1]}')
+    with pytest.raises(InputError, match=r"config\.json:1: key 'model' is missing"):
+        load_here("train.batch_size=8", source="config.json")
+
+
+def test_a_learning_rate_whose_type_is_restated_is_the_same_rate(load_here):
+    same = "train.optimizer.learning_rate={type: CosineDecayLearningRate, total_steps: 1500}"
+    assert load_here("train.batch_size=8", same).train.learning_rate_batch_size == 128
+
+
+def test_the_batch_size_that_the_rate_was_written_for_needs_no_word(load_here):
+    assert load_here("train.batch_size=128") == load_here()
+
+
+def test_two_settings_that_contradict_each_other_are_both_named(load_here):
+    setting = "train.optimizer.learning_rate.learning_rate_base=0.01"
+    message = (
+        r"^preset .*warmup_learning_rate: got 0\.026666, allowed: 0 to learning_rate_base \(0\.01\)\. "
+        r"\(.*learning_rate_base: --set .*learning_rate_base\)$"
+    )
+    with pytest.raises(InputError, match=message):
+        load_here(setting)

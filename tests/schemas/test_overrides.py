@@ -1,7 +1,7 @@
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.overrides import Located, merge, merge_all, parse_set, read_overrides
+from detloom.schemas.overrides import Located, merge, parse_set, read_overrides
 
 BASE = Located(
     {
@@ -43,10 +43,10 @@ def test_a_place_beyond_the_list_is_refused():
 
 
 def test_every_key_knows_where_it_was_written():
-    merged = merge_all([BASE, parse_set("train.batch_size=8"), parse_set("train.augmentations[1].min_area=0.5")])
-    assert merged.locate(("train", "batch_size")) == "--set train.batch_size=8"
+    merged = merge(BASE, parse_set("train.batch_size=8"), parse_set("train.augmentations[1].min_area=0.5"))
+    assert merged.locate(("train", "batch_size")) == "--set train.batch_size"
     assert merged.locate(("train", "augmentations", 0)) == "base"
-    assert merged.locate(("train", "augmentations", 1, "min_area")) == "--set train.augmentations[1].min_area=0.5"
+    assert merged.locate(("train", "augmentations", 1, "min_area")) == "--set train.augmentations[1].min_area"
     assert merged.holds(("train", "augmentations", 1, "min_area"))
     assert not merged.holds(("train", "augmentations", 2))
 
@@ -98,3 +98,31 @@ def test_an_overrides_file_that_is_no_mapping_is_refused(tmp_path):
     (tmp_path / "o.yaml").write_text("- 1\n")
     with pytest.raises(InputError, match=r"o\.yaml:1: got \[1\], allowed: a mapping"):
         read_overrides(str(tmp_path / "o.yaml"))
+
+
+def test_of_what_another_type_replaced_nothing_is_where_it_was_written_before():
+    merged = merge(BASE, parse_set("train.optimizer={type: Adam}"))
+    assert merged.locate(("train", "optimizer", "momentum")) == "--set train.optimizer"
+
+
+def test_what_a_mapping_of_the_same_type_leaves_out_is_where_it_was_written_before():
+    merged = merge(BASE, parse_set("train.optimizer={type: Momentum}"))
+    assert merged.locate(("train", "optimizer", "momentum")) == "base"
+
+
+def test_many_settings_are_merged_one_after_the_other():
+    merged = merge(BASE, *(parse_set(f"train.batch_size={i}") for i in range(2000)))
+    assert merged.data["train"]["batch_size"] == 1999
+
+
+def test_an_apostrophe_inside_a_value_is_part_of_it():
+    assert read_overrides("a=it's,b=3").data == {"a": "it's", "b": 3}
+
+
+def test_a_value_that_ends_as_a_yaml_file_does_is_a_value():
+    assert read_overrides("a=foo.yaml").data == {"a": "foo.yaml"}
+
+
+def test_the_place_of_a_setting_does_not_hold_its_value():
+    layer = parse_set("smtp.password=hunter2")
+    assert layer.locate(("smtp", "password")) == "--set smtp.password"

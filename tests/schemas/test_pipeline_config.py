@@ -27,10 +27,10 @@ from detloom.schemas.optimizer_config import (
 from detloom.schemas.pipeline_config import (
     PipelineConfigReport,
     parse_pipeline_config,
-    read_config_text,
     read_pipeline_config,
     refusal,
 )
+from detloom.schemas.text_file import read_text_file
 from detloom.schemas.typed_dict import from_dict
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -299,10 +299,64 @@ def test_settings_of_our_extension_go_over_the_file():
     assert (note.where, note.reason) == (f"F:{last}", "train.augmentations[0].probability")
 
 
-@pytest.mark.parametrize("setting", ["train.seed", "train.seed=", "=3", "train.seed=[", "train.seed=yes"])
+@pytest.mark.parametrize(
+    "setting", ["train.seed", "train.seed=", "train.seed=[", "train.seed=yes", "train.seed=" + "[" * 66 + "]" * 66]
+)
 def test_a_setting_that_cannot_be_read_is_one_line(setting):
-    with pytest.raises(InputError, match=r'^F:1: \[detloom\.overrides\]\.set: got ".*", allowed: "key\.path=JSON"\.$'):
+    with pytest.raises(InputError, match=r'^F:1: \[detloom\.overrides\]\.set: got ".*, allowed: "key\.path=JSON"\.$'):
         parse(f'[detloom.overrides] {{ set: "{setting}" }}')
+
+
+@pytest.mark.parametrize("key", ["", "train.", "train.augmentations[1234567]", "train.augmentations[\u00b2]", "[0]"])
+def test_a_setting_with_a_key_that_cannot_be_read_is_one_line(key):
+    with pytest.raises(InputError, match=r"^F:1: \[detloom\.overrides\]\.set: got the key '.*', allowed: names"):
+        parse(f'[detloom.overrides] {{ set: "{key}=1" }}')
+
+
+def test_a_setting_with_a_key_of_many_names_is_one_line():
+    with pytest.raises(InputError, match=r"set: got a key of 5000 names, allowed: at most 32\.$"):
+        parse(f'[detloom.overrides] {{ set: "{".".join(["a"] * 5000)}=1" }}')
+
+
+@pytest.mark.parametrize("step", ["\u00b2", "9" * 5000])
+def test_a_setting_with_digits_for_a_name_is_an_unknown_key(step):
+    with pytest.raises(InputError, match=r"^F:\d+: train\..*unknown key") as error:
+        config_of(f'{FPNLITE}[detloom.overrides] {{ set: "train.{step}=1" }}')
+    assert len(str(error.value)) < 700
+
+
+def test_of_many_settings_each_keeps_its_line():
+    sets = "".join(f'set: "train.seed={i}"\n' for i in range(1100))
+    text = f'{FPNLITE}[detloom.overrides] {{\n{sets}set: "train.num_steps=9" }}'
+    first = FPNLITE.count("\n") + 2  # the line behind the opening of the extension
+    assert config_of(text).train.seed == 1099
+    locate = parse(text).located.locate
+    assert locate(("train", "seed")) == f"F:{first + 1099}"
+    assert locate(("train", "num_steps")) == f"F:{first + 1100}"
+    assert locate(("train", "batch_size")) == parse(FPNLITE).located.locate(("train", "batch_size"))
+
+
+def test_of_two_settings_the_line_is_that_of_the_last_that_decides():
+    text = f"""{FPNLITE}[detloom.overrides] {{ set: "train.augmentations[0].probability=0.5"
+        set: "train.augmentations=[]"
+        set: "train.optimizer.momentum=0.5" }}"""
+    last, locate = FPNLITE.count("\n") + 3, parse(text).located.locate
+    assert locate(("train", "augmentations", 0, "probability")) == f"F:{last - 1}"
+    assert locate(("train", "optimizer", "momentum")) == f"F:{last}"
+    assert locate(("train", "optimizer", "learning_rate")) == parse(FPNLITE).located.locate(
+        ("train", "optimizer", "learning_rate")
+    )
+
+
+def test_a_setting_is_laid_over_what_the_one_before_it_replaced():
+    text = f"""{FPNLITE}[detloom.overrides] {{ set: "train.optimizer=null"
+        set: 'train.optimizer={{"type": "AdamOptimizer"}}' set: "train.optimizer.epsilon=0.5" }}"""
+    assert parse(text).located.data["train"]["optimizer"] == {"type": "AdamOptimizer", "epsilon": 0.5}
+
+
+def test_a_setting_beyond_a_list_names_its_line():
+    with pytest.raises(InputError, match=r"^F:\d+: train\.augmentations: got place 7, allowed: 0 to 1\.$"):
+        parse(f'{FPNLITE}[detloom.overrides] {{ set: "train.augmentations[7].probability=1" }}')
 
 
 def test_a_setting_out_of_range_names_its_line():
@@ -315,6 +369,86 @@ def test_a_setting_can_give_what_the_file_lacks():
     text = FPNLITE.replace("num_steps: 1500 ", "")
     assert "num_steps: " not in text
     assert config_of(text + '[detloom.overrides] { set: "train.num_steps=9" }').train.num_steps == 9
+
+
+# --- what is shown of a text ------------------------------------------------------------------------------------------
+
+
+def shown(text: str) -> list[str]:
+    """All texts of a report."""
+    report = parse(text)
+    return [
+        part
+        for each in (report.mapped, report.ignored, report.refused)
+        for note in each
+        for part in vars(note).values()
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train_config { fine_tune_checkpoint: 'https://me:hunter2@host/x' fine_tune_checkpoint: 'a' }",
+        "train_input_reader { tf_record_input_reader { input_path: ['gs://b/c?token=hunter2', 'b'] } }",
+        "model { ssd { feature_extractor { type: 'http://me:hunter2@host' } } }",
+        "train_input_reader { name: 's3://me:hunter2@host' }",
+        "[acme.store] { password: 'hunter2' login { api_key: hunter2 x: 1 } }",
+        """[detloom.overrides] { set: 'train.password="hunter2"' }""",
+        """[detloom.overrides] { set: 'train.fine_tune_checkpoint="https://me:hunter2@host"' }""",
+    ],
+)
+def test_a_secret_is_never_shown(text):
+    assert not [part for part in shown(text) if "hunter2" in part]
+    assert [part for part in shown(text) if "(hidden)" in part]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train_config { num_steps: 'https://me:hunter2@host' }",
+        """[detloom.overrides] { set: 'train.password="hunter2' }""",
+        """[detloom.overrides] { set: 'train.x=https://me:hunter2@host' }""",
+    ],
+)
+def test_a_secret_is_never_in_an_error(text):
+    with pytest.raises(InputError, match=r"\(hidden\)") as error:
+        parse(text)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_long_list_is_shown_cut():
+    paths = ", ".join(['"0123456789"'] * 1000)
+    text = f"train_input_reader {{ tf_record_input_reader {{ input_path: [{paths}] }} }}"
+    (note,) = (note for note in parse(text).mapped if note.path.endswith("input_path"))
+    # 120 characters: the bracket, 8 items of 14 characters with their commas, and 7 of the ninth
+    assert note.value == "[" + '"0123456789", ' * 8 + '"012345' + "..."
+    assert len(parse(text).located.data["train_input"]["input_path"]) == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"model {{ ssd {{ feature_extractor {{ type: '{'a' * 100_000}' }} }} }}",
+        f"train_config {{ fine_tune_checkpoint: '{'a' * 100_000}' fine_tune_checkpoint: 'b' }}",
+        f"[{'a' * 250}] {{ {'b' * 40}: {'c' * 100_000} }}",
+        f'[detloom.overrides] {{ set: "{"a" * 100_000}=[{"1," * 10_000}1]" }}',
+    ],
+)
+def test_a_long_text_is_shown_cut(text):
+    assert max(map(len, shown(text))) < 700  # most of it the names of all feature extractors
+
+
+def test_what_does_not_print_is_escaped():
+    text = "train_config { fine_tune_checkpoint: '\x1b[2J\x9b\u2028\u202e' } eval_config { eval_master: '\\033[1m\\n' }"
+    assert all(part.isprintable() for part in shown(text))
+    (note,) = (note for note in parse(text).ignored if note.path == "eval_config.eval_master")
+    assert note.value == r'"\u001b[1m\n"'
+
+
+def test_a_thousand_empty_steps_are_each_missing_something():
+    text = "train_config {" + "data_augmentation_options {}\n" * 1000 + "}"
+    missing = [note for note in parse(text).refused if note.path.startswith("train_config.data_augmentation_options")]
+    assert len(missing) == 1000
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -335,10 +469,18 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path, data, message):
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"nothing\.config:1: cannot be read \(No such file or directory\)\.$"):
+    with pytest.raises(InputError, match=r"nothing\.config(:1)?: no such file\.$"):
         read_pipeline_config(tmp_path / "nothing.config")
+
+
+@pytest.mark.parametrize("name", [".", "x" * 300, "a\0b", "file/below"])
+def test_a_name_that_is_no_file_is_one_line(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError) as error:
+        read_pipeline_config(tmp_path / name)
+    assert str(error.value).isprintable()
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "F").write_bytes(b"\xef\xbb\xbfmodel {}")
-    assert read_config_text(tmp_path / "F") == "model {}"
+    assert read_text_file(tmp_path / "F") == "model {}"

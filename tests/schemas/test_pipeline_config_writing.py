@@ -14,7 +14,7 @@ from detloom.schemas.augmentation_config import RandomHorizontalFlip, SsdRandomC
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.model_config import SigmoidFocal
 from detloom.schemas.network_config import BiFpn, ExtraFeatureLayers, Fpn
-from detloom.schemas.odapi.tree import hints, item_type
+from detloom.schemas.odapi.tree import item_type
 from detloom.schemas.optimizer_config import (
     AdamWOptimizer,
     ClipEachThenGlobalNorm,
@@ -23,7 +23,7 @@ from detloom.schemas.optimizer_config import (
     PolynomialLearningRate,
 )
 from detloom.schemas.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
-from detloom.schemas.typed_dict import dataclass_members, from_dict
+from detloom.schemas.typed_dict import dataclass_members, from_dict, type_hints
 
 CONFIGS = Path(__file__).parent / "configs"
 SMALL_FILES = [CONFIGS / "fpnlite.config", CONFIGS / "efficientdet.config"]
@@ -32,8 +32,8 @@ SMALL_FILES = [CONFIGS / "fpnlite.config", CONFIGS / "efficientdet.config"]
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 INTS = {  # of a field's name; others are 1 to 1000
-    "seed": st.integers(-(2**40), 2**40),  # beyond what the format's numbers hold
-    "decay_steps": st.integers(1, 2**34),
+    "seed": st.integers(0, 2**32 - 1),
+    "decay_steps": st.integers(1, 2**34),  # beyond what the format's numbers hold
     "shuffle_buffer_size": st.integers(1, 2**34),
     **dict.fromkeys(("height", "width", "min_dimension", "max_dimension"), st.integers(32, 8192)),
     **dict.fromkeys(("height_stride", "width_stride", "height_offset", "width_offset"), st.integers(0, 99)),
@@ -64,7 +64,7 @@ PAIRS = (  # the first is at most the second
 @st.composite
 def made(draw: st.DrawFn, cls: type) -> Any:
     """A dataclass with drawn values in all its fields."""
-    values = {field.name: draw(value_of(field.name, hints(cls)[field.name])) for field in dataclasses.fields(cls)}
+    values = {field.name: draw(value_of(field.name, type_hints(cls)[field.name])) for field in dataclasses.fields(cls)}
     for low, high in PAIRS:
         if low in values and high in values:
             values[low], values[high] = sorted((values[low], values[high]))
@@ -118,8 +118,8 @@ def fix_model(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(neck, Fpn | BiFpn) and hasattr(anchors, "min_level"):
         return {"anchor_generator": dataclasses.replace(anchors, min_level=neck.min_level, max_level=neck.max_level)}
     layers = neck.num_layers if isinstance(neck, ExtraFeatureLayers) else neck.max_level - neck.min_level + 1
-    ssd = next(each for each in dataclass_members(hints(TrainEvalConfig)["model"]))
-    kind = next(each for each in dataclass_members(hints(ssd)["anchor_generator"]) if "Ssd" in each.__name__)
+    ssd = next(each for each in dataclass_members(type_hints(TrainEvalConfig)["model"]))
+    kind = next(each for each in dataclass_members(type_hints(ssd)["anchor_generator"]) if "Ssd" in each.__name__)
     return {"anchor_generator": kind(aspect_ratios=anchors.aspect_ratios, num_layers=layers)}
 
 

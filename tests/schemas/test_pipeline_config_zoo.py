@@ -14,9 +14,9 @@ from detloom.schemas.odapi.fields import message_types
 from detloom.schemas.pipeline_config import (
     format_pipeline_config,
     parse_pipeline_config,
-    read_config_text,
     read_pipeline_config,
 )
+from detloom.schemas.text_file import read_text_file
 
 CONFIGS = Path(__file__).parent / "configs"
 FAMILIES = {
@@ -157,7 +157,7 @@ def assert_is_refused_in_one_line(path: Path, data: bytes, can_be_parsed: bool) 
     path.write_bytes(data)
     if not can_be_parsed:  # so that it is the fault that is found, not the file's family
         with pytest.raises(InputError):
-            parse_pipeline_config(read_config_text(path), str(path))
+            parse_pipeline_config(read_text_file(path), str(path))
     with pytest.raises(InputError) as error:
         read_pipeline_config(path)
     text = str(error.value)

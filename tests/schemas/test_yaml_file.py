@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.yaml_file import MAX_YAML_BYTES, read_yaml
+from detloom.schemas.yaml_file import read_yaml
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -23,23 +23,43 @@ def test_plain_data_comes_back_with_the_line_of_every_key(tmp_path):
     ("text", "message"),
     [
         ("a: 1\na: 2\n", r"run\.yaml:2: the key 'a' stands twice"),
-        ("a: &x [1]\nb: *x\n", r"run\.yaml:2: YAML aliases"),
+        ("a: &x [1]\nb: *x\n", r"run\.yaml:1: YAML anchors and aliases"),
         ("a: [1, 2\n", r"run\.yaml:\d: not valid YAML"),
         ("a: !!python/object/apply:os.system ['true']\n", r"run\.yaml:1: got the YAML tag"),
-        ("a: !!python/name:os.system ''\n", "not valid YAML: could not determine a constructor"),
+        ("a: !!python/name:os.system ''\n", r"run\.yaml:1: got the YAML tag"),
+        ("a: 1\nb: !!bool maybe\n", r"run\.yaml:2: got the YAML tag"),
+        ("a: 1\nb: !!int ''\n", r"run\.yaml:2: got the YAML tag"),
         ("1: x\n", r"run\.yaml:1: got the key 1, allowed: text keys"),
-        (b"\xff\xfe\x00\x01", r"run\.yaml:1: cannot be read"),
-        ("a: 2024-13-45\n", "not a usable YAML file"),
+        (b"\xff\xfe\x00\x01", r"run\.yaml:1: got bytes that are not UTF-8"),
+        (b"a: 1\nb: \xff\n", r"run\.yaml:2: got bytes that are not UTF-8"),
+        ("a: 1\nb: 2024-13-45\n", r"run\.yaml:2: got '2024-13-45', allowed: text, a number"),
+        ("a: 1\nb: " + "9" * 5000, r"run\.yaml:2: got '999|^"),
+        ('a: 1\nb: "\\ud800"\n', r"run\.yaml:2: got "),
+        ("a: 1\nb: \0\n", r"run\.yaml:2: not valid YAML: the character '\\x00' is not allowed\.$"),
+        ('a: 1\n"\\e[1m": 1\n"\\e[1m": 2\n', r"run\.yaml:3: the key '\\x1b\[1m' stands twice"),
+        ("- 1\n" * 30_000, r"run\.yaml:\d+: got more than 20000 keys and values"),
         ("[" * 5000, r"run\.yaml:1: lists and mappings nest more than 32 deep"),
-        ("x" * (MAX_YAML_BYTES + 1), "allowed: 1048576"),
+        ("x" * (1_000_001), "got more than 1000000 bytes"),
     ],
 )
 def test_a_hostile_or_broken_file_is_one_clear_error(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         read_yaml(write(tmp_path, text))
     assert str(caught.value).count("run.yaml") == 1
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.yaml: no such file"):
         read_yaml(tmp_path / "none.yaml")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(InputError, match=r": is a folder, allowed: a file"):
+        read_yaml(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path, name):
+    with pytest.raises(InputError, match=r": cannot be read \("):
+        read_yaml(tmp_path / name)

@@ -6,14 +6,15 @@ import pytest
 from detloom.schemas.odapi.fields import ROOT, Field, message_types
 from detloom.schemas.odapi.mapping import STRUCTURES
 from detloom.schemas.odapi.rules import NOTHING, Depends, Ignored, Mapped, Refused
-from detloom.schemas.odapi.tree import hints, plain_default
+from detloom.schemas.odapi.tree import plain_default
+from detloom.schemas.typed_dict import type_hints
 
 FIELDS = [(name, field) for name in STRUCTURES for field in message_types()[name].fields.values()]
 # Where the tree's default is not the file's, and why.
 OTHER_DEFAULTS = {
     "Ssd.num_classes": "None takes the label map's number; 0 classes cannot be trained",
     "SigmoidFocalClassificationLoss.alpha": "left out, the Object Detection API weighs both sides the same",
-    "ManualStepLearningRate.LearningRateSchedule.step": "must be set: step 0 is no jump",
+    "ManualStepLearningRate.LearningRateSchedule.step": "must be set: a jump at step 0, its default, is hardly meant",
     "TrainConfig.num_steps": "must be set: 0 trains nothing",
     "BidirectionalFeaturePyramidNetworks.num_iterations": "must be set: 0 makes no pyramid",
     "BidirectionalFeaturePyramidNetworks.num_filters": "must be set: 0 makes no pyramid",
@@ -115,7 +116,7 @@ def test_a_field_that_is_left_out_means_the_same_in_the_tree(name: str, field: F
     if rule.read or "." in rule.key or f"{name}.{field.name}" in OTHER_DEFAULTS:
         return  # tests/schemas/test_pipeline_config.py has a test of each
     assert made is not None
-    assert rule.key in hints(made)
+    assert rule.key in type_hints(made)
     default = plain_default(made, rule.key)
     if field.kind == "float":
         assert np.float32(default) == np.float32(field.default)

@@ -213,8 +213,43 @@ def test_what_is_wrong_is_said_in_one_line_with_file_and_line(text, message):
     "word", ["9" * 5000, "x" * 5000, "'" + "x" * 5000, "{" * 100_000, "[" * 100_000, "<{" * 50_000]
 )
 def test_a_long_or_deep_text_is_one_short_line(word):
-    assert len(fault(f"train_config {{ num_steps: {word}")) < 200
-    assert len(fault(f"[a] {{ b: {word}")) < 200
+    assert len(fault(f"train_config {{ num_steps: {word}")) < 300
+    assert len(fault(f"[a] {{ b: {word}")) < 300
+
+
+@pytest.mark.parametrize(
+    "text", ["NAME: 1", "model { NAME {} }", "[NAME] {}", "[NAME", "[a] { NAME: 1 }", "[a 'NAME']"]
+)
+def test_a_long_name_is_one_short_line(text):
+    assert len(fault(text.replace("NAME", "n" * 100_000))) < 300
+
+
+def test_names_in_each_other_make_a_path_of_bounded_length():
+    # "[a]" and 9 names of 32 characters with their dots are 300 characters
+    name = "n" * 32
+    assert len(next(iter(values("[a] {" + f"{name} {{" * 9 + "}" * 10)))) == 300
+    assert f"F:1: got the name '{name}x', allowed: at most 300" in fault(
+        "[a] {" + f"{name} {{" * 8 + f"{name}x {{}}" + "}" * 9
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eval_config { metrics_set: [%s'a'] }" % ("'a', " * 10_000),
+        "train_config {%s}" % ("num_steps: 1 " * 10_000),
+        "train_config {%s}" % ("data_augmentation_options {} " * 10_000),
+        "[a] {%s}" % ("x: 1 " * 10_001),
+    ],
+    ids=["list", "twice", "messages", "extension"],
+)
+def test_more_values_than_a_configuration_has_are_one_line(text):
+    assert "got more than 10000 values in this text, allowed: at most 10000." in fault(text)
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m", "model { \x1b", "train_config { num_steps: '\x1b\x9b' }", "[a\x1b]"])
+def test_a_fault_shows_no_control_characters(text):
+    assert fault(text).isprintable()
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment"])
