@@ -60,12 +60,10 @@ def preflight(
 
 
 def check_classes(config: Ssd, label_map: LabelMap, network: keras.Model) -> None:
-    """Raise InputError unless configuration, label map and the network's heads have the same number of classes."""
-    if config.num_classes not in (None, label_map.num_classes):
-        raise InputError(
-            f"model.num_classes: got {config.num_classes}, but the label map has {label_map.num_classes} classes; set "
-            f"model.num_classes to {label_map.num_classes}, or leave it out."
-        )
+    """Raise InputError unless the network's heads have a channel for each class of the label map.
+
+    That the configuration's `num_classes` is the label map's has been checked by `build_detector`.
+    """
     wanted = label_map.num_classes + int(config.add_background_class)
     for name, output in network.output.items():
         if name.startswith("class_logits") and output.shape[-1] != wanted:

@@ -68,17 +68,6 @@ def with_texts(example: bytes, *texts: str) -> bytes:
 # --- classes of configuration and network ---------------------------------------------------------------------------
 
 
-def test_a_class_count_that_the_label_map_lacks_is_refused():
-    model = replace(config().model, num_classes=90)
-    with pytest.raises(InputError, match=r"model\.num_classes: got 90, but the label map has 2 classes; set .* to 2"):
-        check_classes(model, LABEL_MAP, network())
-
-
-@pytest.mark.parametrize("num_classes", [None, 2])
-def test_the_label_maps_class_count_passes(num_classes):
-    check_classes(replace(config().model, num_classes=num_classes), LABEL_MAP, network())
-
-
 def test_heads_of_another_label_map_are_refused():
     with pytest.raises(InputError, match=r"got 4 class outputs, allowed: 3 \(2 classes of the label map and backgr"):
         check_classes(config().model, LABEL_MAP, network(4))
