@@ -12,7 +12,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import build_config, lay_over, load_tree
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import FieldNote, PipelineConfigReport, refusal
-from detloom.schemas.run_file import build_run, load_run_tree, read_run_file
+from detloom.schemas.run_file import build_run, load_run_tree, resolve_paths
 from detloom.schemas.typed_dict import KeyPath, format_key_path, show_value, to_dict
 from detloom.trainer_module.supported import untrained_parts
 
@@ -64,7 +64,7 @@ def check_config(source: str, overrides: Sequence[Located] = (), override_text: 
             check = ConfigCheck(file=source, verdict="refused", error=str(refusal(report)))
         elif is_run_file(source):
             run = build_run(tree)  # paths as they were written: what the environment holds is not printed
-            read_run_file(Path(source), overrides=overrides)  # for what it says about the paths
+            resolve_paths(run, tree, Path(source))  # for what it says about them
             check = _answer(source, run.config, tuple(_values(to_dict(run), tree)))
         else:
             config = build_config(tree)
@@ -84,6 +84,14 @@ def _load(source: str, overrides: Sequence[Located], override_text: str) -> tupl
     return (lay_over(tree, merge(Located({}, lambda _: source), *overrides)) if overrides else tree), report
 
 
+def _load_whole(source: str, overrides: Sequence[Located], override_text: str) -> Located:
+    """As `_load`; a refused field is an error."""
+    tree, report = _load(source, overrides, override_text)
+    if report is not None and report.refused:
+        raise refusal(report)
+    return tree
+
+
 def _answer(source: str, config: TrainEvalConfig, values: tuple[ConfigValue, ...]) -> ConfigCheck:
     return ConfigCheck(
         file=source,
@@ -101,12 +109,8 @@ def read_effective(source: str, overrides: Sequence[Located] = (), override_text
     Raises:
         InputError: as for running it.
     """
-    if not is_run_file(source):
-        return dict(to_dict(read_config(source, overrides, override_text)))
-    tree, report = _load(source, overrides, override_text)
-    if report is not None and report.refused:
-        raise refusal(report)
-    return dict(to_dict(build_run(tree)))
+    tree = _load_whole(source, overrides, override_text)
+    return dict(to_dict(build_run(tree) if is_run_file(source) else build_config(tree)))
 
 
 def read_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> TrainEvalConfig:
@@ -115,9 +119,7 @@ def read_config(source: str, overrides: Sequence[Located] = (), override_text: s
     Raises:
         InputError: as for running it.
     """
-    tree, report = _load(source, overrides, override_text)
-    if report is not None and report.refused:
-        raise refusal(report)
+    tree = _load_whole(source, overrides, override_text)
     return build_run(tree).config if is_run_file(source) else build_config(tree)
 
 

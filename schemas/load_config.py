@@ -8,7 +8,7 @@ from typing import Any
 from detloom.schemas.config import Train, TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.overrides import Located, merge
-from detloom.schemas.pipeline_config import PipelineConfigReport, parse_pipeline_config, refusal
+from detloom.schemas.pipeline_config import PipelineConfigReport, parse_pipeline_config
 from detloom.schemas.presets import find_preset, list_presets
 from detloom.schemas.redact import redact
 from detloom.schemas.text_file import read_text_file
@@ -47,14 +47,6 @@ def load_tree(source: str, folder: Path, *, override_text: str = "") -> tuple[Lo
         return _parse_json(text, str(path)), None
     report = parse_pipeline_config(text, str(path), override_text)
     return report.located, report
-
-
-def load_whole_tree(source: str, folder: Path, *, override_text: str = "") -> Located:
-    """As `load_tree`; a refused field is an error too."""
-    tree, report = load_tree(source, folder, override_text=override_text)
-    if report is not None and report.refused:
-        raise refusal(report)
-    return tree
 
 
 def lay_over(base: Located, over: Located) -> Located:

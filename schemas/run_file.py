@@ -215,7 +215,20 @@ def read_run_file(path: Path, workspace: Path | None = None, overrides: Sequence
     tree, report = load_run_tree(path, overrides)
     if report is not None and report.refused:
         raise refusal(report)
-    run = build_run(tree)
+    return resolve_paths(build_run(tree), tree, path, workspace)
+
+
+def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | None = None) -> RunFile:
+    """The run with absolute paths, `${NAME}` read from the environment.
+
+    Args:
+        tree: that the run was built from; it knows where each path was written.
+        path: of the run file, which the paths are relative to.
+        workspace: used instead of the run's own.
+
+    Raises:
+        InputError: for a variable that is not set, an address instead of a folder, and data that are not there.
+    """
     folder = path.resolve().parent
 
     def resolve(value: str, key: str) -> str:

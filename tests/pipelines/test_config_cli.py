@@ -162,3 +162,15 @@ def test_a_run_stops_at_a_setting_that_is_not_trained_before_anything_else(run_f
     assert result.exit_code != 0
     assert "model.feature_extractor.backbone" in str(result.exception)
     assert not (Path.cwd() / "detloom_runs" / "cats").exists()
+
+
+def test_a_config_override_counts_for_the_file_that_a_run_file_names(run_file, config_file):
+    """Also where it is what makes the file one that loads."""
+    config_file.write_text(
+        config_file.read_text().replace("train_config {", "train_config {\n  use_multiclass_scores: true")
+    )
+    run_file.write_text(f"{RUN}detector: pipeline.config\n")
+    assert detloom_command("config", "check", str(run_file)).exit_code == 1
+    override = "train_config { use_multiclass_scores: false }"
+    result = detloom_command("config", "check", str(run_file), "--config-override", override)
+    assert result.exit_code == 0, result.output

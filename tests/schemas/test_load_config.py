@@ -5,7 +5,7 @@ import pytest
 
 from detloom.schemas.config import content_hash
 from detloom.schemas.errors import InputError
-from detloom.schemas.load_config import build_config, lay_over, load_whole_tree
+from detloom.schemas.load_config import build_config, lay_over, load_tree
 from detloom.schemas.overrides import parse_set
 from detloom.schemas.pipeline_config import format_pipeline_config
 from detloom.schemas.presets import find_preset
@@ -15,7 +15,7 @@ PRESET = "ssd_mobilenet_v2_fpnlite_320x320"  # its learning rate was written for
 
 
 def load(*settings, source=PRESET, folder=None):
-    tree = load_whole_tree(source, folder)
+    tree, _ = load_tree(source, folder)
     for text in settings:
         tree = lay_over(tree, parse_set(text))
     return build_config(tree)
