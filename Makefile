@@ -60,6 +60,10 @@ test-debian13: ## tests and demo on the TFX 1.21 line in a Debian 13 folder (roo
 bench: venv ## the benchmarks, one script a claim
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
+.PHONY: peer-odapi
+peer-odapi: ## build the Object Detection API's environment (Python 3.9, 2.2 GB) for the benchmarks beside it
+	@bash benchmarks/peers/build_odapi.sh
+
 .PHONY: docs
 docs: venv ## write the generated pages of docs/ (ARGS=ZOO_DIR: the zoo's too)
 	@$(BIN)/python scripts/config_reference.py

@@ -19,6 +19,18 @@ class DatasetReport(Artifact):
     TYPE_NAME = "DetectionDatasetReport"
 
 
+class MetricsForUi(Artifact):
+    """Numbers that Kubeflow Pipelines and Vertex AI show with a run: each is a float custom property."""
+
+    TYPE_NAME = "system.Metrics"
+
+
+class PageForUi(Artifact):
+    """A page that they show: one HTML file in the artifact's folder."""
+
+    TYPE_NAME = "system.HTML"
+
+
 def keep_after_failure(artifact_uri: str) -> Path:
     """Copy an output folder aside and return the copy: TFX's launcher deletes the outputs of a node that fails.
 

@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from pathlib import Path
+from typing import Any
 
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import schema_pb2
@@ -13,11 +14,13 @@ from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 import detloom.schemas
 from detloom.components.baseline_resolver.strategy import build_baseline_resolver
 from detloom.components.dataset_validator.component import DatasetValidator
+from detloom.components.dataset_validator.model_input import ModelInput
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.previous_report.strategy import REPORT, build_previous_report_resolver
 from detloom.components.pusher.executor import Executor as PusherExecutor
 from detloom.pipelines.source_fingerprint import source_fingerprint
 from detloom.schemas.example_keys import STATISTICS_KEYS
@@ -41,7 +44,7 @@ def create_pipeline(run: RunFile) -> tfx.dsl.Pipeline:
         metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(
             str(workspace / "metadata.sqlite")
         ),
-        beam_pipeline_args=["--direct_running_mode=in_memory"],
+        beam_pipeline_args=list(run.beam_args),
     )
 
 
@@ -58,14 +61,8 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
     example_validator = tfx.components.ExampleValidator(
         statistics=statistics_gen.outputs["statistics"], schema=schema_gen.outputs["schema"]
     )
-    dataset_validator = DatasetValidator(
-        examples=examples,
-        params=DatasetValidatorParams(
-            required_splits=(TRAIN, EVAL, TEST),
-            min_examples_per_split=run.data.min_examples,
-            code_fingerprint=source_fingerprint("detloom.components.dataset_validator.component"),
-        ),
-    )
+    previous_report = build_previous_report_resolver(examples) if has_spans(run) else None
+    dataset_validator = _build_dataset_validator(run, examples, previous_report)
     trainer = _build_trainer(run, examples)
     # DatasetValidator fails on bad data, and then nothing trains; ExampleValidator reports, and the summary shows it.
     trainer.add_upstream_nodes([example_validator, dataset_validator])
@@ -101,6 +98,7 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         statistics_gen,
         schema_gen,
         example_validator,
+        *([previous_report] if previous_report else []),
         dataset_validator,
         trainer,
         baseline,
@@ -110,16 +108,62 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
 
 
 def _build_example_gen(run: RunFile) -> DetectionExampleGen:
+    data = run.data
+    splits: dict[str, Any] = {}
+    if data.splits is not None:
+        splits["splits"] = {TRAIN: data.splits.train, EVAL: data.splits.eval, TEST: data.splits.test}
+    elif data.split_by_ratio is not None:
+        by_ratio = data.split_by_ratio
+        splits = {
+            "split_ratios": {TRAIN: by_ratio.train, EVAL: by_ratio.eval, TEST: by_ratio.test},
+            "source": by_ratio.source,
+            "split_group": by_ratio.group_by,
+            "split_stratify": by_ratio.stratify,
+            "split_seed": by_ratio.seed,
+        }
     return DetectionExampleGen(
-        input_base=run.data.path,
+        input_base=data.path,
         params=ExampleGenParams(
-            data_format=run.data.format,
-            splits={TRAIN: run.data.splits.train, EVAL: run.data.splits.eval, TEST: run.data.splits.test},
-            images_dir=run.data.images_dir,
-            class_names=run.data.classes,
-            unknown_class=run.data.unknown_class,
-            max_reject_fraction=run.data.max_reject_fraction,
+            **splits,
+            data_format=data.format,
+            images_dir=data.images_dir,
+            hierarchy_file=data.hierarchy_file,
+            with_masks=data.masks,
+            with_keypoints=data.keypoints,
+            class_names=data.classes,
+            unknown_class=data.unknown_class,
+            shard_max_bytes=data.shard_max_bytes,
+            gzip=data.gzip,
+            max_pixels=data.max_pixels,
+            max_image_bytes=data.max_image_bytes,
+            max_boxes=data.max_boxes,
+            decode_images=data.decode_images,
+            exif_rotation=data.exif_rotation,
+            num_spans=data.num_spans,
+            max_reject_fraction=data.max_reject_fraction,
             code_fingerprint=source_fingerprint("detloom.components.example_gen.component"),
+        ),
+    )
+
+
+def has_spans(run: RunFile) -> bool:
+    """Whether data arrive span by span, so that there is an earlier one to compare with."""
+    return "{" in run.data.path
+
+
+def _build_dataset_validator(
+    run: RunFile, examples: tfx.types.BaseChannel, previous_report: BaseNode | None
+) -> DatasetValidator:
+    return DatasetValidator(
+        examples=examples,
+        previous_report=previous_report.outputs[REPORT] if previous_report else None,
+        params=DatasetValidatorParams(
+            required_splits=(TRAIN, EVAL, TEST),
+            train_split=TRAIN,
+            checks=run.checks,
+            model_input=ModelInput.of_model(run.model, run.train_input.max_number_of_boxes),
+            max_pixels=run.data.max_pixels,
+            code_fingerprint=source_fingerprint("detloom.components.dataset_validator.component"),
         ),
     )
 

@@ -74,6 +74,7 @@ def summarize_run(run: RunFile, since: float, seconds: float) -> str:
     decision = _read_json(evaluation / "decision.json")
     rows = [
         *_data_rows(nodes["DetectionExampleGen"]),
+        ("data checks", _read_json(nodes["DatasetValidator"].folder("report") / "report.json")["sentence"]),
         *_anomaly_rows(nodes["ExampleValidator"]),
         ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
         ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
@@ -87,10 +88,13 @@ def summarize_run(run: RunFile, since: float, seconds: float) -> str:
     return f"\nPipeline {run.name}\n{format_table(rows)}"
 
 
+_NEVER_CACHED = ("PreviousReportResolver", "BaselineResolver", "Pusher")
+
+
 def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
-    """Resolver and Pusher look at what there is, in milliseconds, and are never cached."""
+    """Resolvers and Pusher look at what there is, in milliseconds, and are never cached."""
     cached = [name for name, node in nodes.items() if node.is_cached]
-    ran = [name for name, node in nodes.items() if not node.is_cached and name not in ("BaselineResolver", "Pusher")]
+    ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
     if not ran:
         return [("cache", "nothing changed since the last run: answered from the cache, and the served model checked")]
     return [("cache", f"ran: {', '.join(ran)}; answered from the cache: {', '.join(cached)}")] if cached else []

@@ -22,6 +22,13 @@ IS_CROWD = "image/object/is_crowd"  # int64 [G], 0 or 1
 AREA = "image/object/area"  # float32 [G], square pixels; of the mask where there is one
 DIFFICULT = "image/object/difficult"  # int64 [G], 0 or 1
 TRUNCATED = "image/object/truncated"  # int64 [G], 0 or 1
+GROUP_OF = "image/object/group_of"  # int64 [G], 0 or 1: the box holds several objects that touch
+# Where asked for:
+MASK = "image/object/mask"  # bytes [G], a grey PNG of the image's size, 0 or 1 a pixel
+KEYPOINT_X = "image/object/keypoint/x"  # float32, relative, those of all objects one after the other
+KEYPOINT_Y = "image/object/keypoint/y"
+KEYPOINT_VISIBILITY = "image/object/keypoint/visibility"  # int64: 0 not labelled, 1 hidden, 2 visible
+NUM_KEYPOINTS = "image/object/keypoint/num"  # int64 [G], how many of those are an object's
 
 BOX_KEYS_YXYX = (BOX_YMIN, BOX_XMIN, BOX_YMAX, BOX_XMAX)
 
@@ -40,4 +47,5 @@ STATISTICS_KEYS = (
     AREA,
     DIFFICULT,
     TRUNCATED,
+    GROUP_OF,
 )

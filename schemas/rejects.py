@@ -2,32 +2,47 @@
 
 import enum
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-REJECTS_FILE = "rejects.jsonl"  # one Reject a line, sorted by split, file and record key
+REJECTS_FILE = "rejects.jsonl"  # one Reject a line: first what the readers refused, then what the images did
 REPORT_FILE = "report.json"  # counts: in = written + quarantined
 
 
 class Reason(str, enum.Enum):
     """Why a record or a box was refused. The values are stored: they are not renamed."""
 
+    # the files
     MISSING_FILE = "missing_file"
     PATH_OUTSIDE = "path_outside_data_folder"
+    UNREADABLE_FILE = "unreadable_file"
+    FILE_TOO_LARGE = "file_too_large"
     UNREADABLE_ANNOTATION = "unreadable_annotation"
-    UNKNOWN_IMAGE = "unknown_image"
-    UNREADABLE_IMAGE = "unreadable_image"
+    # the image
+    NOT_AN_IMAGE = "not_an_image"
     UNSUPPORTED_FORMAT = "unsupported_image_format"
+    UNREADABLE_IMAGE = "unreadable_image"
+    TRUNCATED_IMAGE = "truncated_image"
+    EMPTY_IMAGE = "empty_image_file"
     WRONG_DIMENSIONS = "wrong_dimensions"
+    EXIF_ROTATED = "exif_rotated"
     TOO_MANY_PIXELS = "too_many_pixels"
+    RECORD_TOO_LARGE = "record_too_large"
+    # the record
     DUPLICATE_ID = "duplicate_id"
     DUPLICATE_IMAGE = "duplicate_image"
+    TOO_MANY_BOXES = "too_many_boxes"
+    NO_GROUP = "no_group"
+    # a box
+    UNKNOWN_IMAGE = "unknown_image"
+    UNKNOWN_CLASS = "unknown_class"
     BOX_NOT_FINITE = "box_not_finite"
     BOX_WITHOUT_AREA = "box_without_area"
     BOX_INVERTED = "box_inverted"
     BOX_OUTSIDE = "box_outside_image"
-    UNKNOWN_CLASS = "unknown_class"
+    UNREADABLE_MASK = "unreadable_mask"
+    UNREADABLE_KEYPOINTS = "unreadable_keypoints"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +54,7 @@ class Reject:
         file: the annotation or image file at fault, relative to the data folder.
         record_key: the `image/source_id` of the record.
         detail: a sentence with what was found and what is allowed.
+        num_boxes: that are lost with it: 1, or all boxes of a refused record.
     """
 
     reason: Reason
@@ -47,12 +63,12 @@ class Reject:
     file: str
     record_key: str
     detail: str
+    num_boxes: int = 0
 
 
-def write_rejects(folder: Path, rejects: Iterable[Reject]) -> None:
-    rows = sorted(rejects, key=lambda r: (r.split, r.file, r.record_key, r.detail))
-    text = "".join(json.dumps(asdict(row), sort_keys=True, ensure_ascii=False) + "\n" for row in rows)
-    (folder / REJECTS_FILE).write_text(text, encoding="utf-8")
+def format_reject(reject: Reject) -> bytes:
+    """One line of `REJECTS_FILE`, without its end."""
+    return json.dumps(asdict(reject), sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def read_rejects(folder: Path) -> Iterator[Reject]:

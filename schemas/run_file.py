@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from detloom.schemas.checks import check, check_fields
 from detloom.schemas.config import Eval, InputReader, Train, TrainEvalConfig
-from detloom.schemas.errors import InputError
+from detloom.schemas.data_checks import DataChecks
+from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.load_config import lay_over, load_tree
 from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.schemas.model_config import Ssd
@@ -48,31 +49,93 @@ class Splits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitByRatio:
+    """Splits by a stable hash of each record: an image keeps its split whatever is added to the data."""
+
+    train: float = 0.8
+    """Share that is trained on."""
+    eval: float = 0.1
+    """Share that chooses the checkpoint during training."""
+    test: float = 0.1
+    """Share that the evaluator judges by."""
+    source: str = ""
+    """What is split, named as in `splits`; empty for all there is."""
+    group_by: str = ""
+    """Regular expression searched in the path of the image; what its first group matches (a camera, a patient) is never
+    divided between splits. Empty: each image on its own."""
+    stratify: bool = False
+    """Keep the mix of classes alike in all splits; added data may then move images to another split."""
+    seed: int = 0
+    """Another one gives another division."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "train", "eval", "test")
+        total = self.train + self.eval + self.test
+        check(abs(total - 1) <= 1e-6, "train", f"a sum of {total:g} with eval and test", "a sum of 1", "eval")
+        try:
+            groups = re.compile(self.group_by).groups
+        except re.error as error:
+            raise FieldError("group_by", f"got {self.group_by!r}, allowed: a regular expression ({error}).") from None
+        allowed = "a regular expression with a group, such as '^(cam[0-9]+)_'"
+        check(not self.group_by or groups > 0, "group_by", repr(self.group_by), allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Data:
     """The labelled images."""
 
-    format: Literal["coco", "voc"]
-    """How labels are written."""
+    format: Literal["auto", "coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images"] = (
+        "auto"
+    )
+    """How labels are written; "auto" looks, and says what it saw."""
     path: str
     """Folder of the data set, relative to the run file; or "embedded:digits". `${NAME}` is read from the environment,
     `{SPAN}` and `{VERSION}` are resolved by TFX."""
-    splits: Splits
-    """Where each split comes from."""
+    splits: Splits | None = None
+    """Where each split comes from; this or `split_by_ratio`."""
+    split_by_ratio: SplitByRatio | None = None
+    """Divide the images, instead of `splits`."""
+    num_spans: int = 1
+    """How many of the latest spans are merged; more than one needs `{SPAN}` in `path`."""
     images_dir: str = ""
     """Folder of the images under `path`; empty for the format's usual one."""
+    hierarchy_file: str = ""
+    """Open Images: JSON of the class hierarchy under `path`; a box then counts for the ancestors of its class too."""
     classes: tuple[str, ...] = ()
     """Class names in the order of their ids; empty takes what the data set says."""
-    unknown_class: Literal["fail", "reject"] = "fail"
-    """What to do with a class that `classes` lacks: fail, or quarantine the box."""
+    unknown_class: Literal["fail", "reject", "leave_out"] = "fail"
+    """What to do with a class that `classes` lacks: fail, quarantine the box, or leave the box out and count it."""
+    masks: bool = False
+    """Keep instance masks."""
+    keypoints: bool = False
+    """Keep keypoints."""
+    exif_rotation: Literal["rotate", "reject"] = "rotate"
+    """What to do with a JPEG that its EXIF data turns: turn it upright, or quarantine it."""
+    decode_images: bool = False
+    """Decode every image in full while ingesting, to find damage that headers do not show; the cost is printed."""
+    max_pixels: int = 100_000_000
+    """An image with more is quarantined."""
+    max_image_bytes: int = 67_108_864
+    """A file with more is quarantined."""
+    max_boxes: int = 10_000
+    """An image with more is quarantined."""
     max_reject_fraction: float = 0.05
     """Share of records that may be quarantined, and of boxes that may be refused, before the run fails."""
-    min_examples: int = 1
-    """Fewest written examples in each split."""
+    shard_max_bytes: int = 134_217_728
+    """Of the images in one shard file, about."""
+    gzip: bool = False
+    """Compress the shards; encoded images do not get smaller."""
 
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "max_reject_fraction")
-        check_fields(self, "1 or more", "min_examples")
+        at_least_one = ("num_spans", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
+        check_fields(self, "1 or more", *at_least_one)
         check(all(self.classes) and len(set(self.classes)) == len(self.classes), "classes", self.classes, "each once")
+        is_one = (self.splits is None) != (self.split_by_ratio is None)
+        got = "neither it nor split_by_ratio" if self.splits is None else "it and split_by_ratio"
+        check(is_one, "splits", got, "one of the two", "split_by_ratio")
+        has_span = "{SPAN" in self.path or "{YYYY}" in self.path
+        check(self.num_spans == 1 or has_span, "num_spans", self.num_spans, "1 where path has no {SPAN}", "path")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +188,8 @@ class RunFile:
     """Of the pipeline, in metadata and on disk: lower case letters, digits, '-', '_'."""
     data: Data
     """The labelled images."""
+    checks: DataChecks = DataChecks()
+    """What the data must be like before anything is trained."""
     detector: str = DEFAULT_DETECTOR
     """What `model`, `train`, `eval`, `train_input` and `eval_input` start from: a preset's name (`detloom presets`), or
     the path of a `pipeline.config`, relative to the run file."""
@@ -148,6 +213,9 @@ class RunFile:
     push_to: str = ""
     """Folder that receives numbered model versions, relative to the run file; empty means <workspace>/serving.
     `${NAME}` is read from the environment."""
+    beam_args: tuple[str, ...] = ("--direct_running_mode=in_memory",)
+    """How the nodes that use Apache Beam run: its pipeline options, such as `--direct_running_mode=multi_processing`
+    with `--direct_num_workers=2`, or those of another runner."""
 
     def __post_init__(self) -> None:
         allowed = "lower case letters, digits, '-', '_'; at most 63"

@@ -132,6 +132,8 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
             _scalar(str, key, locate, path): _convert(args[1], item, locate, (*path, key)) for key, item in data.items()
         }
     if origin is typing.Literal:
+        if data is False and "off" in args:
+            data = "off"  # YAML 1.1 takes the bare word for false
         if data not in args or isinstance(data, bool) != isinstance(args[0], bool):
             allowed = ", ".join(map(repr, args))
             hint = nearest_hint(data, map(str, args))

@@ -26,8 +26,10 @@ def read_yaml(path: Path) -> tuple[Any, Locate]:
     return parse_yaml(read_text_file(path), str(path))
 
 
-def parse_yaml(text: str, name: str) -> tuple[Any, Locate]:
+def parse_yaml(text: str, name: str, *, number_keys: bool = False) -> tuple[Any, Locate]:
     """Plain data, and a function from key path to "name:line".
+
+    With `number_keys`, keys that are whole numbers are taken too, and become text.
 
     Anchors, aliases and tags are refused: a few lines of aliases can grow to gigabytes.
 
@@ -38,7 +40,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Locate]:
     try:
         _check_events(text, name)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = _Builder(name, lines).build(node, ()) if node is not None else None
+        data = _Builder(name, lines, number_keys).build(node, ()) if node is not None else None
     except yaml.YAMLError as error:
         raise InputError(f"{name}:{_line_of(error, text)}: not valid YAML: {_problem(error)}.") from None
 
@@ -90,8 +92,8 @@ def _line(marked: Any) -> int:
 class _Builder:
     """Makes plain data from YAML's nodes, and notes the line of every key."""
 
-    def __init__(self, name: str, lines: dict[KeyPath, int]) -> None:
-        self._name, self._lines = name, lines
+    def __init__(self, name: str, lines: dict[KeyPath, int], number_keys: bool) -> None:
+        self._name, self._lines, self._number_keys = name, lines, number_keys
         self._constructor = yaml.SafeLoader("")
 
     def build(self, node: yaml.Node, key_path: KeyPath) -> Any:
@@ -107,6 +109,8 @@ class _Builder:
         for key_node, value_node in node.value:
             where = f"{self._name}:{_line(key_node)}"
             key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            if self._number_keys and type(key) is int:
+                key = str(key)
             if not isinstance(key, str):
                 raise InputError(f"{where}: got the key {redact(str(key_node.value))}, allowed: text keys.")
             if key in result:

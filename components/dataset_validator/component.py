@@ -7,32 +7,59 @@ from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
 from tfx.types import BaseChannel, Channel, standard_artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from detloom.components.artifact_types import DatasetReport
-from detloom.components.dataset_validator.executor import EXAMPLES_KEY, REPORT_KEY, Executor
-from detloom.components.dataset_validator.params import DatasetValidatorParams
+from detloom.components.artifact_types import DatasetReport, MetricsForUi, PageForUi
+from detloom.components.dataset_validator.executor import (
+    EXAMPLES_KEY,
+    METRICS_KEY,
+    PAGE_KEY,
+    PREVIOUS_REPORT_KEY,
+    REPORT_KEY,
+    Executor,
+)
+from detloom.components.dataset_validator.params import PROPERTY_TYPES, DatasetValidatorParams
 
 
 class DatasetValidatorSpec(ComponentSpec):
-    """One examples artifact in, one report out."""
+    """Examples and, if there is one, the report of an earlier span in; report, page and metrics out."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        name: ExecutionParameter(type=type(value)) for name, value in DatasetValidatorParams().to_properties().items()
+        name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()
     }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples)}
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {REPORT_KEY: ChannelParameter(type=DatasetReport)}
+    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
+        PREVIOUS_REPORT_KEY: ChannelParameter(type=DatasetReport, optional=True),
+    }
+    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        REPORT_KEY: ChannelParameter(type=DatasetReport),
+        PAGE_KEY: ChannelParameter(type=PageForUi),
+        METRICS_KEY: ChannelParameter(type=MetricsForUi),
+    }
 
 
 class DatasetValidator(BaseBeamComponent):
-    """Checks boxes, classes and splits of the ingested examples; a check of severity "fail" can fail the node.
+    """Checks boxes, classes, splits and duplicates of the examples, and their drift; a check can fail the node.
 
     Outputs:
-        report: `report.json` and `report.html`.
+        report: `report.json` and `report.html`, with the span of the examples as custom property `span`.
+        page: the same page, and
+        metrics: the main numbers as custom properties, for the user interfaces of Kubeflow Pipelines and Vertex AI.
     """
 
     SPEC_CLASS = DatasetValidatorSpec
     EXECUTOR_SPEC = BeamExecutorSpec(Executor)
 
-    def __init__(self, examples: BaseChannel, params: DatasetValidatorParams) -> None:
-        super().__init__(
-            spec=DatasetValidatorSpec(examples=examples, report=Channel(type=DatasetReport), **params.to_properties())
+    def __init__(
+        self, examples: BaseChannel, params: DatasetValidatorParams, previous_report: BaseChannel | None = None
+    ) -> None:
+        """`previous_report` may resolve to nothing: then drift is not checked."""
+        spec = DatasetValidatorSpec(
+            **params.to_properties(),
+            **{
+                EXAMPLES_KEY: examples,
+                PREVIOUS_REPORT_KEY: previous_report,
+                REPORT_KEY: Channel(type=DatasetReport),
+                PAGE_KEY: Channel(type=PageForUi),
+                METRICS_KEY: Channel(type=MetricsForUi),
+            },
         )
+        super().__init__(spec=spec)

@@ -1,14 +1,17 @@
 """Executor of DatasetValidator."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+from tfx.components.example_gen.utils import SPAN_PROPERTY_NAME
 from tfx.components.util import examples_utils
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 
 from detloom.components.artifact_types import keep_after_failure
+from detloom.components.dataset_validator.build_report import metrics_of
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report import REPORT_HTML
 from detloom.components.dataset_validator.validate import describe_failures, validate
@@ -16,7 +19,10 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
+PREVIOUS_REPORT_KEY = "previous_report"
 REPORT_KEY = "report"
+PAGE_KEY = "page"
+METRICS_KEY = "metrics"
 
 
 class Executor(BaseBeamExecutor):
@@ -31,16 +37,34 @@ class Executor(BaseBeamExecutor):
         self._log_startup(input_dict, output_dict, exec_properties)
         params = DatasetValidatorParams.from_properties(exec_properties)
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
-        report = artifact_utils.get_single_instance(output_dict[REPORT_KEY])
-        splits = artifact_utils.decode_split_names(examples.split_names)
-        results = validate(
-            {split: examples_utils.get_split_file_patterns([examples], split)[0] for split in splits},
+        previous = input_dict.get(PREVIOUS_REPORT_KEY) or []
+        output = {key: artifact_utils.get_single_instance(artifacts) for key, artifacts in output_dict.items()}
+        span = _span_of(examples)
+        report = validate(
+            {
+                split: examples_utils.get_split_file_patterns([examples], split)[0]
+                for split in artifact_utils.decode_split_names(examples.split_names)
+            },
             read_label_map(Path(examples.uri) / LABEL_MAP_FILE),
             params,
-            Path(report.uri),
+            Path(output[REPORT_KEY].uri),
             self._make_beam_pipeline,
+            previous_report=Path(previous[0].uri) if previous else None,
+            span=span,
         )
-        failures = describe_failures(results)
+        failures = describe_failures(report)
         if failures:
-            kept = keep_after_failure(report.uri)
+            kept = keep_after_failure(output[REPORT_KEY].uri)
             raise InputError(f"The data set does not pass: {failures} Report: {kept / REPORT_HTML}")
+        if span is not None:
+            output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY_NAME, span)
+        page = Path(output[PAGE_KEY].uri)
+        page.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(output[REPORT_KEY].uri) / REPORT_HTML, page / REPORT_HTML)
+        for name, value in metrics_of(report).items():
+            output[METRICS_KEY].set_float_custom_property(name, value)
+
+
+def _span_of(examples: Artifact) -> int | None:
+    has_span = examples.has_custom_property(SPAN_PROPERTY_NAME)
+    return examples.get_int_custom_property(SPAN_PROPERTY_NAME) if has_span else None

@@ -1,84 +1,280 @@
 """The validation report: one JSON file for programs, one self-contained HTML page for people."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import tensorflow as tf
 
-from detloom.components.dataset_validator.checks import CheckResult
-from detloom.components.dataset_validator.split_statistics import (
-    BOX_COUNT_EDGES,
-    BOX_SIZE_EDGES_PX,
-    SplitStatistics,
-    bin_names,
-)
-from detloom.schemas.label_map import LabelMap
+from detloom.components.dataset_validator import report_views as views
+from detloom.components.dataset_validator.report_views import Json, Pictures
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
 _TEMPLATE = "report.html.j2"
+MAX_SHOWN_GROUPS = 6  # groups of duplicates with pictures, exact and near each
+MAX_SHOWN_MEMBERS = 4  # pictures of a group
+_MAX_LINES = 12  # of a table of anchors by class, and of classes that drifted
+_HEADLINES = {
+    "passed": "The data set passed",
+    "warned": "The data set passed with warnings",
+    "failed": "The data set did not pass",
+}
+_STATUS_TEXTS = {"passed": "✓ passed", "warned": "! warned", "failed": "✗ failed", "off": "off", "skipped": "– skipped"}
+_STATUS_ORDER = ("failed", "warned", "skipped", "passed", "off")
+_DUPLICATE_KINDS = (("exact", "Byte by byte equal"), ("near", "Looking alike"))
 
 
-def build_report(
-    statistics: Mapping[str, SplitStatistics], results: Sequence[CheckResult], label_map: LabelMap
-) -> dict[str, Any]:
-    """The report as plain JSON values; class counts have every class of the label map and every id found."""
-    statuses = {result.status for result in results}
-    verdict = "failed" if "failed" in statuses else "warned" if "warned" in statuses else "passed"
-    return {
-        "verdict": verdict,
-        "checks": [{**asdict(result), "record_keys": list(result.record_keys)} for result in results],
-        "splits": {split: _describe_split(part, label_map) for split, part in statistics.items()},
-    }
+def write_report(folder: Path, report: Json, pictures: Pictures) -> None:
+    """Write both files into `folder`, which is made if needed; it may be on any file system that TensorFlow knows."""
+    tf.io.gfile.makedirs(str(folder))
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    for name, content in ((REPORT_JSON, text), (REPORT_HTML, render_html(report, pictures))):
+        with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
+            file.write(content.encode("utf-8", "replace"))
 
 
-def _describe_split(part: SplitStatistics, label_map: LabelMap) -> dict[str, Any]:
-    class_ids = sorted({*label_map.class_ids, *part.boxes_by_class_id})
-    return {
-        "num_examples": part.num_examples,
-        "num_unreadable": part.unreadable.count,
-        "num_without_boxes": part.num_without_boxes,
-        "num_boxes": part.num_boxes,
-        "num_crowd": part.num_crowd,
-        "num_difficult": part.num_difficult,
-        "boxes_by_class": {label_map.name_of(i): part.boxes_by_class_id[i] for i in class_ids},
-        "images_by_class": {label_map.name_of(i): part.images_by_class_id[i] for i in class_ids},
-        "box_sizes_px": _histogram(part.box_sizes, bin_names(BOX_SIZE_EDGES_PX, is_count=False)),
-        "boxes_per_image": _histogram(part.box_counts, bin_names(BOX_COUNT_EDGES, is_count=True)),
-    }
-
-
-def _histogram(counts: Counter[int], names: list[str]) -> dict[str, int]:
-    return {name: counts[index] for index, name in enumerate(names)}
-
-
-def write_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """Write both files into `folder`, which is made if needed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / REPORT_JSON).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / REPORT_HTML).write_text(render_html(report), encoding="utf-8")
-
-
-def render_html(report: Mapping[str, Any]) -> str:
+def render_html(report: Json, pictures: Pictures) -> str:
     """One page without scripts and without anything to fetch."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    tables = [
-        ("Boxes by class", "boxes_by_class"),
-        ("Images by class", "images_by_class"),
-        ("Box size (square root of the area, px)", "box_sizes_px"),
-        ("Boxes per image", "boxes_per_image"),
+    splits = report["splits"]
+    titles = {check["check"]: check["title"] for check in report["checks"]}
+    listed = report.get("pictures", [])
+    return load_template(_TEMPLATE).render(
+        report=report,
+        headline=_HEADLINES[report["verdict"]],
+        facts=_list_facts(report),
+        checks=_view_checks(report["checks"]),
+        problems=views.problem_parts(listed, titles, pictures),
+        splits=list(splits),
+        count_rows=views.count_rows(splits),
+        class_rows=views.class_rows(splits),
+        duplicates=_view_duplicates(report["duplicates"], report["train_split"], pictures),
+        drift=_view_drift(report),
+        anchors=_view_anchors(report["anchors"], report["train_split"]) if report["anchors"] else None,
+        histograms=views.split_histograms(splits),
+        maps=views.position_maps(splits),
+        samples=views.sample_parts(listed, pictures),
+    )
+
+
+def load_template(name: str) -> jinja2.Template:
+    """A template of this folder, in which all text is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["count"] = views.format_count
+    environment.filters["share"] = views.format_share
+    environment.filters["number"] = environment.filters["distance"] = views.format_number
+    environment.filters["short"] = views.shorten
+    return environment.get_template(name)
+
+
+def _list_facts(report: Json) -> list[tuple[str, str]]:
+    sizes = [
+        f"{name} {views.format_count(part['num_examples'])} pictures, {views.format_count(part['num_boxes'])} boxes"
+        for name, part in report["splits"].items()
     ]
-    counts = [
-        ("Examples", "num_examples"),
-        ("Unreadable", "num_unreadable"),
-        ("Without boxes", "num_without_boxes"),
-        ("Boxes", "num_boxes"),
-        ("Crowds", "num_crowd"),
-        ("Difficult", "num_difficult"),
+    facts = [("Data", "; ".join(sizes))] if sizes else []
+    if report["span"] is not None:
+        facts.append(("Span", str(report["span"])))
+    if report["model_input"]:
+        facts.append(("Model input", report["model_input"]["resizer"]))
+    return facts
+
+
+def _view_checks(checks: Sequence[Json]) -> list[Json]:
+    """What needs a look comes first."""
+    shown = [
+        {
+            **check,
+            "value_text": _format_value(check["value"], check["unit"]),
+            "threshold_text": f"{check['bound']} {_format_value(check['threshold'], check['unit'])}",
+            "status_text": _STATUS_TEXTS[check["status"]],
+        }
+        for check in checks
     ]
-    return environment.get_template(_TEMPLATE).render(report=report, tables=tables, counts=counts)
+    return sorted(shown, key=lambda check: _STATUS_ORDER.index(check["status"]))
+
+
+def _format_value(value: float | None, unit: str) -> str:
+    match unit:
+        case "share":
+            return views.format_share(value)
+        case "distance":
+            return views.format_number(value)
+        case _:
+            whole = value is None or float(value).is_integer()
+            return views.format_count(value) if whole else f"{value:,.1f}"
+
+
+def _view_duplicates(duplicates: Json, train_split: str, pictures: Pictures) -> list[Json]:
+    shown: list[Json] = []
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for kind, title in _DUPLICATE_KINDS:
+        found = duplicates.get(kind)
+        if not found:
+            continue
+        groups = []
+        for group in found["groups"]:
+            records = [(member["split"], member["record_key"]) for member in group["members"]]
+            if tuple(sorted(records)) not in seen:  # what is equal looks alike too, and was shown
+                groups.append((group, records))
+            seen.add(tuple(sorted(records)))
+        shown.append(
+            {
+                "title": title,
+                "sentence": _say_duplicates(found, kind, train_split),
+                "groups": [_view_group(group, records, pictures) for group, records in groups[:MAX_SHOWN_GROUPS]],
+                "rest": _say_rest(found["num_groups"], min(len(groups), MAX_SHOWN_GROUPS), kind),
+            }
+        )
+    return shown
+
+
+def _say_duplicates(found: Json, kind: str, train_split: str) -> str:
+    across = ", ".join(f"{name} {count}" for name, count in found["across_by_split"].items() if count)
+    within = ", ".join(f"{name} {count}" for name, count in found["within_by_split"].items() if count)
+    verb = "are also in" if kind == "exact" else "look like one of"
+    sentences = [
+        f"Pictures of other splits that {verb} {train_split}: {across or 'none'}.",
+        f"Pictures that repeat another of their split: {within or 'none'}.",
+    ]
+    if kind == "near":
+        compared = views.format_count(found["num_compared"])
+        sentences.append(
+            f"Compared were {compared} pictures; alike is a difference of at most {found['max_distance']} of 64 bits."
+        )
+    if found["num_flat"]:
+        sentences.append(f"{views.format_count(found['num_flat'])} pictures show too little to be compared.")
+    return " ".join(sentences)
+
+
+def _say_rest(num_groups: int, num_shown: int, kind: str) -> str:
+    """Groups that are in report.json only, or nowhere."""
+    rest = num_groups - num_shown
+    if rest <= 0:
+        return ""
+    reason = "shown above as equal, or listed in" if kind == "near" else "listed in"
+    return f"{views.format_count(rest)} more groups, {reason} {REPORT_JSON} as far as there are not too many."
+
+
+def _view_group(group: Json, records: Sequence[tuple[str, str]], pictures: Pictures) -> Json:
+    sizes = ", ".join(f"{name} {count}" for name, count in group["size_by_split"].items())
+    return {
+        "text": f"{group['size']} pictures: {sizes}",
+        "entries": views.picture_entries(records[:MAX_SHOWN_MEMBERS], pictures),
+    }
+
+
+def _view_drift(report: Json) -> Json:
+    drift = report["drift"]
+    if drift["reason"]:
+        return {"reason": drift["reason"]}
+    thresholds = {check["check"]: check["threshold"] for check in report["checks"]}
+    rows = [
+        {
+            "split": split,
+            "name": name,
+            "distance": part[f"{key}_distance"],
+            "chance": part[f"{key}_chance"],
+            "threshold": thresholds.get(f"{key}_drift") if split == report["train_split"] else None,
+        }
+        for split, part in drift["splits"].items()
+        for name, key in (("classes", "class"), ("box sizes", "size"))
+    ]
+    shown = []
+    if drift["classes"]:
+        moved = sorted(drift["classes"], key=lambda row: -abs(row["share"] - row["previous_share"]))[:_MAX_LINES]
+        series = [[row[key] for row in moved] for key in ("share", "previous_share")]
+        shown.append(views.bars("Classes, the most changed first", [row["name"] for row in moved], series))
+    if drift["sizes"]:
+        series = [drift["sizes"][key] for key in ("shares", "previous_shares")]
+        shown.append(views.histogram("Box area as a share of the picture", drift["sizes"]["bins"], series))
+    span = "an earlier report" if drift["previous_span"] is None else f"span {drift['previous_span']}"
+    explanation = (
+        f"Compared with {span} by the Jensen-Shannon distance: 0 for equal distributions, 1 for such that share "
+        "nothing. “By chance” is what two random samples of that many boxes from one distribution give."
+    )
+    return {"reason": "", "explanation": explanation, "rows": rows, "views": shown}
+
+
+def _view_anchors(anchors: Json, train_split: str) -> Json:
+    fit = "no boxes to measure"
+    if anchors["num_boxes"]:
+        fit = (
+            f"{views.format_share(anchors['recall_at_50'])} of {views.format_count(anchors['num_boxes'])} boxes have "
+            "an anchor that overlaps them with an IoU of at least 0.5; the mean best IoU is "
+            f"{anchors['mean_best_iou']:.3f}"
+        )
+    better, shapes = anchors["suggestion"], anchors["shapes"]
+    by_class = sorted(anchors["by_class"], key=lambda row: row["recall_at_50"])
+    rest = len(by_class) - _MAX_LINES
+    configured = _say_anchors(anchors["configured"])
+    return {
+        "sentence": f"In {train_split}, resized to the model's input, {fit}. Configured: {configured}.",
+        "suggestion": _say_suggestion(better) if better else "",
+        "settings": _format_settings(better) if better else "",
+        "histogram": views.histogram(
+            "IoU with the best anchor", anchors["histogram"]["bins"], [anchors["histogram"]["counts"]]
+        ),
+        "tables": [
+            {"title": "By size in the model's input, px", "rows": _fit_rows(anchors["by_size"], "size_px"), "rest": ""},
+            {
+                "title": "By class, the worst first",
+                "rows": _fit_rows(by_class[:_MAX_LINES], "name"),
+                "rest": f"{rest} more classes fit better." if rest > 0 else "",
+            },
+        ],
+        "shapes": _say_shapes(shapes) if shapes else "",
+    }
+
+
+def _fit_rows(rows: Sequence[Json], name: str) -> list[Json]:
+    return [
+        {"name": row[name], "num_boxes": row["num_boxes"], "recall": row["recall_at_50"], "mean": row["mean_best_iou"]}
+        for row in rows
+    ]
+
+
+def _say_anchors(settings: Json) -> str:
+    ratios = ", ".join(f"{ratio:g}" for ratio in settings["aspect_ratios"])
+    return (
+        f"anchor_scale {settings['anchor_scale']:g}, aspect_ratios {ratios}, scales_per_octave "
+        f"{settings['scales_per_octave']}, levels {settings['min_level']} to {settings['max_level']}"
+    )
+
+
+def _say_suggestion(better: Json) -> str:
+    return (
+        f"Better, with no more anchors at a place: recall {views.format_share(better['recall_at_50'])} instead of "
+        f"{views.format_share(better['configured_recall_at_50'])}, mean best IoU {better['mean_best_iou']:.3f} instead "
+        f"of {better['configured_mean_best_iou']:.3f}, on a sample of the boxes. The heads of a checkpoint do not fit "
+        "if the number of anchors at a place changes."
+    )
+
+
+def _format_settings(better: Json) -> str:
+    """As they stand in a pipeline.config."""
+    lines = [
+        f"min_level: {better['min_level']}",
+        f"max_level: {better['max_level']}",
+        f"anchor_scale: {better['anchor_scale']:g}",
+        *(f"aspect_ratios: {ratio:g}" for ratio in better["aspect_ratios"]),
+        f"scales_per_octave: {better['scales_per_octave']}",
+    ]
+    return "multiscale_anchor_generator {\n" + "".join(f"  {line}\n" for line in lines) + "}"
+
+
+def _say_shapes(shapes: Mapping[str, Any]) -> str:
+    sizes = ", ".join(f"{width:g} × {height:g}" for height, width in shapes["shapes_hw_px"])
+    return (
+        f"Typical shapes by k-means on {views.format_count(shapes['num_sampled'])} boxes, width × height in pixels of "
+        f"the model's input: {sizes}. Laid on one centre, a box and the best of them have an IoU of "
+        f"{shapes['mean_best_iou']:.3f} in the mean."
+    )

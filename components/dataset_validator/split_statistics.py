@@ -1,20 +1,68 @@
-"""Statistics of one split in one pass, mergeable: no TFX, no Beam."""
+"""Statistics of one split in one pass, mergeable, of bounded size: no TFX, no Beam."""
 
-import bisect
+import functools
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
+import numpy.typing as npt
 
-# Upper edges in pixels of the histogram of box sizes (square root of the area); COCO's small / medium / large are cut
-# at 32 and 96.
+from detloom.components.dataset_validator.box_overlap import find_overlaps
+from detloom.components.dataset_validator.histogram import Histogram
+from detloom.components.dataset_validator.model_input import ModelInput, boxes_in_input, resize_geometry
+from detloom.schemas.data_checks import HugeBoxes, OverlappingBoxes, TinyBoxes
+
+# Upper edges in pixels of box sizes (square root of the area); COCO's small / medium / large are cut at 32 and 96.
 BOX_SIZE_EDGES_PX = (8, 16, 32, 64, 96, 128, 256, 512)
-# Boxes per image: 0, 1, 2-4, 5-9, ...
-BOX_COUNT_EDGES = (0, 1, 4, 9, 19, 49, 99)
+BOX_SIDE_EDGES_PX = (2, 4, 8, 16, 32, 64, 128, 256)
+BOX_AREA_EDGES = tuple(2.0**exponent for exponent in range(-14, 0))  # share of the picture
+ASPECT_EDGES = (0.125, 0.25, 0.5, 0.8, 1.25, 2, 4, 8)  # width / height; the bin around 1 is nearly square
+IMAGE_SIZE_EDGES_PX = (128, 256, 512, 1024, 2048, 4096, 8192)
+BOX_COUNT_EDGES = (0, 1, 4, 9, 19, 49, 99)  # boxes per image: 0, 1, 2-4, 5-9, ...
+POSITION_CELLS = 8  # rows and columns of the grid of box centres
 MAX_OFFENDERS = 10  # record keys kept for each problem: the first in order, whatever the workers
+MAX_STRANGE_IDS = 1000  # class ids that the label map lacks and that are counted one by one
+OTHER_ID = -(2**63)  # stands for the others
+
+
+@dataclass(frozen=True)
+class BoxLimits:
+    """What counts as tiny, huge and overlapping; the fields are those of the checks.
+
+    Attributes:
+        min_side_px, max_area: judged after resizing, so only with a model's input.
+    """
+
+    model_input: ModelInput | None = None
+    min_side_px: float = TinyBoxes.min_side_px
+    max_area: float = HugeBoxes.max_area
+    min_iou: float | None = OverlappingBoxes.min_iou
+
+
+@dataclass(frozen=True)
+class ImageLabels:
+    """The labels of one example, boxes relative to the image."""
+
+    record_key: str
+    image_hw: tuple[int, int]
+    boxes_yxyx_rel_N4: npt.NDArray[np.float64]
+    class_ids_N: npt.NDArray[np.int64]
+    is_crowd_N: npt.NDArray[np.bool_]
+    num_difficult: int = 0
+
+    @functools.cached_property
+    def is_sound_N(self) -> npt.NDArray[np.bool_]:
+        """Which boxes are finite, ordered, enclose an area and lie in 0 to 1."""
+        ymin, xmin, ymax, xmax = self.boxes_yxyx_rel_N4.T
+        return (ymin >= 0) & (xmin >= 0) & (ymin < ymax) & (xmin < xmax) & (ymax <= 1) & (xmax <= 1)
+
+    @functools.cached_property
+    def is_object_N(self) -> npt.NDArray[np.bool_]:
+        """Which boxes are sound, and no crowds."""
+        return self.is_sound_N & ~self.is_crowd_N
 
 
 @dataclass
@@ -33,91 +81,169 @@ class Offenders:
 class SplitStatistics:
     """Counts of one split; `update` takes one example, `merge` another part of the same split.
 
+    Sizes are counted for sound boxes only; `objects` are sound boxes that are no crowds.
+
     Attributes:
         boxes_by_class_id: number of boxes.
         images_by_class_id: number of images with at least one such box.
         box_problems: by kind of problem, a sentence's noun.
+        findings: by name of the check, boxes or images that it is about.
+        positions_YX: centres of boxes in a coarse grid over the image, row 0 on top.
+        min_hw, max_hw: of the images, each side by itself; (0, 0) without images.
     """
 
     num_examples: int = 0
     num_without_boxes: int = 0
     num_boxes: int = 0
+    num_sound_boxes: int = 0
+    num_objects: int = 0
     num_crowd: int = 0
     num_difficult: int = 0
+    num_undecodable: int = 0
     boxes_by_class_id: Counter[int] = field(default_factory=Counter)
     images_by_class_id: Counter[int] = field(default_factory=Counter)
-    box_sizes: Counter[int] = field(default_factory=Counter)
-    box_counts: Counter[int] = field(default_factory=Counter)
     unreadable: Offenders = field(default_factory=Offenders)
     box_problems: dict[str, Offenders] = field(default_factory=dict)
     class_id_offenders: dict[int, Offenders] = field(default_factory=dict)
+    findings: dict[str, Offenders] = field(default_factory=dict)
+    boxes_per_image: Histogram = field(default_factory=lambda: Histogram(BOX_COUNT_EDGES, is_count=True))
+    box_sizes_px: Histogram = field(default_factory=lambda: Histogram(BOX_SIZE_EDGES_PX))
+    box_sizes_input_px: Histogram = field(default_factory=lambda: Histogram(BOX_SIZE_EDGES_PX))
+    box_sides_input_px: Histogram = field(default_factory=lambda: Histogram(BOX_SIDE_EDGES_PX))
+    box_areas_rel: Histogram = field(default_factory=lambda: Histogram(BOX_AREA_EDGES))
+    box_aspect_ratios: Histogram = field(default_factory=lambda: Histogram(ASPECT_EDGES))
+    image_sizes_px: Histogram = field(default_factory=lambda: Histogram(IMAGE_SIZE_EDGES_PX))
+    image_aspect_ratios: Histogram = field(default_factory=lambda: Histogram(ASPECT_EDGES))
+    positions: Histogram = field(
+        default_factory=lambda: Histogram(range(POSITION_CELLS**2 - 1), is_count=True)  # one bin a cell, row by row
+    )
+    min_hw: tuple[int, int] = (0, 0)
+    max_hw: tuple[int, int] = (0, 0)
 
     def add_unreadable(self, record_key: str) -> None:
         """Count a record that cannot be used at all; it is not in `num_examples`."""
         self.unreadable.add(1, [record_key])
 
     def update(
-        self,
-        record_key: str,
-        image_hw: tuple[int, int],
-        boxes_yxyx_rel_N4: np.ndarray,
-        class_ids_N: np.ndarray,
-        known_ids: frozenset[int],
-        *,
-        num_crowd: int = 0,
-        num_difficult: int = 0,
-    ) -> None:
-        """Add one image. Sizes are counted for sound boxes only."""
-        num_boxes = len(boxes_yxyx_rel_N4)
+        self, labels: ImageLabels, known_ids: frozenset[int], limits: BoxLimits = BoxLimits()
+    ) -> tuple[str, ...]:
+        """Add one image; the names of the checks that it has something for."""
+        num_boxes = len(labels.class_ids_N)
+        self._count_image(labels, num_boxes)
+        if not num_boxes:
+            return ()
+        problems = [*self._count_classes(labels, known_ids)]
+        boxes_N4 = labels.boxes_yxyx_rel_N4
+        if not labels.is_sound_N.all():
+            problems.append("boxes")
+            for name, count in Counter(map(find_box_problem, boxes_N4[~labels.is_sound_N].tolist())).items():
+                self.box_problems.setdefault(name, Offenders()).add(count, [labels.record_key])
+            boxes_N4 = boxes_N4[labels.is_sound_N]
+        self.num_sound_boxes += len(boxes_N4)
+        self._count_boxes(boxes_N4, labels.image_hw)
+        return *problems, *self._count_objects(labels, limits)
+
+    def _count_image(self, labels: ImageLabels, num_boxes: int) -> None:
+        height, width = labels.image_hw
+        if self.num_examples:
+            self.min_hw = min(self.min_hw[0], height), min(self.min_hw[1], width)
+        else:
+            self.min_hw = height, width
+        self.max_hw = max(self.max_hw[0], height), max(self.max_hw[1], width)
         self.num_examples += 1
         self.num_without_boxes += num_boxes == 0
         self.num_boxes += num_boxes
-        self.num_crowd += num_crowd
-        self.num_difficult += num_difficult
-        self.box_counts[bisect.bisect_left(BOX_COUNT_EDGES, num_boxes)] += 1
-        class_ids = [int(class_id) for class_id in class_ids_N]
-        self.boxes_by_class_id.update(class_ids)
-        self.images_by_class_id.update(set(class_ids))
-        for class_id in set(class_ids) - known_ids:
-            self.class_id_offenders.setdefault(class_id, Offenders()).add(class_ids.count(class_id), [record_key])
-        for box in np.asarray(boxes_yxyx_rel_N4, np.float64):
-            problem = find_box_problem(box)
-            if problem:
-                self.box_problems.setdefault(problem, Offenders()).add(1, [record_key])
-            else:
-                size_px = math.sqrt((box[2] - box[0]) * image_hw[0] * (box[3] - box[1]) * image_hw[1])
-                self.box_sizes[bisect.bisect_right(BOX_SIZE_EDGES_PX, size_px)] += 1
+        self.num_crowd += int(labels.is_crowd_N.sum())
+        self.num_difficult += labels.num_difficult
+        self.boxes_per_image.add_one(num_boxes)
+        self.image_sizes_px.add_one(max(height, width))
+        self.image_aspect_ratios.add_one(width / height)
+
+    def _count_classes(self, labels: ImageLabels, known_ids: frozenset[int]) -> Iterable[str]:
+        counts = Counter(labels.class_ids_N.tolist())
+        self.boxes_by_class_id.update(counts)
+        self.images_by_class_id.update(counts.keys())
+        strange = counts.keys() - known_ids
+        for class_id in strange:
+            offenders = self.class_id_offenders.setdefault(class_id, Offenders())
+            offenders.add(counts[class_id], [labels.record_key])
+        self._bound_strange_ids()
+        if strange:
+            yield "class_ids"
+
+    def _bound_strange_ids(self) -> None:
+        """Only the lowest ids stay apart: the same ones in whatever order the parts are merged."""
+        surplus = len(self.class_id_offenders) - MAX_STRANGE_IDS
+        if surplus > 0:
+            apart = {class_id for class_id in self.class_id_offenders if class_id != OTHER_ID}
+            for class_id in heapq.nlargest(surplus, apart):
+                offenders = self.class_id_offenders.pop(class_id)
+                self.class_id_offenders.setdefault(OTHER_ID, Offenders()).add(offenders.count, offenders.record_keys)
+                for counter in (self.boxes_by_class_id, self.images_by_class_id):
+                    counter[OTHER_ID] += counter.pop(class_id)
+
+    def _count_boxes(self, boxes_yxyx_rel_N4: npt.NDArray[np.float64], image_hw: tuple[int, int]) -> None:
+        ymin, xmin, ymax, xmax = boxes_yxyx_rel_N4.T
+        height, width = ymax - ymin, xmax - xmin
+        area = height * width
+        self.box_areas_rel.add(area)
+        self.box_sizes_px.add(np.sqrt(area * (image_hw[0] * image_hw[1])))
+        self.box_aspect_ratios.add(width * image_hw[1] / (height * image_hw[0]))
+        last = POSITION_CELLS - 1
+        rows = np.minimum((ymin + ymax) * (POSITION_CELLS / 2), last).astype(np.int64)
+        columns = np.minimum((xmin + xmax) * (POSITION_CELLS / 2), last).astype(np.int64)
+        self.positions.add(rows * POSITION_CELLS + columns)
+
+    def _count_objects(self, labels: ImageLabels, limits: BoxLimits) -> Iterable[str]:
+        boxes_N4, num_objects = labels.boxes_yxyx_rel_N4[labels.is_object_N], int(labels.is_object_N.sum())
+        self.num_objects += num_objects
+        found: dict[str, int] = {}
+        if limits.min_iou is not None and num_objects > 1:
+            overlaps = find_overlaps(boxes_N4, labels.class_ids_N[labels.is_object_N], min_iou=limits.min_iou)
+            found["overlapping_boxes"] = overlaps.num_surplus
+        if limits.model_input is not None:
+            resized_hw, input_hw = resize_geometry(limits.model_input.image_resizer, labels.image_hw)
+            boxes_px_N4 = boxes_in_input(boxes_N4, resized_hw)
+            heights, widths = boxes_px_N4[:, 2] - boxes_px_N4[:, 0], boxes_px_N4[:, 3] - boxes_px_N4[:, 1]
+            shorter, area = np.minimum(heights, widths), heights * widths
+            self.box_sides_input_px.add(shorter)
+            self.box_sizes_input_px.add(np.sqrt(area))
+            found["tiny_boxes"] = int((shorter < limits.min_side_px).sum())
+            found["huge_boxes"] = int((area > limits.max_area * input_hw[0] * input_hw[1]).sum())
+            found["crowded_images"] = int(num_objects > limits.model_input.max_boxes)
+        for check, count in found.items():
+            if count:
+                self.findings.setdefault(check, Offenders()).add(count, [labels.record_key])
+                yield check
 
     def merge(self, other: "SplitStatistics") -> None:
-        for name in ("num_examples", "num_without_boxes", "num_boxes", "num_crowd", "num_difficult"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("boxes_by_class_id", "images_by_class_id", "box_sizes", "box_counts"):
-            getattr(self, name).update(getattr(other, name))
-        self.unreadable.add(other.unreadable.count, other.unreadable.record_keys)
-        for problem, offenders in other.box_problems.items():
-            self.box_problems.setdefault(problem, Offenders()).add(offenders.count, offenders.record_keys)
-        for class_id, offenders in other.class_id_offenders.items():
-            self.class_id_offenders.setdefault(class_id, Offenders()).add(offenders.count, offenders.record_keys)
+        if other.num_examples:
+            mins = (self.min_hw, other.min_hw) if self.num_examples else (other.min_hw,)
+            self.min_hw = min(height for height, _ in mins), min(width for _, width in mins)
+            self.max_hw = max(self.max_hw[0], other.max_hw[0]), max(self.max_hw[1], other.max_hw[1])
+        for attribute in fields(self):
+            mine, theirs = getattr(self, attribute.name), getattr(other, attribute.name)
+            if isinstance(mine, int):
+                setattr(self, attribute.name, mine + theirs)
+            elif isinstance(mine, Counter):
+                mine.update(theirs)
+            elif isinstance(mine, Histogram):
+                mine.merge(theirs)
+            elif isinstance(mine, Offenders):
+                mine.add(theirs.count, theirs.record_keys)
+            elif isinstance(mine, dict):
+                for problem, offenders in theirs.items():
+                    mine.setdefault(problem, Offenders()).add(offenders.count, offenders.record_keys)
+        self._bound_strange_ids()
 
 
-def find_box_problem(box_yxyx_rel: np.ndarray) -> str | None:
-    """What is wrong with one box, or None."""
-    ymin, xmin, ymax, xmax = (float(value) for value in box_yxyx_rel)
-    if not all(math.isfinite(value) for value in (ymin, xmin, ymax, xmax)):
+def find_box_problem(box_yxyx_rel: Sequence[float]) -> str:
+    """What is wrong with a box that is not sound."""
+    ymin, xmin, ymax, xmax = box_yxyx_rel
+    if not all(map(math.isfinite, box_yxyx_rel)):
         return "not finite"
     if ymin > ymax or xmin > xmax:
         return "inverted"
     if ymin == ymax or xmin == xmax:
         return "without area"
-    if min(ymin, xmin) < 0.0 or max(ymax, xmax) > 1.0:
-        return "outside 0 to 1"
-    return None
-
-
-def bin_names(edges: tuple[int, ...], *, is_count: bool) -> list[str]:
-    """Names of the histogram's bins; counts have inclusive upper edges, sizes exclusive ones."""
-    lows = (0, *(edge + 1 if is_count else edge for edge in edges))
-    names = []
-    for low, edge in zip(lows, edges, strict=False):
-        names.append(str(low) if is_count and low == edge else f"{low}-{edge}")
-    return [*names, f"{lows[len(edges)]}+"]
+    return "outside 0 to 1"

@@ -12,12 +12,10 @@ from detloom.components.artifact_types import Rejects
 from detloom.components.example_gen.driver import Driver
 from detloom.components.example_gen.executor import EXAMPLES_KEY, REJECTS_KEY, Executor
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.watched_files import annotation_patterns, split_input_base
+from detloom.components.example_gen.spans import file_pattern, split_input_base
+from detloom.schemas.errors import InputError
 
-_PROPERTY_TYPES = {
-    name: type(value)
-    for name, value in ExampleGenParams(data_format="coco", splits={"train": "train.json"}).to_properties().items()
-}
+_PROPERTY_TYPES = {name: type(value) for name, value in ExampleGenParams(data_format="auto").to_properties().items()}
 
 
 class DetectionExampleGenSpec(ComponentSpec):
@@ -38,7 +36,7 @@ class DetectionExampleGen(BaseBeamComponent):
     """Reads labelled images and writes tf.Examples, one split folder each, with the label map beside them.
 
     Outputs:
-        examples: plain TFRecord shards and `label_map.pbtxt`.
+        examples: TFRecord shards, plain or GZIP, and `label_map.pbtxt`.
         rejects: every refused record and box with its reason, and the counts.
     """
 
@@ -58,11 +56,9 @@ class DetectionExampleGen(BaseBeamComponent):
             range_config: one span other than the latest (`static_range` with start equal to end).
         """
         base, rest = split_input_base(input_base)
-        prefix = f"{rest}/" if rest else ""
-        patterns = [
-            example_gen_pb2.Input.Split(name=name, pattern=prefix + pattern)
-            for name, pattern in annotation_patterns(params).items()
-        ]
+        if params.num_spans > 1 and not rest:
+            raise InputError(f"num_spans: got {params.num_spans} with the path {input_base!r}, which has no {{SPAN}}.")
+        patterns = [example_gen_pb2.Input.Split(name="data", pattern=file_pattern(rest))]
         super().__init__(
             spec=DetectionExampleGenSpec(
                 input_base=base,

@@ -1,6 +1,6 @@
 """TFX's driver for files (spans, versions, input fingerprint), with errors that name the path."""
 
-from pathlib import Path
+import json
 from typing import Any
 
 from tfx.components.example_gen import driver as tfx_driver
@@ -9,16 +9,18 @@ from tfx.proto import example_gen_pb2
 from tfx.types import standard_component_specs
 from tfx.utils import proto_utils
 
+from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.watched_files import find_data_folder, find_missing_file, fingerprint_images
+from detloom.components.example_gen.spans import find_earlier_spans, fingerprint_folders, subfolder_of
 from detloom.schemas.errors import InputError
+
+DATA_FOLDERS_KEY = "data_folders"  # JSON: the folders to read, relative to the input base, oldest span first
 
 
 class Driver(tfx_driver.FileBasedDriver):
-    """Resolves the data folder and checks that the files are there before anything runs.
+    """Resolves the data folder, or those of the latest spans, and checks that they are there before anything runs.
 
-    TFX's own fingerprint covers the annotation files; the images are added here, since a span is chosen by its
-    annotations and a folder of images may be nested or absent.
+    TFX's own fingerprint covers the entries of the latest folder; all files of all folders are added here.
     """
 
     def resolve_exec_properties(
@@ -26,27 +28,24 @@ class Driver(tfx_driver.FileBasedDriver):
     ) -> dict[str, Any]:
         params = ExampleGenParams.from_properties(exec_properties)
         base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
-        if not Path(base).is_dir():
+        pattern = read_pattern(exec_properties)
+        if not DataFolder(base).is_folder(""):
             raise InputError(f"{base}: the data folder is missing; create it or correct the path of the data.")
         try:
             resolved = super().resolve_exec_properties(exec_properties, pipeline_info, component_info)
         except ValueError as error:
             raise InputError(f"{base}: no span of the data can be chosen ({error}).") from None
-        folder = find_data_folder(base, read_patterns(resolved), params)
-        if not folder.is_dir():
-            raise InputError(f"{folder}: the data folder is missing; create it or correct the path of the data.")
-        missing = find_missing_file(folder, params)
-        if missing is not None:
-            raise InputError(
-                f"{folder / missing}: no such file, needed for data of format {params.data_format!r} with splits "
-                f"{dict(params.splits)}; correct the splits, the format or the path of the data."
-            )
-        resolved[utils.FINGERPRINT_PROPERTY_NAME] += "\n" + fingerprint_images(folder, params)
+        folders = [subfolder_of(read_pattern(resolved))]
+        if params.num_spans > 1:
+            span = resolved[utils.SPAN_PROPERTY_NAME]
+            folders = find_earlier_spans(base, pattern, span, params.num_spans - 1) + folders
+        resolved[DATA_FOLDERS_KEY] = json.dumps(folders)
+        resolved[utils.FINGERPRINT_PROPERTY_NAME] += "\n" + fingerprint_folders(base, folders)
         return resolved
 
 
-def read_patterns(exec_properties: dict[str, Any]) -> dict[str, str]:
-    """The annotation patterns by name, as they stand in the input config."""
+def read_pattern(exec_properties: dict[str, Any]) -> str:
+    """The pattern of the watched files, as it stands in the input config."""
     config = example_gen_pb2.Input()
     proto_utils.json_to_proto(exec_properties[standard_component_specs.INPUT_CONFIG_KEY], config)
-    return {split.name: split.pattern for split in config.splits}
+    return config.splits[0].pattern

@@ -1,6 +1,6 @@
 """Executor of DetectionExampleGen."""
 
-from pathlib import Path
+import json
 from typing import Any
 
 from tfx.components.util import examples_utils
@@ -10,10 +10,10 @@ from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 
 from detloom.components.artifact_types import keep_after_failure
-from detloom.components.example_gen.driver import read_patterns
-from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen import work_files
+from detloom.components.example_gen.driver import DATA_FOLDERS_KEY
+from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.watched_files import find_data_folder
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import REPORT_FILE
 
@@ -22,10 +22,10 @@ REJECTS_KEY = "rejects"
 
 
 class Executor(BaseBeamExecutor):
-    """Ingests the data folder that the driver resolved.
+    """Ingests the data folders that the driver resolved.
 
     The `file_format` property stays unset: the only value that TFX accepts there reads "gzip", while all readers go by
-    the file name, and our shards are plain TFRecords, since encoded images do not compress.
+    the file name.
     """
 
     def Do(
@@ -37,19 +37,17 @@ class Executor(BaseBeamExecutor):
         self._log_startup(input_dict, output_dict, exec_properties)
         params = ExampleGenParams.from_properties(exec_properties)
         input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
-        folder = find_data_folder(input_base, read_patterns(exec_properties), params)
         examples = artifact_utils.get_single_instance(output_dict[EXAMPLES_KEY])
         rejects = artifact_utils.get_single_instance(output_dict[REJECTS_KEY])
-        examples.split_names = artifact_utils.encode_split_names(list(params.splits))
         examples_utils.set_payload_format(examples, example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE)
-        out = IngestFolders(
-            examples=Path(examples.uri),
-            splits={split: Path(artifact_utils.get_split_uri([examples], split)) for split in params.splits},
-            rejects=Path(rejects.uri),
-        )
+        out = IngestFolders(examples=examples.uri, rejects=rejects.uri)
+        subfolders = json.loads(exec_properties[DATA_FOLDERS_KEY])
         try:
-            ingest(folder, params, out, self._make_beam_pipeline)
+            report = ingest(input_base, params, out, self._make_beam_pipeline, subfolders=subfolders)
         except InputError as error:
-            if not (out.rejects / REPORT_FILE).is_file():
+            if not work_files.exists(f"{out.rejects}/{REPORT_FILE}"):
                 raise
             raise InputError(f"{error} All rejects: {keep_after_failure(rejects.uri)}") from None
+        examples.split_names = artifact_utils.encode_split_names(
+            [split for split in report["splits"] if split != NO_SPLIT]
+        )

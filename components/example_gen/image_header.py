@@ -1,14 +1,15 @@
-"""Format and size of an encoded image from its headers, and whether it is whole; nothing is decoded.
+"""Format, size and orientation of an encoded image from its headers, and whether it is whole; nothing is decoded.
 
 Whole is a JPEG with its end, and a PNG with its end and the right checksums.
 
 Read by hand, since an image library costs ten times as much a record here and allocates before it can be asked not to.
-Sources: ITU-T T.81 annex B (JPEG markers), W3C PNG 3rd edition section 5.
+Sources: ITU-T T.81 annex B (JPEG markers), W3C PNG 3rd edition section 5,
+CIPA DC-008 (Exif 2.32) section 4.6 for the orientation tag in its TIFF header.
 """
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detloom.schemas.rejects import Reason
 
@@ -16,6 +17,20 @@ _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _JPEG_EOI = b"\xff\xd9"  # cannot occur inside the scans: 0xFF is always followed by 0x00 or a restart marker there
 _JPEG_SCAN = 0xDA
+_JPEG_APP1 = 0xE1
+_EXIF = b"Exif\0\0"
+_ORIENTATION_TAG = 0x0112
+# Kinds of images that are named as such, though not taken; by their first bytes and where those stand.
+_OTHER_KINDS = (
+    ("GIF", 0, b"GIF8"),
+    ("BMP", 0, b"BM"),
+    ("TIFF", 0, b"II*\0"),
+    ("TIFF", 0, b"MM\0*"),
+    ("WebP", 8, b"WEBP"),
+    ("HEIF or AVIF", 4, b"ftyp"),
+    ("JPEG 2000", 4, b"jP  "),
+    ("JPEG XL", 0, b"\xff\x0a"),
+)
 _JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive: what TensorFlow's libjpeg decodes
 _JPEG_OTHER_FRAMES = set(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}  # lossless, hierarchical, arithmetic
 _JPEG_BARE_MARKERS = {0x01, *range(0xD0, 0xD8)}  # have no length field
@@ -32,11 +47,21 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """`format` is "jpeg" or "png"; sizes in pixels, as stored (EXIF orientation is not applied)."""
+    """`format` is "jpeg" or "png"; sizes in pixels, as stored (the orientation is not applied).
+
+    Attributes:
+        orientation: Exif's, 1 to 8; 1 is upright, 5 to 8 exchange height and width.
+    """
 
     format: str
     height: int
     width: int
+    orientation: int = 1
+
+    @property
+    def upright_hw(self) -> tuple[int, int]:
+        """Height and width as viewers show the image."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
 def read_image_header(data: bytes) -> ImageHeader:
@@ -50,23 +75,32 @@ def read_image_header(data: bytes) -> ImageHeader:
     elif data.startswith(_PNG_MAGIC):
         header = _read_png(data)
     else:
-        raise ImageError(
-            Reason.UNSUPPORTED_FORMAT, f"neither JPEG nor PNG: {len(data)} bytes, the first are {data[:8]!r}"
-        )
+        raise _not_taken(data)
     if header.height < 1 or header.width < 1:
         raise ImageError(Reason.UNREADABLE_IMAGE, f"the header states {header.width}x{header.height} pixels")
     return header
 
 
+def _not_taken(data: bytes) -> ImageError:
+    if not data:
+        return ImageError(Reason.EMPTY_IMAGE, "the image file has no bytes")
+    kind = next((name for name, at, magic in _OTHER_KINDS if data[at : at + len(magic)] == magic), None)
+    if kind is not None:
+        return ImageError(Reason.UNSUPPORTED_FORMAT, f"a {kind} image, allowed: JPEG, PNG")
+    detail = f"neither JPEG nor PNG: {len(data)} bytes, the first are {data[:8]!r}"
+    return ImageError(Reason.NOT_AN_IMAGE, detail)
+
+
 def _read_jpeg(data: bytes) -> ImageHeader:
     header: ImageHeader | None = None
+    orientation = 1
     at = 2
     while True:
         at = data.find(b"\xff", at)
         while at >= 0 and data[at : at + 2] == b"\xff\xff":  # fill bytes
             at += 1
         if at < 0 or at + 4 > len(data):
-            raise ImageError(Reason.UNREADABLE_IMAGE, "truncated JPEG: it ends within its headers")
+            raise ImageError(Reason.TRUNCATED_IMAGE, "truncated JPEG: it ends within its headers")
         marker = data[at + 1]
         if marker == _JPEG_SCAN:
             break
@@ -79,12 +113,30 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         if marker in _JPEG_FRAMES and at + 9 <= len(data):
             height, width = struct.unpack_from(">HH", data, at + 5)
             header = ImageHeader("jpeg", height, width)
+        if marker == _JPEG_APP1 and data[at + 4 : at + 10] == _EXIF:
+            orientation = _read_orientation(data[at + 10 : at + 2 + length])
         at += 2 + length
     if header is None:
         raise ImageError(Reason.UNREADABLE_IMAGE, "a JPEG without a frame header")
     if data.rfind(_JPEG_EOI, at) < 0:
-        raise ImageError(Reason.UNREADABLE_IMAGE, f"truncated JPEG: no end marker in {len(data)} bytes")
-    return header
+        raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated JPEG: no end marker in {len(data)} bytes")
+    return replace(header, orientation=orientation) if orientation != 1 else header
+
+
+def _read_orientation(tiff: bytes) -> int:
+    """The orientation in the first directory of a TIFF header; 1 where it is absent or makes no sense."""
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return 1
+    (at,) = struct.unpack_from(order + "I", tiff, 4)
+    if at + 2 > len(tiff):
+        return 1
+    (num_entries,) = struct.unpack_from(order + "H", tiff, at)
+    for entry in range(at + 2, min(at + 2 + 12 * num_entries, len(tiff) - 11), 12):
+        tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
+        if tag == _ORIENTATION_TAG:
+            return value if 1 <= value <= 8 else 1
+    return 1
 
 
 def _read_png(data: bytes) -> ImageHeader:
@@ -104,4 +156,4 @@ def _read_png(data: bytes) -> ImageHeader:
         if kind == b"IEND":
             return ImageHeader("png", height, width)
         at = end + 4
-    raise ImageError(Reason.UNREADABLE_IMAGE, f"truncated PNG: no end chunk in {len(data)} bytes")
+    raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated PNG: no end chunk in {len(data)} bytes")

@@ -1,131 +1,125 @@
-"""Read the images of one shard, check them, write one TFRecord file: the work of one Beam element."""
+"""Third step: read the images of one shard, check them, write one TFRecord file."""
 
-import os
 import time
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
-from absl import logging
+from google.protobuf.message import DecodeError
 
-from detloom.components.example_gen.build_example import BuiltExample, build_example
-from detloom.components.example_gen.plan_shards import Shard
+from detloom.components.example_gen import work_files
+from detloom.components.example_gen.build_example import BuiltExample, SourceImage, build_example
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts, decode_record
+from detloom.components.example_gen.plan import Shard, read_plan
 from detloom.components.example_gen.sources.source_record import SourceRecord
-from detloom.schemas.rejects import Reason, Reject
+from detloom.components.example_gen.work_files import LineWriter
+from detloom.schemas import example_keys as keys
+from detloom.schemas.rejects import Reason, Reject, format_reject
 
-STAGING_DIR = ".incomplete"  # beside the split folders: readers take every file in those for finished
-
-
-@dataclass(frozen=True)
-class ShardSettings:
-    """What every shard of one ingestion shares.
-
-    Attributes:
-        folder: the data folder; no image is read from outside it.
-        split_folders: output folder by split.
-        staging: folder for files being written, on the same file system as the split folders.
-    """
-
-    folder: str
-    split_folders: Mapping[str, str]
-    staging: str
-    class_ids: Mapping[str, int]
-    max_pixels: int
-
-
-@dataclass
-class SplitCounts:
-    """Counts of one split, or of one of its shards; `add` merges."""
-
-    num_written: int = 0
-    num_quarantined: int = 0
-    num_without_boxes: int = 0
-    num_boxes_written: int = 0
-    num_boxes_rejected: int = 0
-    num_boxes_quarantined: int = 0
-    num_bytes: int = 0
-    num_shards: int = 0
-    repairs: Counter[str] = field(default_factory=Counter)
-    boxes_by_class: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: "SplitCounts") -> None:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-
-@dataclass
-class IngestOutcome:
-    """What the shards report: counts by split, and every reject."""
-
-    counts: dict[str, SplitCounts] = field(default_factory=dict)
-    rejects: list[Reject] = field(default_factory=list)
-
-    def add(self, other: "IngestOutcome") -> None:
-        for split, counts in other.counts.items():
-            self.counts.setdefault(split, SplitCounts()).add(counts)
-        self.rejects.extend(other.rejects)
-
-
-def write_shard(shard: Shard, settings: ShardSettings) -> IngestOutcome:
-    """Write one shard under a temporary name and rename it when it is complete; one image is in memory at a time."""
-    started = time.monotonic()
-    counts = SplitCounts(num_shards=1)
-    rejects: list[Reject] = []
-    temporary = Path(settings.staging) / f"{shard.split}-{shard.file_name}-{uuid.uuid4().hex}"
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    allowed_roots = _real_roots(Path(settings.folder), shard.records)
-    with tf.io.TFRecordWriter(str(temporary)) as writer:
-        for record in shard.records:
-            outcome = _read_record(record, Path(settings.folder), allowed_roots, settings)
-            if isinstance(outcome, Reject):
-                rejects.append(outcome)
-                counts.num_quarantined += 1
-                counts.num_boxes_quarantined += len(record.objects)
-                continue
-            writer.write(outcome.example)
-            rejects.extend(outcome.rejects)
-            counts.num_written += 1
-            counts.num_without_boxes += not outcome.class_names
-            counts.num_boxes_written += len(outcome.class_names)
-            counts.num_boxes_rejected += len(outcome.rejects)
-            counts.num_bytes += len(outcome.example)
-            counts.repairs.update(outcome.repairs)
-            counts.boxes_by_class.update(outcome.class_names)
-    target = Path(settings.split_folders[shard.split]) / shard.file_name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(temporary, target)
-    seconds = time.monotonic() - started
-    logging.info(
-        "%s %s: %d images in %.1f s (%.0f images/s), %d quarantined",
-        shard.split,
-        shard.file_name,
-        len(shard.records),
-        seconds,
-        len(shard.records) / max(seconds, 1e-6),
-        counts.num_quarantined,
+_PROGRESS_SECONDS = 1.0  # between two notes of how far a shard is
+# Every key that is computed anew; what else an existing tf.Example holds is passed through.
+_OWN_KEYS = frozenset(
+    (
+        keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS, keys.MASK,
+        keys.KEYPOINT_X, keys.KEYPOINT_Y, keys.KEYPOINT_VISIBILITY, keys.NUM_KEYPOINTS,
     )
-    return IngestOutcome({shard.split: counts}, rejects)
+)  # fmt: skip
 
 
-def _real_roots(folder: Path, records: Iterable[SourceRecord]) -> tuple[str, ...]:
-    """Where images may really lie: the data folder, and what its folders of images link to, if they are links."""
-    tops = {record.image_path.split("/", 1)[0] for record in records if "/" in record.image_path}
-    return tuple({os.path.realpath(path) + os.sep for path in (folder, *(folder / top for top in tops))})
+@dataclass
+class ShardOutcome:
+    """What one shard came to, and how long it took, of which `decode_images` took `decode_seconds`."""
+
+    split: str
+    counts: SplitCounts = field(default_factory=SplitCounts)
+    seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
-def _read_record(
-    record: SourceRecord, folder: Path, allowed_roots: tuple[str, ...], settings: ShardSettings
+def write_shard(shard: Shard, job: IngestJob) -> str:
+    """Write one shard under a temporary name and rename it when it is complete; one image is in memory at a time."""
+    started = noted = time.monotonic()
+    class_ids = {name: class_id for class_id, name in read_plan(job).label_map}
+    outcome = ShardOutcome(shard.split, SplitCounts(num_shards=1))
+    folder = DataFolder(job.root)
+    name = f"{shard.split}-{shard.index:06d}"
+    temporary = f"{job.staging}/shards/{name}-{uuid.uuid4().hex}"
+    work_files.make_folder(f"{job.staging}/shards")
+    options = tf.io.TFRecordOptions(compression_type="GZIP" if shard.gzip else "")
+    with (
+        LineWriter(job.rejects_file(f"c-{name}")) as rejects,
+        tf.io.TFRecordWriter(temporary, options) as writer,
+    ):
+        for number, line in enumerate(work_files.read_lines(job.shard_records_file(shard.split, shard.index)), start=1):
+            record = decode_record(line)
+            record = record if record.split == shard.split else replace(record, split=shard.split)
+            built = _read_and_build(record, folder, class_ids, job)
+            found = [built] if isinstance(built, Reject) else built.rejects
+            for reject in found:
+                outcome.counts.add_reject(reject)
+                rejects.write(format_reject(reject))
+            if isinstance(built, BuiltExample):
+                writer.write(built.example)
+                _count(built, outcome.counts)
+                outcome.decode_seconds += built.decode_seconds
+            now = time.monotonic()
+            if now - noted > _PROGRESS_SECONDS:
+                noted = now
+                work_files.write_json(job.progress_file(name), number)
+    target = f"{job.split_folders[shard.split]}/{shard.file_name}"
+    work_files.make_folder(job.split_folders[shard.split])
+    tf.io.gfile.rename(temporary, target, overwrite=True)
+    outcome.seconds = time.monotonic() - started
+    values = {**vars(outcome), "counts": outcome.counts.to_json()}
+    work_files.write_json(job.shard_outcome_file(shard.split, shard.index), values)
+    return target
+
+
+def read_shard_outcome(path: str) -> ShardOutcome:
+    values = work_files.read_json(path)
+    return ShardOutcome(**{**values, "counts": SplitCounts.from_json(values["counts"])})
+
+
+def _count(built: BuiltExample, counts: SplitCounts) -> None:
+    counts.num_written += 1
+    counts.num_without_boxes += not built.class_names
+    counts.num_boxes_written += len(built.class_names)
+    counts.num_bytes += len(built.example)
+    if built.repairs:
+        counts.repairs.update(built.repairs)
+    if built.left_out:
+        counts.left_out.update(built.left_out)
+    counts.boxes_by_class.update(built.class_names)
+
+
+def _read_and_build(
+    record: SourceRecord, folder: DataFolder, class_ids: dict[str, int], job: IngestJob
 ) -> BuiltExample | Reject:
-    path = folder / record.image_path
     try:
-        if not os.path.realpath(path).startswith(allowed_roots):
-            return record.reject_record(Reason.PATH_OUTSIDE, "a link leads out of the data folder")
-        image = path.read_bytes()
-    except FileNotFoundError:
-        return record.reject_record(Reason.MISSING_FILE, "the image file is missing")
-    except (OSError, ValueError) as error:
-        return record.reject_record(Reason.UNREADABLE_IMAGE, f"the image file cannot be read: {error}")
-    return build_example(record, image, class_ids=settings.class_ids, max_pixels=settings.max_pixels)
+        image = _read_image(record, folder, job.params.max_image_bytes)
+    except SourceError as error:
+        return record.reject_record(error.reason, error.detail)
+    return build_example(record, image, class_ids=class_ids, params=job.params)
+
+
+def _read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> SourceImage:
+    if record.example_at is None:
+        return SourceImage(folder.read_bytes(record.image_path, max_bytes), record.image_path)
+    offset, length = record.example_at
+    if length > max_bytes:
+        raise SourceError(Reason.RECORD_TOO_LARGE, f"a record of {length} bytes, allowed: {max_bytes}")
+    with folder.open(record.image_path) as file:
+        file.seek(offset)
+        data = file.read(length)
+    try:
+        features = tf.train.Example.FromString(data).features.feature
+    except DecodeError:
+        raise SourceError(Reason.UNREADABLE_ANNOTATION, "not a tf.Example") from None
+    encoded = features[keys.IMAGE_ENCODED].bytes_list.value
+    if len(encoded) != 1:
+        raise SourceError(Reason.NOT_AN_IMAGE, f"{len(encoded)} values of {keys.IMAGE_ENCODED}, allowed: 1")
+    named = features[keys.IMAGE_FILENAME].bytes_list.value
+    file_name = named[0].decode("utf-8", "replace") if named else record.record_key
+    others = {key: feature for key, feature in features.items() if key not in _OWN_KEYS}
+    return SourceImage(encoded[0], file_name, others, is_upright=True)

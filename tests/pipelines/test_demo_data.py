@@ -101,7 +101,7 @@ def test_splits_share_no_digit_and_test_shares_no_part_of_a_photograph():
 
 def test_ingestion_refuses_exactly_what_is_broken_on_purpose(folder, tmp_path):
     params = ExampleGenParams(data_format="coco", splits=ANNOTATION_FILES, max_reject_fraction=0.5)
-    out = IngestFolders(tmp_path, {split: tmp_path / split for split in params.splits}, tmp_path / "rejects")
+    out = IngestFolders(str(tmp_path), str(tmp_path / "rejects"))
     report = ingest(folder, params, out, test_pipeline.TestPipeline)
     assert {split: counts["num_written"] for split, counts in report["splits"].items()} == {
         "train": 14,  # 12 sound pictures, and 2 whose other boxes are sound
@@ -113,10 +113,10 @@ def test_ingestion_refuses_exactly_what_is_broken_on_purpose(folder, tmp_path):
         (split, reason)
         for split in ("train", "eval")
         for reason in (
-            Reason.UNREADABLE_IMAGE,
+            Reason.TRUNCATED_IMAGE,
             Reason.MISSING_FILE,
             Reason.WRONG_DIMENSIONS,
-            Reason.UNSUPPORTED_FORMAT,
+            Reason.NOT_AN_IMAGE,
             Reason.BOX_WITHOUT_AREA,
             Reason.BOX_INVERTED,
         )

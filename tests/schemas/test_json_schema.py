@@ -44,7 +44,7 @@ def test_sections_of_the_detector_may_name_a_few_keys(validator, change):
         {"train": {"batchsize": 8}},
         {"train": {"optimizer": {"type": "Momentun"}}},
         {"train": {"augmentations": [{"probability": 1}]}},
-        {"data": {"format": "voc", "path": "photos"}},
+        {"data": {"format": "voc", "splits": {"train": "a", "eval": "b", "test": "c"}}},
         {"eval": {"best_metric": "AP42"}},
     ],
 )

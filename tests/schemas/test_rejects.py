@@ -1,12 +1,15 @@
-from detloom.schemas.rejects import Reason, Reject, read_rejects, write_rejects
+from detloom.schemas.rejects import REJECTS_FILE, Reason, Reject, format_reject, read_rejects
 
 
-def test_rejects_come_back_sorted(tmp_path):
-    late = Reject(
-        reason=Reason.MISSING_FILE, scope="record", split="train", file="b.jpg", record_key="2", detail="no such file"
+def test_a_reject_comes_back_from_its_line(tmp_path):
+    reject = Reject(
+        reason=Reason.BOX_INVERTED,
+        scope="box",
+        split="train",
+        file="ä.jpg",
+        record_key="1",
+        detail="5 > 3\n",
+        num_boxes=1,
     )
-    early = Reject(
-        reason=Reason.BOX_INVERTED, scope="box", split="train", file="a.jpg", record_key="1", detail="xmin 5 > xmax 3"
-    )
-    write_rejects(tmp_path, [late, early])
-    assert list(read_rejects(tmp_path)) == [early, late]
+    (tmp_path / REJECTS_FILE).write_bytes(format_reject(reject) + b"\n" + format_reject(reject) + b"\n")
+    assert list(read_rejects(tmp_path)) == [reject, reject]

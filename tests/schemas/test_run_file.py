@@ -105,7 +105,32 @@ def test_overriding_the_detector_keeps_what_the_file_lays_over_it(tmp_path):
         (
             "format: voc",
             "format: vok",
-            r"run\.yaml:3: data\.format: got 'vok', allowed: 'coco', 'voc'\. Did you mean 'voc'",
+            r"run\.yaml:3: data\.format: got 'vok', allowed: 'auto', 'coco', 'voc'.* Did you mean 'voc'",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "num_spans: 1",
+            r"run\.yaml:3: data\.splits: got neither it nor split_by_ratio, allowed: one of the two",
+        ),
+        (
+            "splits: {train: a,",
+            "split_by_ratio: {}, splits: {train: a,",
+            r"run\.yaml:3: data\.splits: got it and split_by_ratio, allowed: one of the two",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "split_by_ratio: {train: 0.5, eval: 0.3, test: 0.1}",
+            r"run\.yaml:3: data\.split_by_ratio\.train: got a sum of 0\.9 with eval and test, allowed: a sum of 1",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "split_by_ratio: {group_by: cam}",
+            r"run\.yaml:3: data\.split_by_ratio\.group_by: got 'cam', allowed: a regular expression with a group",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "splits: {train: a, eval: b, test: c}, num_spans: 3",
+            r"run\.yaml:3: data\.num_spans: got 3, allowed: 1 where path has no \{SPAN\}",
         ),
         ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats', allowed: lower case"),
         ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: train\.batch_size: got 0, allowed: 1 or more"),

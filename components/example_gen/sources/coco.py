@@ -1,176 +1,382 @@
-"""COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, `categories`."""
+"""COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, `categories`.
 
+The lists may stand in any order and annotations lie scattered, so that the file is streamed once into groups by image
+(image_groups.py), in memory that does not grow with it.
+"""
+
+import itertools
 import json
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from pathlib import Path
+import posixpath
+import re
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from detloom.components.example_gen.sources.source_record import SourceObject, SourceRecord, SourceSplit, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.image_groups import MAX_BYTES_PER_IMAGE, MAX_OBJECTS_PER_IMAGE, ImageGroups
+from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
+from detloom.components.example_gen.sources.json_values import (
+    is_pixel_count,
+    is_text,
+    name_type,
+    show,
+    to_number,
+)
+from detloom.components.example_gen.sources.source_record import (
+    Chunk,
+    Evidence,
+    ReaderSettings,
+    SourceClass,
+    SourceItem,
+    SourceObject,
+    SourceRecord,
+)
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason, Reject
 
-DEFAULT_IMAGES_DIR = "images"  # where the data folder has one; otherwise file names are relative to the data folder
+DEFAULT_IMAGES_DIR = "images"
+BESIDE_IMAGES = "_annotations.coco.json"  # Roboflow's name: one in each split's folder, the images beside it
+_ANNOTATION_DIRS = ("annotations", "annotation", "labels")
+_HEAD_BYTES = 16 * 1024  # official files have `info` and `licenses` first, of 2 KB
+_HEAD = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
+_MAX_LOOKS = 50  # files opened to tell whether a folder is COCO; a folder of LabelMe has one an image
+_MAX_CATEGORIES = 100_000
+_MAX_ID = 2**63 - 1  # what an int64 feature holds
+
+# kinds of items in a group, in the order in which they are read back
+_IMAGE, _OBJECT, _BAD_OBJECT = 0, 1, 2
+_OBJECT_FIELDS = struct.Struct("<qq5d2?")  # index, category id, corners, area, has an area, is a crowd
 
 
-def read_coco_split(folder: Path, split: str, annotation_file: str, images_dir: str) -> SourceSplit:
-    """Read one annotation JSON whole; the record key is the image id.
+def detect(folder: DataFolder) -> Evidence | None:
+    """JSON files with COCO's lists: at the top, in annotations/, or Roboflow's in train/, valid/, test/."""
+    found = _find_files(folder)
+    if not found:
+        return None
+    return Evidence(f"COCO annotations in {', '.join(found[:4])}", layout.name_splits(found))
+
+
+def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+    """One chunk an annotation file; "" is every file that `detect` names."""
+    sources = [source] if source else _find_files(folder)
+    if not sources:
+        raise InputError(f"{folder.root}: no COCO annotation file is there; name one as the source of split {split!r}.")
+    for path in sources:
+        try:
+            folder.open(path).close()
+        except SourceError as error:
+            raise _unreadable(folder, path, split, error) from None
+        yield Chunk(split, path)
+
+
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+    """The record key is the image id as text; records come in the order of their keys.
 
     Raises:
         InputError: naming file and line, where the JSON cannot be read or is not a COCO detection file.
     """
-    where = folder / annotation_file
-    data = _read_json(where, split)
-    for key in ("images", "annotations", "categories"):
-        if not isinstance(data.get(key), list):
-            raise InputError(
-                f"{where}: {key!r} must be a list, got {_type_name(data.get(key))}; "
-                "allowed: a COCO detection file with 'images', 'annotations' and 'categories'."
-            )
-    class_names = _read_categories(where, data["categories"])
-    result = SourceSplit(split=split, source=annotation_file, class_ids={n: i for i, n in class_names.items()})
-    images_dir = find_images_dir(folder, images_dir)
-    by_image: dict[Any, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    num_by_id = Counter(_id(image.get("id")) for image in data["images"] if isinstance(image, dict))
-    result.num_boxes_in = len(data["annotations"])
-    for index, annotation in enumerate(data["annotations"]):
-        image_id = _id(annotation.get("image_id")) if isinstance(annotation, dict) else None
-        if image_id is not None and image_id in num_by_id:
-            by_image[image_id].append((index, annotation))
-        else:
-            detail = f"annotations[{index}]: image_id {image_id} is not among the images"
-            _reject(result, Reason.UNKNOWN_IMAGE, "box", str(image_id), detail)
-    for index, image in enumerate(data["images"]):
-        image_id = _id(image.get("id")) if isinstance(image, dict) else None
-        annotations = by_image.pop(image_id, [])
-        path = _find_image(image, images_dir, num_by_id)
-        if not isinstance(path, str):
-            key = f"#{index}" if image_id is None else str(image_id)
-            _reject(result, path[0], "record", key, f"images[{index}]: {path[1]}")
-            result.num_boxes_quarantined += len(annotations)
-            continue
-        objects = []
-        for annotation_index, annotation in annotations:
-            item = _read_object(annotation, class_names)
-            if isinstance(item, SourceObject):
-                objects.append(item)
-            else:
-                _reject(result, item[0], "box", str(image_id), f"annotations[{annotation_index}]: {item[1]}")
-        declared_hw = (image["height"], image["width"]) if image.get("height") and image.get("width") else None
-        record = SourceRecord(split, str(image_id), path, annotation_file, declared_hw, tuple(objects))
-        result.records.append(record)
-    return result
+    with ImageGroups(settings.scratch) as groups:
+        found = _Found()
+        yield from _collect(folder, chunk, settings, groups, found)
+        for class_id, name in found.class_names.items():
+            yield SourceClass(name, class_id)
+        images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, found.file_names)
+        join = _Join(chunk, images_dir, found.class_names)
+        for image_id, items in groups.by_image():
+            yield from join.join(image_id, items)
 
 
-def find_images_dir(folder: Path, images_dir: str) -> str:
-    """The folder that file names are relative to; itself relative to the data folder, "" for that one."""
-    return images_dir or (DEFAULT_IMAGES_DIR if (folder / DEFAULT_IMAGES_DIR).is_dir() else "")
+@dataclass
+class _Found:
+    """What a pass over the file leaves in memory: categories, and some names of images."""
+
+    class_names: dict[int, str] = field(default_factory=dict)
+    file_names: list[str] = field(default_factory=list)
 
 
-def _reject(result: SourceSplit, reason: Reason, scope: str, key: str, detail: str) -> None:
-    result.rejects.append(
-        Reject(reason=reason, scope=scope, split=result.split, file=result.source, record_key=key, detail=detail)
-    )
-
-
-def _read_json(path: Path, split: str) -> dict[str, Any]:
+def _collect(
+    folder: DataFolder, chunk: Chunk, settings: ReaderSettings, groups: ImageGroups, found: _Found
+) -> Iterator[Reject]:
+    """Read the file into the groups; what has no image id cannot be grouped and is refused here."""
+    where = f"{folder.root}/{chunk.source}"
+    known_names: set[str] = set()
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not readable as JSON ({error.msg}, column {error.colno}).") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: the annotation file of split {split!r} cannot be read ({error}).") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}:1: the top level must be an object, got {_type_name(data)}.")
-    return data
+        file = folder.open(chunk.source)
+    except SourceError as error:
+        raise _unreadable(folder, chunk.source, chunk.split, error) from None
+    with file:
+        keys = ("images", "annotations", "categories")
+        for key, index, element in stream_lists(file, where, keys, settings.max_annotation_bytes):
+            if key == "annotations":
+                image_id = _id(element.get("image_id")) if type(element) is dict else None
+                if image_id is None:
+                    yield _reject_stray(chunk, index, element)
+                    continue
+                groups.add(image_id, *_encode_object(index, element, settings))
+            elif key == "images":
+                image_id = _id(element.get("id")) if isinstance(element, dict) else None
+                problem = _image_problem(element)
+                if image_id is None:
+                    detail = f"images[{index}]: {problem}"
+                    yield _reject(chunk, Reason.UNREADABLE_ANNOTATION, "record", f"#{index}", detail)
+                    continue
+                groups.add(image_id, _IMAGE, _encode_image(index, element, problem))
+                if problem is None and len(found.file_names) < layout.SAMPLE:
+                    found.file_names.append(element["file_name"])
+            else:
+                _add_category(where, index, element, found.class_names, known_names)
 
 
-def _read_categories(where: Path, categories: list[Any]) -> dict[int, str]:
-    """Names by category id."""
-    names: dict[int, str] = {}
-    for index, category in enumerate(categories):
-        class_id = category.get("id") if isinstance(category, dict) else None
-        name = category.get("name") if isinstance(category, dict) else None
-        if (
-            isinstance(class_id, bool)
-            or not isinstance(class_id, int)
-            or not isinstance(name, str)
-            or not _is_text(name)
-        ):
-            raise InputError(f"{where}: categories[{index}] needs an integer 'id' and a 'name', got {category!r:.80}.")
-        if class_id in names or name in names.values():
-            raise InputError(f"{where}: categories[{index}] ({class_id}, {name!r}) stands twice.")
-        names[class_id] = name
-    return names
+def _find_files(folder: DataFolder) -> list[str]:
+    """Annotation files with boxes; of several for one split (instances, keypoints) the usual one."""
+    candidates = [path for part in ("", *_ANNOTATION_DIRS) for path in folder.list_files(part, (".json",))[:_MAX_LOOKS]]
+    for part in folder.list_folders():
+        if layout.find_split_word(part):
+            candidates.append(posixpath.join(part, BESIDE_IMAGES))
+            candidates.extend(path for path in folder.list_files(part, (".json",))[:4] if path not in candidates)
+    found = [
+        path for path in candidates if "captions" not in posixpath.basename(path) and _looks_like_coco(folder, path)
+    ]
+    instances = {path.replace("instances", "") for path in found if "instances" in path}
+    return [path for path in found if path.replace("person_keypoints", "") not in instances]
 
 
-def _find_image(image: Any, images_dir: str, num_by_id: Mapping[Any, int]) -> str | tuple[Reason, str]:
-    """The path of the image relative to the data folder, or why the record is refused.
+def _looks_like_coco(folder: DataFolder, path: str) -> bool:
+    try:
+        with folder.open(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except (SourceError, OSError):
+        return False
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") and _HEAD.search(head) is not None
 
-    Of images with one id none is kept: whose the annotations are cannot be told.
+
+def _find_images_dir(folder: DataFolder, source: str, file_names: list[str]) -> str:
+    """The folder that file names are relative to: the usual one that holds most of the first images.
+
+    In doubt images/, where the data folder has one, else the folder of the data.
     """
-    problem = _image_problem(image)
-    if problem:
-        return Reason.UNREADABLE_ANNOTATION, problem
-    num_same = num_by_id[_id(image["id"])]
-    if num_same > 1:
-        return Reason.DUPLICATE_ID, f"the id {image['id']!r} is that of {num_same} images, allowed: 1"
-    path = join_inside(images_dir, image["file_name"])
-    if path is None:
-        return Reason.PATH_OUTSIDE, f"file_name {image['file_name']!r} leads out of the image folder"
-    return path
+    beside = posixpath.dirname(source)
+    base = posixpath.dirname(beside) if posixpath.basename(beside) in _ANNOTATION_DIRS else beside
+    stem = posixpath.splitext(posixpath.basename(source))[0]
+    names = [stem.rpartition("_")[2], layout.find_split_word(stem)]  # instances_train2017: train2017, train
+    parts = [DEFAULT_IMAGES_DIR, *(f"{DEFAULT_IMAGES_DIR}/{name}" for name in names if name), *filter(None, names), ""]
+    candidates = [posixpath.join(base, part).rstrip("/") for part in parts]
+    default = DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else base
+    if posixpath.basename(source) == BESIDE_IMAGES:
+        candidates, default = [beside, *candidates], beside
+    return layout.choose_images_dir(folder, [*candidates, beside, DEFAULT_IMAGES_DIR, ""], file_names, default)
+
+
+def _add_category(where: str, index: int, category: Any, class_names: dict[int, str], known_names: set[str]) -> None:
+    class_id = category.get("id") if isinstance(category, dict) else None
+    name = category.get("name") if isinstance(category, dict) else None
+    name = name.strip() if isinstance(name, str) else None
+    if type(class_id) is not int or abs(class_id) > _MAX_ID or name is None or not is_text(name):
+        raise InputError(f"{where}: categories[{index}] needs an integer 'id' and a 'name', got {show(category)}.")
+    if class_id in class_names or name in known_names:
+        raise InputError(f"{where}: categories[{index}] ({class_id}, {show(name)}) stands twice.")
+    if index >= _MAX_CATEGORIES:
+        raise InputError(f"{where}: got more than {_MAX_CATEGORIES} categories.")
+    class_names[class_id] = name
+    known_names.add(name)
 
 
 def _image_problem(image: Any) -> str | None:
+    if isinstance(image, UnreadableElement):
+        return image.detail
     if not isinstance(image, dict):
-        return f"must be an object, got {_type_name(image)}"
+        return f"must be an object, got {name_type(image)}"
     if _id(image.get("id")) is None:
-        return f"'id' must be a number or text, got {image.get('id')!r:.40}"
-    if not _is_text(image.get("file_name")):
-        return f"'file_name' must be text, got {image.get('file_name')!r:.40}"
+        return f"'id' must be a number or text, got {show(image.get('id'))}"
+    if not is_text(image.get("file_name")):
+        return f"'file_name' must be text, got {show(image.get('file_name'))}"
     for key in ("height", "width"):
         value = image.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            return f"{key!r} must be a whole number of pixels, got {value!r:.40}"
+        if value is not None and not is_pixel_count(value):
+            return f"{key!r} must be a whole number of pixels, got {show(value)}"
     return None
 
 
-def _read_object(annotation: dict[str, Any], class_names: dict[int, str]) -> SourceObject | tuple[Reason, str]:
+def _encode_image(index: int, image: dict[str, Any], problem: str | None) -> bytes:
+    if problem is not None:
+        return json.dumps([index, problem, None, 0, 0]).encode()
+    values = [index, None, image["file_name"], image.get("height") or 0, image.get("width") or 0]
+    return json.dumps(values).encode()
+
+
+def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSettings) -> tuple[int, bytes]:
+    """Kind and payload of one annotation; which class its category is shows when the file has been read."""
     category_id = annotation.get("category_id")
-    name = class_names.get(category_id) if isinstance(category_id, int) else None
-    if name is None:
-        return Reason.UNKNOWN_CLASS, f"category_id {category_id!r:.40} is not among the categories"
+    if type(category_id) is not int or abs(category_id) > _MAX_ID:
+        return _bad(index, Reason.UNKNOWN_CLASS, _unknown_category(category_id))
     bbox = annotation.get("bbox")
-    numbers = [_number(value) for value in bbox] if isinstance(bbox, list) else []
-    if len(numbers) != 4 or None in numbers:
-        return Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {bbox!r:.60}"
-    x, y, width, height = (float(number) for number in numbers if number is not None)
-    return SourceObject(
-        class_name=name,
-        box_xyxy_px=(x, y, x + width, y + height),
-        is_crowd=annotation.get("iscrowd") in (1, True),
-        area_px=_number(annotation.get("area")),
+    numbers = [to_number(value) for value in bbox] if type(bbox) is list and len(bbox) == 4 else [None]
+    if None in numbers:
+        return _bad(index, Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {show(bbox)}")
+    x, y, width, height = (number for number in numbers if number is not None)
+    area = to_number(annotation.get("area"))
+    is_crowd = annotation.get("iscrowd") in (1, True)
+    packed = _OBJECT_FIELDS.pack(
+        index, category_id, x, y, x + width, y + height, area or 0.0, area is not None, is_crowd
+    )
+    if not settings.with_masks and not settings.with_keypoints:
+        return _OBJECT, packed
+    keypoints = annotation.get("keypoints") if settings.with_keypoints else None
+    if keypoints is not None and (keypoints := _read_keypoints(keypoints)) is None:
+        detail = f"'keypoints' must be x, y and 0, 1 or 2, again and again, got {show(annotation['keypoints'])}"
+        return _bad(index, Reason.UNREADABLE_KEYPOINTS, detail)
+    mask = (annotation.get("segmentation") or None) if settings.with_masks else None
+    try:
+        return _OBJECT, packed + json.dumps([mask, keypoints]).encode()
+    except RecursionError:
+        return _bad(index, Reason.UNREADABLE_MASK, "'segmentation' is nested too deeply")
+
+
+def _read_keypoints(values: Any) -> list[tuple[float, float, int]] | None:
+    if not isinstance(values, list) or len(values) % 3:
+        return None
+    numbers = [to_number(value) for value in values]
+    if None in numbers or any(visibility not in (0, 1, 2) for visibility in numbers[2::3]):
+        return None
+    finite = [number for number in numbers if number is not None]
+    return [(x, y, int(seen)) for x, y, seen in zip(finite[0::3], finite[1::3], finite[2::3], strict=True)]
+
+
+def _bad(index: int, reason: Reason, detail: str) -> tuple[int, bytes]:
+    return _BAD_OBJECT, json.dumps([index, reason.value, detail]).encode()
+
+
+@dataclass(frozen=True)
+class _Join:
+    """One image's items to its record, or to what is refused of it."""
+
+    chunk: Chunk
+    images_dir: str
+    class_names: dict[int, str]
+
+    def join(self, image_id: str, items: Iterator[tuple[int, bytes]]) -> Iterator[SourceItem]:
+        image, indexes, first_object = _take_images(items)
+        objects = itertools.chain(() if first_object is None else (first_object,), items)
+        if image is None:
+            for kind, payload in objects:
+                index = _OBJECT_FIELDS.unpack_from(payload)[0] if kind == _OBJECT else json.loads(payload)[0]
+                detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
+                yield _reject(self.chunk, Reason.UNKNOWN_IMAGE, "box", image_id, detail)
+            return
+        path = self._find_image(image_id, image, len(indexes))
+        if not isinstance(path, str):
+            num_boxes = sum(1 for _ in objects)
+            for index in indexes:
+                detail = f"images[{index}]: {path[1]}"
+                yield _reject(self.chunk, path[0], "record", image_id, detail, num_boxes)
+                num_boxes = 0  # whose they were cannot be told: they count once
+            return
+        yield from self._read_objects(image_id, path, image, objects)
+
+    def _find_image(self, image_id: str, image: bytes, num_images: int) -> str | tuple[Reason, str]:
+        """The path of the image, or why it is refused; of images with one id none is kept."""
+        _, problem, file_name, _, _ = json.loads(image)
+        if num_images > 1:
+            return Reason.DUPLICATE_ID, f"the id {show(image_id)} is that of {num_images} images, allowed: 1"
+        if problem is not None:
+            return Reason.UNREADABLE_ANNOTATION, problem
+        path = join_inside(self.images_dir, file_name)
+        if path is None:
+            return Reason.PATH_OUTSIDE, f"file_name {show(file_name)} leads out of the image folder"
+        return path
+
+    def _read_objects(
+        self, image_id: str, path: str, image: bytes, items: Iterator[tuple[int, bytes]]
+    ) -> Iterator[SourceItem]:
+        objects: list[SourceObject] = []
+        rejects: list[Reject] = []
+        num_bytes = 0
+        for kind, payload in items:
+            num_bytes += len(payload)
+            if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE or num_bytes > MAX_BYTES_PER_IMAGE:
+                num_boxes = len(objects) + len(rejects) + 1 + sum(1 for _ in items)
+                detail = f"{num_boxes} annotations of {num_bytes} bytes or more, which is more than can be held"
+                yield _reject(self.chunk, Reason.TOO_MANY_BOXES, "record", image_id, detail, num_boxes)
+                return
+            found = self._read_object(image_id, kind, payload)
+            if isinstance(found, SourceObject):
+                objects.append(found)
+            else:
+                rejects.append(found)
+        yield from rejects
+        _, _, _, height, width = json.loads(image)
+        declared_hw = (height, width) if height and width else None
+        yield SourceRecord(self.chunk.split, image_id, path, self.chunk.source, declared_hw, tuple(objects))
+
+    def _read_object(self, image_id: str, kind: int, payload: bytes) -> SourceObject | Reject:
+        if kind == _BAD_OBJECT:
+            index, reason, detail = json.loads(payload)
+            return _reject(self.chunk, Reason(reason), "box", image_id, f"annotations[{index}]: {detail}")
+        index, category_id, xmin, ymin, xmax, ymax, area, has_area, is_crowd = _OBJECT_FIELDS.unpack_from(payload)
+        name = self.class_names.get(category_id)
+        if name is None:
+            detail = f"annotations[{index}]: {_unknown_category(category_id)}"
+            return _reject(self.chunk, Reason.UNKNOWN_CLASS, "box", image_id, detail)
+        mask, keypoints = None, None
+        if len(payload) > _OBJECT_FIELDS.size:
+            mask, points = json.loads(payload[_OBJECT_FIELDS.size :])
+            keypoints = None if points is None else tuple(map(tuple, points))
+        return SourceObject(
+            class_name=name,
+            box_xyxy=(xmin, ymin, xmax, ymax),
+            is_crowd=is_crowd,
+            area_px=area if has_area else None,
+            mask=mask,
+            keypoints=keypoints,
+        )
+
+
+def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[bytes | None, Sequence[int], tuple[int, bytes] | None]:
+    """The first image entry, the indexes of all of them, which come first, and the item after them."""
+    image, indexes = None, array("q")  # any number of entries may claim one id
+    for kind, payload in items:
+        if kind != _IMAGE:
+            return image, indexes, (kind, payload)
+        image = image or payload
+        indexes.append(json.loads(payload)[0])
+    return image, indexes, None
+
+
+def _reject_stray(chunk: Chunk, index: int, annotation: Any) -> Reject:
+    if isinstance(annotation, UnreadableElement):
+        detail = f"annotations[{index}]: {annotation.detail}"
+        return _reject(chunk, Reason.UNREADABLE_ANNOTATION, "box", "", detail)
+    image_id = annotation.get("image_id") if isinstance(annotation, dict) else None
+    detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
+    return _reject(chunk, Reason.UNKNOWN_IMAGE, "box", "", detail)
+
+
+def _reject(chunk: Chunk, reason: Reason, scope: str, key: str, detail: str, num_boxes: int | None = None) -> Reject:
+    return Reject(
+        reason=reason,
+        scope=scope,
+        split=chunk.split,
+        file=chunk.source,
+        record_key=key,
+        detail=detail,
+        num_boxes=(scope == "box") if num_boxes is None else num_boxes,
     )
 
 
-def _number(value: Any) -> float | None:
-    """A float, infinite where the integer is beyond its range; None if it is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
+def _unknown_category(category_id: Any) -> str:
+    return f"category_id {show(category_id)} is not among the categories"
 
 
-def _id(value: Any) -> int | str | None:
-    return value if (isinstance(value, int) and not isinstance(value, bool)) or _is_text(value) else None
+def _unreadable(folder: DataFolder, source: str, split: str, error: SourceError) -> InputError:
+    where = f"{folder.root}/{source}"
+    return InputError(f"{where}: the annotation file of split {split!r} cannot be read ({error.detail}).")
 
 
-def _is_text(value: Any) -> bool:
-    """Neither empty nor with half of a surrogate pair, which JSON can hold but no file name or UTF-8 text."""
-    return isinstance(value, str) and value != "" and not any("\ud800" <= char <= "\udfff" for char in value)
-
-
-def _type_name(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "text", type(None): "nothing"}.get(type(value), repr(value)[:40])
+def _id(value: Any) -> str | None:
+    """As text, so that 5 and "5" are one id: the record key cannot tell them apart."""
+    if type(value) is int:
+        return str(value)
+    return value if is_text(value) else None

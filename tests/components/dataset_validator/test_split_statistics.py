@@ -1,28 +1,54 @@
-"""Statistics: counts, offenders, merging."""
+"""Statistics: counts, histograms, offenders, merging."""
 
 import math
 
 import numpy as np
 import pytest
 
+from detloom.components.dataset_validator import split_statistics
+from detloom.components.dataset_validator.model_input import ModelInput
 from detloom.components.dataset_validator.split_statistics import (
-    BOX_COUNT_EDGES,
-    BOX_SIZE_EDGES_PX,
     MAX_OFFENDERS,
+    OTHER_ID,
+    BoxLimits,
+    ImageLabels,
     SplitStatistics,
-    bin_names,
-    find_box_problem,
 )
+from detloom.schemas.model_config import MultiscaleAnchorGenerator
+from detloom.schemas.network_config import FixedShapeResizer
 
 KNOWN = frozenset({1, 2})
+NO_MODEL = BoxLimits()
+HALF_SIZE = ModelInput(  # 50 x 100 px
+    image_resizer=FixedShapeResizer(height=50, width=100),
+    anchor_generator=MultiscaleAnchorGenerator(aspect_ratios=(1.0,)),
+    max_boxes=2,
+)
 
 
-def make(*images):
+def make_labels(key, boxes, class_ids, image_hw=(100, 200), crowds=None):
+    return ImageLabels(
+        record_key=key,
+        image_hw=image_hw,
+        boxes_yxyx_rel_N4=np.array(boxes, np.float64).reshape(-1, 4),
+        class_ids_N=np.array(class_ids, np.int64),
+        is_crowd_N=np.array(crowds if crowds is not None else [0] * len(class_ids), bool),
+    )
+
+
+def make(*images, limits=NO_MODEL):
     """Statistics of (key, boxes, class ids) on 100x200 px images."""
     statistics = SplitStatistics()
-    for key, boxes, class_ids in images:
-        statistics.update(key, (100, 200), np.array(boxes, np.float32).reshape(-1, 4), np.array(class_ids), KNOWN)
+    for image in images:
+        statistics.update(make_labels(*image), KNOWN, limits)
     return statistics
+
+
+def filled(histogram):
+    """The bins with a count, by name."""
+    return {
+        name: count for name, count in zip(histogram.bin_names(), histogram.counts_Q.tolist(), strict=True) if count
+    }
 
 
 @pytest.mark.parametrize(
@@ -40,7 +66,9 @@ def make(*images):
     ],
 )
 def test_each_box_problem_is_told_from_the_others(box, problem):
-    assert find_box_problem(np.array(box)) == problem
+    statistics = make(("a", [box, (0, 0, 1, 1)], [1, 2]))
+    assert list(statistics.box_problems) == ([problem] if problem else [])
+    assert statistics.num_sound_boxes == (1 if problem else 2)
 
 
 def test_boxes_and_images_are_counted_by_class():
@@ -50,22 +78,71 @@ def test_boxes_and_images_are_counted_by_class():
     assert statistics.images_by_class_id == {1: 1, 2: 1}
 
 
-def test_the_size_of_a_box_is_counted_in_pixels():
-    # 0.17 * 100 px high, 0.32 * 200 px wide: sqrt(17 * 64) = 33 px.
+def test_a_box_is_measured_in_pixels_in_shares_and_by_its_shape():
+    # 0.17 * 100 px high, 0.32 * 200 px wide: sqrt(17 * 64) = 33 px; 0.0544 of the image; 64 / 17 = 3.8.
     statistics = make(("a", [(0, 0, 0.17, 0.32)], [1]))
-    names = bin_names(BOX_SIZE_EDGES_PX, is_count=False)
-    assert [names[index] for index in statistics.box_sizes] == ["32-64"]
+    assert filled(statistics.box_sizes_px) == {"32-64": 1}
+    assert filled(statistics.box_areas_rel) == {"1/32-1/16": 1}
+    assert filled(statistics.box_aspect_ratios) == {"2-4": 1}
 
 
-def test_the_bins_are_named_by_their_edges():
-    assert bin_names(BOX_COUNT_EDGES, is_count=True) == ["0", "1", "2-4", "5-9", "10-19", "20-49", "50-99", "100+"]
-    assert bin_names(BOX_SIZE_EDGES_PX, is_count=False)[-1] == "512+"
+def test_boxes_are_measured_again_after_resizing():
+    # 50 x 100 px: 0.17 * 50 = 8.5 px high, 32 px wide, sqrt(272) = 16.5 px.
+    statistics = make(("a", [(0, 0, 0.17, 0.32)], [1]), limits=BoxLimits(model_input=HALF_SIZE))
+    assert filled(statistics.box_sides_input_px) == {"8-16": 1}
+    assert filled(statistics.box_sizes_input_px) == {"16-32": 1}
+
+
+def test_images_are_measured_by_their_longer_side_and_shape():
+    statistics = SplitStatistics()
+    for key, image_hw in (("a", (100, 200)), ("b", (300, 150))):
+        statistics.update(make_labels(key, [], [], image_hw), KNOWN)
+    assert filled(statistics.image_sizes_px) == {"128-256": 1, "256-512": 1}
+    assert filled(statistics.image_aspect_ratios) == {"2-4": 1, "1/2-0.8": 1}
+    assert (statistics.min_hw, statistics.max_hw) == ((100, 150), (300, 200))
+
+
+def test_centres_fall_into_the_cells_of_a_grid():
+    # Centres at (0.5, 0.5) and, in the last cell, at (1 - 0.005, 1 - 0.005).
+    statistics = make(("a", [(0, 0, 1, 1), (0.99, 0.99, 1, 1)], [1, 1]))
+    grid = statistics.positions.counts_Q.reshape(8, 8)
+    assert (grid[4, 4], grid[7, 7], grid.sum()) == (1, 1, 2)
 
 
 def test_boxes_per_image_fall_into_their_bins():
     box = (0, 0, 1, 1)
     statistics = make(("a", [], []), ("b", [box], [1]), ("c", [box] * 4, [1] * 4), ("d", [box] * 5, [1] * 5))
-    assert statistics.box_counts == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert filled(statistics.boxes_per_image) == {"0": 1, "1": 1, "2-4": 1, "5-9": 1}
+
+
+def test_what_the_model_would_not_see_is_found():
+    # After resizing to 50 x 100 px: 2.5 px high; 0.96 of the input; the third box makes the image crowded.
+    boxes = [(0, 0, 0.05, 0.5), (0, 0, 0.98, 0.98), (0.5, 0.5, 0.9, 0.9)]
+    statistics = make(("a", boxes, [1, 1, 2]), limits=BoxLimits(model_input=HALF_SIZE))
+    found = {check: offenders.count for check, offenders in statistics.findings.items()}
+    assert found == {"tiny_boxes": 1, "huge_boxes": 1, "crowded_images": 1}
+    assert statistics.findings["tiny_boxes"].record_keys == ["a"]
+
+
+def test_an_object_drawn_twice_is_found_but_not_in_another_class():
+    box, almost = (0, 0, 0.5, 0.5), (0, 0, 0.5, 0.49)
+    assert make(("a", [box, almost], [1, 1])).findings["overlapping_boxes"].count == 1
+    assert make(("a", [box, almost], [1, 2])).findings == {}
+
+
+def test_crowds_are_no_objects():
+    statistics = SplitStatistics()
+    problems = statistics.update(
+        make_labels("a", [(0, 0, 1, 1)] * 3, [1] * 3, crowds=[0, 1, 1]), KNOWN, BoxLimits(model_input=HALF_SIZE)
+    )
+    assert problems == ("huge_boxes",)
+    assert (statistics.num_boxes, statistics.num_objects, statistics.num_crowd) == (3, 1, 2)
+    assert statistics.findings["huge_boxes"].count == 1
+
+
+def test_update_says_which_checks_the_image_is_for():
+    problems = SplitStatistics().update(make_labels("a", [(0.5, 0, 0.4, 1), (0, 0, 1, 1)], [1, 9]), KNOWN)
+    assert problems == ("class_ids", "boxes")
 
 
 def test_the_first_offenders_are_kept_whatever_the_order():
@@ -78,6 +155,18 @@ def test_the_first_offenders_are_kept_whatever_the_order():
         assert statistics.class_id_offenders[9].record_keys == expected
 
 
+def test_of_very_many_strange_ids_the_lowest_are_told_apart_whatever_the_order(monkeypatch):
+    monkeypatch.setattr(split_statistics, "MAX_STRANGE_IDS", 2)
+    images = [(f"img_{class_id}", [(0, 0, 1, 1)] * 2, [class_id, 1]) for class_id in (7, 3, 9, 5, 3)]
+    forwards, parts = make(*images), [make(image) for image in images[::-1]]
+    for part in parts[1:]:
+        parts[0].merge(part)
+    for statistics in (forwards, parts[0]):
+        counts = {class_id: offenders.count for class_id, offenders in statistics.class_id_offenders.items()}
+        assert counts == {3: 2, OTHER_ID: 3}  # the others' own entry is one of the two
+        assert statistics.boxes_by_class_id == {1: 5, 3: 2, OTHER_ID: 3}
+
+
 def test_merging_parts_equals_counting_the_whole():
     images = [("a", [(0, 0, 1, 1)], [1]), ("b", [(0.5, 0, 0.4, 1)], [9]), ("c", [], []), ("d", [(0, 0, 0.1, 0.1)], [2])]
     whole, left, right = make(*images), make(*images[:2]), make(*images[2:])
@@ -87,4 +176,6 @@ def test_merging_parts_equals_counting_the_whole():
     assert right == whole
     empty = SplitStatistics()
     empty.merge(whole)
+    assert empty == whole
+    whole.merge(SplitStatistics())
     assert empty == whole

@@ -3,12 +3,17 @@
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.schemas.rejects import Reason, read_rejects
 
 VocObject = tuple[str, float, float, float, float]  # class, xmin, ymin, xmax, ymax in pixels
 
@@ -75,3 +80,78 @@ def make_coco(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture
+def run_ingest() -> Callable[..., dict[str, Any]]:
+    """Ingest `folder` into `out` with Beam's test pipeline; `changes` are parameters other than VOC's train and val."""
+    from apache_beam.testing import test_pipeline
+
+    def run(
+        folder: Path, out: Path, make_pipeline: Callable[[], Any] = test_pipeline.TestPipeline, **changes: Any
+    ) -> dict[str, Any]:
+        params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
+        return ingest(folder, params, IngestFolders(str(out), str(out / "rejects")), make_pipeline)
+
+    return run
+
+
+@pytest.fixture
+def read_features() -> Callable[[Path], list[Any]]:
+    """The features of all examples of a split folder, in the order of the shards."""
+    import tensorflow as tf
+
+    def read(folder: Path) -> list[Any]:
+        records = tf.data.TFRecordDataset([str(path) for path in sorted(folder.iterdir())]).as_numpy_iterator()
+        return [tf.train.Example.FromString(record).features.feature for record in records]
+
+    return read
+
+
+@dataclass
+class HostileOutcome:
+    """Of ingesting a damaged folder.
+
+    Attributes:
+        found: by record key, "record:<reason>" or "box:<reason>" of each reject, and "written".
+    """
+
+    report: dict[str, Any]
+    found: dict[str, list[str]]
+
+    def check(self, key: str, expected: Reason | str) -> None:
+        """A Reason is that of the record; "box:<reason>" that of a box of a written record, "written" that of none."""
+        wanted = {f"record:{expected.value}"} if isinstance(expected, Reason) else {expected, "written"}
+        assert set(self.found.get(key, ())) == wanted
+
+
+@pytest.fixture(scope="session")
+def hostile_ingest() -> Callable[..., HostileOutcome]:
+    """Ingest `folder` with a budget of 100 % into `<folder>_out`; keywords go to ExampleGenParams."""
+    import apache_beam as beam
+    import tensorflow as tf
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from detloom.components.example_gen.ingest import IngestFolders, ingest
+    from detloom.components.example_gen.params import ExampleGenParams
+
+    def run(folder: Path, data_format: str, **params: Any) -> HostileOutcome:
+        params = {"splits": {"train": ""}, "max_reject_fraction": 1.0, "max_image_bytes": 1 << 20, **params}
+        out = folder.parent / f"{folder.name}_out"
+        report = ingest(
+            folder,
+            ExampleGenParams(data_format=data_format, **params),
+            IngestFolders(str(out), str(out / "rejects")),
+            lambda: beam.Pipeline(options=PipelineOptions(["--direct_running_mode=in_memory"])),
+        )
+        found: dict[str, list[str]] = {}
+        for reject in read_rejects(out / "rejects"):
+            found.setdefault(reject.record_key, []).append(f"{reject.scope}:{reject.reason.value}")
+        for shard in out.glob("Split-*/data_tfrecord-*"):
+            for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
+                feature = tf.train.Example.FromString(record).features.feature
+                key = feature["image/source_id"].bytes_list.value[0].decode()
+                found.setdefault(key, []).append("written")
+        return HostileOutcome(report, found)
+
+    return run

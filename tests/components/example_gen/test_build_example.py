@@ -3,6 +3,7 @@
 import hashlib
 import io
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -12,12 +13,16 @@ from PIL import Image
 from detloom.components.example_gen.build_example import (
     REPAIR_AREA,
     REPAIR_CLIPPED,
+    REPAIR_EXIF_IGNORED,
+    REPAIR_FORMAT,
+    REPAIR_ROTATED,
     BuiltExample,
-    CheckedBox,
+    SourceImage,
     build_example,
     check_box,
 )
 from detloom.components.example_gen.image_header import ImageHeader
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.sources.source_record import SourceObject, SourceRecord
 from detloom.schemas import example_keys as keys
 from detloom.schemas.rejects import Reason, Reject
@@ -25,18 +30,26 @@ from detloom.schemas.rejects import Reason, Reject
 CLASS_IDS = {"cat": 3, "dog": 7}
 
 
-def encode_image(image_format="JPEG", image_hw=(40, 80)):
+def encode_image(image_format="JPEG", image_hw=(40, 80), orientation=None):
+    """Left half red, right half blue."""
+    image = Image.new("RGB", image_hw[::-1], (220, 0, 0))
+    image.paste((0, 0, 220), (image_hw[1] // 2, 0, image_hw[1], image_hw[0]))
     buffer = io.BytesIO()
-    Image.new("RGB", image_hw[::-1], (9, 80, 200)).save(buffer, format=image_format)
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    image.save(buffer, format=image_format, exif=exif)
     return buffer.getvalue()
 
 
-def make_record(*objects, declared_hw=(40, 80)):
-    return SourceRecord("train", "img_7", "images/img_7.jpg", "train.json", declared_hw, tuple(objects))
+def make_record(*objects, declared_hw=(40, 80), **changes):
+    return SourceRecord("train", "img_7", "images/img_7.jpg", "train.json", declared_hw, tuple(objects), **changes)
 
 
-def build(record, image=None, max_pixels=10_000):
-    return build_example(record, image or encode_image(), class_ids=CLASS_IDS, max_pixels=max_pixels)
+def build(record, image=None, *, file_name="images/img_7.jpg", features=None, is_upright=False, **params):
+    source = SourceImage(encode_image() if image is None else image, file_name, features or {}, is_upright)
+    settings = ExampleGenParams(**{"data_format": "coco", "max_pixels": 10_000, **params})
+    return build_example(record, source, class_ids=CLASS_IDS, params=settings)
 
 
 def parse(built):
@@ -44,11 +57,15 @@ def parse(built):
     return tf.train.Example.FromString(built.example).features.feature
 
 
+def decode(feature):
+    return np.asarray(Image.open(io.BytesIO(feature[keys.IMAGE_ENCODED].bytes_list.value[0])))
+
+
 def test_every_key_of_the_contract_is_written():
     image = encode_image()
     record = make_record(
         SourceObject("dog", (8, 10, 40, 30), difficult=True, is_crowd=True, area_px=123.0),
-        SourceObject("cat", (0, 0, 80, 40), truncated=True),
+        SourceObject("cat", (0, 0, 80, 40), truncated=True, group_of=True),
     )
     feature = parse(build(record, image))
     assert set(feature) == {keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS}
@@ -63,6 +80,7 @@ def test_every_key_of_the_contract_is_written():
     assert list(feature[keys.IS_CROWD].int64_list.value) == [1, 0]
     assert list(feature[keys.DIFFICULT].int64_list.value) == [1, 0]
     assert list(feature[keys.TRUNCATED].int64_list.value) == [0, 1]
+    assert list(feature[keys.GROUP_OF].int64_list.value) == [0, 1]
     assert feature[keys.IMAGE_ENCODED].bytes_list.value[0] == image
     assert feature[keys.IMAGE_FORMAT].bytes_list.value[0] == b"jpeg"
     assert feature[keys.IMAGE_HEIGHT].int64_list.value[0] == 40
@@ -77,24 +95,97 @@ def test_an_image_without_boxes_is_written_with_empty_lists():
     assert [len(feature[key].float_list.value) for key in keys.BOX_KEYS_YXYX] == [0, 0, 0, 0]
 
 
-def test_a_png_is_told_by_its_bytes_whatever_its_name():
-    assert parse(build(make_record(), encode_image("PNG")))[keys.IMAGE_FORMAT].bytes_list.value[0] == b"png"
+def test_a_png_is_told_by_its_bytes_and_its_wrong_name_is_counted():
+    built = build(make_record(), encode_image("PNG"))
+    assert parse(built)[keys.IMAGE_FORMAT].bytes_list.value[0] == b"png"
+    assert built.repairs == {REPAIR_FORMAT: 1}
+    assert build(make_record(), encode_image("PNG"), file_name="a.PNG").repairs == {}
 
 
 @pytest.mark.parametrize(
-    ("record", "image", "max_pixels", "reason"),
+    ("record", "image", "params", "reason"),
     [
-        (make_record(), b"text", 10_000, Reason.UNSUPPORTED_FORMAT),
-        (make_record(), encode_image()[:100], 10_000, Reason.UNREADABLE_IMAGE),
-        (make_record(), encode_image(), 3_199, Reason.TOO_MANY_PIXELS),
-        (make_record(declared_hw=(80, 40)), encode_image(), 10_000, Reason.WRONG_DIMENSIONS),
+        (make_record(), b"", {}, Reason.EMPTY_IMAGE),
+        (make_record(), b"text", {}, Reason.NOT_AN_IMAGE),
+        (make_record(), encode_image("BMP"), {}, Reason.UNSUPPORTED_FORMAT),
+        (make_record(), encode_image()[:-30], {}, Reason.TRUNCATED_IMAGE),
+        (make_record(), encode_image(), {"max_pixels": 3_199}, Reason.TOO_MANY_PIXELS),
+        (make_record(declared_hw=(80, 40)), encode_image(), {}, Reason.WRONG_DIMENSIONS),
+        (make_record(), encode_image(orientation=3), {"exif_rotation": "reject"}, Reason.EXIF_ROTATED),
+        (make_record(*[SourceObject("cat", (0, 0, 9, 9))] * 3), None, {"max_boxes": 2}, Reason.TOO_MANY_BOXES),
     ],
 )
-def test_an_image_at_fault_refuses_the_record(record, image, max_pixels, reason):
-    outcome = build(record, image, max_pixels)
+def test_an_image_at_fault_refuses_the_record(record, image, params, reason):
+    outcome = build(record, image, **params)
     assert isinstance(outcome, Reject)
     assert (outcome.reason, outcome.scope, outcome.file) == (reason, "record", "images/img_7.jpg")
-    assert (outcome.split, outcome.record_key) == ("train", "img_7")
+    assert (outcome.split, outcome.record_key, outcome.num_boxes) == ("train", "img_7", len(record.objects))
+
+
+def test_damage_inside_the_pixels_is_found_where_images_are_decoded():
+    image = bytearray(encode_image("PNG"))
+    at = image.index(b"IDAT") + 4
+    image[at : at + 20] = bytes(20)
+    end = at + int.from_bytes(image[at - 8 : at - 4], "big")
+    image[end : end + 4] = zlib.crc32(image[at - 4 : end]).to_bytes(4, "big")  # the checksum fits again
+    assert isinstance(build(make_record(), bytes(image)), BuiltExample)
+    outcome = build(make_record(), bytes(image), decode_images=True)
+    assert outcome.reason is Reason.UNREADABLE_IMAGE
+    assert "does not decode" in outcome.detail
+
+
+def test_an_image_turned_by_exif_is_written_upright_with_its_boxes_on_what_viewers_show():
+    # Orientation 6: shown turned clockwise by 90 degrees, 40 wide and 80 high; left (red) becomes top.
+    record = make_record(SourceObject("cat", (0, 0, 20, 80)), declared_hw=(80, 40))
+    built = build(record, encode_image(orientation=6))
+    feature = parse(built)
+    assert (feature[keys.IMAGE_HEIGHT].int64_list.value[0], feature[keys.IMAGE_WIDTH].int64_list.value[0]) == (80, 40)
+    assert feature[keys.BOX_XMAX].float_list.value[0] == 0.5
+    pixels = decode(feature)
+    assert pixels.shape == (80, 40, 3)
+    assert pixels[10, 20, 0] > 180
+    assert pixels[70, 20, 2] > 180
+    assert built.repairs == {REPAIR_ROTATED: 1}
+    assert Image.open(io.BytesIO(feature[keys.IMAGE_ENCODED].bytes_list.value[0])).getexif().get(0x0112, 1) == 1
+
+
+def test_an_image_whose_labels_were_made_on_the_stored_pixels_is_not_turned():
+    image = encode_image(orientation=6)
+    for built in (
+        build(make_record(declared_hw=(40, 80)), image),
+        build(make_record(declared_hw=None), image, is_upright=True),
+    ):
+        assert parse(built)[keys.IMAGE_ENCODED].bytes_list.value[0] == image
+        assert built.repairs == {REPAIR_EXIF_IGNORED: 1}
+
+
+def test_relative_boxes_are_the_same_record_as_pixels():
+    pixels = build(make_record(SourceObject("cat", (8, 10, 40, 30))))
+    relative = build(make_record(SourceObject("cat", (0.1, 0.25, 0.5, 0.75)), is_relative=True))
+    assert relative.example == pixels.example
+
+
+def test_features_of_an_existing_example_are_passed_through():
+    camera = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"north"]))
+    feature = parse(build(make_record(), features={"camera": camera}))
+    assert feature["camera"].bytes_list.value[0] == b"north"
+
+
+def test_masks_and_keypoints_are_written_where_asked_for():
+    square = [[8, 10, 40, 10, 40, 30, 8, 30]]
+    item = SourceObject("cat", (8, 10, 40, 30), mask=square, keypoints=((8.0, 10.0, 2), (40.0, 20.0, 1)))
+    feature = parse(build(make_record(item), with_masks=True, with_keypoints=True))
+    mask = np.asarray(Image.open(io.BytesIO(feature[keys.MASK].bytes_list.value[0])))
+    assert (mask.shape, int(mask.sum())) == ((40, 80), 640)  # 32 * 20
+    assert list(feature[keys.KEYPOINT_X].float_list.value) == pytest.approx([0.1, 0.5])
+    assert list(feature[keys.KEYPOINT_Y].float_list.value) == pytest.approx([0.25, 0.5])
+    assert list(feature[keys.KEYPOINT_VISIBILITY].int64_list.value) == [2, 1]
+    assert list(feature[keys.NUM_KEYPOINTS].int64_list.value) == [2]
+
+
+def test_a_box_without_its_mask_is_refused_where_masks_are_asked_for():
+    built = build(make_record(SourceObject("cat", (8, 10, 40, 30))), with_masks=True)
+    assert [reject.reason for reject in built.rejects] == [Reason.UNREADABLE_MASK]
 
 
 def test_undeclared_dimensions_are_taken_from_the_image():
@@ -136,9 +227,11 @@ def test_a_box_that_sticks_out_by_a_pixel_is_clipped_and_counted():
 
 def test_the_tolerance_grows_with_the_image():
     header = ImageHeader("jpeg", height=1000, width=2000)  # 1 %: 20 px across, 10 px down
-    assert isinstance(check_box((-20, -10, 500, 500), header), CheckedBox)
-    assert check_box((-20, -11, 500, 500), header)[0] == Reason.BOX_OUTSIDE
-    assert check_box((-21, -10, 500, 500), header)[0] == Reason.BOX_OUTSIDE
+    assert check_box((-20, -10, 500, 500), header, is_relative=False) == (0, 0, 0.5, 0.25, True)
+    assert check_box((-20, -11, 500, 500), header, is_relative=False)[0] == Reason.BOX_OUTSIDE
+    assert check_box((-21, -10, 500, 500), header, is_relative=False)[0] == Reason.BOX_OUTSIDE
+    assert check_box((-0.01, 0, 0.5, 0.5), header, is_relative=True) == (0, 0, 0.5, 0.5, True)
+    assert check_box((-0.02, 0, 0.5, 0.5), header, is_relative=True)[0] == Reason.BOX_OUTSIDE
 
 
 def test_an_area_that_cannot_be_becomes_that_of_the_box():
@@ -153,14 +246,20 @@ def test_an_unknown_class_is_refused_as_a_box():
     assert [(reject.reason, reject.scope) for reject in built.rejects] == [(Reason.UNKNOWN_CLASS, "box")]
 
 
+def test_an_object_of_a_class_that_was_not_asked_for_is_left_out_and_counted():
+    record = make_record(SourceObject("cow", (1, 1, 9, 9)), left_out=(("dont_care", 2),))
+    built = build(record, unknown_class="leave_out")
+    assert (built.rejects, built.left_out) == ([], {"other_class": 1, "dont_care": 2})
+
+
 def test_boxes_in_the_record_are_ordered_and_inside_in_float32():
     generator = np.random.default_rng(0)
     header = ImageHeader("jpeg", 479, 641)
     for _ in range(500):
         x, y = np.sort(generator.uniform(-1, 642, 2)), np.sort(generator.uniform(-1, 480, 2))
-        checked = check_box((float(x[0]), float(y[0]), float(x[1]), float(y[1])), header)
-        if isinstance(checked, CheckedBox):
-            ymin, xmin, ymax, xmax = checked.box_yxyx_rel
+        checked = check_box((float(x[0]), float(y[0]), float(x[1]), float(y[1])), header, is_relative=False)
+        if len(checked) == 5:
+            ymin, xmin, ymax, xmax = np.array(checked[:4], np.float32)
             assert 0 <= ymin < ymax <= 1
             assert 0 <= xmin < xmax <= 1
 

@@ -1,6 +1,8 @@
 """The TFX side: watched files, driver, constructor, executor."""
 
+import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import apache_beam as beam
@@ -17,7 +19,7 @@ from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.driver import Driver
 from detloom.components.example_gen.executor import Executor
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.watched_files import annotation_patterns, find_data_folder, split_input_base
+from detloom.components.example_gen.spans import file_pattern, split_input_base, subfolder_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import read_label_map
 from detloom.schemas.rejects import read_rejects
@@ -54,9 +56,14 @@ def test_the_base_is_cut_in_front_of_the_first_placeholder(input_base, expected)
     assert split_input_base(input_base) == expected
 
 
-def test_the_data_folder_is_found_from_a_resolved_pattern():
-    resolved = {name: f"span-3/{pattern}" for name, pattern in annotation_patterns(VOC).items()}
-    assert find_data_folder("/data", resolved, VOC) == Path("/data/span-3")
+@pytest.mark.parametrize("rest", ["", "span-{SPAN}", "{YYYY}-{MM}-{DD}/voc"])
+def test_the_data_folder_is_found_from_a_resolved_pattern(rest):
+    assert subfolder_of(file_pattern(rest)) == rest
+
+
+def test_a_pattern_sign_after_a_placeholder_is_refused():
+    with pytest.raises(InputError, match=r"span-\{SPAN\}/\*: from the first placeholder on"):
+        split_input_base("/data/span-{SPAN}/*")
 
 
 def test_the_constructor_offers_examples_and_rejects_and_survives_pickling():
@@ -93,14 +100,36 @@ def test_the_driver_sees_a_changed_image_behind_a_linked_folder_and_survives_a_l
     assert resolve(folder)["input_fingerprint"] != before
 
 
-def test_the_driver_takes_the_latest_span(make_voc, tmp_path):
-    for span in (1, 2, 10):
-        make_voc({"train": ["a"], "val": ["b"]}, name=f"span-{span}")
-    resolved = resolve(tmp_path / "span-{SPAN}")
-    assert resolved["span"] == 10
-    config = resolved["input_config"]
-    assert "span-10/Annotations/*.xml" in config
-    assert "{SPAN}" not in config
+def test_the_driver_takes_the_latest_span_and_its_latest_version(make_voc, tmp_path):
+    for span, version in ((1, 9), (2, 1), (10, 1), (10, 2)):
+        make_voc({"train": ["a"], "val": ["b"]}, name=f"span-{span}/v{version}")
+    resolved = resolve(tmp_path / "span-{SPAN}/v{VERSION}")
+    assert (resolved["span"], resolved["version"]) == (10, 2)
+    assert json.loads(resolved["data_folders"]) == ["span-10/v2"]
+
+
+def test_a_rolling_window_takes_the_latest_spans_oldest_first(make_voc, tmp_path):
+    for span in ("2026-10-30", "2026-11-02", "2026-11-07", "2025-01-01"):
+        make_voc({"train": ["a"], "val": ["b"]}, name=f"{span}/set")
+    window = replace(VOC, num_spans=3)
+    resolved = resolve(tmp_path / "{YYYY}-{MM}-{DD}/set", window)
+    assert json.loads(resolved["data_folders"]) == ["2026-10-30/set", "2026-11-02/set", "2026-11-07/set"]
+    (tmp_path / "2026-10-30/set/JPEGImages/a.jpg").write_bytes(b"changed in an old span")
+    assert resolve(tmp_path / "{YYYY}-{MM}-{DD}/set", window)["input_fingerprint"] != resolved["input_fingerprint"]
+    (tmp_path / "2025-01-01/set/JPEGImages/a.jpg").write_bytes(b"changed outside of the window")
+    assert resolve(tmp_path / "{YYYY}-{MM}-{DD}/set", replace(VOC, num_spans=2))["span"] == resolved["span"]
+
+
+def test_a_window_of_several_versions_takes_the_latest_of_each_span(make_voc, tmp_path):
+    for span, version in ((1, 9), (1, 10), (2, 1)):
+        make_voc({"train": ["a"], "val": ["b"]}, name=f"span-{span}/v{version}")
+    resolved = resolve(tmp_path / "span-{SPAN}/v{VERSION}", replace(VOC, num_spans=5))
+    assert json.loads(resolved["data_folders"]) == ["span-1/v10", "span-2/v1"]
+
+
+def test_a_window_without_spans_is_refused():
+    with pytest.raises(InputError, match=r"num_spans: got 2 with the path '/data/set', which has no \{SPAN\}"):
+        DetectionExampleGen("/data/set", replace(VOC, num_spans=2))
 
 
 def test_a_missing_data_folder_is_one_sentence_with_its_path(tmp_path):
@@ -113,26 +142,19 @@ def test_a_missing_span_is_one_sentence_with_its_path(tmp_path):
         resolve(tmp_path / "span-{SPAN}")
 
 
-@pytest.mark.parametrize("input_base", ["coco", "span-{SPAN}"])
-def test_a_file_name_in_brackets_is_taken_literally(make_coco, tmp_path, input_base):
+def test_a_changed_annotation_file_is_seen_below_a_span(make_coco, tmp_path):
     folder = make_coco({"train[1].json": ([{"id": 1, "file_name": "a.jpg"}], [])})
     (tmp_path / "span-7").symlink_to(folder)
     params = ExampleGenParams(data_format="coco", splits={"train": "train[1].json"})
-    before = resolve(tmp_path / input_base, params)["input_fingerprint"]
+    before = resolve(tmp_path / "span-{SPAN}", params)["input_fingerprint"]
     (folder / "train[1].json").write_text("another")
-    assert resolve(tmp_path / input_base, params)["input_fingerprint"] != before
+    assert resolve(tmp_path / "span-{SPAN}", params)["input_fingerprint"] != before
 
 
-def test_a_file_that_only_a_pattern_would_find_is_missing(make_coco):
-    folder = make_coco({"train1.json": ([{"id": 1, "file_name": "a.jpg"}], [])})
-    with pytest.raises(InputError, match=r"train\[1\]\.json: no such file"):
-        resolve(folder, ExampleGenParams(data_format="coco", splits={"train": "train[1].json"}))
-
-
-def test_a_split_without_its_list_file_is_one_sentence_with_its_path(make_voc):
+def test_a_split_without_its_list_file_is_one_sentence_with_its_path(make_voc, tmp_path):
     folder = make_voc({"train": ["a"]})
-    with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt: no such file, needed for data of format 'voc'"):
-        resolve(folder)
+    with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt.*split 'eval'"):
+        Executor().Do({}, make_artifacts(tmp_path), resolve(folder))
 
 
 def test_do_fills_the_artifacts_that_downstream_nodes_read(make_voc, tmp_path):
@@ -179,8 +201,4 @@ def test_the_spec_keeps_what_the_driver_of_tfx_reads():
     config = DetectionExampleGen("/data/{SPAN}", VOC).spec.exec_properties["input_config"]
     parsed = example_gen_pb2.Input()
     proto_utils.json_to_proto(config, parsed) if isinstance(config, str) else parsed.CopyFrom(config)
-    assert [split.pattern for split in parsed.splits] == [
-        "{SPAN}/Annotations/*.xml",
-        "{SPAN}/ImageSets/Main/train.txt",
-        "{SPAN}/ImageSets/Main/val.txt",
-    ]
+    assert [split.pattern for split in parsed.splits] == ["{SPAN}/*"]

@@ -13,7 +13,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 import detloom.schemas
-from detloom.components.example_gen.build_example import BuiltExample, build_example
+from detloom.components.example_gen.build_example import BuiltExample, SourceImage, build_example
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.sources.source_record import SourceObject, SourceRecord
 from detloom.schemas import example_keys as keys
 
@@ -30,7 +31,8 @@ def make_examples(image: bytes):
     for index, found in enumerate(boxes * 4):
         objects = tuple(SourceObject("cat", box) for box in found)
         record = SourceRecord("train", f"img_{index}", f"img_{index}.jpg", "train.json", None, objects)
-        built = build_example(record, image, class_ids={"cat": 1}, max_pixels=10_000)
+        source = SourceImage(image, record.image_path)
+        built = build_example(record, source, class_ids={"cat": 1}, params=ExampleGenParams(data_format="coco"))
         assert isinstance(built, BuiltExample)
         examples.append(built.example)
     return examples

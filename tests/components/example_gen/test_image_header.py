@@ -52,18 +52,46 @@ def test_a_thumbnails_end_marker_does_not_hide_a_truncated_jpeg():
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
-def test_an_image_cut_anywhere_is_unreadable(image_format, share):
+def test_an_image_cut_anywhere_is_truncated(image_format, share):
     data = encode(image_format)
     with pytest.raises(ImageError) as caught:
-        read_image_header(data[: int(len(data) * share) + 8])
-    assert caught.value.reason == Reason.UNREADABLE_IMAGE
+        read_image_header(data[: int(len(data) * share) + 40])
+    assert caught.value.reason == Reason.TRUNCATED_IMAGE
 
 
-@pytest.mark.parametrize("data", [b"", b"This is not a picture.\n", b"GIF89a", encode("BMP"), encode("WEBP")])
-def test_anything_but_jpeg_and_png_is_unsupported(data):
-    with pytest.raises(ImageError) as caught:
+@pytest.mark.parametrize(
+    ("data", "reason", "message"),
+    [
+        (b"", Reason.EMPTY_IMAGE, "no bytes"),
+        (b"This is not a picture.\n", Reason.NOT_AN_IMAGE, "neither JPEG nor PNG: 23 bytes"),
+        (b"GIF89a", Reason.UNSUPPORTED_FORMAT, "a GIF image, allowed: JPEG, PNG"),
+        (encode("BMP"), Reason.UNSUPPORTED_FORMAT, "a BMP image"),
+        (encode("WEBP"), Reason.UNSUPPORTED_FORMAT, "a WebP image"),
+        (encode("TIFF"), Reason.UNSUPPORTED_FORMAT, "a TIFF image"),
+    ],
+)
+def test_anything_but_jpeg_and_png_is_refused_by_its_kind(data, reason, message):
+    with pytest.raises(ImageError, match=message) as caught:
         read_image_header(data)
-    assert caught.value.reason == Reason.UNSUPPORTED_FORMAT
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("orientation", "upright_hw"), [(1, (31, 47)), (3, (31, 47)), (6, (47, 31)), (8, (47, 31))])
+def test_the_orientation_is_read_from_exif(order, orientation, upright_hw):
+    exif = Image.Exif()
+    exif.endian = order
+    exif[0x0112] = orientation
+    header = read_image_header(encode("JPEG", exif=exif))
+    assert header.orientation == orientation
+    assert header.upright_hw == upright_hw
+
+
+@pytest.mark.parametrize("tiff", [b"", b"II*\0", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff" + b"\1\x12" * 9])
+def test_exif_without_sense_means_upright(tiff):
+    whole, body = encode("JPEG"), b"Exif\0\0" + tiff
+    data = whole[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + whole[2:]
+    assert read_image_header(data).orientation in (1, 2)
 
 
 def test_a_png_whose_header_was_altered_is_unreadable():

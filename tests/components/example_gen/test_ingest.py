@@ -14,88 +14,78 @@ from apache_beam.testing import test_pipeline
 
 from detloom.components.example_gen import write_shard as write_shard_module
 from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen.ingest_job import IngestJob, encode_record
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.plan_shards import Shard
+from detloom.components.example_gen.plan import Plan, Shard
 from detloom.components.example_gen.sources.source_record import SourceRecord
-from detloom.components.example_gen.write_shard import ShardSettings, write_shard
+from detloom.components.example_gen.work_files import LineWriter, write_json
+from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
 from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import read_label_map
 from detloom.schemas.rejects import Reason, read_rejects
 
 
-def run(folder: Path, out: Path, make_pipeline=test_pipeline.TestPipeline, **changes):
-    params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
-    folders = IngestFolders(out, {split: out / f"Split-{split}" for split in params.splits}, out / "rejects")
-    return ingest(folder, params, folders, make_pipeline)
-
-
-def read_shards(folder: Path) -> list:
-    files = [str(path) for path in sorted(folder.iterdir())]
-    records = tf.data.TFRecordDataset(files).as_numpy_iterator()
-    return [tf.train.Example.FromString(record).features.feature for record in records]
-
-
 def read_tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_record_is_written_or_quarantined_and_counted(make_voc, tmp_path):
+def test_every_record_is_written_or_quarantined_and_counted(make_voc, tmp_path, run_ingest, read_features):
     objects = {"b": [("cat", 5, 5, 5, 9), ("dog", -1, 1, 9, 9)], "c": []}
     folder = make_voc({"train": ["a", "b", "c", "d"], "val": ["e"]}, objects)
     (folder / "JPEGImages/d.jpg").write_text("This is not a picture.")
-    report = run(folder, tmp_path / "out", max_reject_fraction=0.5)
+    report = run_ingest(folder, tmp_path / "out", max_reject_fraction=0.5)
     train = report["splits"]["train"]
     assert (train["num_in"], train["num_written"], train["num_quarantined"]) == (4, 3, 1)
     assert (train["num_without_boxes"], train["num_boxes_written"], train["num_boxes_rejected"]) == (1, 2, 1)
     assert train["num_boxes_quarantined"] == 1
     assert train["repairs"] == {"box_clipped": 1}
     assert train["boxes_by_class"] == {"cat": 1, "dog": 1}
-    assert report["rejects_by_reason"] == {"box_without_area": 1, "unsupported_image_format": 1}
+    assert report["rejects_by_reason"] == {"box_without_area": 1, "not_an_image": 1}
     assert json.loads((tmp_path / "out/rejects/report.json").read_text()) == report
     found = {(reject.reason, reject.file) for reject in read_rejects(tmp_path / "out/rejects")}
     assert found == {
         (Reason.BOX_WITHOUT_AREA, "Annotations/b.xml"),
-        (Reason.UNSUPPORTED_FORMAT, "JPEGImages/d.jpg"),
+        (Reason.NOT_AN_IMAGE, "JPEGImages/d.jpg"),
     }
     written = {
-        feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0] for feature in read_shards(tmp_path / "out/Split-train")
+        feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0] for feature in read_features(tmp_path / "out/Split-train")
     }
     assert written == {b"a", b"b", b"c"}
     assert read_label_map(tmp_path / "out/label_map.pbtxt").names == ("cat", "dog")
 
 
-def test_a_missing_image_is_quarantined_with_its_file(make_voc, tmp_path):
+def test_a_missing_image_is_quarantined_with_its_file(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"], "val": ["e"]})
     (folder / "JPEGImages/a.jpg").unlink()
-    run(folder, tmp_path / "out", max_reject_fraction=0.5)
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=0.5)
     (reject,) = read_rejects(tmp_path / "out/rejects")
     assert (reject.reason, reject.file, reject.scope) == (Reason.MISSING_FILE, "JPEGImages/a.jpg", "record")
 
 
-def test_a_link_out_of_the_data_folder_is_not_read(make_voc, tmp_path):
+def test_a_link_out_of_the_data_folder_is_not_read(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"], "val": ["e"]})
     (folder / "JPEGImages/a.jpg").rename(tmp_path / "elsewhere.jpg")
     (folder / "JPEGImages/a.jpg").symlink_to(tmp_path / "elsewhere.jpg")
-    run(folder, tmp_path / "out", max_reject_fraction=0.5)
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=0.5)
     assert [reject.reason for reject in read_rejects(tmp_path / "out/rejects")] == [Reason.PATH_OUTSIDE]
 
 
-def test_an_image_folder_that_is_a_link_is_followed(make_voc, tmp_path):
+def test_an_image_folder_that_is_a_link_is_followed(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["e"]})
     (folder / "JPEGImages").rename(tmp_path / "disk2")
     (folder / "JPEGImages").symlink_to(tmp_path / "disk2")
-    assert run(folder, tmp_path / "out")["num_written"] == 2
+    assert run_ingest(folder, tmp_path / "out")["num_written"] == 2
 
 
-def test_a_loop_of_links_is_quarantined(make_voc, tmp_path):
+def test_a_loop_of_links_is_quarantined(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"], "val": ["e"]})
     (folder / "JPEGImages/a.jpg").unlink()
     (folder / "JPEGImages/a.jpg").symlink_to(folder / "JPEGImages/a.jpg")
-    assert run(folder, tmp_path / "out", max_reject_fraction=0.5)["num_quarantined"] == 1
+    assert run_ingest(folder, tmp_path / "out", max_reject_fraction=0.5)["num_quarantined"] == 1
 
 
-def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path):
+def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": [f"t{index}" for index in range(24)], "val": ["e"]})
 
     def two_workers():
@@ -103,30 +93,52 @@ def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path):
             options=PipelineOptions(direct_running_mode="multi_threading", direct_num_workers=2)
         )
 
-    run(folder, tmp_path / "one", shard_max_bytes=20_000)
-    run(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
-    run(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
+    run_ingest(folder, tmp_path / "one", shard_max_bytes=20_000)
+    run_ingest(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
+    run_ingest(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
     one = read_tree(tmp_path / "one")
     assert len([name for name in one if name.startswith("Split-train/")]) > 2
     assert one == read_tree(tmp_path / "two")
 
 
-def test_shards_of_an_earlier_attempt_do_not_stay(make_voc, tmp_path):
+def test_shards_of_an_earlier_attempt_do_not_stay(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["e"]})
     stale = tmp_path / "out/Split-train/data_tfrecord-00001-of-00002"
     stale.parent.mkdir(parents=True)
     stale.write_bytes(b"stale")
-    run(folder, tmp_path / "out")
+    run_ingest(folder, tmp_path / "out")
     assert [path.name for path in stale.parent.iterdir()] == ["data_tfrecord-00000-of-00001"]
 
 
-def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch):
+@pytest.fixture
+def make_job(tmp_path):
+    """A job of one planned shard, `train` 0, that holds the given records."""
+
+    def make(folder, records):
+        job = IngestJob(
+            params=ExampleGenParams(data_format="voc"),
+            data_format="voc",
+            root=str(folder),
+            subfolders=("",),
+            sources={"train": "train"},
+            staging=str(tmp_path / "staging"),
+            split_folders={"train": str(tmp_path / "out")},
+        )
+        with LineWriter(job.shard_records_file("train", 0)) as file:
+            for record in records:
+                file.write(encode_record(record))
+        write_json(job.plan_file, {**vars(Plan()), "label_map": [[1, "cat"]]})
+        return job
+
+    return make
+
+
+def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch, make_job):
     folder = make_voc({"train": ["a", "b", "c"]})
-    records = tuple(
+    records = [
         SourceRecord("train", stem, f"JPEGImages/{stem}.jpg", f"Annotations/{stem}.xml", None, ()) for stem in "abc"
-    )
-    settings = ShardSettings(str(folder), {"train": str(tmp_path / "out")}, str(tmp_path / "staging"), {}, 10**6)
-    shard = Shard("train", 0, 1, records)
+    ]
+    job, shard = make_job(folder, records), Shard("train", 0, 1)
     build = write_shard_module.build_example
 
     def die_on_the_second(record, *args, **kwargs):
@@ -136,39 +148,39 @@ def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch)
 
     monkeypatch.setattr(write_shard_module, "build_example", die_on_the_second)
     with pytest.raises(KeyboardInterrupt):
-        write_shard(shard, settings)
+        write_shard(shard, job)
     assert not (tmp_path / "out").exists()
-    assert len(os.listdir(tmp_path / "staging")) == 1
     monkeypatch.undo()
-    write_shard(shard, settings)
+    write_shard(shard, job)
     assert os.listdir(tmp_path / "out") == ["data_tfrecord-00000-of-00001"]
 
 
-def test_a_shard_whose_records_are_all_quarantined_is_an_empty_file(make_voc, tmp_path):
-    settings = ShardSettings(str(tmp_path), {"train": str(tmp_path / "out")}, str(tmp_path / "staging"), {}, 10**6)
-    shard = Shard("train", 0, 1, (SourceRecord("train", "a", "gone.jpg", "a.json", None, ()),))
-    outcome = write_shard(shard, settings)
-    assert outcome.counts["train"].num_quarantined == 1
+def test_a_shard_whose_records_are_all_quarantined_is_an_empty_file(tmp_path, make_job):
+    job = make_job(tmp_path, [SourceRecord("train", "a", "gone.jpg", "a.json", None, ())])
+    write_shard(Shard("train", 0, 1), job)
+    assert read_shard_outcome(job.shard_outcome_file("train", 0)).counts.num_quarantined == 1
     assert list(tf.data.TFRecordDataset(str(tmp_path / "out/data_tfrecord-00000-of-00001"))) == []
 
 
-def test_an_empty_split_names_split_and_source(make_voc, tmp_path):
+def test_an_empty_split_names_split_and_source(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["b"]})
     (folder / "JPEGImages/b.jpg").unlink()
-    with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt: split 'eval' is empty.*missing_file 1"):
-        run(folder, tmp_path / "out", max_reject_fraction=1.0)
+    with pytest.raises(InputError, match=r"voc: split 'eval' \(val\) is empty.*missing_file 1"):
+        run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
 
 
-def test_too_many_rejects_name_numbers_reasons_and_the_first_file(make_voc, tmp_path):
+def test_too_many_rejects_name_numbers_reasons_and_the_first_file(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b", "c"], "val": ["e"]})
     (folder / "JPEGImages/b.jpg").write_bytes(b"")
-    message = r"1 of 4 records \(25\.0%\) were refused, allowed: 20\.0%.*unsupported_image_format 1.*JPEGImages/b\.jpg"
+    message = r"1 of 4 records \(25\.0%\) were refused, allowed: 20\.0%.*empty_image_file 1.*JPEGImages/b\.jpg"
     with pytest.raises(InputError, match=message):
-        run(folder, tmp_path / "out", max_reject_fraction=0.2)
+        run_ingest(folder, tmp_path / "out", max_reject_fraction=0.2)
     assert (tmp_path / "out/rejects/report.json").is_file()
 
 
-def test_boxes_written_as_corners_instead_of_sizes_fail_with_numbers_reasons_and_the_first_box(make_coco, tmp_path):
+def test_boxes_written_as_corners_instead_of_sizes_fail_with_numbers_reasons_and_the_first_box(
+    make_coco, tmp_path, run_ingest
+):
     images = [{"id": index, "file_name": f"{index}.jpg"} for index in range(3)]
     boxes = [[10, 10, 20, 20], [30, 20, 50, 35], [40, 25, 55, 38]]  # 30 + 50 and 40 + 55 are beyond 60 px
     annotations = [{"image_id": index, "category_id": 3, "bbox": box} for index, box in enumerate(boxes)]
@@ -179,45 +191,93 @@ def test_boxes_written_as_corners_instead_of_sizes_fail_with_numbers_reasons_and
         r"reasons: box_outside_image 2; the first is t\.json: object 0 \('cat'\): xmin 30, ymin 20, xmax 80"
     )
     with pytest.raises(InputError, match=message):
-        run(folder, tmp_path / "out", max_reject_fraction=0.5, **changes)
-    assert run(folder, tmp_path / "out", max_reject_fraction=0.67, **changes)["num_boxes_rejected"] == 2
+        run_ingest(folder, tmp_path / "out", max_reject_fraction=0.5, **changes)
+    assert run_ingest(folder, tmp_path / "out", max_reject_fraction=0.67, **changes)["num_boxes_rejected"] == 2
 
 
-def test_boxes_of_refused_records_are_counted_as_quarantined(make_coco, tmp_path):
+def test_boxes_of_refused_records_are_counted_as_quarantined(make_coco, tmp_path, run_ingest):
     names = ["a.jpg", "a.jpg", "../out.jpg", "gone.jpg", "b.jpg"]
     images = [{"id": index, "file_name": name} for index, name in enumerate(names)]
     annotations = [{"image_id": index, "category_id": 3, "bbox": [1, 2, 3, 4]} for index in (0, 1, 1, 2, 3, 4)]
     folder = make_coco({"t.json": (images, [*annotations, {"image_id": 9}, {"image_id": 4, "category_id": 3}])})
     (folder / "images/gone.jpg").unlink()
     changes = {"data_format": "coco", "splits": {"train": "t.json"}, "max_reject_fraction": 1.0}
-    train = run(folder, tmp_path / "out", **changes)["splits"]["train"]
+    train = run_ingest(folder, tmp_path / "out", **changes)
     # images 0 and 4 are written; quarantined are the duplicate's two boxes, the outside one's and the missing one's
     assert (train["num_boxes_in"], train["num_boxes_written"], train["num_boxes_rejected"]) == (8, 2, 2)
     assert train["num_boxes_quarantined"] == 4
 
 
-def test_boxes_of_an_annotation_whose_image_leads_outside_are_counted_as_quarantined(make_voc, tmp_path):
+def test_boxes_of_an_annotation_whose_image_leads_outside_are_counted_as_quarantined(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"]}, {"b": [("cat", 1, 1, 9, 9), ("cat", 2, 2, 9, 9)]})
     path = folder / "Annotations/b.xml"
     path.write_text(path.read_text().replace("<filename>b.jpg", "<filename>../b.jpg"))
-    report = run(folder, tmp_path / "out", splits={"train": "train"}, max_reject_fraction=0.5)
-    assert report["splits"]["train"]["num_boxes_in"] == 3
+    report = run_ingest(folder, tmp_path / "out", splits={"train": "train"}, max_reject_fraction=0.5)
+    assert report["num_boxes_in"] == 3
     assert report["splits"]["train"]["num_boxes_quarantined"] == 2
 
 
-def test_what_travels_to_the_workers_can_be_pickled(make_voc, tmp_path):
-    record = SourceRecord("train", "a", "a.jpg", "a.xml", (1, 2), ())
-    shard = Shard("train", 0, 1, (record,))
-    settings = ShardSettings("d", {"train": "o"}, "s", {"cat": 1}, 10)
-    assert pickle.loads(pickle.dumps((shard, settings, write_shard))) == (shard, settings, write_shard)
+def test_what_travels_to_the_workers_can_be_pickled(tmp_path, make_job):
+    sent = (make_job(tmp_path, []), Shard("train", 0, 1), write_shard)
+    assert pickle.loads(pickle.dumps(sent)) == sent
 
 
-def test_bccd_is_ingested_whole_with_its_two_boxes_without_area_in_the_rejects(tmp_path):
+def test_without_splits_asked_for_those_of_the_data_set_are_taken(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a"], "val": ["b"], "trainval": ["a", "b"]})
+    report = run_ingest(folder, tmp_path / "out", splits={}, data_format="auto")
+    assert {split: part["num_written"] for split, part in report["splits"].items()} == {"train": 1, "val": 1}
+    assert report["data_format"] == "voc"
+    assert report["evidence"]
+
+
+def test_shards_can_be_compressed(make_voc, tmp_path, run_ingest):
+    run_ingest(make_voc({"train": ["a"]}), tmp_path / "out", splits={"train": "train"}, gzip=True)
+    (path,) = (tmp_path / "out/Split-train").iterdir()
+    assert path.name == "data_tfrecord-00000-of-00001.gz"
+    assert len(list(tf.data.TFRecordDataset(str(path), "GZIP"))) == 1
+
+
+def test_records_without_a_split_are_counted_on_their_own_by_ratio(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"all": [f"{index:02d}" for index in range(20)]})
+    (folder / "Annotations/03.xml").write_text("<broken")
+    ratios = {"train": 0.5, "eval": 0.5}
+    report = run_ingest(folder, tmp_path / "out", splits={}, split_ratios=ratios, source="all", max_reject_fraction=0.1)
+    assert report["splits"]["(none)"]["num_quarantined"] == 1
+    assert sum(part["num_in"] for part in report["splits"].values()) == report["num_in"] == 20
+
+
+def test_several_folders_become_one_data_set_with_keys_of_their_own(make_voc, tmp_path, read_features):
+    for span in (1, 2):
+        make_voc({"train": ["a"]}, {"a": [(f"class{span}", 1, 1, 9, 9)]}, name=f"span-{span}")
+    params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+    folders = IngestFolders(str(tmp_path / "out"), str(tmp_path / "out/rejects"))
+    report = ingest(tmp_path, params, folders, test_pipeline.TestPipeline, subfolders=("span-1", "span-2"))
+    assert report["num_written"] == 2
+    assert report["label_map"] == [[1, "class1"], [2, "class2"]]
+    keys_and_files = sorted(
+        (feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0], feature[keys.IMAGE_FILENAME].bytes_list.value[0])
+        for feature in read_features(tmp_path / "out/Split-train")
+    )
+    assert keys_and_files == [(b"span-1/a", b"span-1/JPEGImages/a.jpg"), (b"span-2/a", b"span-2/JPEGImages/a.jpg")]
+
+
+def test_an_output_at_an_address_is_written_like_a_local_one(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a", "b"]})
+    run_ingest(folder, tmp_path / "out", splits={"train": "train"})
+    params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+    ingest(folder, params, IngestFolders("ram://ingested", "ram://ingested/rejects"), test_pipeline.TestPipeline)
+    name = "Split-train/data_tfrecord-00000-of-00001"
+    with tf.io.gfile.GFile(f"ram://ingested/{name}", "rb") as file:
+        assert file.read() == (tmp_path / "out" / name).read_bytes()
+    assert tf.io.gfile.exists("ram://ingested/rejects/report.json")
+
+
+def test_bccd_is_ingested_whole_with_its_two_boxes_without_area_in_the_rejects(tmp_path, run_ingest):
     default = Path(__file__).parents[4] / "shared/data/bccd"
     folder = Path(os.environ.get("DETLOOM_BCCD", default))
     if not (folder / "Annotations").is_dir():
         pytest.skip(f"no BCCD data at {folder}; set DETLOOM_BCCD")
-    report = run(folder, tmp_path / "out", splits={"train": "train", "eval": "val", "test": "test"})
+    report = run_ingest(folder, tmp_path / "out", splits={"train": "train", "eval": "val", "test": "test"})
     assert (report["num_in"], report["num_written"], report["num_quarantined"]) == (364, 364, 0)
     rejects = list(read_rejects(tmp_path / "out/rejects"))
     assert {(reject.reason, reject.file) for reject in rejects} == {

@@ -1,0 +1,310 @@
+"""Claim: ingestion is at 0.7 of a plain loop's speed or above with one worker, at 1.7 times that with two, ahead of the
+Object Detection API's conversion, and its memory does not grow with the data.
+
+BCCD (Pascal VOC) is replicated by hard links. Three things read the same files, in turn, each in a process of its own:
+ours (`ingest`, everything checked), the limit (a plain loop in one process, no checks, the same features) and, where
+its environment is built (`make peer-odapi`), the Object Detection API. Start-up is stated apart: it is the time of the
+same command on a few records. Prints a table, writes JSON.
+
+    python benchmarks/ingestion.py [--records 20000] [--runs 3] [--data .../bccd] [--output ingestion.json]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+CLASS_IDS = {"Platelets": 1, "RBC": 2, "WBC": 3}
+NUM_START_UP_RECORDS = 16
+PEER_SCRIPT = Path(__file__).parent / "peers/odapi_pascal.py"
+PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
+
+
+def find_data(given: Path | None) -> Path:
+    shared = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared"))
+    data = given or shared / "data/bccd"
+    if not (data / "Annotations").is_dir():
+        print(f"skipped: no BCCD in {data}; set DETLOOM_SHARED or give --data")
+        sys.exit(0)
+    return data
+
+
+def replicate(data: Path, folder: Path, num_records: int) -> float:
+    """Hard links to the images and renamed annotations; returns MB of images."""
+    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / part).mkdir(parents=True)
+    stems = sorted(path.stem for path in (data / "Annotations").glob("*.xml"))
+    texts = {stem: (data / f"Annotations/{stem}.xml").read_text() for stem in stems}
+    names, num_bytes = [], 0
+    for number in range(num_records):
+        stem = stems[number % len(stems)]
+        name = f"{stem}_{number // len(stems):05d}"
+        image = data / f"JPEGImages/{stem}.jpg"
+        target = folder / f"JPEGImages/{name}.jpg"
+        try:
+            os.link(image, target)
+        except OSError:
+            shutil.copyfile(image, target)
+        text = texts[stem].replace(f"<filename>{stem}.jpg", f"<filename>{name}.jpg")
+        assert text != texts[stem], stem
+        (folder / f"Annotations/{name}.xml").write_text(text)
+        names.append(name)
+        num_bytes += image.stat().st_size
+    (folder / "ImageSets/Main/train.txt").write_text("\n".join(names))
+    return num_bytes / 1e6
+
+
+def run_limit(folder: Path, output: Path) -> dict[str, float]:
+    """Read, parse, write: nothing else. The features are those that ours writes."""
+    import hashlib
+
+    import tensorflow as tf
+    from lxml import etree
+
+    def ints(values: list[int]) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    def floats(values: list[float]) -> tf.train.Feature:
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+    def texts(values: list[bytes]) -> tf.train.Feature:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+    started = time.monotonic()
+    names = (folder / "ImageSets/Main/train.txt").read_text().split()
+    with tf.io.TFRecordWriter(str(output)) as writer:
+        for name in names:
+            with open(f"{folder}/Annotations/{name}.xml", "rb") as file:
+                root = etree.fromstring(file.read())
+            file_name = root.findtext("filename")
+            with open(f"{folder}/JPEGImages/{file_name}", "rb") as file:
+                image = file.read()
+            width, height = int(root.findtext("size/width")), int(root.findtext("size/height"))
+            xmin, ymin, xmax, ymax, areas, classes, truncated, difficult = [], [], [], [], [], [], [], []
+            for item in root.findall("object"):
+                box = item.find("bndbox")
+                x1, y1, x2, y2 = (float(box.findtext(key)) for key in ("xmin", "ymin", "xmax", "ymax"))
+                xmin.append(x1 / width)
+                ymin.append(y1 / height)
+                xmax.append(x2 / width)
+                ymax.append(y2 / height)
+                areas.append((x2 - x1) * (y2 - y1))
+                classes.append(item.findtext("name"))
+                truncated.append(int(item.findtext("truncated")))
+                difficult.append(int(item.findtext("difficult")))
+            zeros = [0] * len(classes)
+            feature = {
+                "image/encoded": texts([image]),
+                "image/format": texts([b"jpeg"]),
+                "image/height": ints([height]),
+                "image/width": ints([width]),
+                "image/filename": texts([f"JPEGImages/{file_name}".encode()]),
+                "image/source_id": texts([name.encode()]),
+                "image/key/sha256": texts([hashlib.sha256(image).hexdigest().encode()]),
+                "image/object/bbox/ymin": floats(ymin),
+                "image/object/bbox/xmin": floats(xmin),
+                "image/object/bbox/ymax": floats(ymax),
+                "image/object/bbox/xmax": floats(xmax),
+                "image/object/class/label": ints([CLASS_IDS[each] for each in classes]),
+                "image/object/class/text": texts([each.encode() for each in classes]),
+                "image/object/area": floats(areas),
+                "image/object/is_crowd": ints(zeros),
+                "image/object/difficult": ints(difficult),
+                "image/object/truncated": ints(truncated),
+                "image/object/group_of": ints(zeros),
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    return {"seconds": time.monotonic() - started, "num_records": len(names)}
+
+
+def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
+    from detloom.components.example_gen.ingest import IngestFolders, ingest
+    from detloom.components.example_gen.params import ExampleGenParams
+    from detloom.pipelines.data_cli import pipeline_maker
+
+    params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+    make_pipeline = pipeline_maker(num_workers, ())
+    started = time.monotonic()
+    report = ingest(folder, params, IngestFolders(str(output), f"{output}/rejects"), make_pipeline)
+    return {"seconds": time.monotonic() - started, "num_records": report["num_written"]}
+
+
+def measure(command: list[str]) -> dict[str, float]:
+    """What the command's last line says, the peak resident memory of it and of its children in MB, and the disturbance.
+
+    That is the share of all cores that other processes used meanwhile: above some 0.05, speeds say little.
+    """
+    cpu_before, own_before, started = _busy_seconds(), _children_seconds(), time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    main, peak_main, peak_workers = psutil.Process(process.pid), 0, 0
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            peak_main = max(peak_main, main.memory_info().rss)
+            workers = 0
+            for child in main.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    workers += child.memory_info().rss
+            peak_workers = max(peak_workers, workers)
+        time.sleep(0.1)
+    output, errors = process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"{command}: {errors[-3000:]}")
+    others = (_busy_seconds() - cpu_before) - (_children_seconds() - own_before)
+    return {
+        **json.loads(output.strip().splitlines()[-1]),
+        "peak_main_mb": peak_main / 1e6,
+        "peak_workers_mb": peak_workers / 1e6,
+        "others": max(0.0, others / (time.monotonic() - started) / (os.cpu_count() or 1)),
+    }
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system
+
+
+def _children_seconds() -> float:
+    """Of processes that ended and were waited for, with their own children."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def commands(folder: Path, work: Path) -> Iterator[tuple[str, list[str]]]:
+    """Name and command of each measurement."""
+    this = [sys.executable, __file__]
+    output = str(work / "out")
+    yield "limit", [*this, "--child", "limit", str(folder), output]
+    yield "ours, 1 worker", [*this, "--child", "1", str(folder), output]
+    yield "ours, 2 workers", [*this, "--child", "2", str(folder), output]
+    if (PEER_ENV / "complete").is_file():
+        yield "odapi", [str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), str(folder), "train", output]
+
+
+def clear(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def run_all(work: Path, num_runs: int) -> list[dict[str, dict[str, dict[str, float]]]]:
+    """By round, name and size. The start-up is measured beside each run, so that both see the same machine."""
+    rounds = []
+    for number in range(num_runs):
+        results: dict[str, dict[str, dict[str, float]]] = {}
+        for size in ("start_up", "large") if number else ("start_up", "large", "small"):
+            for name, command in commands(work / size, work):
+                clear(work / "out")
+                result = results.setdefault(name, {})[size] = measure(command)
+                shown = f"{name}, {size}: {result['seconds']:.1f} s, others used {result['others']:.0%}"
+                print(f"  run {number + 1}: {shown}", file=sys.stderr, flush=True)
+        rounds.append(results)
+    clear(work / "out")
+    return rounds
+
+
+def images_per_second(result: dict[str, dict[str, float]]) -> float:
+    """Without start-up: further records over further seconds."""
+    large, start_up = result["large"], result["start_up"]
+    return (large["num_records"] - start_up["num_records"]) / (large["seconds"] - start_up["seconds"])
+
+
+def summarize(rounds: list[dict[str, dict[str, dict[str, float]]]], mb_per_image: float) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name in rounds[0]:
+        runs = [each[name] for each in rounds]
+        rate = statistics.median(map(images_per_second, runs))
+        table[name] = {
+            "images_per_second": rate,
+            "mb_per_second": rate * mb_per_image,
+            "start_up_seconds": statistics.median(run["start_up"]["seconds"] for run in runs),
+            "images_per_second_with_start_up": statistics.median(
+                run["large"]["num_records"] / run["large"]["seconds"] for run in runs
+            ),
+            "peak_main_mb": max(run["large"]["peak_main_mb"] for run in runs),
+            "peak_workers_mb": max(run["large"]["peak_workers_mb"] for run in runs),
+            "peak_main_mb_small": runs[0]["small"]["peak_main_mb"],
+            "peak_workers_mb_small": runs[0]["small"]["peak_workers_mb"],
+            "others": max(part["others"] for run in runs for size, part in run.items() if size != "small"),
+        }
+    pairs = {
+        "one_worker_to_limit": ("ours, 1 worker", "limit"),
+        "two_workers_to_one": ("ours, 2 workers", "ours, 1 worker"),
+    }
+    if "odapi" in table:
+        pairs["one_worker_to_odapi"] = ("ours, 1 worker", "odapi")
+    claims = {
+        claim: sorted(images_per_second(each[one]) / images_per_second(each[other]) for each in rounds)
+        for claim, (one, other) in pairs.items()
+    }
+    return {"table": table, "claims": claims, "rounds": rounds}
+
+
+def print_table(summary: dict[str, Any], sizes: tuple[int, int]) -> None:
+    print(f"{'':17}images/s  MB/s  start-up s  with it  others  peak MB: main, workers ({sizes[0]} | {sizes[1]})")
+    for name, row in summary["table"].items():
+        print(
+            f"{name:17}{row['images_per_second']:8.0f}{row['mb_per_second']:6.1f}{row['start_up_seconds']:12.1f}"
+            f"{row['images_per_second_with_start_up']:9.0f}{row['others']:8.0%}  "
+            f"{row['peak_main_mb_small']:.0f}, {row['peak_workers_mb_small']:.0f} | "
+            f"{row['peak_main_mb']:.0f}, {row['peak_workers_mb']:.0f}"
+        )
+    for name, values in summary["claims"].items():
+        print(f"{name}: {statistics.median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})")
+    if "odapi" not in summary["table"]:
+        print(f"odapi: skipped, {PEER_ENV} is not built (make peer-odapi)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--small", type=int, default=5_000, help="records of the smaller size, for memory")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--work", type=Path, help="folder for temporary data; hard links need the data's file system")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--child", nargs=3, metavar=("WHAT", "FOLDER", "OUTPUT"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        what, folder, output = args.child
+        result = (
+            run_limit(Path(folder), Path(output))
+            if what == "limit"
+            else run_ours(Path(folder), Path(output), int(what))
+        )
+        print(json.dumps(result))
+        return
+    data = find_data(args.data)
+    with tempfile.TemporaryDirectory(dir=args.work) as name:
+        work = Path(name)
+        for size, count in (("start_up", NUM_START_UP_RECORDS), ("small", args.small), ("large", args.records)):
+            megabytes = replicate(data, work / size, count)
+            print(f"{count} records, {megabytes:.0f} MB of images", file=sys.stderr)
+        summary = summarize(run_all(work, args.runs), megabytes / args.records)
+    summary["settings"] = {
+        "records": args.records,
+        "small": args.small,
+        "runs": args.runs,
+        "cores": os.cpu_count(),
+        "machine": platform.processor() or platform.machine(),
+    }
+    print_table(summary, (args.small, args.records))
+    if args.output:
+        args.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

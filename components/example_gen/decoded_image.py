@@ -1,0 +1,62 @@
+"""What needs an image's pixels: turning it upright, and making sure that it decodes. Everything else reads headers."""
+
+import io
+import warnings
+
+from PIL import Image, ImageOps
+
+from detloom.components.example_gen.image_header import ImageError
+from detloom.schemas.rejects import Reason
+
+_JPEG_QUALITY = 95  # of the few images that are turned; chroma is kept in full
+
+
+def turn_upright(data: bytes) -> bytes:
+    """The JPEG with its pixels where its EXIF orientation says, and without that tag.
+
+    Pixels are encoded again: JPEG turns without loss only where its blocks fit, and a wrong turn is worse than a little
+    noise.
+
+    Raises:
+        ImageError: if it does not decode.
+    """
+    try:
+        with _open(data) as image:
+            turned = ImageOps.exif_transpose(image)
+            out = io.BytesIO()
+            kept = {"icc_profile": profile} if (profile := image.info.get("icc_profile")) else {}
+            turned.info.pop("exif", None)
+            turned.save(out, format="JPEG", quality=_JPEG_QUALITY, subsampling=0, **kept)
+            return out.getvalue()
+    except _PIL_ERRORS as error:
+        raise _unreadable(error) from None
+
+
+def check_decodes(data: bytes) -> None:
+    """Decode every pixel.
+
+    Raises:
+        ImageError: if that fails.
+    """
+    try:
+        with _open(data) as image:
+            image.load()
+    except _PIL_ERRORS as error:
+        raise _unreadable(error) from None
+
+
+# What Pillow raises for damaged files; SyntaxError is its own sign for broken chunks.
+_PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, MemoryError, Image.DecompressionBombError)
+
+
+def _open(data: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the number of pixels was checked by our own limit before
+        return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+
+
+def _unreadable(error: BaseException) -> ImageError:
+    truncated = "truncated" in str(error)
+    return ImageError(
+        Reason.TRUNCATED_IMAGE if truncated else Reason.UNREADABLE_IMAGE, f"does not decode: {str(error)[:200]}"
+    )

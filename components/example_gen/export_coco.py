@@ -1,0 +1,236 @@
+"""Examples back to COCO: `images/...` and one `annotations/<split>.json` a split, with bounded memory.
+
+COCO has no place for `difficult`, `truncated` and `group_of`; how many of each are lost is counted and returned.
+"""
+
+import io
+import json
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image
+
+from detloom.components.example_gen.exported_folder import (
+    ExportedExample,
+    as_float32,
+    atomic_folder,
+    bytes_values,
+    find_splits,
+    float_values,
+    int_values,
+    read_examples,
+    read_examples_label_map,
+    safe_file_name,
+    shortest_decimal,
+    write_image,
+)
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+
+IMAGES_DIR = "images"
+ANNOTATIONS_DIR = "annotations"
+_MAX_ID_DIGITS = 15  # JSON numbers are exact up to 2^53 in every reader
+_LOST_FLAGS = {"difficult": "is_difficult", "truncated": "is_truncated", "group_of": "is_group"}
+
+
+@dataclass
+class ExportCounts:
+    """What an export wrote; `lost` counts what the format has no place for."""
+
+    num_images: Counter[str] = field(default_factory=Counter)
+    num_objects: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+
+
+def export_coco(examples: Path, output: Path) -> ExportCounts:
+    """Write a COCO data set into `output`, which must not hold anything yet; the bytes of the images stay as they are.
+
+    Read back, the boxes are the same float32 values to the last bit. Image ids are the source ids where all of a split
+    are whole numbers and differ, else 1, 2, ...; annotation ids count from 1 in each split.
+
+    Raises:
+        InputError: for a folder without examples, a damaged one, or an output that is taken; nothing is left then.
+    """
+    splits, label_map = find_splits(examples), read_examples_label_map(examples)
+    counts = ExportCounts()
+    with atomic_folder(output) as folder:
+        (folder / ANNOTATIONS_DIR).mkdir()
+        (folder / IMAGES_DIR).mkdir()
+        for split, shards in splits.items():
+            _SplitExport(folder, split, label_map, counts).run(shards)
+    return counts
+
+
+def box_xywh_px(box_yxyx_rel: Sequence[float], image_hw: tuple[int, int]) -> list[float]:
+    """Pixels of few decimals such that x / width, (x + w) / width and so on, in float32, give the box again."""
+    ymin, xmin, ymax, xmax = box_yxyx_rel
+    x, width = _pixel_interval(xmin, xmax, image_hw[1])
+    y, height = _pixel_interval(ymin, ymax, image_hw[0])
+    return [x, y, width, height]
+
+
+def _pixel_interval(start_rel: float, end_rel: float, size: int) -> tuple[float, float]:
+    """Start and extent in pixels.
+
+    They always read back: `rel * size` is exact in float64 (24 bits times 29), and `start + (end - start)` is off by at
+    most one unit in the last of 53 bits, far from the middle between two float32 values, where rounding turns.
+    """
+    start = shortest_decimal(start_rel * size, lambda value: as_float32(value / size) == start_rel)
+    extent = shortest_decimal(
+        end_rel * size - start,
+        lambda value: start + value <= size and as_float32((start + value) / size) == end_rel,
+    )
+    return start, extent
+
+
+@dataclass
+class _SplitExport:
+    """One split; entries wait in a file until all ids are known, so that only 8 bytes an image are in memory."""
+
+    folder: Path
+    split: str
+    label_map: LabelMap
+    counts: ExportCounts
+    source_ids: "array[int] | None" = field(default_factory=lambda: array("q"))
+    num_keypoints: dict[int, int] = field(default_factory=dict)
+
+    def run(self, shards: Sequence[Path]) -> None:
+        spool_path = self.folder / f".{self.split}.spool"
+        with spool_path.open("w", encoding="utf-8") as spool:
+            for shard in shards:
+                for example in read_examples(shard):
+                    spool.write(json.dumps(self._take(example, str(shard)), ensure_ascii=False) + "\n")
+        with (self.folder / ANNOTATIONS_DIR / f"{self.split}.json").open("w", encoding="utf-8") as file:
+            self._write_json(file, spool_path)
+        spool_path.unlink()
+
+    def _take(self, example: ExportedExample, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        number = self.counts.num_images[self.split] = self.counts.num_images[self.split] + 1
+        name = safe_file_name(example, f"{self.split}-{number:08d}")
+        name = write_image(self.folder / IMAGES_DIR, name, example.image)
+        self._take_source_id(example.source_id)
+        height, width = example.image_hw
+        image = {"id": 0, "file_name": name, "height": height, "width": width, "source_id": example.source_id}
+        annotations = []
+        masks, keypoints = _masks(example, where), _keypoints(example, where)
+        for index, item in enumerate(example.objects):
+            box = box_xywh_px(item.box_yxyx_rel, example.image_hw)
+            area = box[2] * box[3] if item.area_px is None else _shortest_float32(item.area_px)
+            annotation = {"category_id": item.class_id, "bbox": box, "area": area, "iscrowd": int(item.is_crowd)}
+            if masks[index] is not None:
+                annotation["segmentation"] = masks[index]
+            if keypoints[index]:
+                points = keypoints[index]
+                self.num_keypoints[item.class_id] = max(self.num_keypoints.get(item.class_id, 0), len(points) // 3)
+                annotation |= {"keypoints": points, "num_keypoints": sum(v > 0 for v in points[2::3])}
+            annotations.append(annotation)
+            self.counts.lost.update(lost for lost, flag in _LOST_FLAGS.items() if getattr(item, flag))
+        self.counts.num_objects[self.split] += len(annotations)
+        return image, annotations
+
+    def _take_source_id(self, source_id: str) -> None:
+        is_number = source_id.isascii() and source_id.isdigit() and len(source_id) <= _MAX_ID_DIGITS
+        if not is_number or str(int(source_id)) != source_id:
+            self.source_ids = None
+        if self.source_ids is not None:
+            self.source_ids.append(int(source_id))
+
+    def _write_json(self, file: IO[str], spool_path: Path) -> None:
+        ids = self.source_ids
+        if ids is not None and len(np.unique(np.frombuffer(ids, np.int64))) < len(ids):
+            ids = None
+        file.write('{"info": {"description": "exported by detloom"},\n"categories": ')
+        json.dump(list(self._categories()), file, ensure_ascii=False)
+        file.write(',\n"images": [')
+        for number, (image, _) in enumerate(_read_spool(spool_path)):
+            image["id"] = ids[number] if ids is not None else number + 1
+            file.write((",\n" if number else "\n") + json.dumps(image, ensure_ascii=False))
+        file.write('\n],\n"annotations": [')
+        annotation_id = 0
+        for number, (_, annotations) in enumerate(_read_spool(spool_path)):
+            for annotation in annotations:
+                file.write(",\n" if annotation_id else "\n")
+                annotation_id += 1
+                image_id = ids[number] if ids is not None else number + 1
+                file.write(json.dumps({"id": annotation_id, "image_id": image_id, **annotation}))
+        file.write("\n]}\n")
+
+    def _categories(self) -> Iterator[dict[str, Any]]:
+        for class_id, name in self.label_map.names_by_id:
+            category: dict[str, Any] = {"id": class_id, "name": name, "supercategory": ""}
+            if class_id in self.num_keypoints:
+                names = [f"keypoint_{index + 1}" for index in range(self.num_keypoints[class_id])]
+                category |= {"keypoints": names, "skeleton": []}
+            yield category
+
+
+def _read_spool(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            image, annotations = json.loads(line)
+            yield image, annotations
+
+
+def _shortest_float32(value: float) -> float:
+    if not math.isfinite(value):  # JSON has no such number; a reader that misses the area takes that of the box
+        return 0.0
+    return shortest_decimal(value, lambda short: as_float32(short) == value)
+
+
+def _masks(example: ExportedExample, where: str) -> list[Mapping[str, Any] | None]:
+    """COCO's compressed run lengths of each object; None where it has no mask."""
+    encoded = bytes_values(example.feature, keys.MASK)
+    if not encoded:
+        return [None] * len(example.objects)
+    if len(encoded) != len(example.objects):
+        raise InputError(f"{where}, {example.source_id!r}: {len(encoded)} masks for {len(example.objects)} objects.")
+    return [_run_lengths(png, example.image_hw, f"{where}, {example.source_id!r}") if png else None for png in encoded]
+
+
+def _run_lengths(png: bytes, image_hw: tuple[int, int], where: str) -> Mapping[str, Any]:
+    from pycocotools import mask as coco_mask
+
+    try:
+        with Image.open(io.BytesIO(png), formats=("PNG",)) as picture:
+            if (picture.height, picture.width) != image_hw:
+                raise InputError(f"{where}: a mask of {picture.size}, allowed: the size of the image.")
+            mask_HW = np.asarray(picture.convert("L")) > 0
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where}: a mask that is no PNG ({error}).") from None
+    counts = coco_mask.encode(np.asfortranarray(mask_HW.astype(np.uint8)))["counts"]
+    return {"size": list(image_hw), "counts": counts.decode("ascii")}
+
+
+def _keypoints(example: ExportedExample, where: str) -> list[list[float]]:
+    """x, y in pixels and visibility, flat, of each object; empty where it has none."""
+    numbers = int_values(example.feature, keys.NUM_KEYPOINTS)
+    if not any(numbers):
+        return [[] for _ in example.objects]
+    xs, ys = (float_values(example.feature, key).tolist() for key in (keys.KEYPOINT_X, keys.KEYPOINT_Y))
+    visible = int_values(example.feature, keys.KEYPOINT_VISIBILITY) or [2] * len(xs)
+    if len(numbers) != len(example.objects) or not sum(numbers) == len(xs) == len(ys) == len(visible):
+        raise InputError(f"{where}, {example.source_id!r}: the numbers of keypoints, x, y and visibilities disagree.")
+    height, width = example.image_hw
+    result, at = [], 0
+    for count in numbers:
+        flat: list[float] = []
+        for x, y, visibility in zip(xs[at : at + count], ys[at : at + count], visible[at : at + count], strict=True):
+            flat += (_pixel_point(x, width), _pixel_point(y, height), visibility)
+        result.append(flat)
+        at += count
+    return result
+
+
+def _pixel_point(rel: float, size: int) -> float:
+    if not math.isfinite(rel):
+        return 0.0
+    return shortest_decimal(rel * size, lambda value: as_float32(value / size) == rel)

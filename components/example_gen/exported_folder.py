@@ -1,0 +1,257 @@
+"""What both exporters share: reading an examples folder, safe file names, numbers that read back, an atomic output."""
+
+import itertools
+import math
+import os
+import posixpath
+import re
+import shutil
+import unicodedata
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+
+SPLIT_PREFIX = "Split-"
+SHARD_PATTERN = "data_tfrecord-*"
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_USUAL_ROOTS = ("images", "JPEGImages")  # stripped from file names: every export has a folder of images of its own
+_SUFFIX_BY_FORMAT = {"jpeg": ".jpg", "png": ".png"}
+_SUFFIXES_BY_FORMAT = {"jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",)}
+_UNSAFE_CHARS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')  # also what Windows and archives refuse
+_MAX_PART_BYTES = 200  # of one folder or file name; 255 is the file systems' limit, less room for a number and suffix
+_MAX_PARTS = 16
+_NO_FLOATS = np.zeros(0, np.float32)
+_MAX_DECIMALS = 17
+
+
+@dataclass(frozen=True)
+class ExportedObject:
+    """One object of an example; the box is float32, as it is stored."""
+
+    class_id: int
+    box_yxyx_rel: tuple[float, float, float, float]
+    area_px: float | None
+    is_crowd: bool
+    is_group: bool
+    is_difficult: bool
+    is_truncated: bool
+
+
+@dataclass(frozen=True)
+class ExportedExample:
+    """One example, and the features that only one of the exporters needs."""
+
+    image: bytes
+    image_format: str
+    image_hw: tuple[int, int]
+    filename: str
+    source_id: str
+    objects: tuple[ExportedObject, ...]
+    feature: Any
+
+
+def find_splits(examples: Path) -> dict[str, list[Path]]:
+    """Shards by split.
+
+    Raises:
+        InputError: where `examples` is no finished examples folder.
+    """
+    if not examples.is_dir():
+        raise InputError(f"{examples}: there is no such folder; give the output of `detloom ingest` or of a pipeline.")
+    folders = sorted(path for path in examples.glob(f"{SPLIT_PREFIX}*") if path.is_dir())
+    splits = {path.name[len(SPLIT_PREFIX) :]: sorted(path.glob(SHARD_PATTERN)) for path in folders}
+    for split in splits:
+        if not _SPLIT_NAME.fullmatch(split):
+            raise InputError(f"{examples}: split {split!r}, allowed: letters, digits, '-', '_' and '.'.")
+    if not any(splits.values()):
+        raise InputError(f"{examples}: no {SPLIT_PREFIX}<name>/{SHARD_PATTERN}; give a folder with finished examples.")
+    return splits
+
+
+def read_examples_label_map(examples: Path) -> LabelMap:
+    return read_label_map(examples / LABEL_MAP_FILE)
+
+
+def read_examples(shard: Path) -> Iterator[ExportedExample]:
+    """The examples of one shard, one at a time.
+
+    Raises:
+        InputError: naming the shard and the number of the example that cannot be exported.
+    """
+    number = 0
+    compression = "GZIP" if shard.name.endswith(".gz") else ""
+    try:
+        for record in tf.data.TFRecordDataset(str(shard), compression_type=compression).as_numpy_iterator():
+            yield _parse(record, f"{shard}, example {number}")
+            number += 1
+    except tf.errors.OpError as error:
+        raise InputError(f"{shard}: damaged after {number} examples ({error.message}).") from None
+
+
+def shortest_decimal(exact: float, reads_back: Callable[[float], bool]) -> float:
+    """The number of fewest decimals near `exact` that still reads back; `exact` itself if there is none."""
+    for decimals in range(_MAX_DECIMALS):
+        value = round(exact, decimals)
+        if reads_back(value):
+            return value
+    return exact
+
+
+def safe_file_name(example: ExportedExample, fallback: str) -> str:
+    """A relative path with forward slashes that stays where it is put on every file system.
+
+    The name of the source image is kept as far as it can be; a suffix that belies the content is replaced.
+    """
+    parts = [_safe_part(part) for part in example.filename.replace("\\", "/").split("/")]
+    parts = [part for part in parts if part]
+    if len(parts) > 1 and parts[0] in _USUAL_ROOTS:
+        parts = parts[1:]
+    name = "/".join(parts[-_MAX_PARTS:]) or _safe_part(example.source_id.replace("/", "_")) or fallback
+    stem, suffix = posixpath.splitext(name)
+    if suffix.lower() not in _SUFFIXES_BY_FORMAT.get(example.image_format, (suffix.lower(),)):
+        # "scan.v2" is a name without a suffix, "scan.png" one with a wrong one
+        known = suffix.lower() in (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+        name = (stem if known else name) + _SUFFIX_BY_FORMAT[example.image_format]
+    return name
+
+
+def write_image(root: Path, name: str, image: bytes, is_free: Callable[[str], bool] = lambda _: True) -> str:
+    """Write `root/name`, or a numbered name beside it where that one is taken by another image; returns the name.
+
+    The file system itself says what is taken, so that names that differ only in case are told apart where it matters.
+    """
+    try:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):  # an image is called what this one's folder is called
+        name = name.replace("/", "_")
+    stem, suffix = posixpath.splitext(name)
+    for number in itertools.count(1):
+        candidate = name if number == 1 else f"{stem}-{number}{suffix}"
+        path = root / candidate
+        if not is_free(candidate):
+            continue
+        try:
+            with path.open("xb") as file:
+                file.write(image)
+            return candidate
+        except FileExistsError:
+            if path.is_file() and path.stat().st_size == len(image) and path.read_bytes() == image:
+                return candidate
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def atomic_folder(output: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `output` when all is written, and is removed when something fails.
+
+    Raises:
+        InputError: where `output` already holds something, or cannot be made.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output}: already there; give a folder that does not exist yet or is empty.")
+    temporary = output.absolute().parent / f".{output.name}.incomplete-{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{output}: the folder cannot be made ({error}).") from None
+    try:
+        yield temporary
+        os.replace(temporary, output)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def as_float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def float_values(feature: Any, key: str) -> np.ndarray:
+    """float32 [N]; empty where the key is missing."""
+    return np.asarray(feature[key].float_list.value, np.float32) if key in feature else _NO_FLOATS
+
+
+def int_values(feature: Any, key: str) -> list[int]:
+    return list(feature[key].int64_list.value) if key in feature else []
+
+
+def bytes_values(feature: Any, key: str) -> list[bytes]:
+    return list(feature[key].bytes_list.value) if key in feature else []
+
+
+def _parse(record: bytes, where: str) -> ExportedExample:
+    try:
+        feature = tf.train.Example.FromString(record).features.feature
+    except Exception:
+        raise InputError(f"{where}: not a tf.Example.") from None
+    images, sizes = bytes_values(feature, keys.IMAGE_ENCODED), []
+    for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH):
+        sizes += int_values(feature, key)[:1]
+    image_format = _text(feature, keys.IMAGE_FORMAT).lower().replace("jpg", "jpeg")
+    if len(images) != 1 or len(sizes) != 2 or min(sizes) < 1 or image_format not in _SUFFIX_BY_FORMAT:
+        raise InputError(
+            f"{where}: needs one image, its height and width, and the format 'jpeg' or 'png'; got {len(images)} "
+            f"images, sizes {sizes}, format {image_format!r:.20}."
+        )
+    return ExportedExample(
+        image=images[0],
+        image_format=image_format,
+        image_hw=(sizes[0], sizes[1]),
+        filename=_text(feature, keys.IMAGE_FILENAME),
+        source_id=_text(feature, keys.IMAGE_SOURCE_ID),
+        objects=_parse_objects(feature, where),
+        feature=feature,
+    )
+
+
+def _parse_objects(feature: Any, where: str) -> tuple[ExportedObject, ...]:
+    class_ids = int_values(feature, keys.CLASS_ID)
+    columns = [float_values(feature, key).tolist() for key in keys.BOX_KEYS_YXYX]
+    if any(len(column) != len(class_ids) for column in columns):
+        raise InputError(f"{where}: {len(class_ids)} class ids, but {[len(column) for column in columns]} coordinates.")
+    if not all(math.isfinite(value) for column in columns for value in column):
+        raise InputError(f"{where}: a box with a coordinate that is not finite.")
+
+    def flags(key: str) -> list[bool]:
+        values = int_values(feature, key)
+        return [bool(value) for value in values] if len(values) == len(class_ids) else [False] * len(class_ids)
+
+    areas: list[float | None] = [*float_values(feature, keys.AREA).tolist()]
+    if len(areas) != len(class_ids):
+        areas = [None] * len(class_ids)
+    return tuple(
+        ExportedObject(class_id, (box[0], box[1], box[2], box[3]), area, crowd, group, difficult, truncated)
+        for class_id, box, area, crowd, group, difficult, truncated in zip(
+            class_ids,
+            zip(*columns, strict=True),
+            areas,
+            flags(keys.IS_CROWD),
+            flags(keys.GROUP_OF),
+            flags(keys.DIFFICULT),
+            flags(keys.TRUNCATED),
+            strict=True,
+        )
+    )
+
+
+def _text(feature: Any, key: str) -> str:
+    values = bytes_values(feature, key)
+    return values[0].decode("utf-8", "replace") if values else ""
+
+
+def _safe_part(part: str) -> str:
+    """One folder or file name without what a file system takes for something else; "" for nothing, '.' and '..'."""
+    part = _UNSAFE_CHARS.sub("_", unicodedata.normalize("NFC", part)).strip(" ").lstrip(".").rstrip(". ")
+    raw = part.encode("utf-8", "replace")
+    if len(raw) > _MAX_PART_BYTES:  # the end holds the suffix and mostly the number
+        part = raw[-_MAX_PART_BYTES:].decode("utf-8", "ignore")
+    return part

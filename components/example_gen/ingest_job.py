@@ -1,0 +1,197 @@
+"""What every step of one ingestion shares, and where the steps leave their results for one another."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.sources.source_record import Chunk, ReaderSettings, SourceObject, SourceRecord
+from detloom.schemas.rejects import Reject
+
+LEFT_OUT_CLASS = "other_class"  # among the marks that are left out: objects of a class that was not asked for
+TOO_MANY_CLASSES = 100_000  # different names: those are no classes but damage, or another column
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestJob:
+    """Sent to every worker, so it is small and holds no data.
+
+    Attributes:
+        data_format: the one to read; never "auto".
+        root: the data folder, or the folder of the spans.
+        subfolders: data folders relative to `root`; one, "", unless several spans are merged.
+        sources: source by split, as the chunks were listed; the split is "" where splits are assigned by ratio.
+        staging: folder for what is unfinished, inside the examples' folder.
+        split_folders: output folder by split.
+        only: keys of the records to take, one a line in a file; "" for all.
+        label_map: ids by class name where they are settled beforehand; else empty.
+    """
+
+    params: ExampleGenParams
+    data_format: str
+    root: str
+    subfolders: tuple[str, ...]
+    sources: Mapping[str, str]
+    staging: str
+    split_folders: Mapping[str, str]
+    only: str = ""
+    label_map: tuple[tuple[int, str], ...] = ()
+
+    def folder(self, subfolder: str) -> DataFolder:
+        return DataFolder(f"{self.root}/{subfolder}" if subfolder else self.root)
+
+    @property
+    def reader_settings(self) -> ReaderSettings:
+        return ReaderSettings(
+            images_dir=self.params.images_dir,
+            hierarchy_file=self.params.hierarchy_file,
+            with_masks=self.params.with_masks,
+            with_keypoints=self.params.with_keypoints,
+        )
+
+    def chunk_file(self, index: int) -> str:
+        return f"{self.staging}/chunks/{index:06d}.json"
+
+    def records_file(self, index: int) -> str:
+        return f"{self.staging}/records/{index:06d}.jsonl"
+
+    def read_outcome_file(self, index: int) -> str:
+        return f"{self.staging}/read/{index:06d}.json"
+
+    @property
+    def plan_file(self) -> str:
+        return f"{self.staging}/plan.json"
+
+    def shard_records_file(self, split: str, index: int) -> str:
+        return f"{self.staging}/planned/{split}-{index:06d}.jsonl"
+
+    def shard_outcome_file(self, split: str, index: int) -> str:
+        return f"{self.staging}/written/{split}-{index:06d}.json"
+
+    def progress_file(self, name: str) -> str:
+        """Holds how many records of a shard are done, while it is written."""
+        return f"{self.staging}/progress/{name}.json"
+
+    def rejects_file(self, step: str) -> str:
+        """Rejects of one step of one part; all of them, in the order of their names, are the quarantine."""
+        return f"{self.staging}/rejects/{step}.jsonl"
+
+
+@dataclass
+class SplitCounts:
+    """Counts of one split, or of a part of it; `add` merges."""
+
+    num_written: int = 0
+    num_quarantined: int = 0
+    num_without_boxes: int = 0
+    num_boxes_written: int = 0
+    num_boxes_rejected: int = 0
+    num_boxes_quarantined: int = 0
+    num_bytes: int = 0
+    num_shards: int = 0
+    repairs: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    boxes_by_class: Counter[str] = field(default_factory=Counter)
+    rejects_by_reason: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def num_boxes_left_out(self) -> int:
+        """Objects among what was left out; the other kinds are marks that are no objects."""
+        return self.left_out[LEFT_OUT_CLASS]
+
+    def add(self, other: "SplitCounts") -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def add_reject(self, reject: Reject) -> None:
+        """Count a refused record with its boxes, or a refused box."""
+        self.rejects_by_reason[reject.reason.value] += 1
+        if reject.scope == "record":
+            self.num_quarantined += 1
+            self.num_boxes_quarantined += reject.num_boxes
+        else:
+            self.num_boxes_rejected += 1
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "SplitCounts":
+        counted: dict[str, Any] = {n: Counter(v) if isinstance(v, dict) else v for n, v in values.items()}
+        return cls(**counted)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
+
+
+def encode_chunk(chunk: Chunk, subfolder: str) -> dict[str, Any]:
+    return {"subfolder": subfolder, "split": chunk.split, "source": chunk.source, "names": chunk.names}
+
+
+def decode_chunk(values: Mapping[str, Any]) -> tuple[str, Chunk]:
+    """The subfolder and the chunk."""
+    return values["subfolder"], Chunk(values["split"], values["source"], tuple(values["names"]))
+
+
+class PlanRow(NamedTuple):
+    """What planning needs of a record, so that it does not have to parse the rest."""
+
+    split: str
+    source: str
+    record_key: str
+    image_id: str
+    num_bytes: int
+    group: str
+    class_names: list[str]
+
+
+def encode_row(row: PlanRow, record: SourceRecord) -> bytes:
+    """One line: the row, a tab, the record. JSON escapes tabs and line ends."""
+    return _encoder.encode(row).encode("ascii") + b"\t" + encode_record(record)
+
+
+def decode_row(line: bytes) -> tuple[PlanRow, bytes]:
+    """The row, and the record as `decode_record` takes it."""
+    head, _, record = line.partition(b"\t")
+    return PlanRow(*json.loads(head)), record
+
+
+# One record a line between reading and writing: JSON, since NaN and what else a data set may hold passes through it.
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def encode_record(record: SourceRecord) -> bytes:
+    values = (
+        record.split,
+        record.record_key,
+        record.image_path,
+        record.annotation_path,
+        record.declared_hw,
+        record.objects,
+        record.is_relative,
+        record.left_out,
+        record.example_at,
+    )
+    return _encoder.encode(values).encode("ascii")
+
+
+def decode_record(line: bytes) -> SourceRecord:
+    split, key, image_path, annotation_path, hw, objects, is_relative, left_out, at = json.loads(line)
+    return SourceRecord(
+        split,
+        key,
+        image_path,
+        annotation_path,
+        (hw[0], hw[1]) if hw else None,
+        tuple(_decode_object(values) for values in objects),
+        is_relative,
+        tuple((kind, count) for kind, count in left_out),
+        (at[0], at[1]) if at else None,
+    )
+
+
+def _decode_object(values: list[Any]) -> SourceObject:
+    values[1] = tuple(values[1])
+    if values[-1] is not None:
+        values[-1] = tuple((x, y, visibility) for x, y, visibility in values[-1])
+    return SourceObject._make(values)

@@ -1,0 +1,272 @@
+"""Second step, on one worker: duplicates, the label map, splits and shards, decided before any image is opened.
+
+The records pass through a SQLite file on the worker's own disk, so that memory does not grow with their number.
+"""
+
+import hashlib
+import itertools
+import math
+import operator
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detloom.components.example_gen import work_files
+from detloom.components.example_gen.classes import check_classes, settle_label_map
+from detloom.components.example_gen.ingest_job import IngestJob, PlanRow, SplitCounts, decode_record, decode_row
+from detloom.components.example_gen.read_annotations import ReadOutcome, read_outcome
+from detloom.components.example_gen.splits import hash_fraction, split_by_hash, split_stratified
+from detloom.components.example_gen.work_files import LineWriter
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.rejects import Reason, Reject, format_reject
+
+# A small split still becomes several files, so that two workers have something to share and the trainer can interleave;
+# eight is enough for that, and fewer than 32 records a file would be mostly overhead.
+FEW_SHARDS = 8
+MIN_RECORDS_PER_SHARD = 32
+
+_SCHEMA = """
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY, split TEXT, source TEXT, record_key TEXT, image_id TEXT, num_bytes INTEGER,
+    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, record BLOB
+);
+CREATE TABLE refused (seq INTEGER PRIMARY KEY);
+"""
+_KEPT = "NOT EXISTS (SELECT 1 FROM refused WHERE refused.seq = records.seq)"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One output file to write; one Beam element."""
+
+    split: str
+    index: int
+    num_shards: int
+    gzip: bool = False
+
+    @property
+    def file_name(self) -> str:
+        return f"data_tfrecord-{self.index:05d}-of-{self.num_shards:05d}{'.gz' if self.gzip else ''}"
+
+
+@dataclass
+class Plan:
+    """What was decided; travels as JSON.
+
+    Attributes:
+        error: for the user; then there is nothing else.
+        num_in: records read, refused ones included.
+        counts: by split, of what was refused so far; the split is "" where none was assigned.
+        num_planned: records by shard, for progress.
+    """
+
+    error: str = ""
+    num_in: int = 0
+    label_map: list[tuple[int, str]] = field(default_factory=list)
+    counts: dict[str, SplitCounts] = field(default_factory=dict)
+    num_planned: int = 0
+    num_shards: dict[str, int] = field(default_factory=dict)
+
+
+def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
+    """Read what the readers left, decide, and leave a file of records for each shard.
+
+    Mistakes of the user end in the plan's `error`, since Beam would wrap an exception; then there are no shards.
+    """
+    result, shards = Plan(), []
+    try:
+        outcomes = [read_outcome(job, index) for index in range(num_chunks)]
+        label_map = _check_outcomes(outcomes, job, result)
+        with (
+            tempfile.TemporaryDirectory(prefix="detloom-plan-") as folder,
+            closing(_open_database(Path(folder) / "records.sqlite")) as database,
+            LineWriter(job.rejects_file("b-plan")) as rejects,
+        ):
+            _load_records(database, num_chunks, job, _class_ranks(outcomes))
+            for reject in _refuse_duplicates(database):
+                result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
+                rejects.write(format_reject(reject))
+            if job.params.split_stratify:
+                _stratify(database, job)
+            for split in job.split_folders:
+                num_shards = _plan_split(database, split, job, result)
+                result.num_shards[split] = num_shards
+                shards += [Shard(split, index, num_shards, job.params.gzip) for index in range(num_shards)]
+        result.label_map = list(label_map.names_by_id) if label_map else []
+    except InputError as error:
+        result, shards = Plan(error=str(error)), []
+    values = {**vars(result), "counts": {split: counts.to_json() for split, counts in result.counts.items()}}
+    work_files.write_json(job.plan_file, values)
+    return shards
+
+
+def read_plan(job: IngestJob) -> Plan:
+    values = work_files.read_json(job.plan_file)
+    counts = {split: SplitCounts.from_json(part) for split, part in values["counts"].items()}
+    label_map = [(class_id, name) for class_id, name in values["label_map"]]
+    return Plan(**{**values, "counts": counts, "label_map": label_map})
+
+
+def _check_outcomes(outcomes: list[ReadOutcome], job: IngestJob, result: Plan) -> LabelMap | None:
+    for outcome in outcomes:
+        if outcome.error:
+            raise InputError(outcome.error)
+    num_in: Counter[str] = Counter()
+    for outcome in outcomes:
+        num_in[outcome.split] += outcome.num_in
+        result.counts.setdefault(outcome.split, SplitCounts()).add(outcome.counts)
+    for split, source in job.sources.items():
+        if not num_in[split] and not job.only:
+            what = f"split {split!r} ({source}) lists" if split else f"{source or 'the folder'} has"
+            raise InputError(f"{job.root}: {what} no image.")
+    result.num_in = sum(num_in.values())
+    label_map = settle_label_map(outcomes, job)
+    check_classes(outcomes, job, label_map)
+    return label_map
+
+
+def _class_ranks(outcomes: list[ReadOutcome]) -> dict[str, int]:
+    """Classes from the rarest, by number of boxes."""
+    boxes: Counter[str] = Counter()
+    for outcome in outcomes:
+        boxes.update(outcome.boxes_by_class)
+    return {name: rank for rank, (name, _) in enumerate(sorted(boxes.items(), key=lambda item: (item[1], item[0])))}
+
+
+def _open_database(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None)
+    # The file is gone after this step, whatever happens: no journal, no waiting for the disk. 64 MB of cache.
+    database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;")
+    database.executescript(_SCHEMA)
+    database.execute("BEGIN")
+    return database
+
+
+def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob, ranks: dict[str, int]) -> None:
+    params = job.params
+    to_one_split = not params.split_ratios
+
+    def to_row(row: PlanRow, record: bytes) -> tuple[Any, ...]:
+        split = row.split if to_one_split else split_by_hash(row.group, params.split_ratios, params.split_seed)
+        stratum = min((ranks[name] for name in row.class_names), default=len(ranks))
+        place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
+        return (
+            row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.group, stratum, split,
+            place, record,
+        )  # fmt: skip
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for index in range(num_chunks):
+            for line in work_files.read_lines(job.records_file(index)):
+                yield to_row(*decode_row(line))
+
+    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, record"
+    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 10)})", rows())  # noqa: S608
+
+
+def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
+    """Refuse a record whose key stands twice in its split, or whose image belongs to a record before it.
+
+    Two output splits of the same source share all their images on purpose: those are no duplicates of one another. An
+    image belongs to the first record that is kept, so that a refused one costs no other record its image.
+    """
+    database.execute("CREATE INDEX by_key ON records (split, record_key)")
+    later = """
+        SELECT seq, source, record FROM (
+            SELECT seq, source, record, ROW_NUMBER() OVER (PARTITION BY split, record_key ORDER BY seq) AS turn
+            FROM records
+        ) WHERE turn > 1 ORDER BY seq
+    """
+    yield from _refuse(
+        database,
+        (
+            (seq, record, Reason.DUPLICATE_ID, f"this id stands twice in {source or 'the data set'}")
+            for seq, source, record in database.execute(later)
+        ),
+    )
+    database.execute("CREATE INDEX by_image ON records (image_id)")
+    yield from _refuse(database, _find_shared_images(database))
+
+
+def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, bytes, Reason, str]]:
+    shared = f"""
+        SELECT seq, image_id, split, source, record_key, record FROM records
+        WHERE image_id IN (SELECT image_id FROM records GROUP BY image_id HAVING COUNT(*) > 1) AND {_KEPT}
+        ORDER BY image_id, seq
+    """  # noqa: S608 - nothing of the data is part of the query
+    current = None
+    owners: list[tuple[str, str, str]] = []
+    for seq, image_id, split, source, record_key, record in database.execute(shared):
+        if image_id != current:
+            current, owners = image_id, []
+        owner = next((o for o in owners if o[0] == split or o[1] != source), None)
+        if owner is None:
+            owners.append((split, source, record_key))
+        else:
+            of_split = f" of split {owner[0]!r}" if owner[0] else ""
+            detail = f"the image is that of record {owner[2]!r}{of_split} already"
+            yield seq, record, Reason.DUPLICATE_IMAGE, detail
+
+
+def _refuse(database: sqlite3.Connection, found: Iterable[tuple[int, bytes, Reason, str]]) -> Iterator[Reject]:
+    for seq, record, reason, detail in found:
+        database.execute("INSERT OR IGNORE INTO refused VALUES (?)", (seq,))
+        yield decode_record(record).reject_record(reason, detail)
+
+
+def _stratify(database: sqlite3.Connection, job: IngestJob) -> None:
+    seed = job.params.split_seed
+    database.create_function("fraction", 1, lambda text: hash_fraction(text, seed), deterministic=True)
+    database.execute("CREATE TABLE assigned (record_group TEXT PRIMARY KEY, split TEXT)")
+    groups = database.execute(
+        f"SELECT record_group, MIN(stratum) AS rarest, COUNT(*) FROM records WHERE {_KEPT} "  # noqa: S608
+        "GROUP BY record_group ORDER BY rarest, fraction(record_group), record_group"
+    )
+    database.executemany("INSERT INTO assigned VALUES (?, ?)", split_stratified(groups, job.params.split_ratios))
+    database.execute(
+        "UPDATE records SET out_split = (SELECT split FROM assigned WHERE assigned.record_group = records.record_group)"
+    )
+
+
+def _plan_split(database: sqlite3.Connection, split: str, job: IngestJob, result: Plan) -> int:
+    """Cut one split into shards of about equal bytes, each at most `shard_max_bytes` and one image more.
+
+    The order is that of a hash of the record key: neighbours of the source (frames of one camera, one class after the
+    other) are spread over the shards, and the outcome depends on nothing but the records and the image sizes.
+    """
+    where = f"WHERE out_split = ? AND {_KEPT}"
+    num_records, num_bytes = database.execute(
+        f"SELECT COUNT(*), COALESCE(SUM(num_bytes), 0) FROM records {where}",  # noqa: S608
+        (split,),
+    ).fetchone()
+    if not num_records:
+        return 0
+    result.num_planned += num_records
+    total = max(1, num_bytes)
+    few = min(FEW_SHARDS, math.ceil(num_records / MIN_RECORDS_PER_SHARD))
+    num_parts = max(1, few, math.ceil(total / job.params.shard_max_bytes))
+    rows = database.execute(
+        f"SELECT num_bytes, record FROM records {where} ORDER BY place, record_key, seq",  # noqa: S608
+        (split,),
+    )
+    num_shards = 0
+    for _, part in itertools.groupby(_number_parts(rows, num_parts, total), key=operator.itemgetter(0)):
+        with LineWriter(job.shard_records_file(split, num_shards)) as file:
+            for _, record in part:
+                file.write(record)
+        num_shards += 1
+    return num_shards
+
+
+def _number_parts(rows: Iterable[tuple[int, bytes]], num_parts: int, total: int) -> Iterator[tuple[int, bytes]]:
+    """Each record with the number of the part that it begins in; a part that none begins in has no number."""
+    before = 0
+    for size, record in rows:
+        yield min(num_parts - 1, before * num_parts // total), record
+        before += size

@@ -1,0 +1,186 @@
+"""First step: the annotations of one chunk, read and passed on as one line a record."""
+
+import functools
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from detloom.components.example_gen import work_files
+from detloom.components.example_gen.data_folder import SourceError
+from detloom.components.example_gen.ingest_job import (
+    TOO_MANY_CLASSES,
+    IngestJob,
+    PlanRow,
+    SplitCounts,
+    decode_chunk,
+    encode_chunk,
+    encode_row,
+)
+from detloom.components.example_gen.sources import formats
+from detloom.components.example_gen.sources.source_record import SourceClass, SourceItem, SourceRecord
+from detloom.components.example_gen.work_files import LineWriter
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject, format_reject
+
+
+@dataclass
+class ReadOutcome:
+    """What one chunk held.
+
+    Attributes:
+        num_in: records, refused ones included.
+        counts: of what the reader refused, by split as the data set gives it.
+        class_ids: declared classes and their ids (None: the format has none), in the order of declaration.
+        boxes_by_class: of all objects of the records.
+        first_use: by class name, the annotation file and the record key where it was met first.
+        first_unknown: the first box that the reader refused for its class: file and detail.
+        error: of a file that a whole split depends on; then nothing else counts.
+    """
+
+    source: str
+    split: str
+    num_in: int = 0
+    counts: SplitCounts = field(default_factory=SplitCounts)
+    class_ids: dict[str, int | None] = field(default_factory=dict)
+    boxes_by_class: Counter[str] = field(default_factory=Counter)
+    first_use: dict[str, tuple[str, str]] = field(default_factory=dict)
+    first_unknown: tuple[str, str] | None = None
+    error: str = ""
+
+
+def list_chunks(job: IngestJob) -> int:
+    """Write one small file a chunk, and return how many; names of one folder at a time are in memory.
+
+    Raises:
+        InputError: for a source that is not there.
+    """
+    number = 0
+    for subfolder in job.subfolders:
+        folder = job.folder(subfolder)
+        for split, source in job.sources.items():
+            for chunk in formats.list_chunks(job.data_format, folder, split, source, job.reader_settings):
+                work_files.write_json(job.chunk_file(number), encode_chunk(chunk, subfolder))
+                number += 1
+    return number
+
+
+def read_annotations(index: int, job: IngestJob) -> int:
+    """Read chunk `index`; leaves its records, rejects and outcome in the staging folder. Returns the index."""
+    subfolder, chunk = decode_chunk(work_files.read_json(job.chunk_file(index)))
+    outcome = ReadOutcome(chunk.source, chunk.split)
+    try:
+        with (
+            LineWriter(job.records_file(index)) as records,
+            LineWriter(job.rejects_file(f"a-{index:06d}")) as rejects,
+        ):
+            taker = _Taker(job, subfolder, outcome, records, rejects)
+            for item in formats.read_chunk(job.data_format, job.folder(subfolder), chunk, job.reader_settings):
+                taker.take(item)
+    except InputError as error:
+        outcome.error = str(error)
+    work_files.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": outcome.counts.to_json()})
+    return index
+
+
+def read_outcome(job: IngestJob, index: int) -> ReadOutcome:
+    values = work_files.read_json(job.read_outcome_file(index))
+    return ReadOutcome(
+        **{
+            **values,
+            "counts": SplitCounts.from_json(values["counts"]),
+            "boxes_by_class": Counter(values["boxes_by_class"]),
+        }
+    )
+
+
+class _Taker:
+    """Counts the items of one chunk and writes them on."""
+
+    def __init__(
+        self, job: IngestJob, subfolder: str, outcome: ReadOutcome, records: LineWriter, rejects: LineWriter
+    ) -> None:
+        self._folder = job.folder(subfolder)
+        self._prefix = f"{subfolder}/" if subfolder else ""
+        self._key_prefix = self._prefix if len(job.subfolders) > 1 else ""
+        self._group = re.compile(job.params.split_group) if job.params.split_group else None
+        self._only = _read_only(job.only) if job.only else None
+        self._outcome, self._records, self._rejects = outcome, records, rejects
+
+    def take(self, item: SourceItem) -> None:
+        if isinstance(item, SourceClass):
+            self._outcome.class_ids.setdefault(item.name, item.class_id)
+            return
+        if self._prefix:
+            item = _prefixed(item, self._prefix, self._key_prefix)
+        if self._only is not None and (item.split, item.record_key) not in self._only:
+            return
+        if isinstance(item, Reject):
+            self._outcome.num_in += item.scope == "record"
+            self._reject(item)
+        else:
+            self._outcome.num_in += 1
+            self._take_record(item)
+
+    def _reject(self, reject: Reject) -> None:
+        self._outcome.counts.add_reject(reject)
+        self._rejects.write(format_reject(reject))
+        if reject.reason is Reason.UNKNOWN_CLASS and self._outcome.first_unknown is None:
+            self._outcome.first_unknown = (reject.file, reject.detail)
+
+    def _take_record(self, record: SourceRecord) -> None:
+        group = record.record_key
+        if self._group is not None:
+            searched = record.record_key if record.example_at else record.image_path
+            match = self._group.search(searched)
+            if match is None or match.group(1) is None:
+                detail = f"split_group {self._group.pattern!r} does not match {searched!r:.120}"
+                self._reject(record.reject_record(Reason.NO_GROUP, detail))
+                return
+            group = match.group(1)
+        self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
+        names = {item.class_name for item in record.objects}
+        for name in names - self._outcome.first_use.keys():
+            self._outcome.first_use[name] = (record.annotation_path, record.record_key)
+        if len(self._outcome.first_use) > TOO_MANY_CLASSES:
+            raise InputError(
+                f"{self._folder.root}/{record.annotation_path}: more than {TOO_MANY_CLASSES} different class names; "
+                "correct the labels or the format of the data."
+            )
+        header = PlanRow(
+            split=record.split,
+            source=self._outcome.source,
+            record_key=record.record_key,
+            image_id=f"{record.image_path}@{record.example_at[0]}" if record.example_at else record.image_path,
+            num_bytes=self._image_bytes(record),
+            group=group,
+            class_names=sorted(names),
+        )
+        self._records.write(encode_row(header, record))
+
+    def _image_bytes(self, record: SourceRecord) -> int:
+        """0 where the image is missing or out of bounds, which is found again and reported when it is read."""
+        if record.example_at is not None:
+            return record.example_at[1]
+        try:
+            status = self._folder.status(record.image_path[len(self._prefix) :])
+        except SourceError:
+            return 0
+        return status.size if status else 0
+
+
+def _prefixed(item: SourceRecord | Reject, prefix: str, key_prefix: str) -> SourceRecord | Reject:
+    """The item with its files named relative to the folder of the spans, and with a key that differs between spans."""
+    if isinstance(item, Reject):
+        return replace(item, file=prefix + item.file, record_key=key_prefix + item.record_key)
+    return replace(
+        item,
+        record_key=key_prefix + item.record_key,
+        image_path=prefix + item.image_path,
+        annotation_path=prefix + item.annotation_path,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _read_only(path: str) -> frozenset[tuple[str, str]]:
+    return frozenset((split, key) for split, key in map(json.loads, work_files.read_lines(path)))

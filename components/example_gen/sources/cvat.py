@@ -1,0 +1,355 @@
+"""CVAT for images 1.1: one XML file with an <image> for every picture, and its shapes in pixels.
+
+Boxes, and the boxes around polygons, ellipses, masks and cuboids, are objects; `rotation` is taken into account.
+Points, polylines, skeletons and tags are marks without a box: counted, not objects. The attributes `difficult`,
+`truncated` and `is_crowd` are honoured; `occluded` is not. The record key is the image's name without its suffix.
+
+A source is the XML file ("" is annotations.xml, or the only XML file there is); `annotations.xml#Train` is the images
+of the subset "Train" in it. What follows the last `#` is a subset unless a file has all of it as its name.
+"""
+
+import math
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources.json_values import show
+from detloom.components.example_gen.sources.layout import find_split_word
+from detloom.components.example_gen.sources.source_record import (
+    Chunk,
+    Evidence,
+    ReaderSettings,
+    SourceClass,
+    SourceItem,
+    SourceObject,
+    SourceRecord,
+)
+from detloom.components.example_gen.sources.xml_file import stream_children
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+ANNOTATIONS_FILE = "annotations.xml"
+DEFAULT_IMAGES_DIR = "images"
+_MARKS = ("points", "polyline", "skeleton", "tag")
+_ROOT = "annotations"
+_FIRST_BYTES = 4096
+_MAX_MASK_PIXELS = 1 << 25  # of the box of one mask
+_Box = tuple[float, float, float, float]
+_MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is looked through for subsets when the format is detected
+
+
+def detect(folder: DataFolder) -> Evidence | None:
+    """An XML file with the root <annotations>; splits by the subsets of its images."""
+    path = _find_file(folder)
+    if path is None:
+        return None
+    subsets = _find_subsets(folder, path)
+    splits = {find_split_word(subset) or subset: f"{path}#{subset}" for subset in subsets}
+    usable = len(splits) == len(subsets) > 0 and "" not in subsets and all(map(_is_split_name, splits))
+    return Evidence(f"{path} is a CVAT annotation", splits if usable else {})
+
+
+def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+    """One chunk: the file is read from its beginning to its end."""
+    if not source:
+        path = _find_file(folder)
+        if path is None:
+            raise InputError(
+                f"{folder.root}: no CVAT annotations for split {split!r}; name the XML file of the export 'CVAT for "
+                "images 1.1'."
+            )
+        source = path
+    path, _ = _split_source(folder, source)
+    if not folder.is_file(path):
+        raise InputError(f"{folder.root}/{path}: the annotations of split {split!r} are missing.")
+    yield Chunk(split, source)
+
+
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+    """One record an <image> of the subset.
+
+    Raises:
+        InputError: if the XML is damaged, too much in one piece, or an export of another kind.
+    """
+    path, subset = _split_source(folder, chunk.source)
+    images_dir = settings.images_dir or (DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else "")
+    reader = _ImageReader(folder, chunk.split, path, images_dir, settings)
+    try:
+        with folder.open(path) as file:
+            for element in stream_children(file, _ROOT, ("image", "track", "meta"), settings.max_annotation_bytes):
+                match element.tag:
+                    case "track":
+                        raise InputError(
+                            f"{folder.root}/{path}: holds tracks of a video, allowed: images; export the task from "
+                            "CVAT as 'CVAT for images 1.1', with its pictures."
+                        )
+                    case "meta":
+                        yield from _read_classes(element)
+                    case "image" if subset is None or (element.get("subset") or "") == subset:
+                        yield from reader.read(element)
+    except SourceError as error:
+        raise InputError(f"{folder.root}/{path}: {error.detail}.") from None
+    if reader.num_seen == 0:
+        what = "no image" if subset is None else f"no image of the subset {subset!r}"
+        raise InputError(f"{folder.root}/{path}: {what} for split {chunk.split!r}; name another source.")
+
+
+class _ImageReader:
+    """Reads one <image> after the other."""
+
+    def __init__(self, folder: DataFolder, split: str, path: str, images_dir: str, settings: ReaderSettings) -> None:
+        self._folder, self._split, self._path, self._images_dir = folder, split, path, images_dir
+        self._with_masks = settings.with_masks
+        self.num_seen = 0
+
+    def read(self, image: Any) -> Iterator[SourceItem]:
+        number, self.num_seen = self.num_seen, self.num_seen + 1
+        name = (image.get("name") or "").strip()
+        num_boxes = sum(shape.tag not in _MARKS for shape in image)
+        if not name:
+            detail = f"image {number}: the attribute name is missing or empty"
+            yield self._reject_record(Reason.UNREADABLE_ANNOTATION, f"#{number}", detail, num_boxes)
+            return
+        key = posixpath.splitext(name)[0]
+        image_path = self._find_image(name, image.get("subset") or "")
+        if image_path is None:
+            detail = f"image {number}: the name {show(name)} leads out of {self._images_dir or 'the data folder'}"
+            yield self._reject_record(Reason.PATH_OUTSIDE, key, detail, num_boxes)
+            return
+        objects = []
+        image_hw = _read_hw(image)
+        left_out: dict[str, int] = {}
+        for index, shape in enumerate(image):
+            if shape.tag in _MARKS:
+                left_out[shape.tag] = left_out.get(shape.tag, 0) + 1
+                continue
+            try:
+                objects.append(self._read_shape(shape, image_hw))
+            except SourceError as error:
+                yield Reject(
+                    reason=error.reason,
+                    scope="box",
+                    split=self._split,
+                    file=self._path,
+                    record_key=key,
+                    detail=f"image {number}, shape {index}: {error}",
+                    num_boxes=1,
+                )
+        yield SourceRecord(
+            self._split, key, image_path, self._path, image_hw, tuple(objects), left_out=tuple(left_out.items())
+        )
+
+    def _find_image(self, name: str, subset: str) -> str | None:
+        """Newer exports put the images of a subset into a folder of its name."""
+        plain = join_inside(self._images_dir, name)
+        if plain is None or not subset:
+            return plain
+        below = join_inside(posixpath.join(self._images_dir, subset), name)
+        return below if below is not None and self._folder.is_file(below) else plain
+
+    def _read_shape(self, shape: Any, image_hw: tuple[int, int] | None) -> SourceObject:
+        """
+        Raises:
+            SourceError: with what is wrong with it.
+        """
+        name = (shape.get("label") or "").strip()
+        if not name:
+            raise _bad(f"<{shape.tag:.40}>: the attribute label is missing or empty")
+        box, mask = self._read_outline(shape, name, image_hw)
+        flags = {
+            (attribute.get("name") or "").strip().lower(): (attribute.text or "").strip().lower() in ("true", "1")
+            for attribute in shape.iterchildren("attribute")
+        }
+        return SourceObject(
+            class_name=name,
+            box_xyxy=box,
+            difficult=flags.get("difficult", False),
+            truncated=flags.get("truncated", False),
+            is_crowd=flags.get("is_crowd", False) or flags.get("iscrowd", False),
+            mask=mask,
+        )
+
+    def _read_outline(self, shape: Any, name: str, image_hw: tuple[int, int] | None) -> tuple[_Box, Any]:
+        """The box, and the mask where it is wanted and the shape has one."""
+        match shape.tag:
+            case "box":
+                xtl, ytl, xbr, ybr = _read_numbers(shape, name, ("xtl", "ytl", "xbr", "ybr"))
+                angle = _read_angle(shape, name)
+                if not angle:
+                    return (xtl, ytl, xbr, ybr), None
+                half_w, half_h = (xbr - xtl) / 2, (ybr - ytl) / 2
+                around_w = abs(half_w * math.cos(angle)) + abs(half_h * math.sin(angle))
+                around_h = abs(half_w * math.sin(angle)) + abs(half_h * math.cos(angle))
+                return _box_at(xtl + half_w, ytl + half_h, around_w, around_h), None
+            case "ellipse":
+                centre_x, centre_y, radius_x, radius_y = _read_numbers(shape, name, ("cx", "cy", "rx", "ry"))
+                angle = _read_angle(shape, name)
+                around_w = math.hypot(radius_x * math.cos(angle), radius_y * math.sin(angle))
+                around_h = math.hypot(radius_x * math.sin(angle), radius_y * math.cos(angle))
+                return _box_at(centre_x, centre_y, around_w, around_h), None
+            case "mask":
+                left, top, width, height = _read_numbers(shape, name, ("left", "top", "width", "height"))
+                mask = _read_mask(shape, name, (left, top, width, height), image_hw) if self._with_masks else None
+                return (left, top, left + width, top + height), mask
+            case "polygon":
+                points = _read_points(shape, name)
+                return _box_around(points), [points] if self._with_masks else None
+            case "cuboid":
+                corners = [f"{axis}{end}{side}" for end in ("tl", "bl", "tr", "br") for side in (1, 2) for axis in "xy"]
+                return _box_around(_read_numbers(shape, name, corners)), None
+        raise _bad(f"class {show(name)}: <{shape.tag:.40}>, allowed: box, polygon, ellipse, mask, cuboid")
+
+    def _reject_record(self, reason: Reason, key: str, detail: str, num_boxes: int) -> Reject:
+        return Reject(
+            reason=reason,
+            scope="record",
+            split=self._split,
+            file=self._path,
+            record_key=key,
+            detail=detail,
+            num_boxes=num_boxes,
+        )
+
+
+def _read_numbers(shape: Any, class_name: str, attributes: Any) -> list[float]:
+    numbers = []
+    for attribute in attributes:
+        text = shape.get(attribute)
+        try:
+            numbers.append(float(text))
+        except (TypeError, ValueError):
+            where = f"class {show(class_name)}: <{shape.tag}>"
+            raise _bad(f"{where} needs a number {attribute}, got {show(text)}") from None
+    return numbers
+
+
+def _read_angle(shape: Any, class_name: str) -> float:
+    """Radians, clockwise; not a number stays that."""
+    if shape.get("rotation") is None:
+        return 0.0
+    (degrees,) = _read_numbers(shape, class_name, ("rotation",))
+    return math.radians(degrees) if math.isfinite(degrees) else math.nan
+
+
+def _read_points(shape: Any, class_name: str) -> list[float]:
+    """x1, y1, x2, y2, ... of three points or more."""
+    text = shape.get("points") or ""
+    try:
+        pairs = [tuple(map(float, pair.split(","))) for pair in text.split(";")]
+    except ValueError:
+        pairs = []
+    if len(pairs) < 3 or not all(len(pair) == 2 for pair in pairs):
+        raise _bad(f"class {show(class_name)}: <{shape.tag}> needs points 'x,y;...', three or more, got {show(text)}")
+    return [value for pair in pairs for value in pair]
+
+
+def _read_mask(
+    shape: Any, class_name: str, box_xywh_px: tuple[float, float, float, float], image_hw: tuple[int, int] | None
+) -> dict[str, Any]:
+    """COCO's uncompressed runs, down the columns of the image, of CVAT's, along the rows of the box."""
+    import numpy as np
+
+    where = f"class {show(class_name)}: <mask>"
+    if image_hw is None or not all(map(float.is_integer, box_xywh_px)):
+        raise _bad(f"{where} needs whole pixels, and the width and height of its image", Reason.UNREADABLE_MASK)
+    left, top, width, height = map(int, box_xywh_px)
+    image_height, image_width = image_hw
+    inside = 0 <= left < left + width <= image_width and 0 <= top < top + height <= image_height
+    if not inside or width * height > _MAX_MASK_PIXELS:
+        detail = f"{where} of {width}x{height} at {left}, {top}, allowed: inside the image, {_MAX_MASK_PIXELS} pixels"
+        raise _bad(detail, Reason.UNREADABLE_MASK)
+    text = shape.get("rle") or ""
+    try:
+        runs = [int(run) for run in text.split(",")]
+    except ValueError:
+        runs = [-1]
+    if min(runs) < 0 or sum(runs) != width * height:
+        detail = f"{where} needs runs that sum to {width * height} pixels, got {show(text)}"
+        raise _bad(detail, Reason.UNREADABLE_MASK)
+    mask_HW = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(height, width)
+    edges = np.diff(np.pad(mask_HW.T, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    starts, ends = (
+        (left + columns) * image_height + top + rows
+        for columns, rows in (np.nonzero(edges == step) for step in (1, -1))
+    )
+    # A run that ends at the lower edge goes on at the upper one.
+    meets_next = starts[1:] == ends[:-1]
+    starts, ends = starts[np.append(True, ~meets_next)[: len(starts)]], ends[np.append(~meets_next, True)[: len(ends)]]
+    borders = np.stack([starts, ends], axis=1).ravel()
+    counts = np.diff(np.concatenate([[0], borders, [image_height * image_width]]))
+    return {"size": [image_height, image_width], "counts": counts.tolist()}
+
+
+def _bad(detail: str, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> SourceError:
+    return SourceError(reason, detail)
+
+
+def _box_at(centre_x: float, centre_y: float, half_width: float, half_height: float) -> _Box:
+    return centre_x - half_width, centre_y - half_height, centre_x + half_width, centre_y + half_height
+
+
+def _box_around(values: list[float]) -> _Box:
+    """The box around points; not finite if one of them is not, which `min` would hide."""
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan, math.nan, math.nan
+    return min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2])
+
+
+def _read_hw(image: Any) -> tuple[int, int] | None:
+    try:
+        height, width = int(image.get("height")), int(image.get("width"))
+    except (TypeError, ValueError):
+        return None
+    return (height, width) if height > 0 and width > 0 else None
+
+
+def _read_classes(meta: Any) -> Iterator[SourceClass]:
+    """Labels of the task or project, without those of points of a skeleton."""
+    for label in meta.iter("label"):
+        name = (label.findtext("name") or "").strip()
+        if name and not label.findtext("parent") and (label.findtext("type") or "any") not in _MARKS:
+            yield SourceClass(name)
+
+
+def _split_source(folder: DataFolder, source: str) -> tuple[str, str | None]:
+    """The file and the subset; None for all."""
+    if "#" not in source or folder.is_file(source):
+        return source, None
+    path, _, subset = source.rpartition("#")
+    return path, subset
+
+
+def _find_file(folder: DataFolder) -> str | None:
+    """annotations.xml, or the only XML file at the top, if its root is CVAT's."""
+    if folder.is_file(ANNOTATIONS_FILE):
+        path = ANNOTATIONS_FILE
+    else:
+        paths = folder.list_files("", (".xml",))
+        if len(paths) != 1:
+            return None
+        path = paths[0]
+    try:
+        with folder.open(path) as file:
+            return path if b"<annotations>" in file.read(_FIRST_BYTES).replace(b"\0", b"") else None
+    except (OSError, SourceError):
+        return None
+
+
+def _find_subsets(folder: DataFolder, path: str) -> list[str]:
+    """Different subsets in the order of the file; none if it is too large to look through, or damaged."""
+    status = folder.status(path)
+    if status is None or status.size > _MAX_SUBSET_BYTES:
+        return []
+    subsets: dict[str, None] = {}
+    try:
+        with folder.open(path) as file:
+            for element in stream_children(file, _ROOT, ("image",), ReaderSettings().max_annotation_bytes):
+                subsets[element.get("subset") or ""] = None
+    except SourceError:
+        return []
+    return list(subsets)
+
+
+def _is_split_name(name: str) -> bool:
+    return name.isascii() and name.replace("_", "").replace("-", "").isalnum() and len(name) < 64

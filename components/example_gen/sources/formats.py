@@ -1,0 +1,131 @@
+"""The formats by name: one reader each, imported only where it is used; and which of them a folder holds."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources.source_record import Chunk, Evidence, ReaderSettings, SourceItem
+from detloom.schemas.errors import InputError
+
+FORMATS = ("coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images")
+UNLABELLED = "images"  # every folder with labels beside its images looks like this one too, so labels win
+
+_LOOKS_FOR = {
+    "coco": "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/",
+    "voc": "Annotations/*.xml, or XML files beside their images, with the root <annotation>",
+    "yolo": "data.yaml, or labels/*.txt with lines of numbers and images/",
+    "open_images": "a CSV file with the columns ImageID, LabelName, XMin, XMax, YMin, YMax",
+    "kitti": "label_2/*.txt with 15 columns and image_2/, or labels/ and images/",
+    "labelme": "JSON files with `shapes` and `imagePath`",
+    "cvat": "an XML file with the root <annotations>",
+    "tfrecord": "*.tfrecord, *.record, *-00000-of-00001",
+    "images": "image files",
+}
+
+
+class _Reader(Protocol):
+    """What a module of this folder offers."""
+
+    def detect(self, folder: DataFolder) -> Evidence | None: ...
+
+    def list_chunks(self, folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]: ...
+
+    def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]: ...
+
+
+def list_chunks(
+    data_format: str, folder: DataFolder, split: str, source: str, settings: ReaderSettings
+) -> Iterator[Chunk]:
+    """The parts of a source that workers read, each on its own.
+
+    Raises:
+        InputError: if the source is missing, unreadable or empty.
+    """
+    return _build_reader(data_format).list_chunks(folder, split, source, settings)
+
+
+def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+    """Records, rejects and classes of one chunk, streamed.
+
+    Raises:
+        InputError: if a file that the whole split depends on is damaged.
+    """
+    return _build_reader(data_format).read_chunk(folder, chunk, settings)
+
+
+def find_evidence(data_format: str, folder: DataFolder) -> Evidence | None:
+    """What the folder shows of one format; None where it does not look like it."""
+    return _build_reader(data_format).detect(folder)
+
+
+def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
+    """The format that the folder is in, and why.
+
+    Every format is asked. Labels win over the images that they belong to; two labelled formats have no order,
+    since either could be the stale one.
+
+    Raises:
+        InputError: if none or more than one labelled format is found.
+    """
+    found: dict[str, Evidence] = {}
+    for name in FORMATS:
+        evidence = _build_reader(name).detect(folder)
+        if evidence is not None:
+            found[name] = evidence
+    labelled = [name for name in found if name != UNLABELLED] or list(found)
+    if len(labelled) == 1:
+        return labelled[0], found[labelled[0]]
+    if labelled:
+        reasons = "; ".join(f"{name}: {found[name].sentence}" for name in labelled)
+        raise InputError(
+            f"{folder.root}: looks like more than one format ({reasons}); choose by --format or data.format."
+        )
+    if not folder.is_folder(""):
+        raise InputError(f"{folder.root}: there is no such folder; give the folder that holds the data set.")
+    looked_for = "; ".join(f"{name}: {what}" for name, what in _LOOKS_FOR.items())
+    raise InputError(
+        f"{folder.root}: no format is recognised; looked for {looked_for}. Check the folder, or choose by --format or "
+        "data.format."
+    )
+
+
+def _build_reader(data_format: str) -> _Reader:
+    # One `case` and one import each, so that type checkers compare every module with the protocol.
+    match data_format:
+        case "coco":
+            from detloom.components.example_gen.sources import coco
+
+            return coco
+        case "voc":
+            from detloom.components.example_gen.sources import voc
+
+            return voc
+        case "yolo":
+            from detloom.components.example_gen.sources import yolo
+
+            return yolo
+        case "open_images":
+            from detloom.components.example_gen.sources import open_images
+
+            return open_images
+        case "kitti":
+            from detloom.components.example_gen.sources import kitti
+
+            return kitti
+        case "labelme":
+            from detloom.components.example_gen.sources import labelme
+
+            return labelme
+        case "cvat":
+            from detloom.components.example_gen.sources import cvat
+
+            return cvat
+        case "tfrecord":
+            from detloom.components.example_gen.sources import tfrecord
+
+            return tfrecord
+        case "images":
+            from detloom.components.example_gen.sources import image_folder
+
+            return image_folder
+    raise InputError(f"data format: got {data_format!r}, allowed: auto, {', '.join(FORMATS)}.")

@@ -1,0 +1,67 @@
+"""Annotations that lie scattered over a file, brought together by image in bounded memory: SQLite sorts them on disk.
+
+What it sorts goes to the system's temporary folder (TMPDIR), as far as it does not fit into its cache.
+"""
+
+import itertools
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from types import TracebackType
+
+_BATCH = 10_000  # rows handed to SQLite at once
+_CACHE_KIB = 32 * 1024  # SQLite's memory, and what it sorts before it writes a run to the temporary folder
+
+# More objects of one image are not held in memory: such a record is refused. Far above any limit of `max_boxes`.
+MAX_OBJECTS_PER_IMAGE = 100_000
+MAX_BYTES_PER_IMAGE = 256 * 2**20  # of their payloads: masks
+
+
+class ImageGroups:
+    """Items by image; a context manager, which takes its file with it.
+
+    The file has no name from the start, so that none is left behind by a worker that is killed.
+    """
+
+    def __init__(self, scratch: str = "") -> None:
+        descriptor, path = tempfile.mkstemp(suffix=".groups", dir=scratch or None)
+        os.close(descriptor)
+        self._rows: list[tuple[str, int, bytes]] = []
+        # No journal and no flush to disk: after a crash nobody reads it.
+        self._database = sqlite3.connect(path, isolation_level=None)
+        try:
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE", "temp_store=FILE"):
+                self._database.execute(f"PRAGMA {pragma}")
+            self._database.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            self._database.execute("BEGIN EXCLUSIVE")
+            self._database.execute("CREATE TABLE items (image TEXT, kind INTEGER, payload BLOB)")
+        finally:
+            os.unlink(path)
+
+    def __enter__(self) -> "ImageGroups":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def add(self, image: str, kind: int, payload: bytes) -> None:
+        self._rows.append((image, kind, payload))
+        if len(self._rows) >= _BATCH:
+            self._flush()
+
+    def by_image(self) -> Iterator[tuple[str, Iterator[tuple[int, bytes]]]]:
+        """Each image, in the order of their names, with its items' kind and payload: by kind, then as they were added.
+
+        The items of an image must be taken before the next image, and nothing be added meanwhile.
+        """
+        self._flush()
+        rows = self._database.execute("SELECT image, kind, payload FROM items ORDER BY image, kind, rowid")
+        for image, items in itertools.groupby(rows, key=lambda row: row[0]):
+            yield image, ((kind, payload) for _, kind, payload in items)
+
+    def _flush(self) -> None:
+        self._database.executemany("INSERT INTO items VALUES (?, ?, ?)", self._rows)
+        self._rows.clear()

@@ -1,0 +1,198 @@
+"""KITTI: label_2/<stem>.txt and image_2/<stem>.png, or labels/ and images/; 15 columns a line, 16 with a score.
+
+The columns are type, truncated, occluded, alpha, left, top, right, bottom (pixels), then the object in 3-D, which is
+left aside like `occluded`. `DontCare` marks a region without labels: counted, not an object. `truncated` counts from
+anything above 0: KITTI states the share of the object that lies outside the image, and the flag of the Object Detection
+API says no more than that some of it does.
+
+A source is a list of stems (`ImageSets/train.txt`, or `train` for short) or a folder that holds the two folders
+(`training`); "" is all there is. An image without a label file is no record.
+"""
+
+import posixpath
+from collections.abc import Iterator
+
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
+from detloom.components.example_gen.sources.json_values import show
+from detloom.components.example_gen.sources.layout import find_split_word, name_splits
+from detloom.components.example_gen.sources.name_list import find_image, list_stems, read_names
+from detloom.components.example_gen.sources.source_record import (
+    Chunk,
+    Evidence,
+    ReaderSettings,
+    SourceItem,
+    SourceObject,
+    SourceRecord,
+    cut_into_chunks,
+)
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+FOLDERS = (("label_2", "image_2"), ("labels", "images"))  # of labels and of images
+LISTS_DIR = "ImageSets"
+DONT_CARE = "DontCare"
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+_NUM_COLUMNS = (15, 16)
+_FIRST_BYTES = 4096
+_MAX_LINE = 1 << 16  # characters; a line has some hundred, and one that is longer has no 15 columns
+
+
+def detect(folder: DataFolder) -> Evidence | None:
+    """A folder of labels whose first line has KITTI's columns; splits by lists, else by folders."""
+    parts = ["", *folder.list_folders()]
+    found = [(part, label) for part in parts if (label := _first_label(folder, part))]
+    if not found:
+        return None
+    sentence = f"{found[0][1]} is a KITTI label"
+    lists = [name for name in list_stems(folder, LISTS_DIR) if name.isalpha() and find_split_word(name)]
+    if lists:
+        return Evidence(sentence, name_splits([f"{LISTS_DIR}/{name}.txt" for name in lists]))
+    parts = [part for part, _ in found if part]
+    return Evidence(sentence, name_splits(parts) if len(parts) > 1 else {})
+
+
+def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+    """Label files, by their paths without suffix, relative to the data folder."""
+    if source and not folder.is_folder(source):
+        path = source if source.endswith(".txt") else f"{LISTS_DIR}/{source}.txt"
+        stems = read_names(folder, path, split)
+        labels_dir = next(iter(_find_labels_dirs(folder, "")), FOLDERS[0][0])
+        names = (f"{labels_dir}/{stem.removesuffix('.txt')}" for stem in stems)
+        yield from cut_into_chunks(split, path, names, settings)
+        return
+    labels_dirs = _find_labels_dirs(folder, source)
+    paths = (path for name in labels_dirs for path in folder.list_files(name, (".txt",), recursive=True))
+    named_as = labels_dirs[0] if len(labels_dirs) == 1 else source or "."
+    num_chunks = 0
+    for chunk in cut_into_chunks(split, named_as, (path[:-4] for path in paths), settings):
+        num_chunks += 1
+        yield chunk
+    if num_chunks == 0:
+        allowed = " or ".join(f"{labels} (beside {images})" for labels, images in FOLDERS)
+        where = posixpath.join(folder.root, source)
+        raise InputError(f"{where}: no label files for split {split!r}, allowed: .txt files in {allowed}.")
+
+
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+    """One record a label file; the key is its name below the folder of labels, of several below the data folder."""
+    suffix = _IMAGE_SUFFIXES[0]
+    for name in chunk.names:
+        labels_dir, stem = _split_name(name)
+        key = stem if chunk.source == labels_dir or chunk.source.endswith(".txt") else name
+        path = join_inside(labels_dir, stem + ".txt")
+        if path is None:
+            detail = f"the listed name {stem!r:.60} leads out of {labels_dir}/"
+            yield _reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
+            continue
+        try:
+            text = folder.read_text(path, settings.max_annotation_bytes)
+        except SourceError as error:
+            detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
+            yield _reject_record(chunk.split, error.reason, path, key, detail)
+            continue
+        num_lines = text.count("\n") + text.count("\r") + 1
+        if num_lines > MAX_OBJECTS_PER_IMAGE:
+            detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
+            yield _reject_record(chunk.split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
+            continue
+        images_dir = settings.images_dir or _images_dir(labels_dir)
+        image_stem = posixpath.join(images_dir, posixpath.normpath(stem))
+        image_path = image_stem + suffix  # most often that of the image before
+        if not folder.is_file(image_path):
+            image_path = find_image(folder, image_stem, _IMAGE_SUFFIXES) or image_stem + _IMAGE_SUFFIXES[0]
+            suffix = posixpath.splitext(image_path)[1]
+        yield from _read_record(chunk.split, key, image_path, path, text)
+
+
+def _read_record(split: str, key: str, image_path: str, path: str, text: str) -> Iterator[SourceItem]:
+    objects = []
+    num_left_out = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        columns = line.split() if len(line) <= _MAX_LINE else [line[:1]]
+        if not columns:
+            continue
+        item = _read_object(columns)
+        if item is None:
+            num_left_out += 1
+        elif isinstance(item, SourceObject):
+            objects.append(item)
+        else:
+            yield Reject(
+                reason=Reason.UNREADABLE_ANNOTATION,
+                scope="box",
+                split=split,
+                file=path,
+                record_key=key,
+                detail=f"line {number}: {item}",
+                num_boxes=1,
+            )
+    left_out = ((DONT_CARE, num_left_out),) if num_left_out else ()
+    yield SourceRecord(split, key, image_path, path, None, tuple(objects), left_out=left_out)
+
+
+def _read_object(columns: list[str]) -> SourceObject | str | None:
+    """The object, what is wrong with it, or None for a region without labels."""
+    if len(columns) not in _NUM_COLUMNS:
+        return f"got {len(columns)} columns, allowed: {_NUM_COLUMNS[0]}, or {_NUM_COLUMNS[1]} with a score"
+    name = columns[0]
+    if name == DONT_CARE:
+        return None
+    if "\0" in name:
+        return f"got the type {show(name)}, allowed: text"
+    try:
+        truncated = float(columns[1])
+        xmin, ymin, xmax, ymax = map(float, columns[4:8])
+    except ValueError:
+        return f"got {show(' '.join(columns[1:8]))}, allowed: numbers in columns 2 to 8"
+    return SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated > 0)
+
+
+def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:
+    """Folders of labels: in the source, itself one of them, or in the folders of it."""
+    if posixpath.basename(source) in dict(FOLDERS):
+        return [source]
+    for parts in ([source], folder.list_folders(source)):
+        paths = [posixpath.join(part, labels) for part in parts for labels, _ in FOLDERS]
+        found = [path for path in paths if folder.is_folder(path)]
+        if found:
+            return found
+    return []
+
+
+def _first_label(folder: DataFolder, part: str) -> str | None:
+    """The first label file that says something, if that is KITTI's."""
+    for labels, images in FOLDERS:
+        if not folder.is_folder(posixpath.join(part, images)):
+            continue
+        for item in folder.walk(posixpath.join(part, labels), recursive=False):
+            if item.size == 0 or not item.path.endswith(".txt"):
+                continue
+            try:
+                with folder.open(item.path) as file:
+                    line = file.read(_FIRST_BYTES).decode("utf-8-sig", "replace").split("\n")[0].split()
+                [float(column) for column in line[1:]]
+            except (OSError, ValueError, SourceError):
+                break
+            if len(line) in _NUM_COLUMNS and not line[0][0].isdigit():
+                return item.path
+            break
+    return None
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """The folder of labels, and the rest."""
+    parts = name.split("/")
+    at = next((i for i, part in enumerate(parts) if part in dict(FOLDERS)), 0)
+    return "/".join(parts[: at + 1]), "/".join(parts[at + 1 :])
+
+
+def _images_dir(labels_dir: str) -> str:
+    head, _, name = labels_dir.rpartition("/")
+    return posixpath.join(head, dict(FOLDERS)[name])
+
+
+def _reject_record(split: str, reason: Reason, file: str, key: str, detail: str, num_boxes: int = 0) -> Reject:
+    return Reject(
+        reason=reason, scope="record", split=split, file=file, record_key=key, detail=detail, num_boxes=num_boxes
+    )

@@ -1,0 +1,213 @@
+"""LabelMe: one JSON file an image, with `shapes` of points in pixels."""
+
+import json
+import math
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.image_folder import IMAGE_SUFFIXES
+from detloom.components.example_gen.sources.json_values import is_pixel_count, is_text, name_type, show, to_number
+from detloom.components.example_gen.sources.source_record import (
+    Chunk,
+    Evidence,
+    ReaderSettings,
+    SourceItem,
+    SourceObject,
+    SourceRecord,
+    cut_into_chunks,
+)
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+_HEAD_BYTES = 64 * 1024  # `shapes` stands before the image's own bytes
+_MAX_LOOKS = 5
+
+_Point = tuple[float, float]
+
+
+def detect(folder: DataFolder) -> Evidence | None:
+    """JSON files with `shapes`, at the top or in folders of splits."""
+    parts = layout.find_split_folders(folder, (".json",))
+    for part in dict.fromkeys(("", *parts.values(), *folder.list_folders())):
+        paths = folder.list_files(part, (".json",))[:_MAX_LOOKS]
+        found = next((path for path in paths if _looks_like_labelme(folder, path)), None)
+        if found is not None:
+            return Evidence(f"LabelMe shapes in {found}", parts if part in parts.values() else {})
+    return None
+
+
+def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+    """The JSON files in the folder `source` and below; "" is the data folder."""
+    chunk = None
+    prefix = f"{source}/" if source else ""
+    files = folder.walk(source, recursive=True)
+    names = (file.path.removeprefix(prefix) for file in files if file.path.lower().endswith(".json"))
+    for chunk in cut_into_chunks(split, source, names, settings):
+        yield chunk
+    if chunk is None:
+        raise InputError(f"{folder.root}/{source}: no JSON file is there, allowed: a folder with one for each image.")
+
+
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+    """The record key is the path of the JSON file in the source, without its suffix."""
+    for name in chunk.names:
+        yield from _Reader(folder, chunk, settings, name).read()
+
+
+class _Reader:
+    """One file."""
+
+    def __init__(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, name: str) -> None:
+        self._folder, self._chunk, self._settings = folder, chunk, settings
+        self._path = posixpath.join(chunk.source, name)
+        self._key = posixpath.splitext(name)[0]
+
+    def read(self) -> Iterator[SourceItem]:
+        try:
+            data = self._read_json()
+        except SourceError as error:
+            yield self._reject("record", error.reason, error.detail)
+            return
+        shapes = data["shapes"]
+        image_path = self._find_image(data)
+        if image_path is None:
+            detail = f"imagePath {show(data['imagePath'])} leads out of the data folder"
+            yield self._reject("record", Reason.PATH_OUTSIDE, detail, len(shapes))
+            return
+        objects = []
+        for index, shape in enumerate(shapes):
+            found = _read_shape(shape, self._settings.with_masks)
+            if isinstance(found, SourceObject):
+                objects.append(found)
+            else:
+                yield self._reject("box", Reason.UNREADABLE_ANNOTATION, f"shapes[{index}]: {found}", 1)
+        height, width = data.get("imageHeight"), data.get("imageWidth")
+        declared_hw = (height, width) if height and width else None
+        yield SourceRecord(self._chunk.split, self._key, image_path, self._path, declared_hw, tuple(objects))
+
+    def _read_json(self) -> dict[str, Any]:
+        """The object, with `shapes` a list, `imagePath` text and sizes whole numbers or nothing.
+
+        Raises:
+            SourceError: for any other.
+        """
+        try:
+            data = json.loads(self._folder.read_text(self._path, self._settings.max_annotation_bytes))
+        except json.JSONDecodeError as error:
+            problem = f"line {error.lineno}: not readable as JSON ({error.msg})"
+        except RecursionError:
+            problem = "it is nested too deeply"
+        except ValueError:  # of int(), which reads 4,300 digits at most
+            problem = "it holds a number of too many digits"
+        else:
+            found = _find_problem(data)
+            if found is None:
+                assert isinstance(data, dict)
+                return data
+            problem = found
+        raise SourceError(Reason.UNREADABLE_ANNOTATION, problem)
+
+    def _find_image(self, data: dict[str, Any]) -> str | None:
+        """The image's path; where image and JSON were renamed together, the image beside that has the JSON's name."""
+        name = data["imagePath"].replace("\\", "/")  # LabelMe on Windows
+        if self._settings.images_dir:
+            return join_inside(self._settings.images_dir, posixpath.basename(name))
+        if ":" in name.split("/", 1)[0]:
+            return None  # C:/...
+        beside = posixpath.dirname(self._path)
+        path = None if name.startswith("/") else join_inside("", posixpath.join(beside, name))
+        stem = posixpath.splitext(self._path)[0]
+        if path is None or posixpath.splitext(path)[0] == stem or self._folder.is_file(path):
+            return path
+        named_alike = (stem + suffix for suffix in IMAGE_SUFFIXES)
+        return next((each for each in named_alike if self._folder.is_file(each)), path)
+
+    def _reject(self, scope: str, reason: Reason, detail: str, num_boxes: int = 0) -> Reject:
+        return Reject(
+            reason=reason,
+            scope=scope,
+            split=self._chunk.split,
+            file=self._path,
+            record_key=self._key,
+            detail=detail,
+            num_boxes=num_boxes,
+        )
+
+
+def _looks_like_labelme(folder: DataFolder, path: str) -> bool:
+    try:
+        with folder.open(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except (SourceError, OSError):
+        return False
+    return b'"shapes"' in head and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+
+
+def _find_problem(data: Any) -> str | None:
+    if not isinstance(data, dict):
+        return f"the top level must be an object, got {name_type(data)}"
+    if not isinstance(data.get("shapes"), list):
+        return f"'shapes' must be a list, got {name_type(data.get('shapes'))}"
+    if not is_text(data.get("imagePath")):
+        return f"'imagePath' must be text, got {show(data.get('imagePath'))}"
+    for key in ("imageHeight", "imageWidth"):
+        if data.get(key) is not None and not is_pixel_count(data[key]):
+            return f"{key!r} must be a whole number of pixels, got {show(data[key])}"
+    return None
+
+
+def _read_shape(shape: Any, with_masks: bool) -> SourceObject | str:
+    """The object, or what is wrong with it. Boxes go around all points, wherever a drag began."""
+    if not isinstance(shape, dict):
+        return f"must be an object, got {name_type(shape)}"
+    label = shape.get("label")
+    name = label.strip() if isinstance(label, str) else ""
+    if not is_text(name):
+        return f"'label' must be text, got {show(label)}"
+    points = _read_points(shape.get("points"))
+    if points is None:
+        return f"'points' must be pairs of numbers, got {show(shape.get('points'))}"
+    shape_type = shape.get("shape_type") or "polygon"  # as before LabelMe 3.0, which had no other
+    mask = None
+    if shape_type == "rectangle" and len(points) in (2, 4):
+        box = _box_around(points)
+    elif shape_type == "polygon" and len(points) >= 3:
+        box = _box_around(points)
+        mask = [[value for point in points for value in point]] if with_masks else None
+    elif shape_type == "circle" and len(points) == 2:
+        (x, y), (edge_x, edge_y) = points
+        radius = ((edge_x - x) * (edge_x - x) + (edge_y - y) * (edge_y - y)) ** 0.5
+        box = (x - radius, y - radius, x + radius, y + radius)
+    else:
+        allowed = "rectangle of 2 or 4 points, polygon of 3 and up, circle of 2"
+        return f"shape_type {show(shape_type)} of {len(points)} points, allowed: {allowed}"
+    flags = shape.get("flags")
+    is_set = flags if isinstance(flags, dict) else {}
+    return SourceObject(
+        name, box, difficult=is_set.get("difficult") is True, truncated=is_set.get("truncated") is True, mask=mask
+    )
+
+
+def _read_points(points: Any) -> list[_Point] | None:
+    if not isinstance(points, list):
+        return None
+    found: list[_Point] = []
+    for point in points:
+        if not isinstance(point, list) or len(point) != 2:
+            return None
+        x, y = map(to_number, point)
+        if x is None or y is None:
+            return None
+        found.append((x, y))
+    return found
+
+
+def _box_around(points: list[_Point]) -> tuple[float, float, float, float]:
+    """NaN where any point is: `min` and `max` would depend on the order."""
+    xs, ys = zip(*points, strict=True)
+    if math.isnan(sum(xs) + sum(ys)):  # or infinities of both signs, which make no box either
+        return math.nan, math.nan, math.nan, math.nan
+    return min(xs), min(ys), max(xs), max(ys)

@@ -1,0 +1,349 @@
+"""Open Images' CSV of boxes: one box a row, corners from 0 to 1, `IsGroupOf`, and the challenge's class hierarchy."""
+
+import csv
+import io
+import itertools
+import json
+import posixpath
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE, ImageGroups
+from detloom.components.example_gen.sources.json_values import is_text, show
+from detloom.components.example_gen.sources.source_record import (
+    Chunk,
+    Evidence,
+    ReaderSettings,
+    SourceClass,
+    SourceItem,
+    SourceObject,
+    SourceRecord,
+)
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+_NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
+_FOLDERS = ("", "annotations", "labels", "metadata")  # where the CSV files lie
+_MAX_LINE_BYTES = 8192  # a row of the official files has 150
+_MAX_CLASSES = 100_000  # the official list of all labels has 20,000
+_MAX_HIERARCHY_DEPTH = 32  # the official one has 5
+_MAX_HIERARCHY_NODES = 100_000
+
+# kinds of items in a group
+_OBJECT, _BAD_OBJECT = 0, 1
+_OBJECT_FIELDS = struct.Struct("<4d2?")  # corners, truncated, group of; the label follows
+
+
+def detect(folder: DataFolder) -> Evidence | None:
+    """CSV files with the columns of boxes."""
+    found = _find_files(folder)
+    if not found:
+        return None
+    return Evidence(f"Open Images boxes in {', '.join(found[:4])}", layout.name_splits(found))
+
+
+def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+    """One chunk a CSV file; "" is every file that `detect` names."""
+    sources = [source] if source else _find_files(folder)
+    if not sources:
+        columns = ", ".join(_NEEDED)
+        raise InputError(f"{folder.root}: no CSV file with the columns {columns}; name one as the source of {split!r}.")
+    for path in sources:
+        try:
+            with _open(folder, path) as file:
+                _read_header(f"{folder.root}/{path}", file)
+        except SourceError as error:
+            raise _unreadable(folder, path, error) from None
+        yield Chunk(split, path)
+
+
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+    """The record key is the ImageID; images come in the order of their ids, and an image without a row is not known."""
+    classes = _read_classes(folder, chunk.source, settings)
+    for name in classes.declared:
+        yield SourceClass(name)
+    where = f"{folder.root}/{chunk.source}"
+    with ImageGroups(settings.scratch) as groups:
+        try:
+            with _open(folder, chunk.source) as file:
+                columns = _read_header(where, file)
+                sample: list[str] = []
+                for number, line in _read_lines(file, where):
+                    row = _read_row(line, columns)
+                    image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
+                    if not isinstance(row, dict) or not is_text(image_id):
+                        detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
+                        yield _reject_box(chunk, Reason.UNREADABLE_ANNOTATION, "", f"line {number}: {detail}")
+                        continue
+                    groups.add(image_id, *_encode_object(number, row, classes))
+                    if len(sample) < layout.SAMPLE and image_id not in sample:
+                        sample.append(image_id)
+        except SourceError as error:
+            raise _unreadable(folder, chunk.source, error) from None
+        images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, sample)
+        for image_id, items in groups.by_image():
+            yield from _join(chunk, images_dir, classes, image_id, items)
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """Names by label; `names` is empty where the data set has no list, and labels are names.
+
+    Attributes:
+        declared: the names of a list that is the data set's own ("boxable", the challenge's), not that of all labels.
+        ancestors: labels above a label, the root left out.
+    """
+
+    names: Mapping[str, str]
+    declared: tuple[str, ...]
+    ancestors: Mapping[str, tuple[str, ...]]
+
+    def name_of(self, label: str) -> str | None:
+        return self.names.get(label) if self.names else label
+
+
+def _find_files(folder: DataFolder) -> list[str]:
+    found = []
+    for part in _FOLDERS:
+        for path in folder.list_files(part, (".csv",))[:50]:
+            try:
+                with _open(folder, path) as file:
+                    _read_header(path, file)
+            except (SourceError, InputError, OSError):
+                continue
+            found.append(path)
+    return found
+
+
+def _find_images_dir(folder: DataFolder, source: str, image_ids: list[str]) -> str:
+    beside = posixpath.dirname(source)
+    base = posixpath.dirname(beside) if posixpath.basename(beside) in _FOLDERS else beside
+    split = layout.find_split_word(posixpath.splitext(posixpath.basename(source))[0])
+    words = {"val": ("validation", "val")}.get(split, (split,) if split else ())
+    parts = [*(f"images/{word}" for word in words), "images", *words, *(f"{word}/data" for word in words), "data", ""]
+    candidates = [posixpath.join(base, part).rstrip("/") for part in parts]
+    names = [name for image_id in image_ids if (name := join_inside("", f"{image_id}.jpg"))]
+    return layout.choose_images_dir(folder, candidates, names, posixpath.join(base, "images"))
+
+
+def _read_classes(folder: DataFolder, source: str, settings: ReaderSettings) -> _Classes:
+    beside = posixpath.dirname(source)
+    paths = [path for part in dict.fromkeys((beside, *_FOLDERS)) for path in folder.list_files(part, (".csv",))]
+    lists = [path for path in paths if "class-descriptions" in posixpath.basename(path)]
+    # Those of the boxes first; class-descriptions.csv holds every image-level label.
+    lists.sort(key=lambda path: posixpath.basename(path).endswith("class-descriptions.csv"))
+    names: dict[str, str] = {}
+    is_own = False
+    if lists:
+        is_own = not posixpath.basename(lists[0]).endswith("class-descriptions.csv")
+        names = _read_names(folder, lists[0])
+    ancestors = _read_hierarchy(folder, settings) if settings.hierarchy_file else {}
+    for label in {each for path in ancestors.values() for each in path}:
+        if names and label not in names:
+            raise InputError(
+                f"{folder.root}/{settings.hierarchy_file}: {show(label)} is not among the classes of {lists[0]}; "
+                "take the hierarchy and the list of one release."
+            )
+    return _Classes(names, tuple(dict.fromkeys(names.values())) if is_own else (), ancestors)
+
+
+def _read_names(folder: DataFolder, path: str) -> dict[str, str]:
+    """Display name by label, with or without a header."""
+    where = f"{folder.root}/{path}"
+    names: dict[str, str] = {}
+    try:
+        with _open(folder, path) as file:
+            for number, line in _read_lines(file, where):
+                values = _split(line) if isinstance(line, str) else None
+                if values == ["LabelName", "DisplayName"] or values == [""]:
+                    continue
+                label, name = (value.strip() for value in values[:2]) if values and len(values) >= 2 else ("", "")
+                if not is_text(label) or not is_text(name):
+                    raise InputError(f"{where}:{number}: a label and its name are needed, got {show(line)}.")
+                names[label] = name
+                if len(names) > _MAX_CLASSES:
+                    raise InputError(f"{where}: got more than {_MAX_CLASSES} classes.")
+    except SourceError as error:
+        raise _unreadable(folder, path, error) from None
+    return names
+
+
+def _read_hierarchy(folder: DataFolder, settings: ReaderSettings) -> dict[str, tuple[str, ...]]:
+    """The labels above each label, over all places where it stands; parts of an object are no subcategories.
+
+    The root stands for "anything" and is no class. As for boxes in the Open Images challenge:
+    https://storage.googleapis.com/openimages/web/evaluation.html
+    """
+    where = f"{folder.root}/{settings.hierarchy_file}"
+    try:
+        root = json.loads(folder.read_text(settings.hierarchy_file, settings.max_annotation_bytes))
+    except SourceError as error:
+        raise _unreadable(folder, settings.hierarchy_file, error) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not readable as JSON ({error}).") from None
+    above: dict[str, dict[str, None]] = {}
+    waiting: list[tuple[Any, tuple[str, ...] | None]] = [(root, None)]
+    num_nodes = 0
+    while waiting:
+        node, path = waiting.pop()
+        num_nodes += 1
+        label = node.get("LabelName") if isinstance(node, dict) else None
+        below = node.get("Subcategory", []) if isinstance(node, dict) else None
+        if not isinstance(label, str) or not is_text(label) or not isinstance(below, list):
+            raise InputError(f"{where}: each class needs a 'LabelName', 'Subcategory' is a list; got {show(node)}.")
+        if num_nodes > _MAX_HIERARCHY_NODES or len(path or ()) > _MAX_HIERARCHY_DEPTH:
+            raise InputError(
+                f"{where}: allowed: {_MAX_HIERARCHY_NODES} classes, {_MAX_HIERARCHY_DEPTH} levels; got more."
+            )
+        if path is not None:
+            above.setdefault(label, {}).update(dict.fromkeys(each for each in reversed(path) if each != label))
+        waiting.extend((child, () if path is None else (*path, label)) for child in reversed(below))
+    return {label: tuple(labels) for label, labels in above.items() if labels}
+
+
+def _open(folder: DataFolder, path: str) -> BinaryIO:
+    """Buffered whatever its size: an unbuffered file finds the end of a line byte by byte."""
+    file = folder.open(path)
+    return io.BufferedReader(file) if isinstance(file, io.RawIOBase) else file
+
+
+def _read_header(where: str, file: BinaryIO) -> dict[str, int]:
+    """Position by column name."""
+    line = file.readline(_MAX_LINE_BYTES).decode("utf-8-sig", "replace").rstrip("\r\n")
+    columns = {name.strip(): index for index, name in enumerate(_split(line) or ())}
+    missing = [name for name in _NEEDED if name not in columns]
+    if missing:
+        raise InputError(f"{where}:1: the columns {', '.join(missing)} are missing; got {show(line)}.")
+    return columns
+
+
+def _read_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, str | None]]:
+    """Number and text of each line to come that is not empty; None for one that is no text of bounded length.
+
+    A header must have been read before where there is one: numbers go on from 2 then.
+    """
+    number = 1 if file.tell() else 0
+    try:
+        while data := file.readline(_MAX_LINE_BYTES):
+            number += 1
+            if len(data) == _MAX_LINE_BYTES and not data.endswith(b"\n"):
+                while (data := file.readline(1 << 20)) and not data.endswith(b"\n"):
+                    pass
+                yield number, None
+                continue
+            try:
+                line = data.decode("utf-8" if number > 1 else "utf-8-sig").rstrip("\r\n")
+            except UnicodeDecodeError:
+                yield number, None
+                continue
+            if line:
+                yield number, line
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from None
+
+
+def _split(line: str) -> list[str] | None:
+    """The values of one line; None where its quotes do not close."""
+    if '"' not in line:
+        return line.split(",")
+    try:
+        return next(csv.reader([line], strict=True), None)
+    except csv.Error:
+        return None
+
+
+def _read_row(line: str | None, columns: Mapping[str, int]) -> dict[str, str] | str:
+    """Values by column, or what is wrong with the row as a whole."""
+    values = _split(line) if line is not None else None
+    if values is None:
+        return f"must be UTF-8, shorter than {_MAX_LINE_BYTES} bytes, with quotes in pairs"
+    if len(values) != len(columns):
+        return f"must have {len(columns)} values, got {len(values)}: {show(line)}"
+    return {name: values[index] for name, index in columns.items()}
+
+
+def _encode_object(number: int, row: Mapping[str, str], classes: _Classes) -> tuple[int, bytes]:
+    label = row["LabelName"].strip()
+    if not is_text(label) or classes.name_of(label) is None:
+        detail = f"LabelName {show(label)} is not among the class descriptions" if label else "LabelName is empty"
+        return _bad(number, Reason.UNKNOWN_CLASS if label else Reason.UNREADABLE_ANNOTATION, detail)
+    try:
+        box = [float(row[name]) for name in ("XMin", "YMin", "XMax", "YMax")]
+    except ValueError:
+        got = ", ".join(f"{name} {show(row[name])}" for name in ("XMin", "XMax", "YMin", "YMax"))
+        return _bad(number, Reason.UNREADABLE_ANNOTATION, f"corners must be numbers, got {got[:120]}")
+    flags = (row.get(name) == "1" for name in ("IsTruncated", "IsGroupOf"))  # -1 is: not known
+    return _OBJECT, _OBJECT_FIELDS.pack(*box, *flags) + label.encode()
+
+
+def _bad(number: int, reason: Reason, detail: str) -> tuple[int, bytes]:
+    return _BAD_OBJECT, json.dumps([reason.value, f"line {number}: {detail}"]).encode()
+
+
+def _join(
+    chunk: Chunk, images_dir: str, classes: _Classes, image_id: str, items: Iterator[tuple[int, bytes]]
+) -> Iterator[SourceItem]:
+    """The record of one image, with a box more for each ancestor of a box's class."""
+    path = join_inside(images_dir, f"{image_id}.jpg")
+    if path is None:
+        detail = f"ImageID {show(image_id)} leads out of the image folder"
+        yield _reject_record(chunk, Reason.PATH_OUTSIDE, image_id, detail, sum(1 for _ in items))
+        return
+    objects: list[SourceObject] = []
+    rejects: list[Reject] = []
+    num_rows = 0
+    for kind, payload in items:
+        num_rows += 1
+        if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE:
+            num_rows += sum(1 for _ in items)
+            detail = f"{num_rows} rows, which is more than can be held"
+            yield _reject_record(chunk, Reason.TOO_MANY_BOXES, image_id, detail, num_rows)
+            return
+        if kind == _OBJECT:
+            objects.extend(_read_objects(payload, classes))
+        else:
+            reason, detail = json.loads(payload)
+            rejects.append(_reject_box(chunk, Reason(reason), image_id, detail))
+    yield from rejects
+    yield SourceRecord(chunk.split, image_id, path, chunk.source, None, tuple(objects), is_relative=True)
+
+
+def _read_objects(payload: bytes, classes: _Classes) -> Iterator[SourceObject]:
+    xmin, ymin, xmax, ymax, truncated, group_of = _OBJECT_FIELDS.unpack_from(payload)
+    label = payload[_OBJECT_FIELDS.size :].decode()
+    for each in itertools.chain((label,), classes.ancestors.get(label, ())):
+        name = classes.name_of(each)
+        assert name is not None  # checked for labels row by row, for ancestors as a whole
+        yield SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated, group_of=group_of)
+
+
+def _reject_record(chunk: Chunk, reason: Reason, image_id: str, detail: str, num_boxes: int) -> Reject:
+    return Reject(
+        reason=reason,
+        scope="record",
+        split=chunk.split,
+        file=chunk.source,
+        record_key=image_id,
+        detail=detail,
+        num_boxes=num_boxes,
+    )
+
+
+def _reject_box(chunk: Chunk, reason: Reason, image_id: str, detail: str) -> Reject:
+    return Reject(
+        reason=reason,
+        scope="box",
+        split=chunk.split,
+        file=chunk.source,
+        record_key=image_id,
+        detail=detail,
+        num_boxes=1,
+    )
+
+
+def _unreadable(folder: DataFolder, path: str, error: SourceError) -> InputError:
+    return InputError(f"{folder.root}/{path}: cannot be read ({error.detail}).")

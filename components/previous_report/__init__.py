@@ -1,0 +1,1 @@
+"""The resolver that finds the data report that a span's data are compared with."""

@@ -1,0 +1,51 @@
+"""The table of images: order, places, bounds."""
+
+import pickle
+
+from detloom.components.dataset_validator.image_table import ImageTable, RowBuilder
+from detloom.components.dataset_validator.sample_pictures import Place
+
+
+def make_part(split, path, *rows):
+    builder = RowBuilder(split, path)
+    for number, (key, content_hash, look) in enumerate(rows):
+        builder.add(Place(split, key, path, number, 100 * number), content_hash, look)
+    return builder.build()
+
+
+def test_rows_are_sorted_by_split_and_key_whoever_read_them():
+    parts = [
+        make_part("train", "/t/1", ("b", 2, 20), ("d", 4, None)),
+        make_part("train", "/t/0", ("c", 3, 30), ("a", 1, 10)),
+        make_part("eval", "/e/0", ("a", 9, 90)),
+    ]
+    for order in (parts, parts[::-1]):
+        rows = ImageTable(list(order)).sorted_rows(["train", "eval"])
+        assert rows.content_hashes_N.tolist() == [1, 2, 3, 4, 9]
+        assert rows.looks_N.tolist() == [10, 20, 30, 0, 90]
+        assert rows.has_look_N.tolist() == [True, True, True, False, True]
+        assert rows.split_indices_N.tolist() == [0, 0, 0, 0, 1]
+        assert rows.place(1) == Place("train", "b", "/t/1", 0, 0)
+        assert rows.place(3) == Place("train", "d", "/t/1", 1, 100)
+
+
+def test_hashes_of_64_bits_survive():
+    largest = 2**64 - 1
+    rows = ImageTable([make_part("train", "/t", ("a", largest, largest))]).sorted_rows(["train"])
+    assert (int(rows.content_hashes_N[0]), int(rows.looks_N[0])) == (largest, largest)
+
+
+def test_a_long_or_strange_key_is_cut_and_readable():
+    rows = ImageTable([make_part("train", "/t", ("é" * 1000, 1, 1), ("\ud800", 2, 2))]).sorted_rows(["train"])
+    assert sorted(rows.place(row).record_key for row in (0, 1)) == ["?", "é" * 60]
+
+
+def test_an_empty_table_has_no_rows():
+    for table in (ImageTable(), ImageTable([make_part("train", "/t")])):
+        rows = table.sorted_rows(["train"])
+        assert (len(rows.keys_N), len(rows.looks_N), len(rows.split_indices_N)) == (0, 0, 0)
+
+
+def test_a_row_costs_less_than_a_hundred_bytes():
+    part = make_part("train", "/t", *((f"images/{number:012d}", number, number) for number in range(1000)))
+    assert len(pickle.dumps(part)) < 100 * 1000

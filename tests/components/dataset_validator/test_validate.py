@@ -1,0 +1,195 @@
+"""From an examples folder to the verdict, without TFX."""
+
+import json
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import tensorflow as tf
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.test_pipeline import TestPipeline
+from PIL import Image
+
+from detloom.components.dataset_validator.params import DatasetValidatorParams
+from detloom.components.dataset_validator.validate import describe_failures, split_pattern, validate, validate_examples
+from detloom.schemas import example_keys as keys
+from detloom.schemas.data_checks import (
+    ClassDrift,
+    DataChecks,
+    ExactDuplicates,
+    NearDuplicates,
+    NearDuplicatesWithinSplit,
+)
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+
+BOX = (0.1, 0.1, 0.6, 0.6)
+
+
+@pytest.fixture
+def make_folder(tmp_path, make_example, write_records):
+    """An examples folder of {split: [(name, seed of the picture, class id)]}; equal seeds are equal pictures."""
+
+    def picture(seed, quality):
+        # Smooth patterns: noise would not survive the scaling to 9 x 8 cells.
+        small = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        file = tmp_path / "picture.jpg"
+        Image.fromarray(small).resize((96, 96), Image.Resampling.BICUBIC).save(file, quality=quality)
+        return file.read_bytes()
+
+    def make(folder="examples", quality=90, suffix="", **splits):
+        path = tmp_path / folder
+        for split, images in splits.items():
+            records = []
+            for name, seed, class_id in images:
+                example = tf.train.Example.FromString(make_example([BOX], [class_id], (96, 96), name))
+                encoded = picture(seed, quality if split == "train" else 90)
+                example.features.feature[keys.IMAGE_ENCODED].bytes_list.value[0] = encoded
+                records.append(example.SerializeToString())
+            shard = path / f"Split-{split}" / f"data_tfrecord-00000-of-00001{suffix}"
+            if not suffix:
+                write_records(shard, records)
+                continue
+            shard.parent.mkdir(parents=True)
+            with tf.io.TFRecordWriter(str(shard), "GZIP") as writer:
+                for record in records:
+                    writer.write(record)
+        write_label_map(path / LABEL_MAP_FILE, LabelMap.from_names(["cat", "dog"]))
+        return path
+
+    return make
+
+
+TRAIN = [("a", 1, 1), ("b", 2, 2), ("c", 3, 1)]
+EVAL = [("x", 11, 1), ("y", 12, 2)]
+
+
+def results(report):
+    return {check["check"]: check for check in report["checks"]}
+
+
+def test_good_examples_pass_and_the_report_says_so(make_folder, tmp_path):
+    report = validate_examples(make_folder(train=TRAIN, eval=EVAL), tmp_path / "out")
+    assert (report["verdict"], describe_failures(report)) == ("passed", "")
+    assert json.loads((tmp_path / "out/report.json").read_text()) == report
+    assert (tmp_path / "out/report.html").is_file()
+    assert list(report["splits"]) == ["train", "eval"]
+
+
+def test_a_picture_in_two_splits_is_leakage_and_fails(make_folder, tmp_path):
+    report = validate_examples(make_folder(train=TRAIN, eval=[*EVAL, ("z", 3, 1)]), tmp_path / "out")
+    assert results(report)["exact_duplicates"]["status"] == "failed"
+    expected = (
+        "check exact_duplicates: images are, byte by byte, in split 'train': 1 of 3 in split 'eval' (33.3 %); "
+        "at most 0 % allowed, first in records eval/z."
+    )
+    assert describe_failures(report) == expected
+    (group,) = report["duplicates"]["exact"]["groups"]
+    assert group == {
+        "size": 2,
+        "size_by_split": {"train": 1, "eval": 1},
+        "members": [{"split": "train", "record_key": "c"}, {"split": "eval", "record_key": "z"}],
+    }
+
+
+def test_a_picture_saved_again_is_a_near_duplicate_only(make_folder, tmp_path):
+    report = validate_examples(make_folder(quality=40, train=TRAIN, eval=[*EVAL, ("z", 3, 1)]), tmp_path / "out")
+    assert results(report)["exact_duplicates"]["status"] == "passed"
+    assert results(report)["near_duplicates"]["status"] == "warned"
+    assert results(report)["near_duplicates"]["record_keys"] == ["eval/z"]
+
+
+def test_evaluation_splits_may_share_pictures(make_folder, tmp_path):
+    report = validate_examples(make_folder(train=TRAIN, eval=EVAL, test=EVAL), tmp_path / "out")
+    assert report["verdict"] == "passed"
+
+
+def test_a_picture_twice_in_a_split_is_no_leakage(make_folder, tmp_path):
+    report = validate_examples(make_folder(train=[*TRAIN, ("d", 3, 1)], eval=EVAL), tmp_path / "out")
+    found = results(report)
+    assert found["exact_duplicates_within_split"]["value"] == 0.25
+    assert found["exact_duplicates_within_split"]["record_keys"] == ["train/c", "train/d"]
+    assert found["near_duplicates_within_split"]["value"] == 0.25
+    assert found["exact_duplicates"]["status"] == "passed"
+
+
+def test_what_is_off_is_not_looked_for(make_folder, tmp_path):
+    checks = DataChecks(
+        near_duplicates=NearDuplicates(severity="off"),
+        near_duplicates_within_split=NearDuplicatesWithinSplit(severity="fail"),
+        exact_duplicates=ExactDuplicates(severity="off"),
+    )
+    report = validate_examples(make_folder(train=TRAIN, eval=[("z", 3, 1)]), tmp_path / "out", checks=checks)
+    found = results(report)
+    assert report["duplicates"]["near"] is None
+    assert (found["near_duplicates"]["status"], found["exact_duplicates"]["status"]) == ("off", "off")
+    assert found["near_duplicates_within_split"]["status"] == "skipped"
+
+
+def test_compressed_shards_give_the_same_report(make_folder, tmp_path):
+    plain = validate_examples(make_folder(train=TRAIN, eval=EVAL), tmp_path / "out")
+    packed = validate_examples(make_folder("packed", suffix=".gz", train=TRAIN, eval=EVAL), tmp_path / "out2")
+    assert packed == plain
+
+
+def test_drift_against_an_earlier_report_can_fail(make_folder, tmp_path):
+    validate_examples(make_folder(train=TRAIN, eval=EVAL), tmp_path / "before", span=1)
+    only_cats = make_folder("later", train=[("a", 1, 1), ("c", 3, 1)], eval=EVAL)
+    report = validate_examples(
+        only_cats,
+        tmp_path / "now",
+        checks=DataChecks(class_drift=ClassDrift(severity="fail")),
+        previous_report=tmp_path / "before",
+        span=2,
+    )
+    # P = (1, 0), Q = (2/3, 1/3), M = (5/6, 1/6): KL(P, M) = log2(6/5) = 0.26303,
+    # KL(Q, M) = 2/3 log2(4/5) + 1/3 log2(2) = 0.11871; the root of half of their sum is 0.43689.
+    assert results(report)["class_drift"]["value"] == pytest.approx(0.43689, abs=1e-5)
+    assert "distance of 0.437 from those of span 1" in describe_failures(report)
+
+
+def test_another_training_split_and_missing_splits_can_be_named(make_folder, tmp_path):
+    report = validate_examples(
+        make_folder(main=TRAIN, eval=EVAL), tmp_path / "out", splits=["main", "test"], train_split="main"
+    )
+    assert report["train_split"] == "main"
+    assert "split 'test' has 0" in results(report)["examples_per_split"]["sentence"]
+
+
+def test_without_a_split_called_train_the_first_is_trained_on(make_folder, tmp_path):
+    report = validate_examples(make_folder(b=TRAIN, a=EVAL), tmp_path / "out")
+    assert (report["train_split"], list(report["splits"])) == ("a", ["a", "b"])
+
+
+def test_a_folder_without_splits_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no Split-\* folder, needed: examples"):
+        validate_examples(tmp_path, tmp_path / "out")
+
+
+def test_a_path_is_no_pattern(tmp_path):
+    assert split_pattern(tmp_path / "a[1]*?", "train") == f"{tmp_path}/a[[]1][*][?]/Split-train/*"
+
+
+def test_hostile_names_reach_neither_pattern_nor_page(make_folder, tmp_path):
+    report = validate_examples(make_folder("<b>[x]*", train=[("<script>", 1, 1)], eval=EVAL), tmp_path / "out")
+    assert report["splits"]["train"]["num_examples"] == 1
+    assert "<script>" not in (tmp_path / "out/report.html").read_text()
+
+
+def test_more_workers_write_the_same_report(make_folder, tmp_path):
+    folder = make_folder(train=TRAIN, eval=EVAL)
+    options = PipelineOptions(["--direct_running_mode=multi_threading", "--direct_num_workers=2"])
+    validate_examples(folder, tmp_path / "many", make_pipeline=lambda: beam.Pipeline(options=options))
+    validate_examples(folder, tmp_path / "one")
+    for name in ("report.json", "report.html"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
+
+
+def test_a_report_is_written_even_where_nothing_can_be_read(tmp_path):
+    shard = tmp_path / "Split-train/data_tfrecord-00000-of-00001"
+    shard.parent.mkdir()
+    shard.write_bytes(b"this is no TFRecord file")
+    patterns = {"train": split_pattern(tmp_path, "train")}
+    params = DatasetValidatorParams(required_splits=("train",))
+    report = validate(patterns, LabelMap.from_names(["cat"]), params, tmp_path / "out", TestPipeline)
+    assert results(report)["records"]["record_keys"] == ["train/(damaged file train/data_tfrecord-00000-of-00001)"]

@@ -1,0 +1,302 @@
+"""COCO: what is read, what is quarantined, what is refused as a whole."""
+
+import json
+import math
+import tracemalloc
+
+import pytest
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import coco
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+CATEGORIES = ({"id": 3, "name": "cat"}, {"id": 7, "name": "dog"})
+
+
+def write(folder, images, annotations=(), categories=CATEGORIES, name="train.json"):
+    data = {"images": list(images), "annotations": list(annotations), "categories": list(categories)}
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(data), encoding="utf-8")
+    return folder
+
+
+def read_items(folder, source="train.json", **settings):
+    reader_settings = ReaderSettings(**settings)
+    data_folder = DataFolder(str(folder))
+    chunks = list(coco.list_chunks(data_folder, "train", source, reader_settings))
+    return [item for chunk in chunks for item in coco.read_chunk(data_folder, chunk, reader_settings)]
+
+
+def only(kind, items):
+    return [item for item in items if isinstance(item, kind)]
+
+
+def read_objects(folder, annotation, **settings):
+    write(folder, [{"id": 1, "file_name": "a.jpg"}], [{"image_id": 1, "category_id": 3, **annotation}])
+    items = read_items(folder, **settings)
+    (record,) = only(SourceRecord, items)
+    return record.objects, only(Reject, items)
+
+
+def test_boxes_become_corners_and_keep_area_and_crowd(make_coco):
+    annotation = {"image_id": 5, "category_id": 7, "bbox": [10, 4, 20, 8], "area": 99.5, "iscrowd": 1}
+    folder = make_coco({"train.json": ([{"id": 5, "file_name": "a.jpg", "height": 40, "width": 60}], [annotation])})
+    items = read_items(folder)
+    (record,) = only(SourceRecord, items)
+    (item,) = record.objects
+    assert (record.record_key, record.image_path, record.declared_hw) == ("5", "images/a.jpg", (40, 60))
+    # 10 + 20 = 30, 4 + 8 = 12
+    assert (item.class_name, item.box_xyxy, item.area_px, item.is_crowd) == ("dog", (10, 4, 30, 12), 99.5, True)
+    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 7)]
+    assert only(Reject, items) == []
+
+
+def test_the_order_of_the_lists_does_not_matter(tmp_path):
+    images = [{"id": 2, "file_name": "b.jpg"}, {"id": 1, "file_name": "a.jpg"}]
+    annotation = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
+    lists = {"images": images, "annotations": [annotation], "categories": list(CATEGORIES)}
+    found = []
+    for order in (["images", "annotations", "categories"], ["annotations", "categories", "images"]):
+        (tmp_path / "train.json").write_text(json.dumps({key: lists[key] for key in order}))
+        found.append(read_items(tmp_path))
+    assert found[0] == found[1]
+    assert [len(record.objects) for record in only(SourceRecord, found[0])] == [1, 0]
+
+
+def test_numbers_that_are_not_finite_pass_through(tmp_path):
+    (item,), _ = read_objects(tmp_path, {"bbox": [math.nan, 1e308, 1, 10**400], "area": math.inf})
+    assert math.isnan(item.box_xyxy[0])
+    assert (item.box_xyxy[1], item.box_xyxy[3], item.area_px) == (1e308, math.inf, math.inf)
+
+
+def test_file_names_are_relative_to_the_data_folder_where_it_has_no_images_folder(tmp_path):
+    write(tmp_path, [{"id": 1, "file_name": "train2017/a.jpg"}])
+    assert only(SourceRecord, read_items(tmp_path))[0].image_path == "train2017/a.jpg"
+    (record,) = only(SourceRecord, read_items(tmp_path, images_dir="pictures"))
+    assert record.image_path == "pictures/train2017/a.jpg"
+
+
+@pytest.mark.parametrize(
+    ("source", "image", "expected"),
+    [
+        ("annotations/instances_train2017.json", "train2017/a.jpg", "train2017/a.jpg"),
+        ("annotations/instances_train2017.json", "images/train2017/a.jpg", "images/train2017/a.jpg"),
+        ("annotations/train.json", "images/a.jpg", "images/a.jpg"),
+        ("annotations/train.json", "train/a.jpg", "train/a.jpg"),
+        ("train/_annotations.coco.json", "train/a.jpg", "train/a.jpg"),
+        ("coco/annotations/train.json", "coco/images/a.jpg", "coco/images/a.jpg"),
+        ("annotations/train.json", "annotations/a.jpg", "annotations/a.jpg"),
+        ("annotations/train.json", "elsewhere/a.jpg", "a.jpg"),
+    ],
+)
+def test_images_are_found_where_data_sets_usually_have_them(tmp_path, source, image, expected):
+    write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name=source)
+    (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / image).write_bytes(b"image")
+    assert only(SourceRecord, read_items(tmp_path, source))[0].image_path == expected
+
+
+def test_masks_and_keypoints_are_kept_when_asked(tmp_path):
+    polygons = [[1, 1, 5, 1, 5, 5.5]]
+    annotation = {"bbox": [1, 1, 4, 4], "segmentation": polygons, "keypoints": [1, 2, 2, 0, 0, 0]}
+    (item,), rejects = read_objects(tmp_path, annotation, with_masks=True, with_keypoints=True)
+    assert (item.mask, item.keypoints) == (polygons, ((1.0, 2.0, 2), (0.0, 0.0, 0)))
+    assert rejects == []
+    (item,), _ = read_objects(tmp_path, annotation)
+    assert (item.mask, item.keypoints) == (None, None)
+
+
+@pytest.mark.parametrize("counts", ["04", [0, 4]])
+def test_masks_of_runs_stay_as_they_stand(tmp_path, counts):
+    runs = {"size": [2, 2], "counts": counts}
+    (item,), _ = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "segmentation": runs}, with_masks=True)
+    assert item.mask == runs
+
+
+@pytest.mark.parametrize("keypoints", [[1, 2], [1, 2, 3], "text", [1, None, 2], {}])
+def test_keypoints_at_fault_refuse_the_box(tmp_path, keypoints):
+    objects, (reject,) = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "keypoints": keypoints}, with_keypoints=True)
+    assert objects == ()
+    assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "box")
+
+
+def test_broken_json_names_file_and_line(tmp_path):
+    (tmp_path / "train.json").write_text('{"images": [],\n "annotations": [oops]}')
+    with pytest.raises(InputError, match=r"train\.json:2: not readable as JSON"):
+        read_items(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "top level must be an object, got a list"),
+        ('{"images": {}}', "'images' must be a list, got an object"),
+        ('{"images": [], "annotations": []}', "'categories' must be a list, got nothing"),
+        ('{"images": [], "annotations": [], "categories": [{"id": "1", "name": "a"}]}', r"categories\[0\] needs"),
+        ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": " "}]}', r"categories\[0\] needs"),
+        ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}', "twice"),
+        ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a "}]}', "twice"),
+        ("[" * 100_000, "top level must be an object"),
+        ("\xff", "cannot be read"),
+        ("", "empty file"),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_refused_with_its_name(tmp_path, text, message):
+    (tmp_path / "train.json").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=rf"train\.json.*{message}"):
+        read_items(tmp_path)
+
+
+def test_a_missing_file_is_refused_with_its_name_and_split(tmp_path):
+    with pytest.raises(InputError, match=r"train\.json: the annotation file of split 'train' cannot be read.*missing"):
+        read_items(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("text", Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": 7}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": None, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1.5, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a.jpg", "height": "40"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a.jpg", "width": -1}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "\ud800.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a\0.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "../a.jpg"}, Reason.PATH_OUTSIDE),
+        ({"id": 1, "file_name": "/a.jpg"}, Reason.PATH_OUTSIDE),
+    ],
+)
+def test_an_image_entry_at_fault_quarantines_its_record(tmp_path, image, reason):
+    annotation = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
+    write(tmp_path, [image], [annotation] if isinstance(image, dict) and image["id"] == 1 else [])
+    (reject,) = only(Reject, read_items(tmp_path))
+    assert (reject.reason, reject.scope, reject.file) == (reason, "record", "train.json")
+    assert reject.num_boxes == (reject.record_key == "1")
+
+
+def test_of_images_with_one_id_none_is_kept(tmp_path):
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}, {"id": 1, "file_name": "c.jpg"}]
+    annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 2
+    items = read_items(write(tmp_path, images, annotations))
+    assert [record.record_key for record in only(SourceRecord, items)] == ["2"]
+    rejects = only(Reject, items)
+    assert [(reject.reason, reject.record_key, reject.num_boxes) for reject in rejects] == [
+        (Reason.DUPLICATE_ID, "1", 2),
+        (Reason.DUPLICATE_ID, "1", 0),
+    ]
+    assert [reject.detail.split(":")[0] for reject in rejects] == ["images[0]", "images[2]"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ({"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "category_id": "3", "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "category_id": True, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "category_id": 2**70, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3]}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, "4"]}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 3}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_IMAGE),
+        ({"image_id": 2, "category_id": 99}, Reason.UNKNOWN_IMAGE),
+        ({"image_id": [1], "category_id": 3, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_IMAGE),
+        ("text", Reason.UNKNOWN_IMAGE),
+    ],
+)
+def test_an_annotation_at_fault_is_refused_as_a_box(tmp_path, annotation, reason):
+    items = read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation]))
+    (reject,) = only(Reject, items)
+    assert (reject.reason, reject.scope, reject.num_boxes) == (reason, "box", 1)
+    assert "annotations[0]" in reject.detail
+    assert len(only(SourceRecord, items)) == 1
+
+
+def test_an_unknown_category_is_said_in_words(tmp_path):
+    _, (reject,) = read_objects(tmp_path, {"category_id": 99, "bbox": [1, 2, 3, 4]})
+    assert reject.detail == "annotations[0]: category_id 99 is not among the categories"
+
+
+def test_entries_that_are_too_large_are_refused_alone(tmp_path):
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b" * 3000}]
+    annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}, {"image_id": 1, "text": "x" * 3000}]
+    items = read_items(write(tmp_path, images, annotations), max_annotation_bytes=1000)
+    (record,) = only(SourceRecord, items)
+    assert (record.record_key, len(record.objects)) == ("1", 1)
+    assert sorted((reject.scope, reject.record_key) for reject in only(Reject, items)) == [
+        ("box", ""),
+        ("record", "#1"),
+    ]
+
+
+def test_an_image_with_more_objects_than_can_be_held_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(coco, "MAX_OBJECTS_PER_IMAGE", 3)
+    annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 5
+    (reject,) = only(Reject, read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], annotations)))
+    assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
+
+
+def test_details_quote_little_of_a_huge_value(tmp_path):
+    _, (reject,) = read_objects(tmp_path, {"bbox": ["x" * 100_000, [[[[[1]]]]]]})
+    assert len(reject.detail) < 150
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    peaks = []
+    for num_images in (500, 4000):
+        images = [{"id": index, "file_name": f"{index}.jpg", "height": 9, "width": 9} for index in range(num_images)]
+        annotations = [
+            {"id": index, "image_id": index % num_images, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 12}
+            for index in range(num_images * 10)
+        ]
+        write(tmp_path, images, annotations)
+        del images, annotations
+        tracemalloc.start()
+        folder, settings = DataFolder(str(tmp_path)), ReaderSettings()
+        (chunk,) = coco.list_chunks(folder, "train", "train.json", settings)
+        assert sum(1 for _ in coco.read_chunk(folder, chunk, settings)) == num_images + 2
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # a window of text and a batch of rows, not the file of 4 MB
+    assert peaks[1] < max(1.5 * peaks[0], 8e6)
+
+
+def test_official_files_are_detected_with_their_splits_and_without_captions(tmp_path):
+    for name in ("instances_train2017", "instances_val2017", "person_keypoints_val2017", "captions_val2017"):
+        write(tmp_path, [], name=f"annotations/{name}.json")
+    evidence = coco.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.splits == {
+        "train": "annotations/instances_train2017.json",
+        "val": "annotations/instances_val2017.json",
+    }
+
+
+def test_roboflow_folders_are_detected_with_their_splits(tmp_path):
+    for part in ("train", "valid", "test"):
+        write(tmp_path, [], name=f"{part}/_annotations.coco.json")
+    evidence = coco.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.splits == {
+        "test": "test/_annotations.coco.json",
+        "train": "train/_annotations.coco.json",
+        "val": "valid/_annotations.coco.json",
+    }
+
+
+def test_a_single_file_without_a_word_for_a_split_is_no_split(tmp_path):
+    write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name="labels.json")
+    evidence = coco.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert "labels.json" in evidence.sentence
+    assert evidence.splits == {}
+    assert len(only(SourceRecord, read_items(tmp_path, ""))) == 1
+
+
+@pytest.mark.parametrize("text", ['{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0"])
+def test_other_json_is_not_taken_for_coco(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    assert coco.detect(DataFolder(str(tmp_path))) is None

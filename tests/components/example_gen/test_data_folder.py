@@ -1,0 +1,130 @@
+"""Reads of untrusted data: nothing leaves the folder, nothing is waited for, nothing fills the memory."""
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.schemas.rejects import Reason
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "data"
+    (root / "images/deep").mkdir(parents=True)
+    (root / "images/a.jpg").write_bytes(b"12345")
+    (root / "images/deep/b.JPG").write_bytes(b"1")
+    (root / "images/.hidden.jpg").write_bytes(b"1")
+    (root / "list.txt").write_text("\ufeffäöü", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("secret")
+    return DataFolder(str(root))
+
+
+def refusal(call, *arguments):
+    with pytest.raises(SourceError) as caught:
+        call(*arguments)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("folder_name", "name", "expected"),
+    [
+        ("images", "a.jpg", "images/a.jpg"),
+        ("", "a/../b.jpg", "b.jpg"),
+        ("images", "../a.jpg", None),
+        ("images", "../images2/a.jpg", None),
+        ("images", "/etc/passwd", None),
+        ("", "..", None),
+        ("images", "", None),
+        ("images", "a\0.jpg", None),
+        ("", "gs://bucket/a.jpg", None),
+    ],
+)
+def test_a_name_stays_in_its_folder(folder_name, name, expected):
+    assert join_inside(folder_name, name) == expected
+
+
+def test_a_file_is_read_up_to_its_limit(folder):
+    assert folder.read_bytes("images/a.jpg", 5) == b"12345"
+    assert refusal(folder.read_bytes, "images/a.jpg", 4) is Reason.FILE_TOO_LARGE
+
+
+def test_text_loses_its_byte_order_mark_and_must_be_utf_8(folder):
+    assert folder.read_text("list.txt", 100) == "äöü"
+    with open(f"{folder.root}/bad.txt", "wb") as file:
+        file.write(b"caf\xe9")
+    assert refusal(folder.read_text, "bad.txt", 100) is Reason.UNREADABLE_ANNOTATION
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.txt", "images/../../secret.txt", "/etc/passwd", "..", "images/..", "a\0b/c"]
+)
+def test_a_path_that_leads_out_is_refused(folder, path):
+    assert refusal(folder.read_bytes, path, 100) is Reason.PATH_OUTSIDE
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_followed(folder, tmp_path):
+    os.symlink(tmp_path / "secret.txt", f"{folder.root}/images/out.jpg")
+    os.symlink("a.jpg", f"{folder.root}/images/in.jpg")
+    os.symlink(tmp_path, f"{folder.root}/images/up")
+    assert refusal(folder.read_bytes, "images/out.jpg", 100) is Reason.PATH_OUTSIDE
+    assert refusal(folder.read_bytes, "images/up/secret.txt", 100) is Reason.PATH_OUTSIDE
+    assert folder.read_bytes("images/in.jpg", 100) == b"12345"
+    assert not folder.is_file("images/out.jpg")
+
+
+def test_a_folder_of_the_first_level_may_be_a_link(folder, tmp_path):
+    (tmp_path / "disk2").mkdir()
+    (tmp_path / "disk2/c.jpg").write_bytes(b"c")
+    os.symlink(tmp_path / "disk2", f"{folder.root}/more")
+    os.symlink(tmp_path / "secret.txt", tmp_path / "disk2/out.jpg")
+    assert folder.read_bytes("more/c.jpg", 10) == b"c"
+    assert refusal(folder.read_bytes, "more/out.jpg", 100) is Reason.PATH_OUTSIDE
+
+
+def test_a_loop_of_links_and_a_missing_file_are_refused(folder):
+    os.symlink("loop.jpg", f"{folder.root}/images/loop.jpg")
+    assert refusal(folder.read_bytes, "images/loop.jpg", 100) is Reason.UNREADABLE_FILE
+    assert refusal(folder.read_bytes, "images/none.jpg", 100) is Reason.MISSING_FILE
+    assert refusal(folder.read_bytes, "images/a.jpg/b.jpg", 100) is Reason.MISSING_FILE
+
+
+def test_a_pipe_and_a_folder_are_no_files(folder):
+    os.mkfifo(f"{folder.root}/images/pipe.jpg")
+    assert refusal(folder.read_bytes, "images/pipe.jpg", 100) is Reason.UNREADABLE_FILE
+    assert refusal(folder.read_bytes, "images/deep", 100) is Reason.UNREADABLE_FILE
+    assert folder.status("images/pipe.jpg") is None
+
+
+def test_listings_are_sorted_leave_hidden_files_out_and_take_suffixes_in_any_case(folder):
+    assert folder.list_files("images", (".jpg",)) == ["images/a.jpg"]
+    assert folder.list_files("", (".jpg",), recursive=True) == ["images/a.jpg", "images/deep/b.JPG"]
+    assert folder.list_folders("images") == ["images/deep"]
+    assert folder.list_files("nowhere") == []
+
+
+def test_a_walk_ends_where_links_go_in_circles(folder):
+    os.symlink(f"{folder.root}/images", f"{folder.root}/images/deep/again")
+    assert [file.path for file in folder.walk()] == ["list.txt", "images/a.jpg", "images/deep/b.JPG"]
+
+
+def test_a_name_that_is_not_text_is_not_listed(folder):
+    with open(os.fsencode(folder.root) + b"/images/\xff.jpg", "wb"):
+        pass
+    assert folder.list_files("images", (".jpg",)) == ["images/a.jpg"]
+
+
+def test_an_address_is_read_through_tensorflows_file_systems():
+    tf.io.gfile.makedirs("ram://data_folder/images")
+    with tf.io.gfile.GFile("ram://data_folder/images/a.jpg", "wb") as file:
+        file.write(b"12345")
+    folder = DataFolder("ram://data_folder")
+    assert folder.read_bytes("images/a.jpg", 5) == b"12345"
+    assert folder.list_files("", recursive=True) == ["images/a.jpg"]
+    assert folder.status("images/a.jpg").size == 5
+    assert refusal(folder.read_bytes, "images/b.jpg", 5) is Reason.MISSING_FILE
+    assert refusal(folder.read_bytes, "../a.jpg", 5) is Reason.PATH_OUTSIDE
+    with folder.open("images/a.jpg") as file:
+        file.seek(3)
+        assert file.read() == b"45"

@@ -1,0 +1,233 @@
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from detloom.components.example_gen.export_coco import box_xywh_px, export_coco
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap, write_label_map
+
+
+def encode_png(image_hw: tuple[int, int] = (40, 60), grey: int = 0, image_format: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full(image_hw, grey, np.uint8)).save(buffer, format=image_format)
+    return buffer.getvalue()
+
+
+def make_record(
+    source_id="1", filename="images/a.png", boxes=((0.25, 0.5, 0.75, 1.0),), class_ids=(3,), **more
+) -> bytes:
+    """A 40x60 example; `more` are features by the name of their constant, lists of int, float or bytes."""
+    example = tf.train.Example()
+    features = {
+        "IMAGE_ENCODED": [more.pop("image", encode_png())],
+        "IMAGE_FORMAT": [more.pop("image_format", b"png")],
+        "IMAGE_HEIGHT": [40],
+        "IMAGE_WIDTH": [60],
+        "IMAGE_FILENAME": [filename.encode()],
+        "IMAGE_SOURCE_ID": [source_id.encode()],
+        "CLASS_ID": list(class_ids),
+        **{f"BOX_{side}": [float(box[i]) for box in boxes] for i, side in enumerate(("YMIN", "XMIN", "YMAX", "XMAX"))},
+        **more,
+    }
+    for name, values in features.items():
+        feature = example.features.feature[getattr(keys, name)]
+        kind = "bytes_list" if values and isinstance(values[0], bytes) else "int64_list"
+        kind = "float_list" if values and isinstance(values[0], float) else kind
+        getattr(feature, kind).value.extend(values)
+    return example.SerializeToString()
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Callable[..., Path]:
+    def make(gzip: bool = False, **records_by_split: list[bytes]) -> Path:
+        folder = tmp_path / "examples"
+        for split, records in records_by_split.items():
+            target = folder / f"Split-{split}"
+            target.mkdir(parents=True)
+            name = "data_tfrecord-00000-of-00001" + (".gz" if gzip else "")
+            with tf.io.TFRecordWriter(str(target / name), "GZIP" if gzip else "") as writer:
+                for record in records:
+                    writer.write(record)
+        write_label_map(folder / "label_map.pbtxt", LabelMap(((3, "cat"), (7, "dog"))))
+        return folder
+
+    return make
+
+
+def exported(examples: Path, tmp_path: Path, split: str = "train") -> dict:
+    export_coco(examples, tmp_path / "out")
+    return json.loads((tmp_path / "out/annotations" / f"{split}.json").read_text())
+
+
+size = st.integers(1, 30_000)
+coordinate = st.floats(0, 1, width=32)
+
+
+@settings(max_examples=300, deadline=None)
+@given(coordinate, coordinate, size)
+def test_a_pixel_box_reads_back_to_the_same_float32(one, other, side):
+    low, high = sorted((one, other))
+    x, y, width, height = box_xywh_px((low, low, high, high), (side, side))
+    assert np.float32(x / side) == low
+    assert np.float32(min(x + width, side) / side) == high
+    assert (x, width) == (y, height)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 8000))
+def test_whole_pixels_stay_whole(data, side):
+    xmin = data.draw(st.integers(0, side - 1))
+    xmax = data.draw(st.integers(xmin + 1, side))
+    box = [np.float32(xmin / side), np.float32(xmin / side), np.float32(xmax / side), np.float32(xmax / side)]
+    got = box_xywh_px([float(value) for value in box], (side, side))
+    assert got == [xmin, xmin, xmax - xmin, xmax - xmin]
+
+
+def test_one_example_becomes_one_image_and_its_annotation(examples, tmp_path):
+    folder = examples(train=[make_record("17", AREA=[200.5], IS_CROWD=[1])])
+    got = exported(folder, tmp_path)
+    assert got["images"] == [{"id": 17, "file_name": "a.png", "height": 40, "width": 60, "source_id": "17"}]
+    # ymin 0.25 of 40 px, xmin 0.5 of 60 px, half of each side
+    assert got["annotations"] == [
+        {"id": 1, "image_id": 17, "category_id": 3, "bbox": [30, 10, 30, 20], "area": 200.5, "iscrowd": 1}
+    ]
+    assert [(item["id"], item["name"]) for item in got["categories"]] == [(3, "cat"), (7, "dog")]
+
+
+def test_pycocotools_loads_it(examples, tmp_path):
+    from pycocotools.coco import COCO
+
+    export_coco(examples(train=[make_record(), make_record("2", "b.png", (), ())]), tmp_path / "out")
+    coco = COCO(str(tmp_path / "out/annotations/train.json"))
+    assert len(coco.getImgIds()) == 2
+    assert len(coco.getAnnIds(imgIds=[1])) == 1
+
+
+def test_images_are_written_byte_by_byte(examples, tmp_path):
+    image = encode_png(grey=77) + b"trailing"
+    exported(examples(train=[make_record(image=image)]), tmp_path)
+    assert (tmp_path / "out/images/a.png").read_bytes() == image
+
+
+def test_gzipped_shards_are_read(examples, tmp_path):
+    assert len(exported(examples(gzip=True, train=[make_record()]), tmp_path)["images"]) == 1
+
+
+@pytest.mark.parametrize("ids", [["1", "BloodImage_2"], ["5", "5"], ["001", "2"], ["1", "-2"], ["1", "9" * 30]])
+def test_ids_that_are_no_different_whole_numbers_are_numbered(ids, examples, tmp_path):
+    records = [make_record(key, f"{number}.png", image=encode_png(grey=number)) for number, key in enumerate(ids)]
+    got = exported(examples(train=records), tmp_path)
+    assert [image["id"] for image in got["images"]] == [1, 2]
+    assert [image["source_id"] for image in got["images"]] == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("../../etc/passwd.png", "etc/passwd.png"),
+        ("/etc/cron.d/x.png", "etc/cron.d/x.png"),
+        ("..\\..\\x.png", "x.png"),
+        ("a\0b.png", "a_b.png"),
+        (".hidden.png", "hidden.png"),
+        ("JPEGImages/x.jpg", "x.png"),  # the content is a PNG
+        ("cam1/scan.v2", "cam1/scan.v2.png"),
+        ("C:\\x.png", "C_/x.png"),
+        ("", "7.png"),
+        ("é" * 300 + ".png", "é" * 98 + ".png"),  # 98 x 2 bytes and 4 are 200
+    ],
+)
+def test_file_names_are_made_safe(name, expected, examples, tmp_path):
+    got = exported(examples(train=[make_record("7", name)]), tmp_path)
+    assert got["images"][0]["file_name"] == expected
+    assert (tmp_path / "out/images" / expected).is_file()
+
+
+def test_different_images_of_one_name_are_both_kept(examples, tmp_path):
+    records = [make_record(str(grey), "a.png", image=encode_png(grey=grey)) for grey in (1, 2)]
+    got = exported(examples(train=records[:1], test=records), tmp_path, "test")
+    assert [image["file_name"] for image in got["images"]] == ["a.png", "a-2.png"]
+    assert sorted(path.name for path in (tmp_path / "out/images").iterdir()) == ["a-2.png", "a.png"]
+
+
+def test_an_image_named_like_the_folder_of_another_is_kept(examples, tmp_path):
+    records = [make_record("1", "a.png"), make_record("2", "a.png/b.png", image=encode_png(grey=3))]
+    got = exported(examples(train=records), tmp_path)
+    assert [image["file_name"] for image in got["images"]] == ["a.png", "a.png_b.png"]
+
+
+def test_masks_become_run_lengths(examples, tmp_path):
+    mask = np.zeros((40, 60), np.uint8)
+    mask[10:30, 30:60] = 1
+    buffer = io.BytesIO()
+    Image.fromarray(mask).save(buffer, format="PNG")
+    got = exported(examples(train=[make_record(MASK=[buffer.getvalue()])]), tmp_path)
+    from pycocotools import mask as coco_mask
+
+    np.testing.assert_array_equal(coco_mask.decode(got["annotations"][0]["segmentation"]), mask)
+
+
+def test_a_mask_of_another_size_is_refused_before_it_is_decoded(examples, tmp_path):
+    folder = examples(train=[make_record(MASK=[encode_png((41, 60))])])
+    with pytest.raises(InputError, match=r"a mask of \(60, 41\)"):
+        export_coco(folder, tmp_path / "out")
+
+
+def test_keypoints_become_pixels(examples, tmp_path):
+    record = make_record(
+        boxes=((0.0, 0.0, 1.0, 1.0),) * 2,
+        class_ids=(3, 7),
+        NUM_KEYPOINTS=[2, 0],
+        KEYPOINT_X=[0.5, 0.0],
+        KEYPOINT_Y=[0.25, 0.0],
+        KEYPOINT_VISIBILITY=[2, 0],
+    )
+    got = exported(examples(train=[record]), tmp_path)
+    assert got["annotations"][0]["keypoints"] == [30, 10, 2, 0, 0, 0]
+    assert got["annotations"][0]["num_keypoints"] == 1
+    assert "keypoints" not in got["annotations"][1]
+    assert got["categories"][0]["keypoints"] == ["keypoint_1", "keypoint_2"]
+
+
+def test_flags_without_a_place_in_coco_are_counted(examples, tmp_path):
+    record = make_record(DIFFICULT=[1], TRUNCATED=[1], GROUP_OF=[0])
+    counts = export_coco(examples(train=[record]), tmp_path / "out")
+    assert counts.lost == {"difficult": 1, "truncated": 1}
+
+
+def test_an_output_that_holds_something_is_refused(examples, tmp_path):
+    folder = examples(train=[make_record()])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").write_text("keep")
+    with pytest.raises(InputError, match="already there"):
+        export_coco(folder, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_damaged_shard_leaves_nothing_behind(examples, tmp_path):
+    folder = examples(train=[make_record(), make_record("2", "b.png", image=encode_png(grey=9))])
+    shard = folder / "Split-train/data_tfrecord-00000-of-00001"
+    shard.write_bytes(shard.read_bytes()[:-10])
+    with pytest.raises(InputError, match="damaged after 1 examples"):
+        export_coco(folder, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["examples"]
+
+
+@pytest.mark.parametrize("box", [(float("nan"), 0.0, 1.0, 1.0), (0.0, 0.0, float("inf"), 1.0)])
+def test_a_box_that_is_not_finite_is_refused_by_example(box, examples, tmp_path):
+    with pytest.raises(InputError, match="example 0: a box with a coordinate that is not finite"):
+        export_coco(examples(train=[make_record(boxes=[box])]), tmp_path / "out")
+
+
+def test_a_folder_without_examples_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no Split-<name>"):
+        export_coco(tmp_path / "empty", tmp_path / "out")

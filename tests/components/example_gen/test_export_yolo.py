@@ -1,0 +1,134 @@
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from detloom.components.example_gen.export_yolo import box_cxcywh_rel, export_yolo
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap, write_label_map
+
+
+def make_record(name="images/a.png", boxes=((0.25, 0.5, 0.75, 1.0),), class_ids=(7,), grey=0, **flags) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((40, 60), grey, np.uint8)).save(buffer, format="PNG")
+    example = tf.train.Example()
+    feature = example.features.feature
+    feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
+    feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"png")
+    feature[keys.IMAGE_FILENAME].bytes_list.value.append(name.encode())
+    feature[keys.IMAGE_HEIGHT].int64_list.value.append(40)
+    feature[keys.IMAGE_WIDTH].int64_list.value.append(60)
+    for column, key in enumerate(keys.BOX_KEYS_YXYX):
+        feature[key].float_list.value.extend(box[column] for box in boxes)
+    feature[keys.CLASS_ID].int64_list.value.extend(class_ids)
+    for flag, values in flags.items():
+        feature[getattr(keys, flag)].int64_list.value.extend(values)
+    return example.SerializeToString()
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Callable[..., Path]:
+    def make(**records_by_split: list[bytes]) -> Path:
+        folder = tmp_path / "examples"
+        for split, records in records_by_split.items():
+            (folder / f"Split-{split}").mkdir(parents=True)
+            with tf.io.TFRecordWriter(str(folder / f"Split-{split}/data_tfrecord-00000-of-00001")) as writer:
+                for record in records:
+                    writer.write(record)
+        write_label_map(folder / "label_map.pbtxt", LabelMap(((3, "cat"), (7, "dog: big"))))
+        return folder
+
+    return make
+
+
+# 0, or from 2^-27 up: below, no centre and width in float64 can say it, and no picture has a pixel that small.
+coordinate = st.one_of(st.just(0.0), st.floats(2**-27, 1, width=32))
+
+
+@settings(max_examples=500, deadline=None)
+@given(coordinate, coordinate)
+def test_centre_and_extent_read_back_to_the_same_float32(one, other):
+    low, high = sorted((one, other))
+    cx, cy, width, height = (float(repr(value)) for value in box_cxcywh_rel((low, low, high, high)))
+    assert np.float32(cx - width / 2) == low
+    assert np.float32(cx + width / 2) == high
+    assert (cx, width) == (cy, height)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(0, 2**-27, width=32), st.floats(0, 1, width=32))
+def test_a_start_below_any_pixel_moves_by_less_than_can_be_drawn(low, high):
+    low, high = sorted((low, high))
+    cx, _, width, _ = box_cxcywh_rel((low, low, high, high))
+    start = cx - width / 2
+    assert np.float32(start) == low or abs(start - low) < 2**-53
+
+
+def test_numbers_have_as_few_decimals_as_read_back():
+    # 79/640 = 0.1234375 and 101/640 = 0.1578125: dyadic, so seven and eight decimals say them exactly
+    box = [float(np.float32(value)) for value in (0.25, 79 / 640, 0.5, 101 / 640)]
+    assert box_cxcywh_rel(box) == [0.140625, 0.375, 0.034375, 0.25]
+
+
+def test_one_example_becomes_an_image_and_a_label_file(examples, tmp_path):
+    export_yolo(examples(train=[make_record()]), tmp_path / "out")
+    assert (tmp_path / "out/images/train/a.png").is_file()
+    # centre (0.75, 0.5), 0.5 by 0.5; class id 7 is the second of the label map
+    assert (tmp_path / "out/labels/train/a.txt").read_text() == "1 0.75 0.5 0.5 0.5\n"
+
+
+def test_an_image_without_boxes_has_an_empty_label_file(examples, tmp_path):
+    export_yolo(examples(train=[make_record(boxes=(), class_ids=())]), tmp_path / "out")
+    assert (tmp_path / "out/labels/train/a.txt").read_text() == ""
+
+
+def test_data_yaml_names_the_splits_and_the_classes(examples, tmp_path):
+    export_yolo(examples(train=[make_record()], eval=[], test=[]), tmp_path / "out")
+    assert yaml.safe_load((tmp_path / "out/data.yaml").read_text()) == {
+        "path": ".",
+        "train": "images/train",
+        "val": "images/eval",
+        "test": "images/test",
+        "names": {0: "cat", 1: "dog: big"},
+    }
+
+
+def test_two_images_of_one_stem_have_label_files_of_their_own(examples, tmp_path):
+    records = [make_record("a.png", grey=1), make_record("a.jpg", grey=2, boxes=(), class_ids=())]
+    export_yolo(examples(train=records), tmp_path / "out")
+    labels = {path.name: path.read_text() for path in (tmp_path / "out/labels/train").iterdir()}
+    assert labels == {"a.txt": "1 0.75 0.5 0.5 0.5\n", "a-2.txt": ""}
+    assert sorted(path.name for path in (tmp_path / "out/images/train").iterdir()) == ["a-2.png", "a.png"]
+
+
+def test_one_image_with_two_labellings_is_written_twice(examples, tmp_path):
+    records = [make_record("a.png"), make_record("a.png", boxes=(), class_ids=())]
+    export_yolo(examples(train=records), tmp_path / "out")
+    assert len(list((tmp_path / "out/images/train").iterdir())) == 2
+
+
+def test_crowds_and_groups_are_left_out_and_counted(examples, tmp_path):
+    record = make_record(
+        boxes=((0.0, 0.0, 1.0, 1.0),) * 3,
+        class_ids=(3, 3, 3),
+        IS_CROWD=[1, 0, 0],
+        GROUP_OF=[0, 1, 0],
+        DIFFICULT=[0, 0, 1],
+    )
+    counts = export_yolo(examples(train=[record]), tmp_path / "out")
+    assert counts.num_objects == {"train": 1}
+    assert counts.lost == {"is_crowd (box left out)": 1, "group_of (box left out)": 1, "difficult": 1}
+
+
+def test_a_class_id_outside_the_label_map_is_refused(examples, tmp_path):
+    with pytest.raises(InputError, match="class id 4 is not in the label map"):
+        export_yolo(examples(train=[make_record(class_ids=(4,))]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,71 @@
+"""A folder of images: every candidate is a record without objects."""
+
+import pytest
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import image_folder
+from detloom.components.example_gen.sources.source_record import ReaderSettings
+from detloom.schemas.errors import InputError
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    return DataFolder(str(folder))
+
+
+def read(folder, source="", **settings):
+    reader_settings = ReaderSettings(**settings)
+    chunks = list(image_folder.list_chunks(folder, "s", source, reader_settings))
+    return [record for chunk in chunks for record in image_folder.read_chunk(folder, chunk, reader_settings)]
+
+
+def test_images_of_all_folders_are_records_without_objects(tmp_path):
+    folder = touch(tmp_path, "a.jpg", "b/C.PNG", "b/d.tiff", "notes.txt", "b/.hidden.jpg")
+    records = read(folder)
+    assert [(record.record_key, record.image_path) for record in records] == [
+        ("a.jpg", "a.jpg"),
+        ("b/C.PNG", "b/C.PNG"),
+        ("b/d.tiff", "b/d.tiff"),
+    ]
+    assert all(record.objects == () and record.declared_hw is None and record.split == "s" for record in records)
+
+
+def test_keys_are_relative_to_the_source(tmp_path):
+    (record,) = read(touch(tmp_path, "x/test/a.jpg", "x/b.jpg"), "x/test")
+    assert (record.record_key, record.image_path) == ("a.jpg", "x/test/a.jpg")
+
+
+def test_the_folder_of_images_is_the_source_where_none_is_named(tmp_path):
+    (record,) = read(touch(tmp_path, "pictures/a.jpg", "b.jpg"), images_dir="pictures")
+    assert (record.record_key, record.image_path) == ("a.jpg", "pictures/a.jpg")
+
+
+def test_chunks_have_a_bounded_number_of_images(tmp_path):
+    folder = touch(tmp_path, *(f"{number}.jpg" for number in range(5)))
+    chunks = image_folder.list_chunks(folder, "s", "", ReaderSettings(records_per_chunk=2))
+    assert [len(chunk.names) for chunk in chunks] == [2, 2, 1]
+
+
+def test_a_link_that_leads_outside_is_no_image(tmp_path):
+    (tmp_path / "secret.jpg").write_bytes(b"")
+    folder = touch(tmp_path / "data", "a.jpg")
+    (tmp_path / "data" / "b.jpg").symlink_to(tmp_path / "secret.jpg")
+    assert [record.record_key for record in read(folder)] == ["a.jpg"]
+
+
+@pytest.mark.parametrize("source", ["", "missing", "../data2"])
+def test_a_source_without_images_is_refused_with_its_name(tmp_path, source):
+    with pytest.raises(InputError, match=f"{source}: no image is there"):
+        read(touch(tmp_path, "a.txt"), source)
+
+
+def test_folders_that_are_called_like_splits_are_splits(tmp_path):
+    evidence = image_folder.detect(touch(tmp_path, "train/a.jpg", "valid/b.png", "other/c.jpg", "test/readme.txt"))
+    assert evidence is not None
+    assert evidence.splits == {"train": "train", "val": "valid"}
+
+
+def test_a_folder_without_images_is_no_image_folder(tmp_path):
+    assert image_folder.detect(touch(tmp_path, "a.txt")) is None

@@ -1,0 +1,58 @@
+"""Items by image: complete, in order, on disk."""
+
+import random
+
+from detloom.components.example_gen.sources.image_groups import ImageGroups
+
+
+def read(groups):
+    return [(image, list(items)) for image, items in groups.by_image()]
+
+
+def test_items_come_by_image_then_kind_then_as_they_were_added(tmp_path):
+    with ImageGroups(str(tmp_path)) as groups:
+        for image, kind, payload in [("b", 1, b"1"), ("a", 1, b"2"), ("b", 0, b"3"), ("b", 1, b"0")]:
+            groups.add(image, kind, payload)
+        assert read(groups) == [("a", [(1, b"2")]), ("b", [(0, b"3"), (1, b"1"), (1, b"0")])]
+
+
+def test_no_items_are_no_groups():
+    with ImageGroups() as groups:
+        assert read(groups) == []
+
+
+def test_many_items_are_all_there_however_scattered(tmp_path):
+    order = [(str(image), number) for image in range(500) for number in range(50)]
+    random.Random(0).shuffle(order)
+    expected: dict[str, list[bytes]] = {}
+    with ImageGroups(str(tmp_path)) as groups:
+        for image, number in order:
+            payload = b"\0" + str(number).encode()
+            groups.add(image, 1, payload)
+            expected.setdefault(image, []).append(payload)
+        found = {image: [payload for _, payload in items] for image, items in groups.by_image()}
+    assert found == expected
+    assert list(found) == sorted(expected)
+
+
+def test_a_group_that_is_not_taken_to_its_end_does_not_disturb_the_next():
+    with ImageGroups() as groups:
+        for image in "aab":
+            groups.add(image, 0, image.encode())
+        assert [(image, next(items)) for image, items in groups.by_image()] == [("a", (0, b"a")), ("b", (0, b"b"))]
+
+
+def test_the_file_has_no_name_so_that_a_killed_worker_leaves_none(tmp_path):
+    with ImageGroups(str(tmp_path)) as groups:
+        for number in range(30_000):
+            groups.add(str(number), 0, b"x" * 500)
+        assert len(read(groups)) == 30_000
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_strange_names_are_kept_apart():
+    names = ["", "5", "05", "é", "'; DROP TABLE items; --", "a b", "A", "a"]
+    with ImageGroups() as groups:
+        for name in names:
+            groups.add(name, 0, name.encode())
+        assert [(image, payload.decode()) for image, [(_, payload)] in read(groups)] == [(n, n) for n in sorted(names)]

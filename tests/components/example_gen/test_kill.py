@@ -1,0 +1,146 @@
+"""Killed at many points and run again: the same bytes, and nothing unfinished ever under a final name."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NUM_KILLS = 24  # spread over all file operations of one ingestion
+
+# One process imports everything once; each ingestion runs in a fork of it. A fork that is to be killed counts its file
+# operations and kills itself before the n-th: SIGKILL, so that nothing is cleaned up.
+DRIVER = """
+    import json, os, signal, sys, traceback
+    from pathlib import Path
+
+    import apache_beam as beam
+    import tensorflow as tf
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from detloom.components.example_gen.ingest import IngestFolders, ingest
+    from detloom.components.example_gen.params import ExampleGenParams
+
+    folder, work, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    params = ExampleGenParams(
+        data_format="voc", splits={"train": "train", "eval": "eval"}, shard_max_bytes=20_000, max_reject_fraction=1.0)
+
+    def make_pipeline():
+        return beam.Pipeline(options=PipelineOptions(["--direct_running_mode=in_memory"]))
+
+    def run(out, kill_at=0, count_file=None):
+        pid = os.fork()
+        if pid:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        try:
+            operations = count_operations(kill_at)
+            ingest(folder, params, IngestFolders(str(out), str(out / "rejects")), make_pipeline)
+            if count_file:
+                count_file.write_text(str(operations[0]))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    def count_operations(kill_at):
+        count = [0]
+
+        def counted(operation):
+            def act(*args, **kwargs):
+                count[0] += 1
+                if count[0] == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return operation(*args, **kwargs)
+            return act
+
+        for owner, names in (
+            (tf.io.gfile, ("rename", "makedirs", "remove", "rmtree")),
+            (tf.io.gfile.GFile, ("write", "flush", "close")),
+            (tf.io.TFRecordWriter, ("write", "close")),
+            (os, ("replace", "rename")),
+        ):
+            for name in names:
+                setattr(owner, name, counted(getattr(owner, name)))
+        return count
+
+    def read(out):
+        return {
+            str(path.relative_to(out)): path.read_bytes()
+            for path in out.rglob("*")
+            if path.is_file() and ".incomplete" not in path.parts
+        }
+
+    assert run(work / "whole", count_file=work / "count") == 0
+    expected, total = read(work / "whole"), int((work / "count").read_text())
+    out, problems, codes, at = work / "killed", [], [], []
+    for number in range(num_kills):
+        at.append(1 + (number * (total - 1)) // (num_kills - 1))
+        codes.append(run(out, kill_at=at[-1]))
+        for name, data in read(out).items():
+            if name not in expected:  # unfinished, so under another name: a final one and a random end
+                if name.rpartition(".")[0] not in expected:
+                    problems.append(f"killed at {at[-1]} of {total}: {name} is there")
+            elif data != expected[name]:
+                problems.append(f"killed at {at[-1]} of {total}: {name} is there, but not whole")
+        if (out / "rejects/report.json").exists():
+            problems.append(f"killed at {at[-1]} of {total}: the report is there")
+        if number % 3 == 0:  # the others start on what several kills have left
+            codes.append(run(out))
+            if read(out) != expected or any(".incomplete" in path.parts for path in out.rglob("*")):
+                problems.append(f"run again after {at[-1]} of {total}: another output")
+    codes.append(run(out))
+    if read(out) != expected:
+        problems.append("run again at the end: another output")
+    print(json.dumps({"total": total, "codes": codes, "problems": problems, "files": sorted(expected)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("kill") / "voc"
+    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / part).mkdir(parents=True)
+    for split, first in (("train", 0), ("eval", 12)):
+        stems = [f"i{number}" for number in range(first, first + 12)]
+        (folder / f"ImageSets/Main/{split}.txt").write_text("\n".join(stems))
+        for number, stem in enumerate(stems, start=first):
+            pixels = np.random.default_rng(number).integers(0, 255, (40, 60, 3), np.uint8)
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, format="JPEG", quality=95)
+            (folder / f"JPEGImages/{stem}.jpg").write_bytes(buffer.getvalue() if number % 5 else b"damaged")
+            (folder / f"Annotations/{stem}.xml").write_text(
+                f"<annotation><filename>{stem}.jpg</filename><object><name>cat</name><bndbox><xmin>1</xmin>"
+                "<ymin>2</ymin><xmax>30</xmax><ymax>20</ymax></bndbox></object></annotation>"
+            )
+    driver = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DRIVER), str(folder), str(folder.parent), str(NUM_KILLS)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert driver.returncode == 0, driver.stderr[-4000:]
+    return json.loads(driver.stdout.splitlines()[-1])
+
+
+def test_a_killed_ingestion_leaves_nothing_unfinished_and_its_rerun_gives_the_same_bytes(killed):
+    assert killed["problems"] == []
+
+
+def test_the_kills_hit_running_ingestions(killed):
+    assert killed["codes"].count(-9) == NUM_KILLS
+    assert set(killed["codes"]) == {-9, 0}
+    assert killed["total"] > NUM_KILLS
+
+
+def test_the_output_has_several_shards_a_label_map_a_quarantine_and_a_report(killed):
+    names = [Path(name) for name in killed["files"]]
+    assert sum(name.name.startswith("data_tfrecord-") for name in names) >= 4
+    assert {"label_map.pbtxt", "rejects.jsonl", "report.json"} <= {name.name for name in names}

@@ -1,0 +1,183 @@
+"""LabelMe: shapes to boxes, and each file that cannot be read refused alone."""
+
+import json
+import math
+
+import pytest
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import labelme
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+
+def write(folder, name="a.json", shapes=(), **values):
+    data = {"version": "5.4.1", "flags": {}, "shapes": list(shapes), "imagePath": "a.jpg", "imageData": None}
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps({**data, "imageHeight": 40, "imageWidth": 60, **values}), encoding="utf-8")
+    return folder
+
+
+def read(folder, source="", **settings):
+    data_folder, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
+    chunks = list(labelme.list_chunks(data_folder, "train", source, reader_settings))
+    return [item for chunk in chunks for item in labelme.read_chunk(data_folder, chunk, reader_settings)]
+
+
+def shape(shape_type="rectangle", points=((1, 2), (30.5, 20)), label="cat", **values):
+    return {"label": label, "points": [list(p) for p in points], "shape_type": shape_type, "group_id": None, **values}
+
+
+def read_shape(folder, found, **settings):
+    (record,) = read(write(folder, shapes=[found]), **settings)
+    (item,) = record.objects
+    return item
+
+
+def test_a_rectangle_is_a_box_and_the_record_has_the_name_of_its_file(tmp_path):
+    (record,) = read(write(tmp_path, "x/a.json", [shape()]))
+    assert (record.record_key, record.image_path, record.annotation_path) == ("x/a", "x/a.jpg", "x/a.json")
+    assert (record.declared_hw, record.is_relative) == ((40, 60), False)
+    assert (record.objects[0].class_name, record.objects[0].box_xyxy) == ("cat", (1, 2, 30.5, 20))
+
+
+def test_a_rectangle_may_be_drawn_from_any_corner(tmp_path):
+    assert read_shape(tmp_path, shape(points=[(30, 2), (1, 20)])).box_xyxy == (1, 2, 30, 20)
+
+
+def test_a_polygon_is_the_box_around_it_and_a_mask_when_asked(tmp_path):
+    found = shape("polygon", [(5, 1), (9, 7), (2, 3)])
+    assert read_shape(tmp_path, found).box_xyxy == (2, 1, 9, 7)
+    assert read_shape(tmp_path, found).mask is None
+    assert read_shape(tmp_path, found, with_masks=True).mask == [[5, 1, 9, 7, 2, 3]]
+
+
+def test_a_shape_without_a_type_is_a_polygon(tmp_path):
+    found = shape(None, [(5, 1), (9, 7), (2, 3)])
+    assert read_shape(tmp_path, found).box_xyxy == (2, 1, 9, 7)
+
+
+def test_a_circle_is_the_box_around_it(tmp_path):
+    # centre (20, 10), a point of its edge 3 right and 4 down: radius 5
+    assert read_shape(tmp_path, shape("circle", [(20, 10), (23, 14)])).box_xyxy == (15, 5, 25, 15)
+
+
+def test_flags_are_honoured(tmp_path):
+    item = read_shape(tmp_path, shape(flags={"difficult": True, "truncated": False, "other": True}))
+    assert (item.difficult, item.truncated) == (True, False)
+
+
+def test_a_point_that_is_no_number_makes_a_box_that_is_none(tmp_path):
+    for points in ([(1, 2), (math.nan, 3), (3, 4)], [(math.nan, 2), (1, 3), (3, 4)]):
+        assert all(map(math.isnan, read_shape(tmp_path, shape("polygon", points)).box_xyxy))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (shape("line"), "shape_type 'line'"),
+        (shape("point", [(1, 2)]), "shape_type 'point'"),
+        (shape("linestrip", [(1, 2), (2, 3), (3, 4)]), "shape_type 'linestrip'"),
+        (shape("mask"), "shape_type 'mask'"),
+        (shape(["x"]), "shape_type"),
+        (shape("polygon"), "of 2 points"),
+        (shape(points=[]), "of 0 points"),
+        (shape(points=[(1, "2"), (3, 4)]), "'points' must be pairs"),
+        (shape(points=[(1,), (3, 4)]), "'points' must be pairs"),
+        ({**shape(), "points": "text"}, "'points' must be pairs"),
+        (shape(label=" "), "'label' must be text"),
+        (shape(label=3), "'label' must be text"),
+        (shape(label="\ud800"), "'label' must be text"),
+        ("text", "must be an object"),
+    ],
+)
+def test_a_shape_at_fault_is_refused_as_a_box(tmp_path, found, words):
+    reject, record = read(write(tmp_path, shapes=[found]))
+    assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.UNREADABLE_ANNOTATION, "box", 1)
+    assert reject.detail.startswith("shapes[0]: ")
+    assert words in reject.detail
+    assert record.objects == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", Reason.UNREADABLE_ANNOTATION),
+        ("[1]", Reason.UNREADABLE_ANNOTATION),
+        ('{"shapes": []}', Reason.UNREADABLE_ANNOTATION),
+        ('{"shapes": {}, "imagePath": "a.jpg"}', Reason.UNREADABLE_ANNOTATION),
+        ('{"shapes": [], "imagePath": "a.jpg", "imageHeight": "x"}', Reason.UNREADABLE_ANNOTATION),
+        ('{"shapes": ' + "[" * 100_000, Reason.UNREADABLE_ANNOTATION),
+        ('{"shapes": [' + "1" * 5000 + "]}", Reason.UNREADABLE_ANNOTATION),
+        ("\xff\xfe", Reason.UNREADABLE_ANNOTATION),
+        ('{"shapes": [], "imagePath": "' + "a" * 200_000 + '"}', Reason.FILE_TOO_LARGE),
+        ('{"shapes": [], "imagePath": "../a.jpg"}', Reason.PATH_OUTSIDE),
+        ('{"shapes": [], "imagePath": "/etc/passwd"}', Reason.PATH_OUTSIDE),
+        ('{"shapes": [], "imagePath": "C:\\\\data\\\\a.jpg"}', Reason.PATH_OUTSIDE),
+    ],
+)
+def test_a_file_at_fault_quarantines_its_record_only(tmp_path, text, reason):
+    write(tmp_path, "b.json", imagePath="b.jpg")
+    (tmp_path / "a.json").write_text(text, encoding="latin-1")
+    reject, record = read(tmp_path, max_annotation_bytes=150_000)
+    assert isinstance(record, SourceRecord)
+    assert (reject.reason, reject.scope, reject.record_key, reject.file) == (reason, "record", "a", "a.json")
+    assert len(reject.detail) < 200
+
+
+def test_a_refused_record_counts_its_boxes(tmp_path):
+    (reject,) = read(write(tmp_path, shapes=[shape(), shape()], imagePath="../../x.jpg"))
+    assert isinstance(reject, Reject)
+    assert reject.num_boxes == 2
+
+
+def test_a_file_that_went_missing_is_a_missing_file(tmp_path):
+    folder, settings = DataFolder(str(write(tmp_path))), ReaderSettings()
+    (chunk,) = labelme.list_chunks(folder, "train", "", settings)
+    (tmp_path / "a.json").unlink()
+    (reject,) = labelme.read_chunk(folder, chunk, settings)
+    assert (reject.reason, reject.scope) == (Reason.MISSING_FILE, "record")
+
+
+@pytest.mark.parametrize(
+    ("image_path", "expected"),
+    [("..\\images\\a.jpg", "images/a.jpg"), ("../images/a.jpg", "images/a.jpg"), ("./a.jpg", "labels/a.jpg")],
+)
+def test_the_image_may_lie_in_another_folder_of_the_data(tmp_path, image_path, expected):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(b"")
+    (record,) = read(write(tmp_path, "labels/a.json", imagePath=image_path))
+    assert record.image_path == expected
+
+
+def test_the_image_folder_of_the_settings_goes_before(tmp_path):
+    (record,) = read(write(tmp_path, imagePath="..\\x\\a.jpg"), images_dir="pictures")
+    assert record.image_path == "pictures/a.jpg"
+
+
+def test_the_image_is_found_by_stem_when_both_were_renamed(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+    (record,) = read(write(tmp_path, imagePath="IMG_1234.jpg"))
+    assert record.image_path == "a.png"
+
+
+def test_a_source_without_files_is_refused_with_its_name(tmp_path):
+    with pytest.raises(InputError, match="val: no JSON file is there"):
+        read(write(tmp_path), "val")
+
+
+def test_folders_that_are_called_like_splits_are_splits(tmp_path):
+    for part in ("train", "val", "other"):
+        write(tmp_path, f"{part}/a.json", [shape()])
+    evidence = labelme.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.splits == {"train": "train", "val": "val"}
+    (record,) = read(tmp_path, "val")
+    assert (record.record_key, record.image_path) == ("a", "val/a.jpg")
+
+
+@pytest.mark.parametrize("text", ['{"images": [], "annotations": []}', "[]", ""])
+def test_other_json_is_not_taken_for_labelme(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    assert labelme.detect(DataFolder(str(tmp_path))) is None

@@ -1,0 +1,119 @@
+"""Masks as PNG: exact pixels, and nothing unchecked before C code."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from detloom.components.example_gen.mask_png import decode_mask_png, encode_mask_png
+
+
+def decode(png):
+    image = Image.open(io.BytesIO(png))
+    assert (image.format, image.mode) == ("PNG", "L")
+    return np.asarray(image)
+
+
+def test_a_rectangle_as_a_polygon_fills_its_pixels():
+    found = decode(encode_mask_png([[1, 1, 4, 1, 4, 3, 1, 3]], (4, 6)))
+    # columns 1 to 3 and rows 1 to 2: the far edge is not in
+    assert found.tolist() == [[0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]]
+
+
+def test_several_polygons_are_one_mask():
+    polygons = [[0, 0, 2, 0, 2, 2, 0, 2], [3, 0, 5, 0, 5, 2, 3, 2]]
+    assert decode(encode_mask_png(polygons, (2, 5))).tolist() == [[1, 1, 0, 1, 1]] * 2
+
+
+def test_runs_go_down_the_columns():
+    # of 2 rows and 3 columns: 1 off, 3 on, 2 off
+    found = decode(encode_mask_png({"size": [2, 3], "counts": [1, 3, 2]}, (2, 3)))
+    assert found.tolist() == [[0, 1, 0], [1, 1, 0]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_compressed_runs_are_read_as_pycocotools_reads_them(seed):
+    random = np.random.default_rng(seed)
+    height, width = random.integers(1, 70, 2).tolist()
+    pixels = (random.random((height, width)) < random.choice([0.02, 0.5, 0.98])).astype(np.uint8)
+    runs = coco_mask.encode(np.asfortranarray(pixels))
+    mask = {"size": [height, width], "counts": runs["counts"].decode()}
+    assert (decode(encode_mask_png(mask, (height, width))) == pixels).all()
+
+
+def test_long_runs_of_a_large_image_are_read_as_pycocotools_reads_them():
+    pixels = np.zeros((1500, 900), np.uint8)
+    pixels[700:1400, 100:850] = 1
+    runs = coco_mask.encode(np.asfortranarray(pixels))
+    mask = {"size": [1500, 900], "counts": runs["counts"].decode()}
+    assert (decode(encode_mask_png(mask, (1500, 900))) == pixels).all()
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (None, "polygons or runs"),
+        ("text", "polygons or runs"),
+        ([], "no polygon"),
+        ([[1, 1, 2, 2]], "three points and more, got 4 numbers"),
+        ([[1, 1, 2, 2, 3, 3, 4]], "got 7 numbers"),
+        (["123456"], "got str"),
+        ([[1, 1, 2, 2, 3, "3"]], "no number"),
+        ([[1, 1, 2, 2, 3, True]], "no number"),
+        ([[1, 1, 2, 2, 3, math.nan]], "outside"),
+        ([[1, 1, 2, 2, 3, math.inf]], "outside"),
+        ([[1, 1, 2, 2, 3, 10**400]], "outside"),
+        ([[1, 1, 2, 2, 3, 1e9]], "outside"),
+        ([[-21, 1, 2, 2, 3, 3]], "outside"),
+        ([[1, 1] * 100_001], "100001 points"),
+        ({}, "size"),
+        ({"size": [20, 10], "counts": [200]}, "size"),
+        ({"size": [10.0, 20.0], "counts": [200]}, "size"),
+        ({"size": [10, 20], "counts": None}, "text or a list"),
+        ({"size": [10, 20], "counts": [199]}, "cover 199 pixels, the image has 200"),
+        ({"size": [10, 20], "counts": [201]}, "runs must be"),
+        ({"size": [10, 20], "counts": [-1, 201]}, "runs must be"),
+        ({"size": [10, 20], "counts": [2**70]}, "runs must be"),
+        ({"size": [10, 20], "counts": [200.0]}, "runs must be"),
+        ({"size": [10, 20], "counts": [0] * 300}, "runs must be"),
+        ({"size": [10, 20], "counts": "0"}, "cover 0 pixels"),
+        ({"size": [10, 20], "counts": "é"}, "ASCII"),
+        ({"size": [10, 20], "counts": "!"}, "cannot"),
+        ({"size": [10, 20], "counts": "ooooooooooooooo"}, "cannot"),
+        ({"size": [10, 20], "counts": "o"}, "end within a number"),
+        ({"size": [10, 20], "counts": "oooo1"}, "run of"),
+        ({"size": [10, 20], "counts": "@"}, "run of"),
+    ],
+)
+def test_a_mask_at_fault_is_refused_with_a_sentence(mask, message):
+    with pytest.raises(ValueError, match=message):
+        encode_mask_png(mask, (10, 20))
+
+
+def test_an_outline_that_would_fill_the_memory_is_refused():
+    zigzag = [value for index in range(2000) for value in (0 if index % 2 else 3000, index)]
+    with pytest.raises(ValueError, match="outline is"):
+        encode_mask_png([zigzag], (3000, 3000))
+
+
+@pytest.mark.parametrize("pixels", [[[0, 1], [0, 1], [1, 1]], [[1, 1]], [[0, 0]], [[1]]])
+def test_a_mask_comes_back_from_its_png(pixels):
+    array = np.array(pixels, np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    mask = decode_mask_png(buffer.getvalue(), 100)
+    assert mask is not None
+    assert sum(mask["counts"]) == array.size
+    assert decode(encode_mask_png(mask, array.shape)).tolist() == pixels
+
+
+def test_a_png_that_is_no_mask_is_none():
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "PNG")
+    assert decode_mask_png(buffer.getvalue(), 100) is None
+    assert decode_mask_png(b"\x89PNG", 100) is None
+    Image.new("L", (20, 20)).save(buffer := io.BytesIO(), "PNG")
+    assert decode_mask_png(buffer.getvalue(), 399) is None

@@ -1,0 +1,235 @@
+"""Open Images: rows to records, classes by name, the hierarchy's ancestors."""
+
+import json
+import math
+
+import pytest
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import open_images
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
+NAMES = "/m/01,Cat\n/m/02,Animal\n/m/03,Dog\n/m/04,Husky\n"
+# Entity: Animal (Cat, Dog (Husky)), with the part of an animal that is none of its subcategories
+HIERARCHY = {
+    "LabelName": "/m/0bl9f",
+    "Subcategory": [
+        {
+            "LabelName": "/m/02",
+            "Part": [{"LabelName": "/m/09"}],
+            "Subcategory": [
+                {"LabelName": "/m/01"},
+                {"LabelName": "/m/03", "Subcategory": [{"LabelName": "/m/04"}]},
+            ],
+        }
+    ],
+}
+
+
+def row(image_id="a1", label="/m/01", box=(0.25, 0.75, 0.125, 0.5), flags="0,0,0,0,0"):
+    return f"{image_id},xclick,{label},1,{','.join(map(str, box))},{flags}"
+
+
+def write(folder, *rows, names=NAMES, header=HEADER, name="train-annotations-bbox.csv"):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join([header, *rows]) + "\n", encoding="latin-1")
+    if names:
+        (folder / "class-descriptions-boxable.csv").write_text(names)
+    return folder
+
+
+def read(folder, source="train-annotations-bbox.csv", **settings):
+    data_folder, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
+    chunks = list(open_images.list_chunks(data_folder, "train", source, reader_settings))
+    return [item for chunk in chunks for item in open_images.read_chunk(data_folder, chunk, reader_settings)]
+
+
+def only(kind, items):
+    return [item for item in items if isinstance(item, kind)]
+
+
+def test_corners_are_fractions_and_the_class_has_its_name(tmp_path):
+    items = read(write(tmp_path, row()))
+    (record,) = only(SourceRecord, items)
+    (item,) = record.objects
+    assert (record.record_key, record.image_path, record.is_relative) == ("a1", "images/a1.jpg", True)
+    # columns are XMin, XMax, YMin, YMax
+    assert (item.class_name, item.box_xyxy) == ("Cat", (0.25, 0.125, 0.75, 0.5))
+    assert only(SourceClass, items) == [SourceClass(name) for name in ("Cat", "Animal", "Dog", "Husky")]
+
+
+def test_rows_of_one_image_are_one_record_wherever_they_stand(tmp_path):
+    records = only(SourceRecord, read(write(tmp_path, row("b"), row("a"), row("b", "/m/03"))))
+    assert [(record.record_key, [item.class_name for item in record.objects]) for record in records] == [
+        ("a", ["Cat"]),
+        ("b", ["Cat", "Dog"]),
+    ]
+
+
+def test_group_of_and_truncated_are_kept_and_minus_one_means_unknown(tmp_path):
+    rows = [row(flags="0,1,1,0,0"), row(flags="-1,-1,-1,-1,-1")]
+    (record,) = only(SourceRecord, read(write(tmp_path, *rows)))
+    assert [(item.truncated, item.group_of) for item in record.objects] == [(True, True), (False, False)]
+
+
+def test_columns_are_found_by_their_names(tmp_path):
+    header = "YMax,XMin,LabelName,XMax,ImageID,YMin,More"
+    (record,) = only(SourceRecord, read(write(tmp_path, '0.5,0.25,"/m/01",0.75,a1,0.125,x', header=header)))
+    assert record.objects[0].box_xyxy == (0.25, 0.125, 0.75, 0.5)
+
+
+def test_without_class_descriptions_labels_are_names(tmp_path):
+    items = read(write(tmp_path, row(), names=""))
+    assert only(SourceRecord, items)[0].objects[0].class_name == "/m/01"
+    assert only(SourceClass, items) == []
+
+
+def test_the_list_of_all_labels_declares_no_classes(tmp_path):
+    write(tmp_path, row(), names="")
+    (tmp_path / "oidv7-class-descriptions.csv").write_text('LabelName,DisplayName\n/m/01,"Cat, big"\n/m/77,Bell\n')
+    items = read(tmp_path)
+    assert only(SourceRecord, items)[0].objects[0].class_name == "Cat, big"
+    assert only(SourceClass, items) == []
+
+
+def test_numbers_that_are_not_finite_pass_through(tmp_path):
+    (record,) = only(SourceRecord, read(write(tmp_path, row(box=("nan", "inf", "-1e30", 2)))))
+    assert math.isnan(record.objects[0].box_xyxy[0])
+    assert record.objects[0].box_xyxy[1:] == (-1e30, math.inf, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "key", "words"),
+    [
+        (row(label="/m/99"), Reason.UNKNOWN_CLASS, "a1", "'/m/99' is not among the class descriptions"),
+        (row(label=""), Reason.UNREADABLE_ANNOTATION, "a1", "LabelName is empty"),
+        (row(box=("x", 1, 1, 1)), Reason.UNREADABLE_ANNOTATION, "a1", "XMin 'x'"),
+        (row(box=("", 1, 1, 1)), Reason.UNREADABLE_ANNOTATION, "a1", "XMin ''"),
+        (row(""), Reason.UNREADABLE_ANNOTATION, "", "ImageID must be text"),
+        ("a1,xclick", Reason.UNREADABLE_ANNOTATION, "", "must have 13 values, got 2"),
+        (row('"a1'), Reason.UNREADABLE_ANNOTATION, "", "quotes in pairs"),
+        (row("\xff"), Reason.UNREADABLE_ANNOTATION, "", "UTF-8"),
+        (row("a" * 100_000), Reason.UNREADABLE_ANNOTATION, "", "shorter than"),
+    ],
+)
+def test_a_row_at_fault_is_refused_with_its_line(tmp_path, line, reason, key, words):
+    items = read(write(tmp_path, row("b"), line, row("c")))
+    (reject,) = only(Reject, items)
+    assert (reject.reason, reject.scope, reject.record_key, reject.num_boxes) == (reason, "box", key, 1)
+    assert reject.detail.startswith("line 3: ")
+    assert words in reject.detail
+    assert [record.record_key for record in only(SourceRecord, items)] == sorted({"b", "c", key} - {""})
+
+
+def test_an_image_id_that_leads_outside_refuses_its_record(tmp_path):
+    (reject,) = only(Reject, read(write(tmp_path, row("../../x"), row("../../x"))))
+    assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.PATH_OUTSIDE, "record", 2)
+
+
+def test_an_image_with_more_rows_than_can_be_held_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(open_images, "MAX_OBJECTS_PER_IMAGE", 3)
+    (reject,) = only(Reject, read(write(tmp_path, *[row()] * 5)))
+    assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
+
+
+def test_a_box_becomes_boxes_of_all_ancestors_but_the_root(tmp_path):
+    write(tmp_path, row(label="/m/04", flags="0,0,1,0,0"), row(label="/m/02"))
+    (tmp_path / "tree.json").write_text(json.dumps(HIERARCHY))
+    (record,) = only(SourceRecord, read(tmp_path, hierarchy_file="tree.json"))
+    assert [(item.class_name, item.group_of) for item in record.objects] == [
+        ("Husky", True),
+        ("Dog", True),
+        ("Animal", True),
+        ("Animal", False),
+    ]
+    assert len({item.box_xyxy for item in record.objects}) == 1
+
+
+def test_a_class_in_two_places_has_the_ancestors_of_both_once(tmp_path):
+    tree = {
+        "LabelName": "/m/0bl9f",
+        "Subcategory": [
+            {"LabelName": "/m/02", "Subcategory": [{"LabelName": "/m/01"}]},
+            {"LabelName": "/m/03", "Subcategory": [{"LabelName": "/m/02", "Subcategory": [{"LabelName": "/m/01"}]}]},
+        ],
+    }
+    write(tmp_path, row(label="/m/01"))
+    (tmp_path / "tree.json").write_text(json.dumps(tree))
+    (record,) = only(SourceRecord, read(tmp_path, hierarchy_file="tree.json"))
+    assert [item.class_name for item in record.objects] == ["Cat", "Animal", "Dog"]
+
+
+def nested(depth):
+    node: dict = {"LabelName": "/m/01"}
+    for _ in range(depth):
+        node = {"LabelName": "/m/01", "Subcategory": [node]}
+    return json.dumps(node)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "needs a 'LabelName'"),
+        ('{"LabelName": 1}', "needs a 'LabelName'"),
+        ('{"LabelName": "/m/01", "Subcategory": {}}', "needs a 'LabelName'"),
+        ('{"LabelName": "/m/01", "Subcategory": ["x"]}', "needs a 'LabelName'"),
+        ("{", "not readable as JSON"),
+        ("[" * 100_000, "not readable as JSON"),
+        (nested(100), "32 levels"),
+        (json.dumps(HIERARCHY).replace("/m/02", "/m/88"), "'/m/88' is not among the classes"),
+    ],
+)
+def test_a_hierarchy_at_fault_is_refused_with_its_name(tmp_path, text, words):
+    write(tmp_path, row())
+    (tmp_path / "tree.json").write_text(text)
+    with pytest.raises(InputError, match=rf"tree\.json: .*{words}"):
+        read(tmp_path, hierarchy_file="tree.json")
+
+
+@pytest.mark.parametrize(
+    ("source", "image", "expected"),
+    [
+        ("train-annotations-bbox.csv", "train/a1.jpg", "train/a1.jpg"),
+        ("annotations/oidv6-train-annotations-bbox.csv", "images/train/a1.jpg", "images/train/a1.jpg"),
+        ("validation-annotations-bbox.csv", "validation/a1.jpg", "validation/a1.jpg"),
+        ("annotations/train.csv", "data/a1.jpg", "data/a1.jpg"),
+        ("boxes.csv", "a1.jpg", "a1.jpg"),
+    ],
+)
+def test_images_are_found_where_data_sets_usually_have_them(tmp_path, source, image, expected):
+    write(tmp_path, row(), name=source)
+    (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / image).write_bytes(b"")
+    assert only(SourceRecord, read(tmp_path, source))[0].image_path == expected
+    assert only(SourceRecord, read(tmp_path, source, images_dir="x"))[0].image_path == "x/a1.jpg"
+
+
+def test_a_file_without_the_columns_is_refused_with_their_names(tmp_path):
+    write(tmp_path, header="ImageID,LabelName,Confidence")
+    with pytest.raises(InputError, match=r"bbox\.csv:1: the columns XMin, XMax, YMin, YMax are missing"):
+        read(tmp_path)
+
+
+def test_a_missing_file_is_refused_with_its_name(tmp_path):
+    with pytest.raises(InputError, match=r"train-annotations-bbox\.csv: cannot be read.*missing"):
+        read(tmp_path)
+
+
+def test_box_files_are_detected_with_their_splits(tmp_path):
+    write(tmp_path, row(), name="annotations/train-annotations-bbox.csv")
+    write(tmp_path, row(), name="annotations/validation-annotations-bbox.csv")
+    evidence = open_images.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.splits == {
+        "train": "annotations/train-annotations-bbox.csv",
+        "val": "annotations/validation-annotations-bbox.csv",
+    }
+
+
+def test_other_tables_are_not_taken_for_open_images(tmp_path):
+    (tmp_path / "a.csv").write_text("filename,width,height,class,xmin\n")
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\0")
+    assert open_images.detect(DataFolder(str(tmp_path))) is None

@@ -1,0 +1,216 @@
+"""What is read and how it is cut: classes, duplicates, splits, shards; the steps one after the other, without Beam."""
+
+from collections import Counter
+
+import pytest
+
+from detloom.components.example_gen import work_files
+from detloom.components.example_gen.ingest_job import IngestJob, decode_record
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.plan import plan, read_plan
+from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import REJECTS_FILE, read_rejects
+
+
+class Planned:
+    """The outcome of planning: label map, shards, records by split, rejects."""
+
+    def __init__(self, folder, staging, **changes):
+        params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
+        job = IngestJob(
+            params=params,
+            data_format=params.data_format,
+            root=str(folder),
+            subfolders=("",),
+            sources={"": params.source} if params.split_ratios else params.splits,
+            staging=str(staging),
+            split_folders=dict.fromkeys(params.split_ratios or params.splits, "unused"),
+        )
+        num_chunks = list_chunks(job)
+        for index in range(num_chunks):
+            read_annotations(index, job)
+        self.shards = plan(num_chunks, job)
+        self.plan = read_plan(job)
+        if self.plan.error:
+            raise InputError(self.plan.error)
+        self.num_records_by_shard = []
+        self.keys = {split: [] for split in job.split_folders}
+        for shard in self.shards:
+            lines = list(work_files.read_lines(job.shard_records_file(shard.split, shard.index)))
+            self.num_records_by_shard.append(len(lines))
+            self.keys[shard.split] += [decode_record(line).record_key for line in lines]
+        parts = sorted((staging / "rejects").iterdir())
+        (staging / REJECTS_FILE).write_bytes(b"".join(part.read_bytes() for part in parts))
+        self.rejects = [(reject.reason.value, reject.split, reject.record_key) for reject in read_rejects(staging)]
+        self.details = [reject.detail for reject in read_rejects(staging)]
+
+
+@pytest.fixture
+def planned(tmp_path):
+    return lambda folder, **changes: Planned(folder, tmp_path / f"staging-{len(list(tmp_path.iterdir()))}", **changes)
+
+
+@pytest.fixture
+def make_sized_voc(make_voc):
+    """A VOC folder of one list, with image files of given sizes in bytes."""
+
+    def make(sizes, name="voc"):
+        folder = make_voc({"train": [f"{index:03d}" for index in range(len(sizes))]}, name=name)
+        for index, size in enumerate(sizes):
+            (folder / f"JPEGImages/{index:03d}.jpg").write_bytes(bytes(size))
+        return folder
+
+    return make
+
+
+TRAIN = {"splits": {"train": "train"}}
+
+
+def test_shards_share_the_bytes_and_hold_every_record_once(make_sized_voc, planned):
+    found = planned(make_sized_voc([100] * 64), shard_max_bytes=1600, **TRAIN)  # 6400 bytes in all
+    assert found.num_records_by_shard == [16, 16, 16, 16]
+    assert [shard.file_name for shard in found.shards][:2] == [
+        "data_tfrecord-00000-of-00004",
+        "data_tfrecord-00001-of-00004",
+    ]
+    assert sorted(found.keys["train"]) == [f"{index:03d}" for index in range(64)]
+
+
+def test_a_small_split_is_cut_for_two_workers_but_a_tiny_one_is_not(make_sized_voc, planned):
+    assert len(planned(make_sized_voc([10] * 70), **TRAIN).shards) == 3  # ceil(70 / 32)
+    assert len(planned(make_sized_voc([10] * 20, "tiny"), **TRAIN).shards) == 1
+
+
+def test_the_plan_does_not_depend_on_the_order_of_the_source(make_sized_voc, planned):
+    folder = make_sized_voc(range(40))
+    before = planned(folder, shard_max_bytes=200, **TRAIN)
+    names = (folder / "ImageSets/Main/train.txt").read_text().split()
+    (folder / "ImageSets/Main/train.txt").write_text("\n".join(names[::-1]))
+    assert planned(folder, shard_max_bytes=200, **TRAIN).keys == before.keys
+
+
+def test_missing_images_are_planned_as_empty_ones(make_voc, planned):
+    folder = make_voc({"train": ["a"]})
+    (folder / "JPEGImages/a.jpg").unlink()
+    assert planned(folder, **TRAIN).keys == {"train": ["a"]}
+
+
+def test_voc_classes_are_the_sorted_names_over_all_splits(make_voc, planned):
+    folder = make_voc({"train": ["a"], "val": ["b"]}, {"a": [("zebra", 1, 1, 9, 9)], "b": [("ant", 1, 1, 9, 9)]})
+    assert planned(folder).plan.label_map == [(1, "ant"), (2, "zebra")]
+
+
+def test_coco_classes_keep_their_category_ids(make_coco, planned):
+    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])})
+    assert planned(folder, data_format="coco", splits={"train": "t.json"}).plan.label_map == [(3, "cat"), (7, "dog")]
+
+
+def test_a_coco_category_id_zero_with_objects_says_what_to_do(make_coco, planned):
+    annotation = {"image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4]}
+    images = [{"id": 1, "file_name": "a.jpg"}]
+    folder = make_coco({"t.json": (images, [annotation])}, categories=[{"id": 0, "name": "cat"}])
+    with pytest.raises(InputError, match=r"t\.json.*got id 0.*name the classes in class_names"):
+        planned(folder, data_format="coco", splits={"train": "t.json"})
+
+
+def test_a_coco_category_id_zero_that_no_object_has_is_left_out(make_coco, planned):
+    categories = [{"id": 0, "name": "my-project"}, {"id": 1, "name": "cat"}]
+    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])}, categories=categories)
+    assert planned(folder, data_format="coco", splits={"train": "t.json"}).plan.label_map == [(1, "cat")]
+
+
+def test_given_class_names_fix_the_ids(make_voc, planned):
+    folder = make_voc({"train": ["a"], "val": ["b"]})
+    assert planned(folder, class_names=("dog", "cat")).plan.label_map == [(1, "dog"), (2, "cat")]
+
+
+def test_an_unknown_class_fails_with_class_file_and_allowed_names(make_voc, planned):
+    folder = make_voc({"train": ["a"], "val": ["b"]}, {"b": [("cow", 1, 1, 9, 9)]})
+    with pytest.raises(InputError, match=r"Annotations/b\.xml: record 'b' has class 'cow', allowed: \['cat', 'dog'\]"):
+        planned(folder, class_names=("dog", "cat"))
+    planned(folder, class_names=("dog", "cat"), unknown_class="reject")
+    planned(folder, class_names=("dog", "cat"), unknown_class="leave_out")
+
+
+def test_a_category_id_that_is_not_there_fails_with_file_annotation_and_allowed_ids(make_coco, planned):
+    annotation = {"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}
+    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [annotation])})
+    changes = {"data_format": "coco", "splits": {"train": "t.json"}}
+    message = r"coco/t\.json: annotations\[0\]: category_id 99 is not among the categories, allowed: \[3, 7\]"
+    with pytest.raises(InputError, match=message):
+        planned(folder, **changes)
+    assert planned(folder, unknown_class="reject", **changes).rejects == [("unknown_class", "train", "1")]
+
+
+def test_a_listed_name_that_stands_twice_is_kept_once(make_voc, planned):
+    found = planned(make_voc({"train": ["a", "b", "a"]}), **TRAIN)
+    assert sorted(found.keys["train"]) == ["a", "b"]
+    assert found.rejects == [("duplicate_id", "train", "a")]
+    assert found.plan.counts["train"].num_boxes_quarantined == 1
+
+
+def test_an_image_of_two_splits_is_quarantined_in_the_second(make_voc, planned):
+    found = planned(make_voc({"train": ["a", "b"], "val": ["b", "c"]}))
+    assert (sorted(found.keys["train"]), found.keys["eval"]) == (["a", "b"], ["c"])
+    assert found.rejects == [("duplicate_image", "eval", "b")]
+    assert found.details == ["the image is that of record 'b' of split 'train' already"]
+
+
+def test_a_refused_record_does_not_cost_another_its_image(make_coco, planned):
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": "1", "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
+    folder = make_coco({"t.json": (images, [])})  # 1 and "1" are two ids but one record key
+    found = planned(folder, data_format="coco", splits={"train": "t.json"})
+    assert sum(map(len, found.keys.values())) + len(found.rejects) == 3
+    assert "2" in found.keys["train"]
+
+
+def test_equal_ids_of_different_images_in_two_files_are_no_duplicates(make_coco, planned):
+    folder = make_coco(
+        {"t.json": ([{"id": 1, "file_name": "a.jpg"}], []), "e.json": ([{"id": 1, "file_name": "b.jpg"}], [])}
+    )
+    found = planned(folder, data_format="coco", splits={"train": "t.json", "eval": "e.json"})
+    assert (found.keys, found.rejects) == ({"train": ["1"], "eval": ["1"]}, [])
+
+
+def test_two_splits_of_one_source_share_its_images_on_purpose(make_voc, planned):
+    folder = make_voc({"train": ["a"], "val": ["b"]})
+    found = planned(folder, splits={"train": "train", "eval": "val", "test": "val"})
+    assert found.keys == {"train": ["a"], "eval": ["b"], "test": ["b"]}
+
+
+def test_a_split_that_lists_nothing_is_refused_with_its_file(make_coco, planned):
+    folder = make_coco({"t.json": ([], [])})
+    with pytest.raises(InputError, match=r"split 'train' \(t\.json\) lists no image"):
+        planned(folder, data_format="coco", splits={"train": "t.json"})
+
+
+RATIOS = {"splits": {}, "split_ratios": {"train": 0.6, "eval": 0.4}, "source": "train"}
+
+
+def test_a_record_keeps_its_split_when_data_is_added(make_voc, planned):
+    stems = [f"{index:03d}" for index in range(60)]
+    few = planned(make_voc({"train": stems[:30]}, name="few"), **RATIOS)
+    many = planned(make_voc({"train": stems}, name="many"), **RATIOS)
+    assert all(set(few.keys[split]) <= set(many.keys[split]) for split in few.keys)
+    assert min(map(len, many.keys.values())) > 10  # 24 expected in eval
+    other = planned(make_voc({"train": stems}, name="other"), split_seed=1, **RATIOS)
+    assert other.keys["eval"] != many.keys["eval"]
+
+
+def test_groups_never_straddle_splits_and_a_record_without_a_group_is_quarantined(make_voc, planned):
+    stems = [f"cam{camera}_{index}" for camera in range(12) for index in range(4)]
+    found = planned(make_voc({"train": [*stems, "stray"]}), split_group=r"/(cam\d+)_", **RATIOS)
+    cameras = {split: {key.split("_")[0] for key in keys} for split, keys in found.keys.items()}
+    assert cameras["train"] | cameras["eval"] == {f"cam{camera}" for camera in range(12)}
+    assert not cameras["train"] & cameras["eval"]
+    assert found.rejects == [("no_group", "", "stray")]
+
+
+def test_a_rare_class_is_in_every_split_when_stratified(make_voc, planned):
+    stems = [f"{index:03d}" for index in range(50)]
+    objects = {stem: [("cat", 1, 1, 9, 9), *([("lynx", 2, 2, 9, 9)] if stem < "005" else [])] for stem in stems}
+    found = planned(make_voc({"train": stems}, objects), split_stratify=True, **RATIOS)
+    lynxes = {split: sum(key < "005" for key in keys) for split, keys in found.keys.items()}
+    assert lynxes == {"train": 3, "eval": 2}
+    assert Counter({split: len(keys) for split, keys in found.keys.items()}) == {"train": 30, "eval": 20}

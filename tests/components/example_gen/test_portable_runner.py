@@ -1,0 +1,160 @@
+"""Through Beam's portable job service with worker processes of their own: the path that Flink and Spark take too."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen.params import ExampleGenParams
+
+START_SECONDS = 60.0
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """The worker pool starts `python`, which must be ours; workers import the package by what they inherit."""
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(python_path)}
+
+
+def wait_for(ready: Callable[[], bool], process: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not ready():
+        if process.poll() is not None or time.monotonic() > end:
+            pytest.fail(f"did not start:\n{log.read_text()[-3000:]}")
+        time.sleep(0.05)
+
+
+def start(module: str, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen:
+    with log.open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=log.parent,  # not the checkout: what workers import comes from PYTHONPATH alone
+        )
+
+
+def stop(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def job_endpoint(tmp_path_factory: pytest.TempPathFactory, environment) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("job_service")
+    port_file, log = folder / "port", folder / "log"
+    process = start(
+        "apache_beam.runners.portability.local_job_service_main",
+        ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")],
+        log,
+        environment,
+    )
+    try:
+        wait_for(port_file.exists, process, log)
+        yield f"localhost:{port_file.read_text()}"
+    finally:
+        stop(process)
+
+
+@pytest.fixture(scope="module")
+def worker_pool(tmp_path_factory: pytest.TempPathFactory, environment) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("worker_pool")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    log = folder / "log"
+    process = start("apache_beam.runners.worker.worker_pool_main", [f"--service_port={port}"], log, environment)
+
+    def answers() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("localhost", port)) == 0
+
+    try:
+        wait_for(answers, process, log)
+        yield f"localhost:{port}"
+    finally:
+        stop(process)
+
+
+@pytest.fixture
+def data_folder(make_voc) -> Path:
+    folder = make_voc({"train": [f"a{number}" for number in range(40)], "eval": ["b1", "b2"]})
+    (folder / "JPEGImages/a7.jpg").write_bytes(b"not an image")
+    (folder / "Annotations/a9.xml").write_text("<annotation>")
+    return folder
+
+
+def ingested(data_folder: Path, out: Path, beam_args: Sequence[str]) -> dict[str, bytes]:
+    """All files of the output."""
+    params = ExampleGenParams(
+        data_format="voc",
+        splits={"train": "train", "eval": "eval"},
+        shard_max_bytes=10_000,
+        max_reject_fraction=0.5,
+    )
+    ingest(
+        data_folder,
+        params,
+        IngestFolders(str(out), str(out / "rejects")),
+        lambda: beam.Pipeline(options=PipelineOptions(list(beam_args))),
+    )
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+def check_same_as_here(data_folder: Path, tmp_path: Path, beam_args: Sequence[str]) -> None:
+    here = ingested(data_folder, tmp_path / "here", ["--direct_running_mode=in_memory"])
+    there = ingested(data_folder, tmp_path / "there", beam_args)
+    assert sum("data_tfrecord" in name for name in here) > 3
+    assert there == here
+
+
+def test_an_external_worker_pool_writes_the_same_bytes(data_folder, tmp_path, job_endpoint, worker_pool):
+    check_same_as_here(
+        data_folder,
+        tmp_path,
+        [
+            "--runner=PortableRunner",
+            f"--job_endpoint={job_endpoint}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config={worker_pool}",
+        ],
+    )
+
+
+def test_a_worker_subprocess_writes_the_same_bytes(data_folder, tmp_path, job_endpoint):
+    check_same_as_here(
+        data_folder,
+        tmp_path,
+        [
+            "--runner=PortableRunner",
+            f"--job_endpoint={job_endpoint}",
+            "--environment_type=beam:env:harness_subprocess_python:v1",
+            f"--environment_config={sys.executable} -m apache_beam.runners.worker.sdk_worker_main",
+        ],
+    )
+
+
+def test_a_mistake_of_the_user_is_one_sentence_there_too(data_folder, tmp_path, job_endpoint, worker_pool):
+    from detloom.schemas.errors import InputError
+
+    (data_folder / "JPEGImages/b1.jpg").unlink()
+    (data_folder / "JPEGImages/b2.jpg").unlink()
+    beam_args = ["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", "--environment_type=EXTERNAL"]
+    with pytest.raises(InputError, match=r"split 'eval' .*is empty"):
+        ingested(data_folder, tmp_path / "out", [*beam_args, f"--environment_config={worker_pool}"])

@@ -1,0 +1,81 @@
+"""Quarantined records, mended and read again."""
+
+import pytest
+from apache_beam.testing import test_pipeline
+
+from detloom.components.example_gen.ingest import IngestFolders
+from detloom.components.example_gen.replay import replay
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import read_rejects
+
+
+@pytest.fixture
+def run_replay(tmp_path):
+    def run(root=""):
+        out = IngestFolders(str(tmp_path / "again"), str(tmp_path / "again/rejects"))
+        return replay(tmp_path / "out/rejects", out, test_pipeline.TestPipeline, root)
+
+    return run
+
+
+def test_mended_records_are_written_and_the_others_quarantined_again(
+    make_voc, tmp_path, run_ingest, read_features, run_replay
+):
+    folder = make_voc({"train": ["a", "b", "c", "d"], "val": ["e"]}, {"d": [("dog", 1, 1, 9, 9)]})
+    image = (folder / "JPEGImages/a.jpg").read_bytes()
+    annotation = (folder / "Annotations/b.xml").read_text()
+    (folder / "JPEGImages/a.jpg").write_bytes(image[:-40])
+    (folder / "Annotations/b.xml").write_text("<annot")
+    (folder / "JPEGImages/c.jpg").write_text("no image")
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
+    (folder / "JPEGImages/a.jpg").write_bytes(image)
+    (folder / "Annotations/b.xml").write_text(annotation)
+    report = run_replay()
+    assert (report["num_asked"], report["num_in"], report["num_written"], report["num_quarantined"]) == (3, 3, 2, 1)
+    found = read_features(tmp_path / "again/Split-train")
+    assert sorted(feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0] for feature in found) == [b"a", b"b"]
+    assert [reject.record_key for reject in read_rejects(tmp_path / "again/rejects")] == ["c"]
+    assert report["label_map"] == [[1, "cat"], [2, "dog"]]  # that of the first time, though no dog is read again
+
+
+def test_a_record_that_is_gone_from_the_source_is_told_by_the_counts(make_voc, tmp_path, run_ingest, run_replay):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    (folder / "JPEGImages/a.jpg").write_text("no image")
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
+    (folder / "ImageSets/Main/train.txt").write_text("b\n")
+    report = run_replay()
+    assert (report["num_asked"], report["num_in"]) == (1, 0)
+
+
+def test_a_data_folder_that_moved_is_named(make_voc, tmp_path, run_ingest, run_replay):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    image = (folder / "JPEGImages/a.jpg").read_bytes()
+    (folder / "JPEGImages/a.jpg").unlink()
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
+    (folder / "JPEGImages/a.jpg").write_bytes(image)
+    folder.rename(tmp_path / "moved")
+    assert run_replay(str(tmp_path / "moved"))["num_written"] == 1
+
+
+def test_by_ratio_a_record_goes_where_it_would_have_gone(make_voc, tmp_path, run_ingest, run_replay):
+    folder = make_voc({"all": [f"{index:02d}" for index in range(20)]})
+    settings = {"splits": {}, "split_ratios": {"train": 0.5, "eval": 0.5}, "source": "all", "max_reject_fraction": 1.0}
+    expected = run_ingest(folder, tmp_path / "whole", **settings)["splits"]
+    damaged = {path: path.read_bytes() for path in sorted((folder / "JPEGImages").iterdir())[:8]}
+    for path in damaged:
+        path.write_bytes(b"")
+    first = run_ingest(folder, tmp_path / "out", **settings)["splits"]
+    for path, image in damaged.items():
+        path.write_bytes(image)
+    second = run_replay()["splits"]
+    for split in ("train", "eval"):
+        assert first[split]["num_written"] + second[split]["num_written"] == expected[split]["num_written"]
+
+
+def test_nothing_to_replay_is_one_sentence(make_voc, tmp_path, run_ingest, run_replay):
+    with pytest.raises(InputError, match=r"report\.json: no such file; give the folder of rejects"):
+        run_replay()
+    run_ingest(make_voc({"train": ["a"], "val": ["e"]}), tmp_path / "out")
+    with pytest.raises(InputError, match="holds no quarantined record"):
+        run_replay()

@@ -1,0 +1,260 @@
+"""One scene in every format: the readers see the same, and ingestion writes the same bytes."""
+
+import csv
+import io
+import json
+
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageDraw
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import formats
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas import example_keys as keys
+from detloom.schemas.label_map import read_label_map
+
+WIDTH, HEIGHT = 64, 32  # powers of two: pixels and fractions of the size are both exact, in float32 too
+# class, xmin, ymin, xmax, ymax in pixels, by image
+SCENE = {
+    "1": [("cat", 8, 4, 24, 20), ("dog", 32, 8, 64, 32)],
+    "2": [("dog", 0, 0, 16, 16), ("dog", 1, 2, 3, 5), ("cat", 33, 17, 63, 31)],
+    "3": [],
+}
+CLASSES = ("cat", "dog")
+SOURCES = {
+    "coco": "annotations/train.json",
+    "voc": "train",
+    "yolo": "train",
+    "open_images": "boxes.csv",
+    "kitti": "",
+    "labelme": "labels",
+    "cvat": "annotations.xml",
+    "tfrecord": "",
+    "images": "images",
+}
+LABELLED = [name for name in SOURCES if name != "images"]
+
+
+def write_coco(folder):
+    images = [{"id": int(key), "file_name": f"{key}.jpg", "width": WIDTH, "height": HEIGHT} for key in SCENE]
+    annotations = [
+        {"image_id": int(key), "category_id": CLASSES.index(name) + 1, "bbox": [x1, y1, x2 - x1, y2 - y1]}
+        for key, objects in SCENE.items()
+        for name, x1, y1, x2, y2 in objects
+    ]
+    for number, annotation in enumerate(annotations):
+        annotation |= {"id": number, "area": annotation["bbox"][2] * annotation["bbox"][3], "iscrowd": 0}
+    categories = [{"id": number, "name": name} for number, name in enumerate(CLASSES, 1)]
+    data = {"images": images, "annotations": annotations, "categories": categories}
+    write_text(folder, "annotations/train.json", json.dumps(data))
+
+
+def write_voc(folder):
+    for key, objects in SCENE.items():
+        text = "".join(
+            f"<object><name>{name}</name><difficult>0</difficult><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin>"
+            f"<xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox></object>"
+            for name, x1, y1, x2, y2 in objects
+        )
+        size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
+        text = f"<annotation><filename>{key}.jpg</filename>{size}{text}</annotation>"
+        write_text(folder, f"Annotations/{key}.xml", text)
+    write_text(folder, "ImageSets/Main/train.txt", "\n".join(SCENE))
+
+
+def write_yolo(folder):
+    for key, objects in SCENE.items():
+        lines = [
+            f"{CLASSES.index(name)} {(x1 + x2) / 2 / WIDTH} {(y1 + y2) / 2 / HEIGHT} {(x2 - x1) / WIDTH} "
+            f"{(y2 - y1) / HEIGHT}\n"
+            for name, x1, y1, x2, y2 in objects
+        ]
+        if lines:
+            write_text(folder, f"labels/{key}.txt", "".join(lines))
+    write_text(folder, "data.yaml", f"train: images\nnc: 2\nnames: {list(CLASSES)}\n")
+
+
+def write_open_images(folder):
+    file = io.StringIO()
+    rows = csv.writer(file)
+    rows.writerow(["ImageID", "Source", "LabelName", "Confidence", "XMin", "XMax", "YMin", "YMax", "IsGroupOf"])
+    for key, objects in SCENE.items():
+        for name, x1, y1, x2, y2 in objects:
+            box = (x1 / WIDTH, x2 / WIDTH, y1 / HEIGHT, y2 / HEIGHT)
+            rows.writerow([key, "xclick", f"/m/{name}", 1, *box, 0])
+    write_text(folder, "boxes.csv", file.getvalue())
+    write_text(folder, "class-descriptions-boxable.csv", "".join(f"/m/{name},{name}\n" for name in CLASSES))
+
+
+def write_kitti(folder):
+    for key, objects in SCENE.items():
+        lines = [
+            f"{name} 0.00 0 -1.58 {x1}.00 {y1}.00 {x2}.00 {y2}.00 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
+            for name, x1, y1, x2, y2 in objects
+        ]
+        write_text(folder, f"labels/{key}.txt", "".join(lines))
+
+
+def write_labelme(folder):
+    for key, objects in SCENE.items():
+        shapes = [
+            {"label": name, "shape_type": "rectangle", "points": [[x1, y1], [x2, y2]], "flags": {}}
+            for name, x1, y1, x2, y2 in objects
+        ]
+        size = {"imageWidth": WIDTH, "imageHeight": HEIGHT}
+        data = {"version": "5.0", "shapes": shapes, "imagePath": f"..\\images\\{key}.jpg", "imageData": None, **size}
+        write_text(folder, f"labels/{key}.json", json.dumps(data))
+
+
+def write_cvat(folder):
+    images = ""
+    for number, (key, objects) in enumerate(SCENE.items()):
+        boxes = "".join(
+            f'<box label="{name}" occluded="0" xtl="{x1}.00" ytl="{y1}.00" xbr="{x2}.00" ybr="{y2}.00" z_order="0"/>'
+            for name, x1, y1, x2, y2 in objects
+        )
+        images += f'<image id="{number}" name="{key}.jpg" width="{WIDTH}" height="{HEIGHT}">{boxes}</image>\n'
+    labels = "".join(f"<label><name>{name}</name></label>" for name in CLASSES)
+    meta = f"<meta><task><labels>{labels}</labels></task></meta>"
+    write_text(folder, "annotations.xml", f"<annotations><version>1.1</version>{meta}{images}</annotations>")
+
+
+def write_tfrecord(folder):
+    with tf.io.TFRecordWriter(str(folder / "train.tfrecord")) as writer:
+        for key, objects in SCENE.items():
+            example = tf.train.Example()
+            feature = example.features.feature
+            feature[keys.IMAGE_ENCODED].bytes_list.value.append((folder / f"images/{key}.jpg").read_bytes())
+            feature[keys.IMAGE_FILENAME].bytes_list.value.append(f"images/{key}.jpg".encode())
+            feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(key.encode())
+            feature[keys.IMAGE_HEIGHT].int64_list.value.append(HEIGHT)
+            feature[keys.IMAGE_WIDTH].int64_list.value.append(WIDTH)
+            for name, x1, y1, x2, y2 in objects:
+                box_yxyx = (y1 / HEIGHT, x1 / WIDTH, y2 / HEIGHT, x2 / WIDTH)
+                for box_key, value in zip(keys.BOX_KEYS_YXYX, box_yxyx, strict=True):
+                    feature[box_key].float_list.value.append(value)
+                feature[keys.CLASS_TEXT].bytes_list.value.append(name.encode())
+                feature[keys.CLASS_ID].int64_list.value.append(CLASSES.index(name) + 1)
+            writer.write(example.SerializeToString())
+
+
+WRITERS = {
+    "coco": write_coco,
+    "voc": write_voc,
+    "yolo": write_yolo,
+    "open_images": write_open_images,
+    "kitti": write_kitti,
+    "labelme": write_labelme,
+    "cvat": write_cvat,
+    "tfrecord": write_tfrecord,
+}
+
+
+def write_text(folder, name, text):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def make_scene(tmp_path):
+    """A folder that holds the scene in one format, the images as images/1.jpg and so on."""
+
+    def make(data_format):
+        folder = tmp_path / data_format
+        (folder / "images").mkdir(parents=True)
+        for key, objects in SCENE.items():
+            image = Image.new("RGB", (WIDTH, HEIGHT), (90, 90, 90 + int(key)))
+            for name, x1, y1, x2, y2 in objects:
+                ImageDraw.Draw(image).rectangle((x1, y1, x2 - 1, y2 - 1), (200, 40 if name == "cat" else 160, 60))
+            image.save(folder / f"images/{key}.jpg")
+        if data_format != "images":
+            WRITERS[data_format](folder)
+        return folder
+
+    return make
+
+
+def read_relative(folder, data_format):
+    """Image path and objects by record key, boxes from 0 to 1."""
+    data, settings = DataFolder(str(folder)), ReaderSettings()
+    found = {}
+    for chunk in formats.list_chunks(data_format, data, "train", SOURCES[data_format], settings):
+        for item in formats.read_chunk(data_format, data, chunk, settings):
+            if isinstance(item, SourceRecord):
+                width, height = (1, 1) if item.is_relative else (WIDTH, HEIGHT)
+                scales = (width, height, width, height)
+                objects = [
+                    (each.class_name, tuple(side / scale for side, scale in zip(each.box_xyxy, scales, strict=True)))
+                    for each in item.objects
+                ]
+                assert item.declared_hw in (None, (HEIGHT, WIDTH))
+                assert item.record_key not in found
+                found[item.record_key] = (item.image_path, objects)
+            else:
+                assert not hasattr(item, "reason"), item
+    return found
+
+
+def expected_scene(data_format):
+    scene = {
+        key: (
+            f"images/{key}.jpg",
+            [(name, (x1 / WIDTH, y1 / HEIGHT, x2 / WIDTH, y2 / HEIGHT)) for name, x1, y1, x2, y2 in objects],
+        )
+        for key, objects in SCENE.items()
+    }
+    if data_format == "open_images":
+        del scene["3"]  # an image without a row is not known
+    if data_format == "tfrecord":
+        return {key: ("train.tfrecord", objects) for key, (_, objects) in scene.items()}
+    if data_format == "images":
+        return {f"{key}.jpg": (path, []) for key, (path, _) in scene.items()}
+    return scene
+
+
+def test_the_scene_is_written_in_every_format_there_is():
+    assert tuple(SOURCES) == formats.FORMATS
+
+
+@pytest.mark.parametrize("data_format", SOURCES)
+def test_every_reader_sees_the_same_scene(make_scene, data_format):
+    assert read_relative(make_scene(data_format), data_format) == expected_scene(data_format)
+
+
+@pytest.mark.parametrize("data_format", SOURCES)
+def test_every_scene_is_detected_as_its_format(make_scene, data_format):
+    assert formats.detect_format(DataFolder(str(make_scene(data_format))))[0] == data_format
+
+
+def test_ingestion_writes_the_same_bytes_whatever_the_format(make_scene, tmp_path, run_ingest):
+    shards, examples = {}, {}
+    for data_format in LABELLED:
+        out = tmp_path / f"{data_format}-out"
+        report = run_ingest(
+            make_scene(data_format), out, data_format=data_format, splits={"train": SOURCES[data_format]}
+        )
+        assert (report["num_quarantined"], report["num_boxes_rejected"], report["repairs"]) == (0, 0, {})
+        assert read_label_map(out / "label_map.pbtxt").names == CLASSES
+        files = sorted((out / "Split-train").iterdir())
+        shards[data_format] = [(path.name, path.read_bytes()) for path in files]
+        examples[data_format] = list(tf.data.TFRecordDataset([str(path) for path in files]).as_numpy_iterator())
+    expected = examples["voc"]
+    assert len(expected) == 3
+    # Open Images' CSV does not know the image without boxes.
+    del shards["open_images"]
+    assert sorted(examples["open_images"]) == sorted(each for each in expected if b"images/3.jpg" not in each)
+    assert [data_format for data_format, files in shards.items() if files != shards["voc"]] == []
+
+
+def test_images_without_labels_are_written_without_boxes(make_scene, tmp_path, run_ingest, read_features):
+    out = tmp_path / "out"
+    report = run_ingest(make_scene("images"), out, data_format="images", splits={"predict": "images"})
+    assert (report["num_written"], report["num_boxes_in"]) == (3, 0)
+    features = read_features(out / "Split-predict")
+    assert sorted(feature[keys.IMAGE_FILENAME].bytes_list.value[0] for feature in features) == [
+        b"images/1.jpg",
+        b"images/2.jpg",
+        b"images/3.jpg",
+    ]

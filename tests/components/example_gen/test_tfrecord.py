@@ -1,0 +1,313 @@
+"""TFRecords of others: labels read, offsets exact, damage refused record by record."""
+
+import gzip
+import io
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import tfrecord
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+LABEL_MAP = "item { id: 3 name: 'cat' }\nitem { id: 5 name: '/m/05' display_name: 'dog' }\n"
+
+
+def feature(values):
+    if all(isinstance(value, bytes) for value in values):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if all(isinstance(value, int) for value in values):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def example(boxes_yxyx=((0.25, 0.125, 0.5, 0.75),), **others):
+    """One cat by text; keyword arguments are keys of the contract, such as CLASS_TEXT=[b"dog"]; None leaves one out."""
+    columns = list(zip(*boxes_yxyx, strict=True)) or [()] * 4
+    values = {
+        "IMAGE_ENCODED": [b"image"],
+        "IMAGE_SOURCE_ID": [b"a"],
+        "IMAGE_HEIGHT": [40],
+        "IMAGE_WIDTH": [60],
+        "CLASS_TEXT": [b"cat"] * len(boxes_yxyx),
+        **dict(zip(("BOX_YMIN", "BOX_XMIN", "BOX_YMAX", "BOX_XMAX"), map(list, columns), strict=True)),
+        **others,
+    }
+    features = {getattr(keys, name): feature(value) for name, value in values.items() if value}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write(folder, *records, name="train.tfrecord"):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(folder / name)) as writer:
+        for record in records:
+            writer.write(record)
+    return folder
+
+
+def read(folder, source="", **settings):
+    data_folder, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
+    chunks = list(tfrecord.list_chunks(data_folder, "train", source, reader_settings))
+    return [item for chunk in chunks for item in tfrecord.read_chunk(data_folder, chunk, reader_settings)]
+
+
+def only(kind, items):
+    return [item for item in items if isinstance(item, kind)]
+
+
+def test_labels_are_read_and_the_example_is_found_again_at_its_place(tmp_path):
+    records = [example(IMAGE_SOURCE_ID=[b"a"]), example((), IMAGE_SOURCE_ID=[b"bb"])]
+    found = only(SourceRecord, read(write(tmp_path, *records)))
+    assert [(record.record_key, record.image_path, len(record.objects)) for record in found] == [
+        ("a", "train.tfrecord", 1),
+        ("bb", "train.tfrecord", 0),
+    ]
+    data = (tmp_path / "train.tfrecord").read_bytes()
+    for record, expected in zip(found, records, strict=True):
+        offset, length = record.example_at
+        assert data[offset : offset + length] == expected
+    (item,) = found[0].objects
+    assert (found[0].declared_hw, found[0].is_relative) == ((40, 60), True)
+    # xmin, ymin, xmax, ymax; all are exact in float32
+    assert (item.class_name, item.box_xyxy) == ("cat", (0.125, 0.25, 0.75, 0.5))
+
+
+def test_flags_and_areas_are_read(tmp_path):
+    record = example(DIFFICULT=[1], TRUNCATED=[0], IS_CROWD=[1], GROUP_OF=[1], AREA=[12.5])
+    (item,) = only(SourceRecord, read(write(tmp_path, record)))[0].objects
+    assert (item.difficult, item.truncated, item.is_crowd, item.group_of, item.area_px) == (
+        True, False, True, True, 12.5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["label_map.pbtxt", "some.pbtxt"])
+def test_ids_are_named_by_the_label_map(tmp_path, where):
+    (tmp_path / where).write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(CLASS_TEXT=None, CLASS_ID=[5])))
+    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
+    assert only(SourceRecord, items)[0].objects[0].class_name == "dog"
+
+
+def test_a_label_map_at_the_top_holds_for_the_folders_below(tmp_path):
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(CLASS_TEXT=None, CLASS_ID=[3]), name="train/a.record"))
+    assert only(SourceRecord, items)[0].objects[0].class_name == "cat"
+
+
+def test_a_text_that_is_no_name_gives_way_to_its_id(tmp_path):
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(CLASS_TEXT=[b"/m/05"], CLASS_ID=[5])))
+    assert only(SourceRecord, items)[0].objects[0].class_name == "dog"
+
+
+def test_without_a_label_map_the_pairs_in_the_examples_are_the_classes(tmp_path):
+    boxes = ((0.0, 0.0, 1.0, 1.0),) * 3
+    items = read(write(tmp_path, example(boxes, CLASS_TEXT=[b"cat", b"dog", b"cat"], CLASS_ID=[3, 5, 3])))
+    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"CLASS_TEXT": None, "CLASS_ID": [9]}, {"CLASS_TEXT": [b""]}, {"CLASS_TEXT": [b"\xff"]}, {"CLASS_TEXT": None}],
+)
+def test_a_box_without_a_class_is_refused_as_a_box(tmp_path, values):
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(**values)))
+    (reject,) = only(Reject, items)
+    assert (reject.reason, reject.scope, reject.record_key) == (Reason.UNKNOWN_CLASS, "box", "a")
+    assert only(SourceRecord, items)[0].objects == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"IMAGE_FILENAME": [b"x/y.jpg"]}, "a"),
+        ({"IMAGE_SOURCE_ID": None, "IMAGE_FILENAME": [b"x/y.jpg"]}, "x/y.jpg"),
+        ({"IMAGE_SOURCE_ID": [b""], "IMAGE_FILENAME": [b"x/y.jpg"]}, "x/y.jpg"),
+        ({"IMAGE_SOURCE_ID": [b"\xff"]}, "train.tfrecord#0"),
+        ({"IMAGE_SOURCE_ID": None}, "train.tfrecord#0"),
+        ({"IMAGE_SOURCE_ID": [7]}, "train.tfrecord#0"),
+    ],
+)
+def test_the_key_is_the_source_id_else_the_file_name_else_the_number(tmp_path, values, key):
+    (record,) = only(SourceRecord, read(write(tmp_path, example(**values))))
+    assert record.record_key == key
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "num_boxes"),
+    [
+        (b"no example", Reason.UNREADABLE_ANNOTATION, 0),
+        (example(BOX_YMIN=[0.5, 0.5]), Reason.UNREADABLE_ANNOTATION, 2),
+        (example(BOX_YMIN=None), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(BOX_YMIN=[1]), Reason.UNREADABLE_ANNOTATION, 0),
+        (example(CLASS_TEXT=[b"cat", b"dog"]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(DIFFICULT=[1, 0]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(AREA=[b"x"]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(((0.0, 0.0, 1.0, 1.0),) * 100_001), Reason.TOO_MANY_BOXES, 100_001),
+    ],
+)
+def test_an_example_at_fault_quarantines_its_record_only(tmp_path, record, reason, num_boxes):
+    items = read(write(tmp_path, record, example(IMAGE_SOURCE_ID=[b"b"])))
+    (reject,) = only(Reject, items)
+    assert (reject.reason, reject.scope, reject.num_boxes) == (reason, "record", num_boxes)
+    assert (reject.record_key, reject.file) == ("train.tfrecord#0", "train.tfrecord")
+    assert [record.record_key for record in only(SourceRecord, items)] == ["b"]
+
+
+def damage(path, at, value=None, cut=None):
+    data = bytearray(path.read_bytes())
+    if cut is not None:
+        data = data[:cut]
+    else:
+        data[at] = data[at] ^ 0xFF if value is None else value
+    path.write_bytes(data)
+
+
+def test_a_damaged_payload_refuses_one_record(tmp_path):
+    write(tmp_path, example(), example(IMAGE_SOURCE_ID=[b"b"]))
+    damage(tmp_path / "train.tfrecord", 20)
+    reject, record = read(tmp_path)
+    assert (reject.reason, reject.record_key) == (Reason.UNREADABLE_FILE, "train.tfrecord#0")
+    assert "checksum" in reject.detail
+    assert record.record_key == "b"
+
+
+def test_from_a_damaged_length_on_the_rest_is_one_reject(tmp_path):
+    write(tmp_path, *[example(IMAGE_SOURCE_ID=[b"%d" % number]) for number in range(4)])
+    path = tmp_path / "train.tfrecord"
+    size = path.stat().st_size
+    damage(path, size // 4)
+    record, reject = read(tmp_path)
+    assert record.record_key == "0"
+    assert (reject.reason, reject.record_key) == (Reason.UNREADABLE_FILE, "train.tfrecord#1")
+    assert f"the rest of the file, {size * 3 // 4} bytes" in reject.detail
+
+
+@pytest.mark.parametrize("cut", [3, 8, 11, 30, -1])
+def test_a_file_cut_short_is_one_reject_at_its_end(tmp_path, cut):
+    write(tmp_path, example(), example(IMAGE_SOURCE_ID=[b"b"]))
+    path = tmp_path / "train.tfrecord"
+    half = path.stat().st_size // 2
+    damage(path, 0, cut=half + cut if cut > 0 else cut)
+    record, reject = read(tmp_path)
+    assert (record.record_key, reject.record_key, reject.reason) == ("a", "train.tfrecord#1", Reason.UNREADABLE_FILE)
+
+
+def test_an_absurd_length_with_a_right_checksum_is_not_allocated(tmp_path):
+    header = struct.pack("<Q", 2**62)
+    (tmp_path / "train.tfrecord").write_bytes(header + struct.pack("<I", tfrecord.mask_checksum(header)) + b"x" * 100)
+    (reject,) = read(tmp_path)
+    assert (reject.reason, reject.scope) == (Reason.UNREADABLE_FILE, "record")
+    assert f"within a record of {2**62} bytes" in reject.detail
+
+
+def test_a_record_that_is_too_large_is_passed_over_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfrecord, "_MAX_RECORD_BYTES", 1000)
+    reject, record = read(write(tmp_path, example(IMAGE_ENCODED=[b"x" * 2000]), example(IMAGE_SOURCE_ID=[b"b"])))
+    assert (reject.reason, reject.record_key) == (Reason.RECORD_TOO_LARGE, "train.tfrecord#0")
+    assert record.record_key == "b"
+
+
+def test_compressed_files_are_refused_with_what_to_do(tmp_path):
+    write(tmp_path, example())
+    path = tmp_path / "train.tfrecord"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(InputError, match=r"train\.tfrecord: is compressed with GZIP.*decompress it first"):
+        read(tmp_path)
+
+
+def test_a_length_that_looks_like_gzip_is_no_gzip(tmp_path):
+    base = len(example(IMAGE_ENCODED=[b"x" * 35_000]))
+    # 0x8b1f = 35615: its two low bytes are GZIP's magic number
+    record = example(IMAGE_ENCODED=[b"x" * (35_000 + 35_615 - base)])
+    assert len(record) == 35_615
+    write(tmp_path, record)
+    assert (tmp_path / "train.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
+    assert len(only(SourceRecord, read(tmp_path))) == 1
+
+
+def test_keypoints_are_read_when_asked(tmp_path):
+    boxes = ((0.0, 0.0, 1.0, 1.0),) * 2
+    points = {"KEYPOINT_X": [0.5, 0.25, 1.0, 0.0], "KEYPOINT_Y": [0.0, 1.0, 0.5, 0.25]}
+    write(tmp_path, example(boxes, **points, KEYPOINT_VISIBILITY=[0, 1, 2, 2]))
+    first, second = only(SourceRecord, read(tmp_path, with_keypoints=True))[0].objects
+    assert first.keypoints == ((0.5, 0.0, 0), (0.25, 1.0, 1))
+    assert second.keypoints == ((1.0, 0.5, 2), (0.0, 0.25, 2))
+    write(tmp_path, example(boxes, **points, NUM_KEYPOINTS=[1, 3]))
+    found = only(SourceRecord, read(tmp_path, with_keypoints=True))[0].objects
+    assert [len(item.keypoints) for item in found] == [1, 3]
+    assert only(SourceRecord, read(tmp_path))[0].objects[0].keypoints is None
+
+
+def test_keypoints_that_do_not_fit_refuse_the_record(tmp_path):
+    write(tmp_path, example(KEYPOINT_X=[0.5], KEYPOINT_Y=[0.5, 0.5]))
+    (reject,) = read(tmp_path, with_keypoints=True)
+    assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "record")
+
+
+def test_masks_are_read_as_runs_when_asked(tmp_path):
+    buffer = io.BytesIO()
+    Image.fromarray(np.array([[0, 1], [0, 1]], np.uint8)).save(buffer, "PNG")
+    write(tmp_path, example(MASK=[buffer.getvalue()]))
+    (item,) = only(SourceRecord, read(tmp_path, with_masks=True))[0].objects
+    assert item.mask == {"size": [2, 2], "counts": [2, 2]}
+    assert only(SourceRecord, read(tmp_path))[0].objects[0].mask is None
+
+
+@pytest.mark.parametrize(
+    ("source", "num"),
+    [("", 3), ("a", 2), ("a/x.record-00000-of-00002", 1), ("a/x.record-?????-of-00002", 2), ("b.tfrecord", 1)],
+)
+def test_a_source_is_a_file_a_folder_or_a_pattern(tmp_path, source, num):
+    for name in ("a/x.record-00000-of-00002", "a/x.record-00001-of-00002", "b.tfrecord"):
+        write(tmp_path, example(), name=name)
+    (tmp_path / "a" / "notes.txt").write_text("x")
+    assert len(only(SourceRecord, read(tmp_path, source))) == num
+
+
+@pytest.mark.parametrize("source", ["missing", "*.nothing", "../x.tfrecord"])
+def test_a_source_without_files_is_refused_with_its_name(tmp_path, source):
+    write(tmp_path / "data", example())
+    write(tmp_path, example(), name="x.tfrecord")
+    with pytest.raises(InputError, match=r"split 'train' has no TFRecord file"):
+        read(tmp_path / "data", source)
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (
+            ["pet_train.record-00000-of-00002", "pet_train.record-00001-of-00002", "pet_val.record-00000-of-00001"],
+            {"train": "pet_train.record-?????-of-00002", "val": "pet_val.record-?????-of-00001"},
+        ),
+        (
+            ["Split-eval/data_tfrecord-00000-of-00001", "Split-train/data_tfrecord-00000-of-00001"],
+            {"eval": "Split-eval", "train": "Split-train"},
+        ),
+        (["train/a.tfrecords", "test/a.tfrecords"], {"test": "test", "train": "train"}),
+        (["data.record"], {}),
+    ],
+)
+def test_files_are_detected_with_their_splits(tmp_path, names, splits):
+    for name in names:
+        write(tmp_path, name=name)
+    evidence = tfrecord.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.splits == splits
+
+
+def test_an_empty_file_has_no_records(tmp_path):
+    assert read(write(tmp_path)) == []
+
+
+def test_other_files_are_not_taken_for_records(tmp_path):
+    for name in ("a.jpg", "recorder.txt", "records.txt"):
+        (tmp_path / name).write_bytes(b"")
+    assert tfrecord.detect(DataFolder(str(tmp_path))) is None

@@ -1,0 +1,267 @@
+"""Pascal VOC: what the reader returns, what it quarantines, what it refuses as a whole."""
+
+import pytest
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import voc
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>"
+
+
+def read(folder, source="train", **settings):
+    """All items of a source."""
+    data, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
+    chunks = list(voc.list_chunks(data, "train", source, reader_settings))
+    return [item for chunk in chunks for item in voc.read_chunk(data, chunk, reader_settings)]
+
+
+def records(items):
+    return [item for item in items if isinstance(item, SourceRecord)]
+
+
+def reasons(items):
+    return [(item.reason, item.scope, item.record_key) for item in items if isinstance(item, Reject)]
+
+
+def write_objects(folder, objects, stem="a"):
+    text = f"<annotation><filename>{stem}.jpg</filename>{objects}</annotation>"
+    (folder / f"Annotations/{stem}.xml").write_text(text)
+
+
+def test_pixel_values_are_kept_as_they_stand(make_voc):
+    (record,) = read(make_voc({"train": ["a"]}, {"a": [("cat", 1, 2, 30.5, 40)]}))
+    (item,) = record.objects
+    assert (record.split, record.record_key, record.image_path) == ("train", "a", "JPEGImages/a.jpg")
+    assert (record.annotation_path, record.declared_hw) == ("Annotations/a.xml", (40, 60))
+    assert (item.class_name, item.box_xyxy, item.truncated, item.difficult) == ("cat", (1, 2, 30.5, 40), True, False)
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        f"<object><name> cat </name><difficult>1</difficult>{BOX}</object>",
+        f"<object>{BOX}<truncated>0</truncated><difficult> 1 </difficult><name>cat</name><pose>Left</pose></object>",
+        f"<owner><name>me</name></owner><object><name>cat</name><difficult>1</difficult>{BOX}</object>",
+        f"<object><name>cat</name><difficult>1</difficult>{BOX}<part><name>head</name>{BOX}</part></object>",
+        f"<object><part><name>head</name>{BOX}</part><name>cat</name><difficult>1</difficult>{BOX}</object>",
+    ],
+)
+def test_an_object_is_read_whatever_stands_around_its_fields(make_voc, objects):
+    folder = make_voc({"train": ["a"]})
+    write_objects(folder, objects)
+    (record,) = read(folder)
+    (item,) = record.objects
+    assert (item.class_name, item.box_xyxy, item.difficult, item.truncated) == ("cat", (1, 2, 3, 4), True, False)
+
+
+def test_objects_with_different_fields_are_each_read_by_their_own(make_voc):
+    folder = make_voc({"train": ["a"]})
+    first = f"<object><name>cat</name><truncated>1</truncated>{BOX}</object>"
+    second = f"<object><name>dog</name>{BOX.replace('<xmin>1', '<xmin>2')}</object>"
+    write_objects(folder, first + second)
+    (record,) = read(folder)
+    found = [(item.class_name, item.truncated, item.box_xyxy) for item in record.objects]
+    assert found == [("cat", True, (1, 2, 3, 4)), ("dog", False, (2, 2, 3, 4))]
+
+
+def test_a_crowd_of_objects_is_read_alike_in_plain_and_in_mixed_files(make_voc):
+    folder = make_voc({"train": ["a"]})
+    plain = "".join(f"<object><name>c{i}</name>{BOX.replace('<ymax>4', f'<ymax>{i}')}</object>" for i in range(5, 105))
+    write_objects(folder, plain)
+    (fast,) = read(folder)
+    write_objects(folder, plain + "<object/>")
+    _, slow = read(folder)
+    assert fast.objects == slow.objects
+    assert fast.objects[99].box_xyxy == (1, 2, 3, 104)
+
+
+def test_numbers_that_are_none_or_huge_are_left_to_the_gate(make_voc):
+    folder = make_voc({"train": ["a"]})
+    box = "<bndbox><xmin>nan</xmin><ymin>-inf</ymin><xmax>1e400</xmax><ymax>1e9</ymax></bndbox>"
+    write_objects(folder, f"<object><name>cat</name>{box}</object>")
+    (record,) = read(folder)
+    xmin, ymin, xmax, ymax = record.objects[0].box_xyxy
+    assert xmin != xmin
+    assert (ymin, xmax, ymax) == (float("-inf"), float("inf"), 1e9)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("<size><width>60</width><height>40.0</height></size>", (40, 60)),
+        ("<size><width>0</width><height>0</height></size>", None),
+        ("<size><width>x</width><height>inf</height></size>", None),
+        ("", None),
+    ],
+)
+def test_the_declared_size_is_taken_where_it_is_one(make_voc, size, expected):
+    folder = make_voc({"train": ["a"]})
+    (folder / "Annotations/a.xml").write_text(f"<annotation>{size}</annotation>")
+    (record,) = read(folder)
+    assert record.declared_hw == expected
+    assert record.objects == ()
+
+
+def test_a_list_of_one_class_drops_its_flags(make_voc):
+    folder = make_voc({"train": ["a", "b"]})
+    (folder / "ImageSets/Main/cat_train.txt").write_text("a  1\nb -1\n")
+    assert [record.record_key for record in read(folder, "cat_train")] == ["a", "b"]
+
+
+def test_without_a_list_all_annotations_are_read(make_voc):
+    folder = make_voc({"train": ["a", "b"], "val": ["c"]})
+    (folder / "Annotations/part").mkdir()
+    (folder / "Annotations/part/d.xml").write_text("<annotation><filename>d.png</filename></annotation>")
+    (folder / "JPEGImages/part").mkdir()
+    (folder / "JPEGImages/part/d.png").write_bytes(b"x")
+    found = [(record.record_key, record.image_path) for record in read(folder, "")]
+    assert [key for key, _ in found] == ["a", "b", "c", "part/d"]
+    assert found[3] == ("part/d", "JPEGImages/part/d.png")
+
+
+def test_xml_files_beside_their_images_are_read_too(tmp_path):
+    for part in ("train", "valid"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
+        (tmp_path / part / "a.png").write_bytes(b"x")
+    (record,) = read(tmp_path, "valid")
+    assert (record.record_key, record.image_path, record.annotation_path) == ("a", "valid/a.png", "valid/a.xml")
+
+
+def test_a_flat_folder_is_read(tmp_path):
+    (tmp_path / "a.xml").write_text("<annotation/>")
+    (tmp_path / "a.JPEG").write_bytes(b"x")
+    (record,) = read(tmp_path, "")
+    assert (record.record_key, record.image_path, record.annotation_path) == ("a", "a.JPEG", "a.xml")
+
+
+def test_the_image_is_found_by_stem_when_filename_is_stale(make_voc):
+    folder = make_voc({"train": ["a"]})
+    path = folder / "Annotations/a.xml"
+    path.write_text(path.read_text().replace("<filename>a.jpg", "<filename>IMG_1234.jpg"))
+    assert read(folder)[0].image_path == "JPEGImages/a.jpg"
+
+
+def test_an_image_that_is_not_there_keeps_the_name_that_the_file_gives(make_voc):
+    folder = make_voc({"train": ["a"]})
+    (folder / "JPEGImages/a.jpg").unlink()
+    assert read(folder)[0].image_path == "JPEGImages/a.jpg"
+
+
+def test_images_lie_where_the_setting_says_or_in_images(make_voc):
+    folder = make_voc({"train": ["a"]})
+    (folder / "JPEGImages").rename(folder / "images")
+    assert read(folder)[0].image_path == "images/a.jpg"
+    assert read(folder, images_dir="pictures/big")[0].image_path == "pictures/big/a.jpg"
+
+
+def test_a_missing_list_names_file_and_alternatives(make_voc):
+    folder = make_voc({"train": ["a"]})
+    with pytest.raises(InputError, match=r"ImageSets/Main/trian\.txt.*split 'train'.*lists there: \['train'\]"):
+        read(folder, "trian")
+
+
+@pytest.mark.parametrize(("data", "message"), [(b" \n\n", "is empty"), (b"\xff", "not UTF-8")])
+def test_a_list_that_names_nothing_is_refused(make_voc, data, message):
+    folder = make_voc({"train": ["a"]})
+    (folder / "ImageSets/Main/train.txt").write_bytes(data)
+    with pytest.raises(InputError, match=rf"train\.txt: the list of split 'train' .*{message}"):
+        read(folder)
+
+
+def test_a_folder_without_xml_files_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no XML files there"):
+        read(tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "num_boxes"),
+    [
+        ("<annotation><object>", Reason.UNREADABLE_ANNOTATION, 0),
+        ("<other/>", Reason.UNREADABLE_ANNOTATION, 0),
+        ("", Reason.UNREADABLE_ANNOTATION, 0),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', Reason.UNREADABLE_ANNOTATION, 0),
+        ("<annotation><filename>../../etc/passwd</filename><object/></annotation>", Reason.PATH_OUTSIDE, 1),
+        ("<annotation><filename>/etc/passwd</filename></annotation>", Reason.PATH_OUTSIDE, 0),
+        ("<annotation>" + " " * 2000 + "</annotation>", Reason.FILE_TOO_LARGE, 0),
+    ],
+)
+def test_an_annotation_file_at_fault_quarantines_its_record_only(make_voc, text, reason, num_boxes):
+    folder = make_voc({"train": ["a", "b"]})
+    (folder / "Annotations/a.xml").write_text(text)
+    items = read(folder, max_annotation_bytes=1000)
+    assert reasons(items) == [(reason, "record", "a")]
+    assert (items[0].file, items[0].num_boxes) == ("Annotations/a.xml", num_boxes)
+    assert [record.record_key for record in records(items)] == ["b"]
+
+
+def test_a_missing_annotation_file_is_a_missing_file(make_voc):
+    folder = make_voc({"train": ["a", "b"]})
+    (folder / "Annotations/b.xml").unlink()
+    items = read(folder)
+    assert reasons(items) == [(Reason.MISSING_FILE, "record", "b")]
+    assert items[1].detail == "the annotation file is missing"
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a\0b", "x" * 5000])
+def test_a_listed_name_that_is_none_quarantines_its_record_only(make_voc, name):
+    folder = make_voc({"train": ["a"]})
+    (folder / "ImageSets/Main/train.txt").write_text(f"{name}\na\n")
+    items = read(folder)
+    ((reason, scope, key),) = reasons(items)
+    assert (scope, key) == ("record", name)
+    assert reason is (Reason.UNREADABLE_FILE if name[0] == "x" else Reason.PATH_OUTSIDE)
+    assert len(items[0].detail) < 200
+    assert [record.record_key for record in records(items)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("element", "detail"),
+    [
+        (f"<object>{BOX}</object>", "<name> is missing or empty"),
+        (f"<object><name> </name>{BOX}</object>", "<name> is missing or empty"),
+        ("<object><name>cat</name></object>", "class 'cat': <bndbox> needs a number xmin, got None"),
+        (f"<object><name>cat</name>{BOX.replace('>1<', '>x<')}</object>", "needs a number xmin, got 'x'"),
+        (f"<object><name>cat</name>{BOX.replace('>4<', '><')}</object>", "needs a number ymax, got"),
+        ("<object><name>c</name><bndbox/><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></object>", "xmin"),
+    ],
+)
+def test_a_box_at_fault_is_refused_alone(make_voc, element, detail):
+    folder = make_voc({"train": ["a"]})
+    write_objects(folder, f"<object><name>cat</name>{BOX}</object>{element}")
+    items = read(folder)
+    assert reasons(items) == [(Reason.UNREADABLE_ANNOTATION, "box", "a")]
+    assert items[0].detail.startswith("object 1: ")
+    assert detail in items[0].detail
+    assert len(records(items)[0].objects) == 1
+    write_objects(folder, element)  # alone, and so alike in all objects
+    assert reasons(read(folder)) == [(Reason.UNREADABLE_ANNOTATION, "box", "a")]
+
+
+def test_names_are_cut_into_chunks_of_the_size_that_is_set(make_voc):
+    folder = DataFolder(str(make_voc({"train": ["a", "b", "c"]})))
+    chunks = list(voc.list_chunks(folder, "train", "train", ReaderSettings(records_per_chunk=2)))
+    assert [chunk.names for chunk in chunks] == [("a", "b"), ("c",)]
+    assert {chunk.source for chunk in chunks} == {"ImageSets/Main/train.txt"}
+
+
+def test_detection_names_a_file_and_the_lists_that_are_splits(make_voc):
+    folder = make_voc({"train": ["a"], "val": ["b"], "cat_train": ["a"], "trainval": ["a", "b"]})
+    evidence = voc.detect(DataFolder(str(folder)))
+    assert evidence.sentence == "Annotations/a.xml is a VOC annotation"
+    assert evidence.splits == {"train": "train", "val": "val"}
+
+
+def test_detection_takes_folders_named_after_splits(tmp_path):
+    for part in ("train", "valid"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
+    assert voc.detect(DataFolder(str(tmp_path))).splits == {"train": "train", "val": "valid"}
+
+
+def test_xml_of_another_kind_is_not_detected(tmp_path):
+    (tmp_path / "annotations.xml").write_text("<annotations></annotations>")
+    assert voc.detect(DataFolder(str(tmp_path))) is None

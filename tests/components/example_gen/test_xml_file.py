@@ -1,0 +1,128 @@
+"""XML from strangers is read, or refused with a sentence."""
+
+import io
+import itertools
+
+import psutil
+import pytest
+
+from detloom.components.example_gen.data_folder import SourceError
+from detloom.components.example_gen.sources.xml_file import MAX_MARKS, MAX_NAMES, parse_xml, stream_children
+from detloom.schemas.rejects import Reason
+
+BOMB = '<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'
+LIMIT = 1 << 20
+
+
+def stream(data, limit=LIMIT, tags=("image",)):
+    return stream_children(io.BytesIO(data), "annotations", tags, limit)
+
+
+def test_plain_xml_gives_its_root():
+    root = parse_xml('<?xml version="1.0" encoding="utf-8"?><a><b>é &amp; &#233;</b></a>'.encode())
+    assert (root.tag, root.findtext("b")) == ("a", "é & é")
+
+
+def test_a_byte_order_mark_and_utf_16_are_read():
+    assert parse_xml(b"\xef\xbb\xbf<a>x</a>").text == "x"
+    assert parse_xml('<?xml version="1.0" encoding="utf-16"?><a>é</a>'.encode("utf-16")).text == "é"
+
+
+def test_comments_and_processing_instructions_are_left_out():
+    assert [child.tag for child in parse_xml(b"<a><!-- x --><?php x ?><b/></a>")] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        BOMB.encode(),
+        BOMB.encode("utf-16"),
+        b'<!DOCTYPE a SYSTEM "http://127.0.0.1/a.dtd"><a/>',
+        b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
+        b"<!DOCTYPE a><a/>",
+    ],
+)
+def test_a_document_type_is_refused(data):
+    with pytest.raises(SourceError, match="a DTD or entity declaration is refused") as caught:
+        parse_xml(data)
+    assert caught.value.reason is Reason.UNREADABLE_ANNOTATION
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty"),
+        (b"<a>", "not readable as XML"),
+        (b"<a>&b;</a>", "not readable as XML"),
+        (b"<a>\xff</a>", "not readable as XML"),
+        (b"<a>\0</a>", "not readable as XML"),
+        (b"<a>&#xD800;</a>", "not readable as XML"),
+        (b'<?xml version="1.0" encoding="no-such"?><a/>', "not readable as XML"),
+        (b"<a>" * 100_000, "not readable as XML"),
+        (b"<a>" + b"x" * 11_000_000 + b"</a>", "not readable as XML"),
+        (b"<a>" + b"<b/>" * (MAX_MARKS + 1) + b"</a>", "more than 1000000 tags"),
+        (b"<a>" + b"".join(b"<b%d>                              </b%d>" % (i, i) for i in range(2000)), "different"),
+    ],
+)
+def test_what_is_no_annotation_is_refused_with_a_short_sentence(data, message):
+    with pytest.raises(SourceError, match=message) as caught:
+        parse_xml(data)
+    assert caught.value.reason is Reason.UNREADABLE_ANNOTATION
+    assert len(caught.value.detail) < 200
+    assert "\n" not in caught.value.detail
+
+
+def test_children_are_streamed_whole_and_in_order():
+    data = b"<annotations><meta><image id='not a child of the root'/></meta>"
+    data += b"".join(b"<image id='%d'><box/><box/></image> " % i for i in range(3)) + b"</annotations>"
+    assert [(item.get("id"), len(item)) for item in stream(data)] == [("0", 2), ("1", 2), ("2", 2)]
+
+
+def test_children_may_cross_the_blocks_that_are_read():
+    filler = b"<!--" + b"x" * 65_490 + b"-->"  # a block is 65,536 bytes, so the names below are cut at every place
+    for shift in range(60):
+        data = b"<annotations>" + filler + b" " * shift + b"<image id='7'><box/></image></annotations>"
+        assert [item.get("id") for item in stream(data)] == ["7"]
+
+
+def test_a_document_type_is_refused_wherever_a_block_ends():
+    for shift in range(65_500, 65_540, 3):
+        with pytest.raises(SourceError, match="DTD"):
+            list(stream(b"<!--" + b"x" * shift + b"-->" + BOMB.encode()))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not readable as XML"),
+        (b"<annotations><image>", "not readable as XML"),
+        (b"<annotation><image/></annotation>", "the root element is <annotation>, not <annotations>"),
+        (b"<annotation/>", "the root element is <annotation>, not <annotations>"),
+        (b"<annotations><image>" + b"<box/>" * 400_000, "more than the 1048576 bytes"),
+        (b"<annotations>" + b"<junk/>" * 400_000, "more than the 1048576 bytes"),
+        (b"<annotations><image a='" + b"x" * 2_000_000, "more than the 1048576 bytes"),
+        (b"<annotations>" + b"".join(b"<b%d/>" % i for i in range(MAX_NAMES + 9)), "different element names"),
+    ],
+)
+def test_a_stream_that_is_no_annotation_is_refused(data, message):
+    with pytest.raises(SourceError, match=message):
+        list(stream(data))
+
+
+def test_what_was_streamed_is_forgotten():
+    class Endless(io.RawIOBase):
+        """Blocks of 2,000 images each, without an end."""
+
+        def __init__(self):
+            self.left = 100
+
+        def read(self, size=-1):
+            self.left -= 1
+            return b"<annotations>" if self.left == 99 else b"<image><box a='1'/></image>" * 2000 * (self.left > 0)
+
+    before = psutil.Process().memory_info().rss
+    elements = stream_children(Endless(), "annotations", ("image",), LIMIT)
+    num_images = sum(1 for _ in itertools.islice(elements, 98 * 2000))
+    assert num_images == 98 * 2000
+    # Kept, they would take 196,000 * (2 elements + attribute + text: 4 * 96 bytes or more) = 75 MB.
+    assert psutil.Process().memory_info().rss - before < 25 << 20

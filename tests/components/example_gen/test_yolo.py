@@ -1,0 +1,269 @@
+"""YOLO: what the reader returns, what it quarantines, what it refuses as a whole."""
+
+import math
+
+import pytest
+
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources import yolo
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reason, Reject
+
+DATA = "names: [cat, dog]\ntrain: images/train\nval: images/val\n"
+
+
+def write(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return DataFolder(str(folder))
+
+
+def read(folder, source="train", **settings):
+    """All items of a source."""
+    reader_settings = ReaderSettings(**settings)
+    chunks = list(yolo.list_chunks(folder, "train", source, reader_settings))
+    return [item for chunk in chunks for item in yolo.read_chunk(folder, chunk, reader_settings)]
+
+
+def records(items):
+    return [item for item in items if isinstance(item, SourceRecord)]
+
+
+def rejects(items):
+    return [item for item in items if isinstance(item, Reject)]
+
+
+def read_line(tmp_path, line, data=DATA, **settings):
+    """The objects and the rejects of one label file."""
+    folder = write(tmp_path, {"data.yaml": data, "images/train/a.jpg": b"x", "labels/train/a.txt": line})
+    items = read(folder, **settings)
+    return records(items)[0].objects if records(items) else (), rejects(items)
+
+
+def test_a_box_is_relative_and_its_corners_come_from_its_centre(tmp_path):
+    folder = write(
+        tmp_path,
+        {"data.yaml": DATA, "images/train/sub/a.jpg": b"x", "labels/train/sub/a.txt": "1 0.5 0.25 0.5 0.125\n\n"},
+    )
+    items = read(folder)
+    (record,) = records(items)
+    assert (record.record_key, record.image_path) == ("sub/a", "images/train/sub/a.jpg")
+    assert (record.annotation_path, record.is_relative) == ("labels/train/sub/a.txt", True)
+    assert record.declared_hw is None
+    # 0.5 -+ 0.25, 0.25 -+ 0.0625
+    assert [(item.class_name, item.box_xyxy) for item in record.objects] == [("dog", (0.25, 0.1875, 0.75, 0.3125))]
+    assert [item.name for item in items if isinstance(item, SourceClass)] == ["cat", "dog"]
+
+
+def test_an_image_without_labels_is_an_image_without_boxes(tmp_path):
+    folder = write(
+        tmp_path, {"data.yaml": DATA, "images/train/a.jpg": b"x", "images/train/b.png": b"x", "labels/train/b.txt": ""}
+    )
+    assert [(record.record_key, record.objects) for record in records(read(folder))] == [("a", ()), ("b", ())]
+
+
+def test_a_polygon_becomes_the_box_around_it(tmp_path):
+    (item,), _ = read_line(tmp_path, "0 0.1 0.9 0.5 0.2 0.3 0.4")
+    assert item.box_xyxy == (0.1, 0.2, 0.5, 0.9)
+
+
+def test_a_polygon_with_a_point_that_is_no_number_is_not_made_finite(tmp_path):
+    (item,), _ = read_line(tmp_path, "0 0.1 0.9 nan 0.2 0.3 0.4")
+    assert all(math.isnan(side) for side in item.box_xyxy)
+
+
+@pytest.mark.parametrize(
+    ("shape", "points", "expected"),
+    [
+        ("[2, 3]", "0.1 0.2 2 0.3 0.4 1", ((0.1, 0.2, 2), (0.3, 0.4, 1))),
+        ("[2, 2]", "0.1 0.2 0 0", ((0.1, 0.2, 2), (0.0, 0.0, 0))),
+    ],
+)
+def test_keypoints_are_read_where_the_data_file_states_their_shape(tmp_path, shape, points, expected):
+    data = DATA + f"kpt_shape: {shape}\n"
+    (item,), _ = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5 {points}", data, with_keypoints=True)
+    assert (item.box_xyxy, item.keypoints) == ((0.25, 0.25, 0.75, 0.75), expected)
+    (without,), _ = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5 {points}", data)
+    assert without.keypoints is None
+
+
+def test_numbers_that_are_none_or_huge_are_left_to_the_gate(tmp_path):
+    (item,), refused = read_line(tmp_path, "0 nan 0.5 1e400 0.5")
+    assert refused == []
+    assert math.isnan(item.box_xyxy[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "detail"),
+    [
+        ("2 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "line 1: got the class '2', allowed: 0 to 1"),
+        ("-1 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'-1'"),
+        ("0.5 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'0.5'"),
+        ("inf 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'inf'"),
+        ("9" * 9000 + " 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'999"),
+        ("cat 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'cat'"),
+        ("0 0.5 0.5 0.1", Reason.UNREADABLE_ANNOTATION, "got 4 values"),
+        ("0 0.5 0.5 0.1 0.1 0.9", Reason.UNREADABLE_ANNOTATION, "got 6 values"),
+        ("0 0.5 0.5 0.1 x", Reason.UNREADABLE_ANNOTATION, "allowed: numbers"),
+        ("0 " + "0.5 " * 400_000, Reason.UNREADABLE_ANNOTATION, "longer than"),
+        ("\0", Reason.UNREADABLE_ANNOTATION, "got 1 values"),
+    ],
+)
+def test_a_line_at_fault_is_refused_as_a_box(tmp_path, line, reason, detail):
+    objects, (reject,) = read_line(tmp_path, line)
+    assert objects == ()
+    assert (reject.reason, reject.scope, reject.file, reject.record_key) == (reason, "box", "labels/train/a.txt", "a")
+    assert detail in reject.detail
+    assert len(reject.detail) < 200
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        (b"\xff", Reason.UNREADABLE_ANNOTATION),
+        (b"x" * 2_000_001, Reason.FILE_TOO_LARGE),
+        (b"\n" * 100_001, Reason.TOO_MANY_BOXES),
+    ],
+)
+def test_a_label_file_at_fault_quarantines_its_record_only(tmp_path, label, reason):
+    folder = write(
+        tmp_path,
+        {"data.yaml": DATA, "images/train/a.jpg": b"x", "images/train/b.jpg": b"x", "labels/train/a.txt": label},
+    )
+    items = read(folder, max_annotation_bytes=2_000_000)
+    assert [(item.reason, item.scope, item.record_key) for item in rejects(items)] == [(reason, "record", "a")]
+    assert [record.record_key for record in records(items)] == ["b"]
+
+
+def test_names_by_number_are_read_in_their_order(tmp_path):
+    (item,), _ = read_line(tmp_path, "1.0 0.5 0.5 0.5 0.5", "names:\n  1: dog\n  0: cat\nnc: 2\ntrain: images/train\n")
+    assert item.class_name == "dog"
+
+
+def test_without_names_the_numbers_are_names(tmp_path):
+    folder = write(tmp_path, {"images/a.jpg": b"x", "labels/a.txt": "07 0.5 0.5 0.5 0.5"})
+    assert records(read(folder, ""))[0].objects[0].class_name == "7"
+
+
+def test_names_come_from_a_classes_file_where_there_is_no_data_file(tmp_path):
+    files = {"images/a.jpg": b"x", "labels/a.txt": "1 0.5 0.5 0.5 0.5", "classes.txt": "cat\ndog\n\n"}
+    assert records(read(write(tmp_path, files), ""))[0].objects[0].class_name == "dog"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("names: [cat, yes]", r"names\[1\]: got the class name True"),
+        ("names: [cat, '']", r"names\[1\]: got the class name ''"),
+        ("names: [cat, cat]", "'cat' stands twice"),
+        ("names: {0: cat, 2: dog}", "number 1 is missing"),
+        ("names: cat", "got 'cat', allowed: a list"),
+        ("names: [cat]\nnc: 2", "nc: got 2, but names has 1"),
+        ("names: [cat]\nkpt_shape: [1, 4]", "kpt_shape: got"),
+        ("names: [cat]\ntrain: [1]", "train: got"),
+        ("names: [cat]\npath: [1]", "path: got"),
+        ("- cat", "allowed: keys such as names"),
+        ("a: &a [x]\nb: *a", "anchors and aliases"),
+        ("names: [", "not valid YAML"),
+        ("names: !!python/object:os.system [cat]", "YAML tag"),
+    ],
+)
+def test_a_data_file_at_fault_is_refused_with_its_name(tmp_path, text, message):
+    folder = write(tmp_path, {"data.yaml": text, "images/a.jpg": b"x"})
+    with pytest.raises(InputError, match=rf"data\.yaml.*{message}"):
+        read(folder, "")
+
+
+@pytest.mark.parametrize(
+    ("data", "image"),
+    [
+        ("path: sets\ntrain: images/train", "sets/images/train/a.jpg"),
+        ("path: /content/drive/sets\ntrain: images/train", "images/train/a.jpg"),
+        ("path: ../datasets/sets\ntrain: images/train", "images/train/a.jpg"),
+        ("train: ../train/images", "train/images/a.jpg"),
+        ("train: ./images/train/", "images/train/a.jpg"),
+        ("train: [images/train]", "images/train/a.jpg"),
+        ("train: .", "images/a.jpg"),
+    ],
+)
+def test_folders_are_found_below_path_or_beside_the_data_file(tmp_path, data, image):
+    folder = write(tmp_path, {"data.yaml": data, image: b"x", image.replace("images", "labels")[:-3] + "txt": ""})
+    (record,) = records(read(folder))
+    assert record.image_path == image
+
+
+def test_several_folders_give_keys_from_the_data_folder(tmp_path):
+    folder = write(
+        tmp_path, {"data.yaml": "train: [a/images, b/images]", "a/images/1.jpg": b"x", "b/images/1.jpg": b"x"}
+    )
+    assert [record.record_key for record in records(read(folder))] == ["a/images/1", "b/images/1"]
+
+
+def test_all_there_is_counts_a_folder_of_two_splits_once(tmp_path):
+    folder = write(
+        tmp_path,
+        {"data.yaml": "train: images/a\nval: images/a\ntest: images/none", "images/a/1.jpg": b"x"},
+    )
+    assert [record.record_key for record in records(read(folder, ""))] == ["1"]
+
+
+def test_a_list_of_images_is_read_and_nothing_outside_is(tmp_path):
+    lines = f"images/train/a.jpg\n./images/train/b.jpg\n{tmp_path}/images/train/c.jpg\n/etc/d.jpg\n../e.jpg\n"
+    folder = write(tmp_path, {"data.yaml": "train: train.txt", "train.txt": lines})
+    items = read(folder)
+    assert [record.image_path for record in records(items)] == [f"images/train/{name}.jpg" for name in "abc"]
+    assert [record.record_key for record in records(items)] == [f"images/train/{name}" for name in "abc"]
+    assert [(item.reason, item.record_key) for item in rejects(items)] == [
+        (Reason.PATH_OUTSIDE, "/etc/d"),
+        (Reason.PATH_OUTSIDE, "../e"),
+    ]
+
+
+def test_a_folder_may_be_the_source(tmp_path):
+    folder = write(tmp_path, {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5"})
+    (record,) = records(read(folder, "train"))
+    assert (record.record_key, len(record.objects)) == ("images/a", 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "source", "message"),
+    [
+        (DATA, "train", "train: got 'images/train'.*inside the data folder"),
+        ("train: /etc", "train", "train: got '/etc'"),
+        ("train: ../../etc", "train", "train: got '../../etc'"),
+        (DATA, "tset", r"got 'tset' for split 'train', allowed: .*there: train, val"),
+        ("names: [cat]", "", "no images there for split 'train'"),
+    ],
+)
+def test_a_source_that_is_not_there_is_refused(tmp_path, data, source, message):
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path, {"data.yaml": data}), source)
+
+
+def test_detection_offers_the_splits_that_have_a_folder(tmp_path):
+    folder = write(
+        tmp_path, {"data.yaml": DATA + "test: images/test\n", "images/train/a.jpg": b"", "images/val/b.jpg": b""}
+    )
+    evidence = yolo.detect(folder)
+    assert evidence.sentence == "data.yaml names classes"
+    assert evidence.splits == {"train": "train", "val": "val"}
+
+
+def test_detection_knows_labels_without_a_data_file_by_their_first_line(tmp_path):
+    folder = write(tmp_path, {"labels/train/a.txt": "0 0.5 0.5 0.5 0.5\n", "images/train/a.jpg": b""})
+    assert yolo.detect(folder).splits == {"train": "images/train"}
+    write(tmp_path, {"labels/train/a.txt": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 0 1 46 -1\n"})
+    assert yolo.detect(folder) is None
+
+
+def test_a_damaged_data_file_is_evidence_still(tmp_path):
+    assert yolo.detect(write(tmp_path, {"data.yaml": "names: ["})).splits == {}
+
+
+def test_a_changed_data_file_is_read_again(tmp_path):
+    (first,), _ = read_line(tmp_path, "1 0.5 0.5 0.5 0.5")
+    (second,), _ = read_line(tmp_path, "1 0.5 0.5 0.5 0.5", DATA.replace("dog", "horse"))
+    assert (first.class_name, second.class_name) == ("dog", "horse")

@@ -1,0 +1,68 @@
+"""The checks of the data in a run file: defaults that survive, values that are refused."""
+
+import dataclasses
+
+import pytest
+
+from detloom.schemas.data_checks import CHECK_NAMES, SEVERITIES, DataChecks
+from detloom.schemas.errors import InputError
+from detloom.schemas.typed_dict import from_dict, from_json, to_canonical_json
+from detloom.schemas.yaml_file import parse_yaml
+
+
+def read(text):
+    data, locate = parse_yaml(text, "run.yaml")
+    return from_dict(DataChecks, data, locate=locate)
+
+
+def test_a_severity_alone_keeps_the_threshold_of_the_check():
+    checks = read("near_duplicates: {severity: fail}")
+    default = DataChecks().near_duplicates
+    assert checks.near_duplicates == dataclasses.replace(default, severity="fail")
+    assert dataclasses.replace(checks, near_duplicates=default) == DataChecks()
+
+
+def test_a_threshold_alone_keeps_the_severity_of_the_check():
+    checks = read("boxes: {threshold: 0.01}")
+    assert (checks.boxes.severity, checks.boxes.threshold) == ("fail", 0.01)
+
+
+def test_off_is_a_severity_though_yaml_takes_the_word_for_false():
+    assert read("near_duplicates: {severity: off}").near_duplicates.severity == "off"
+    assert read("near_duplicates: {severity: 'off'}").near_duplicates.severity == "off"
+
+
+def test_no_other_truth_value_is_a_severity():
+    with pytest.raises(InputError, match=r"near_duplicates\.severity: got true, allowed: 'off', 'warn', 'fail'"):
+        read("near_duplicates: {severity: on}")
+
+
+def test_every_check_has_a_severity_and_a_threshold():
+    for name in CHECK_NAMES:
+        check = getattr(DataChecks(), name)
+        assert check.severity in SEVERITIES
+        assert isinstance(check.threshold, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("boxes: {threshold: 2}", r"run.yaml:1: boxes.threshold: got 2.0, allowed: 0 to 1"),
+        ("examples_per_split: {threshold: -1}", "examples_per_split.threshold: got -1.0, allowed: 0 or more"),
+        ("tiny_boxes: {min_side_px: -1}", "tiny_boxes.min_side_px: got -1.0, allowed: 0 or more"),
+        ("huge_boxes: {max_area: 1.5}", "huge_boxes.max_area: got 1.5, allowed: 0 to 1"),
+        ("overlapping_boxes: {min_iou: 0}", "overlapping_boxes.min_iou: got 0.0, allowed: above 0"),
+        ("near_duplicates: {max_distance: 11}", "near_duplicates.max_distance: got 11, allowed: 0 to 10"),
+        ("boxes: {severity: error}", "boxes.severity: got 'error', allowed"),
+        ("boxs: {}", "boxs: unknown key.*Did you mean 'boxes'"),
+        ("boxes: fail", "boxes: got 'fail', allowed: a mapping with keys severity, threshold"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(text, message):
+    with pytest.raises(InputError, match=message):
+        read(text)
+
+
+def test_the_checks_survive_the_round_trip_through_json():
+    checks = read("class_drift: {severity: fail, threshold: 0.3}\ntiny_boxes: {min_side_px: 2}")
+    assert from_json(DataChecks, to_canonical_json(checks)) == checks
