@@ -33,6 +33,8 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    reject_box,
+    reject_record,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason, Reject
@@ -121,7 +123,7 @@ def _collect(
                 problem = _image_problem(element)
                 if image_id is None:
                     detail = f"images[{index}]: {problem}"
-                    yield _reject(chunk, Reason.UNREADABLE_ANNOTATION, "record", f"#{index}", detail)
+                    yield reject_record(chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, f"#{index}", detail)
                     continue
                 groups.add(image_id, _IMAGE, _encode_image(index, element, problem))
                 if problem is None and len(found.file_names) < layout.SAMPLE:
@@ -264,14 +266,14 @@ class _Join:
             for kind, payload in objects:
                 index = _OBJECT_FIELDS.unpack_from(payload)[0] if kind == _OBJECT else json.loads(payload)[0]
                 detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-                yield _reject(self.chunk, Reason.UNKNOWN_IMAGE, "box", image_id, detail)
+                yield reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, image_id, detail)
             return
         path = self._find_image(image_id, image, len(indexes))
         if not isinstance(path, str):
             num_boxes = sum(1 for _ in objects)
             for index in indexes:
                 detail = f"images[{index}]: {path[1]}"
-                yield _reject(self.chunk, path[0], "record", image_id, detail, num_boxes)
+                yield reject_record(self.chunk.split, path[0], self.chunk.source, image_id, detail, num_boxes)
                 num_boxes = 0  # whose they were cannot be told: they count once
             return
         yield from self._read_objects(image_id, path, image, objects)
@@ -299,7 +301,9 @@ class _Join:
             if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE or num_bytes > MAX_BYTES_PER_IMAGE:
                 num_boxes = len(objects) + len(rejects) + 1 + sum(1 for _ in items)
                 detail = f"{num_boxes} annotations of {num_bytes} bytes or more, which is more than can be held"
-                yield _reject(self.chunk, Reason.TOO_MANY_BOXES, "record", image_id, detail, num_boxes)
+                yield reject_record(
+                    self.chunk.split, Reason.TOO_MANY_BOXES, self.chunk.source, image_id, detail, num_boxes
+                )
                 return
             found = self._read_object(image_id, kind, payload)
             if isinstance(found, SourceObject):
@@ -314,12 +318,14 @@ class _Join:
     def _read_object(self, image_id: str, kind: int, payload: bytes) -> SourceObject | Reject:
         if kind == _BAD_OBJECT:
             index, reason, detail = json.loads(payload)
-            return _reject(self.chunk, Reason(reason), "box", image_id, f"annotations[{index}]: {detail}")
+            return reject_box(
+                self.chunk.split, Reason(reason), self.chunk.source, image_id, f"annotations[{index}]: {detail}"
+            )
         index, category_id, xmin, ymin, xmax, ymax, area, has_area, is_crowd = _OBJECT_FIELDS.unpack_from(payload)
         name = self.class_names.get(category_id)
         if name is None:
             detail = f"annotations[{index}]: {_unknown_category(category_id)}"
-            return _reject(self.chunk, Reason.UNKNOWN_CLASS, "box", image_id, detail)
+            return reject_box(self.chunk.split, Reason.UNKNOWN_CLASS, self.chunk.source, image_id, detail)
         mask, keypoints = None, None
         if len(payload) > _OBJECT_FIELDS.size:
             mask, points = json.loads(payload[_OBJECT_FIELDS.size :])
@@ -348,22 +354,10 @@ def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[bytes | None, Sequ
 def _reject_stray(chunk: Chunk, index: int, annotation: Any) -> Reject:
     if isinstance(annotation, UnreadableElement):
         detail = f"annotations[{index}]: {annotation.detail}"
-        return _reject(chunk, Reason.UNREADABLE_ANNOTATION, "box", "", detail)
+        return reject_box(chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", detail)
     image_id = annotation.get("image_id") if isinstance(annotation, dict) else None
     detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-    return _reject(chunk, Reason.UNKNOWN_IMAGE, "box", "", detail)
-
-
-def _reject(chunk: Chunk, reason: Reason, scope: str, key: str, detail: str, num_boxes: int | None = None) -> Reject:
-    return Reject(
-        reason=reason,
-        scope=scope,
-        split=chunk.split,
-        file=chunk.source,
-        record_key=key,
-        detail=detail,
-        num_boxes=(scope == "box") if num_boxes is None else num_boxes,
-    )
+    return reject_box(chunk.split, Reason.UNKNOWN_IMAGE, chunk.source, "", detail)
 
 
 def _unknown_category(category_id: Any) -> str:

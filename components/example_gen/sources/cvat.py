@@ -24,10 +24,12 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    reject_box,
+    reject_record,
 )
 from detloom.components.example_gen.sources.xml_file import stream_children
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.rejects import Reason
 
 ANNOTATIONS_FILE = "annotations.xml"
 DEFAULT_IMAGES_DIR = "images"
@@ -109,13 +111,13 @@ class _ImageReader:
         num_boxes = sum(shape.tag not in _MARKS for shape in image)
         if not name:
             detail = f"image {number}: the attribute name is missing or empty"
-            yield self._reject_record(Reason.UNREADABLE_ANNOTATION, f"#{number}", detail, num_boxes)
+            yield reject_record(self._split, Reason.UNREADABLE_ANNOTATION, self._path, f"#{number}", detail, num_boxes)
             return
         key = posixpath.splitext(name)[0]
         image_path = self._find_image(name, image.get("subset") or "")
         if image_path is None:
             detail = f"image {number}: the name {show(name)} leads out of {self._images_dir or 'the data folder'}"
-            yield self._reject_record(Reason.PATH_OUTSIDE, key, detail, num_boxes)
+            yield reject_record(self._split, Reason.PATH_OUTSIDE, self._path, key, detail, num_boxes)
             return
         objects = []
         image_hw = _read_hw(image)
@@ -127,15 +129,8 @@ class _ImageReader:
             try:
                 objects.append(self._read_shape(shape, image_hw))
             except SourceError as error:
-                yield Reject(
-                    reason=error.reason,
-                    scope="box",
-                    split=self._split,
-                    file=self._path,
-                    record_key=key,
-                    detail=f"image {number}, shape {index}: {error}",
-                    num_boxes=1,
-                )
+                detail = f"image {number}, shape {index}: {error}"
+                yield reject_box(self._split, error.reason, self._path, key, detail)
         yield SourceRecord(
             self._split, key, image_path, self._path, image_hw, tuple(objects), left_out=tuple(left_out.items())
         )
@@ -199,17 +194,6 @@ class _ImageReader:
                 corners = [f"{axis}{end}{side}" for end in ("tl", "bl", "tr", "br") for side in (1, 2) for axis in "xy"]
                 return _box_around(_read_numbers(shape, name, corners)), None
         raise _bad(f"class {show(name)}: <{shape.tag:.40}>, allowed: box, polygon, ellipse, mask, cuboid")
-
-    def _reject_record(self, reason: Reason, key: str, detail: str, num_boxes: int) -> Reject:
-        return Reject(
-            reason=reason,
-            scope="record",
-            split=self._split,
-            file=self._path,
-            record_key=key,
-            detail=detail,
-            num_boxes=num_boxes,
-        )
 
 
 def _read_numbers(shape: Any, class_name: str, attributes: Any) -> list[float]:

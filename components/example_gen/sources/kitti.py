@@ -25,9 +25,11 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     cut_into_chunks,
+    reject_box,
+    reject_record,
 )
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.rejects import Reason
 
 FOLDERS = (("label_2", "image_2"), ("labels", "images"))  # of labels and of images
 LISTS_DIR = "ImageSets"
@@ -83,18 +85,18 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         path = join_inside(labels_dir, stem + ".txt")
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {labels_dir}/"
-            yield _reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
+            yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
             continue
         try:
             text = folder.read_text(path, settings.max_annotation_bytes)
         except SourceError as error:
             detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
-            yield _reject_record(chunk.split, error.reason, path, key, detail)
+            yield reject_record(chunk.split, error.reason, path, key, detail)
             continue
         num_lines = text.count("\n") + text.count("\r") + 1
         if num_lines > MAX_OBJECTS_PER_IMAGE:
             detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
-            yield _reject_record(chunk.split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
+            yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
             continue
         images_dir = settings.images_dir or _images_dir(labels_dir)
         image_stem = posixpath.join(images_dir, posixpath.normpath(stem))
@@ -118,15 +120,7 @@ def _read_record(split: str, key: str, image_path: str, path: str, text: str) ->
         elif isinstance(item, SourceObject):
             objects.append(item)
         else:
-            yield Reject(
-                reason=Reason.UNREADABLE_ANNOTATION,
-                scope="box",
-                split=split,
-                file=path,
-                record_key=key,
-                detail=f"line {number}: {item}",
-                num_boxes=1,
-            )
+            yield reject_box(split, Reason.UNREADABLE_ANNOTATION, path, key, f"line {number}: {item}")
     left_out = ((DONT_CARE, num_left_out),) if num_left_out else ()
     yield SourceRecord(split, key, image_path, path, None, tuple(objects), left_out=left_out)
 
@@ -190,9 +184,3 @@ def _split_name(name: str) -> tuple[str, str]:
 def _images_dir(labels_dir: str) -> str:
     head, _, name = labels_dir.rpartition("/")
     return posixpath.join(head, dict(FOLDERS)[name])
-
-
-def _reject_record(split: str, reason: Reason, file: str, key: str, detail: str, num_boxes: int = 0) -> Reject:
-    return Reject(
-        reason=reason, scope="record", split=split, file=file, record_key=key, detail=detail, num_boxes=num_boxes
-    )

@@ -18,9 +18,11 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     cut_into_chunks,
+    reject_box,
+    reject_record,
 )
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.rejects import Reason
 
 _HEAD_BYTES = 64 * 1024  # `shapes` stands before the image's own bytes
 _MAX_LOOKS = 5
@@ -69,13 +71,13 @@ class _Reader:
         try:
             data = self._read_json()
         except SourceError as error:
-            yield self._reject("record", error.reason, error.detail)
+            yield reject_record(self._chunk.split, error.reason, self._path, self._key, error.detail)
             return
         shapes = data["shapes"]
         image_path = self._find_image(data)
         if image_path is None:
             detail = f"imagePath {show(data['imagePath'])} leads out of the data folder"
-            yield self._reject("record", Reason.PATH_OUTSIDE, detail, len(shapes))
+            yield reject_record(self._chunk.split, Reason.PATH_OUTSIDE, self._path, self._key, detail, len(shapes))
             return
         objects = []
         for index, shape in enumerate(shapes):
@@ -83,7 +85,8 @@ class _Reader:
             if isinstance(found, SourceObject):
                 objects.append(found)
             else:
-                yield self._reject("box", Reason.UNREADABLE_ANNOTATION, f"shapes[{index}]: {found}", 1)
+                detail = f"shapes[{index}]: {found}"
+                yield reject_box(self._chunk.split, Reason.UNREADABLE_ANNOTATION, self._path, self._key, detail)
         height, width = data.get("imageHeight"), data.get("imageWidth")
         declared_hw = (height, width) if height and width else None
         yield SourceRecord(self._chunk.split, self._key, image_path, self._path, declared_hw, tuple(objects))
@@ -124,17 +127,6 @@ class _Reader:
             return path
         named_alike = (stem + suffix for suffix in IMAGE_SUFFIXES)
         return next((each for each in named_alike if self._folder.is_file(each)), path)
-
-    def _reject(self, scope: str, reason: Reason, detail: str, num_boxes: int = 0) -> Reject:
-        return Reject(
-            reason=reason,
-            scope=scope,
-            split=self._chunk.split,
-            file=self._path,
-            record_key=self._key,
-            detail=detail,
-            num_boxes=num_boxes,
-        )
 
 
 def _looks_like_labelme(folder: DataFolder, path: str) -> bool:

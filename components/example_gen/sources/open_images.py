@@ -22,6 +22,8 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    reject_box,
+    reject_record,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason, Reject
@@ -77,7 +79,9 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
                     image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
                     if not isinstance(row, dict) or not is_text(image_id):
                         detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
-                        yield _reject_box(chunk, Reason.UNREADABLE_ANNOTATION, "", f"line {number}: {detail}")
+                        yield reject_box(
+                            chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", f"line {number}: {detail}"
+                        )
                         continue
                     groups.add(image_id, *_encode_object(number, row, classes))
                     if len(sample) < layout.SAMPLE and image_id not in sample:
@@ -291,7 +295,7 @@ def _join(
     path = join_inside(images_dir, f"{image_id}.jpg")
     if path is None:
         detail = f"ImageID {show(image_id)} leads out of the image folder"
-        yield _reject_record(chunk, Reason.PATH_OUTSIDE, image_id, detail, sum(1 for _ in items))
+        yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, image_id, detail, sum(1 for _ in items))
         return
     objects: list[SourceObject] = []
     rejects: list[Reject] = []
@@ -301,13 +305,13 @@ def _join(
         if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE:
             num_rows += sum(1 for _ in items)
             detail = f"{num_rows} rows, which is more than can be held"
-            yield _reject_record(chunk, Reason.TOO_MANY_BOXES, image_id, detail, num_rows)
+            yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, chunk.source, image_id, detail, num_rows)
             return
         if kind == _OBJECT:
             objects.extend(_read_objects(payload, classes))
         else:
             reason, detail = json.loads(payload)
-            rejects.append(_reject_box(chunk, Reason(reason), image_id, detail))
+            rejects.append(reject_box(chunk.split, Reason(reason), chunk.source, image_id, detail))
     yield from rejects
     yield SourceRecord(chunk.split, image_id, path, chunk.source, None, tuple(objects), is_relative=True)
 
@@ -319,30 +323,6 @@ def _read_objects(payload: bytes, classes: _Classes) -> Iterator[SourceObject]:
         name = classes.name_of(each)
         assert name is not None  # checked for labels row by row, for ancestors as a whole
         yield SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated, group_of=group_of)
-
-
-def _reject_record(chunk: Chunk, reason: Reason, image_id: str, detail: str, num_boxes: int) -> Reject:
-    return Reject(
-        reason=reason,
-        scope="record",
-        split=chunk.split,
-        file=chunk.source,
-        record_key=image_id,
-        detail=detail,
-        num_boxes=num_boxes,
-    )
-
-
-def _reject_box(chunk: Chunk, reason: Reason, image_id: str, detail: str) -> Reject:
-    return Reject(
-        reason=reason,
-        scope="box",
-        split=chunk.split,
-        file=chunk.source,
-        record_key=image_id,
-        detail=detail,
-        num_boxes=1,
-    )
 
 
 def _unreadable(folder: DataFolder, path: str, error: SourceError) -> InputError:

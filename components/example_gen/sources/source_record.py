@@ -58,27 +58,29 @@ class SourceRecord:
 
     def reject_record(self, reason: Reason, detail: str) -> Reject:
         """A refusal of the whole image; the file at fault is the image."""
-        return Reject(
-            reason=reason,
-            scope="record",
-            split=self.split,
-            file=self.image_path,
-            record_key=self.record_key,
-            detail=detail,
-            num_boxes=len(self.objects),
-        )
+        return reject_record(self.split, reason, self.image_path, self.record_key, detail, len(self.objects))
 
     def reject_box(self, reason: Reason, detail: str) -> Reject:
         """A refusal of one box; the file at fault is the annotation."""
-        return Reject(
-            reason=reason,
-            scope="box",
-            split=self.split,
-            file=self.annotation_path,
-            record_key=self.record_key,
-            detail=detail,
-            num_boxes=1,
-        )
+        return reject_box(self.split, reason, self.annotation_path, self.record_key, detail)
+
+
+def reject_record(split: str, reason: Reason, file: str, record_key: str, detail: str, num_boxes: int = 0) -> Reject:
+    """A refusal of a record with its boxes."""
+    return Reject(
+        reason=reason,
+        scope="record",
+        split=split,
+        file=file,
+        record_key=record_key,
+        detail=detail,
+        num_boxes=num_boxes,
+    )
+
+
+def reject_box(split: str, reason: Reason, file: str, record_key: str, detail: str) -> Reject:
+    """A refusal of one box of a record that is kept."""
+    return Reject(reason=reason, scope="box", split=split, file=file, record_key=record_key, detail=detail, num_boxes=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,13 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    reject_box,
+    reject_record,
 )
 from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, parse_label_map
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.rejects import Reason
 
 _FILE_NAME = re.compile(r"\.tfrecords?(\W|$)|\.records?(\W|$)|^data_tfrecord-|-\d{5}-of-\d{5}(\W|$)", re.IGNORECASE)
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-")
@@ -117,13 +119,14 @@ class _FileReader:
         for number, payload in enumerate(_read_payloads(self._folder, self._path)):
             key = f"{self._path}#{number}"
             if payload.data is None:
-                yield self._reject_record(key, payload.reason, f"byte {payload.offset}: {payload.problem}", 0)
+                detail = f"byte {payload.offset}: {payload.problem}"
+                yield reject_record(self._split, payload.reason, self._path, key, detail)
                 continue
             try:
                 yield from self._read_example(payload.data, payload.offset, key)
             except _BadExample as error:
                 detail = f"record {number}: {error}"
-                yield self._reject_record(key, error.reason, detail, error.num_boxes)
+                yield reject_record(self._split, error.reason, self._path, key, detail, error.num_boxes)
 
     def _read_example(self, data: bytes, offset: int, key: str) -> Iterator[SourceItem]:
         features = _parse_example(data)
@@ -150,7 +153,7 @@ class _FileReader:
             if name is None:
                 text = show(texts[index]) if texts else "no text"
                 detail = f"object {index}: class id {class_id} with {text} is no class, or of no label map"
-                yield self._reject_box(key, Reason.UNKNOWN_CLASS, detail)
+                yield reject_box(self._split, Reason.UNKNOWN_CLASS, self._path, key, detail)
                 continue
             if class_id is not None and class_id > 0 and self._is_new(name, class_id):
                 yield SourceClass(name, class_id)
@@ -219,28 +222,6 @@ class _FileReader:
             raise _BadExample(detail, num_boxes, Reason.UNREADABLE_KEYPOINTS)
         points = iter(zip(xs, ys, (value if value in (0, 1, 2) else 0 for value in seen), strict=True))
         return [tuple(itertools.islice(points, count)) for count in counts]
-
-    def _reject_record(self, key: str, reason: Reason, detail: str, num_boxes: int) -> Reject:
-        return Reject(
-            reason=reason,
-            scope="record",
-            split=self._split,
-            file=self._path,
-            record_key=key,
-            detail=detail,
-            num_boxes=num_boxes,
-        )
-
-    def _reject_box(self, key: str, reason: Reason, detail: str) -> Reject:
-        return Reject(
-            reason=reason,
-            scope="box",
-            split=self._split,
-            file=self._path,
-            record_key=key,
-            detail=detail,
-            num_boxes=1,
-        )
 
 
 _FLAG_KEYS = {

@@ -25,10 +25,12 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     cut_into_chunks,
+    reject_box,
+    reject_record,
 )
 from detloom.components.example_gen.sources.xml_file import parse_xml
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.rejects import Reason
 
 ANNOTATIONS_DIR = "Annotations"
 LISTS_DIR = "ImageSets/Main"
@@ -90,12 +92,12 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         path = join_inside(annotations_dir, stem + ".xml")
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {annotations_dir}/"
-            yield _reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, stem, detail)
+            yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, stem, detail)
             continue
         try:
             root = _read_root(folder, path, settings.max_annotation_bytes)
         except SourceError as error:
-            yield _reject_record(chunk.split, error.reason, path, stem, error.detail)
+            yield reject_record(chunk.split, error.reason, path, stem, error.detail)
             continue
         yield from _read_record(folder, chunk.split, stem, path, images_dir, root)
 
@@ -145,7 +147,7 @@ def _read_record(
     if image_path is None:
         detail = f"<filename> {filename!r:.60} leads out of {images_dir}/"
         num_boxes = len(root.findall("object"))
-        yield _reject_record(split, Reason.PATH_OUTSIDE, path, stem, detail, num_boxes)
+        yield reject_record(split, Reason.PATH_OUTSIDE, path, stem, detail, num_boxes)
         return
     objects = _read_plain_objects(root)
     if objects is None:
@@ -154,15 +156,7 @@ def _read_record(
         for index, item in enumerate(read):
             if isinstance(item, str):
                 detail = f"object {index}: {item}"
-                yield Reject(
-                    reason=Reason.UNREADABLE_ANNOTATION,
-                    scope="box",
-                    split=split,
-                    file=path,
-                    record_key=stem,
-                    detail=detail,
-                    num_boxes=1,
-                )
+                yield reject_box(split, Reason.UNREADABLE_ANNOTATION, path, stem, detail)
     yield SourceRecord(split, stem, image_path, path, _declared_hw(root), tuple(objects))
 
 
@@ -241,10 +235,4 @@ def _read_object(element: Any) -> SourceObject | str:
         box_xyxy=(box[0], box[1], box[2], box[3]),
         difficult=(element.findtext("difficult") or "").strip() == "1",
         truncated=(element.findtext("truncated") or "").strip() == "1",
-    )
-
-
-def _reject_record(split: str, reason: Reason, file: str, key: str, detail: str, num_boxes: int = 0) -> Reject:
-    return Reject(
-        reason=reason, scope="record", split=split, file=file, record_key=key, detail=detail, num_boxes=num_boxes
     )

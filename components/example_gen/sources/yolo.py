@@ -29,9 +29,11 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     cut_into_chunks,
+    reject_box,
+    reject_record,
 )
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.rejects import Reason
 from detloom.schemas.yaml_file import parse_yaml
 
 DATA_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
@@ -113,20 +115,20 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
         if image_path is None:
             detail = f"the listed path {path!r:.60} leads out of the data folder"
-            yield _reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
+            yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
             continue
         label_path = _label_path(image_path)
         try:
             text = folder.read_text(label_path, settings.max_annotation_bytes)
         except SourceError as error:
             if error.reason is not Reason.MISSING_FILE:
-                yield _reject_record(chunk.split, error.reason, label_path, key, error.detail)
+                yield reject_record(chunk.split, error.reason, label_path, key, error.detail)
                 continue
             text = ""
         num_lines = text.count("\n") + text.count("\r") + 1
         if num_lines > MAX_OBJECTS_PER_IMAGE:
             detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
-            yield _reject_record(chunk.split, Reason.TOO_MANY_BOXES, label_path, key, detail, num_lines)
+            yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, label_path, key, detail, num_lines)
             continue
         objects = []
         for number, line in enumerate(text.splitlines(), 1):
@@ -138,15 +140,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
                 objects.append(item)
             else:
                 reason, detail = item
-                yield Reject(
-                    reason=reason,
-                    scope="box",
-                    split=chunk.split,
-                    file=label_path,
-                    record_key=key,
-                    detail=f"line {number}: {detail}",
-                    num_boxes=1,
-                )
+                yield reject_box(chunk.split, reason, label_path, key, f"line {number}: {detail}")
         yield SourceRecord(chunk.split, key, image_path, label_path, None, tuple(objects), is_relative=True)
 
 
@@ -360,9 +354,3 @@ def _read_keypoint_shape(where: str, value: Any) -> tuple[int, int]:
         case [int(count), int(size)] if 1 <= count <= 10_000 and size in (2, 3):
             return count, size
     raise InputError(f"{where}: kpt_shape: got {show(value)}, allowed: [number of keypoints, 2 or 3].")
-
-
-def _reject_record(split: str, reason: Reason, file: str, key: str, detail: str, num_boxes: int = 0) -> Reject:
-    return Reject(
-        reason=reason, scope="record", split=split, file=file, record_key=key, detail=detail, num_boxes=num_boxes
-    )
