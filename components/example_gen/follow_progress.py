@@ -36,8 +36,9 @@ def _follow(job: IngestJob, num_chunks: int, stop: threading.Event) -> None:
             done = 0
             while done < num_chunks and not stop.wait(_LOOK_EVERY_SECONDS):
                 now_done = len(work_files.list_names(f"{job.staging}/read"))
-                reporter.advance(now_done - done)
-                done = now_done
+                if now_done > done:
+                    reporter.advance(now_done - done)
+                    done = now_done
         while not work_files.exists(job.plan_file):
             if stop.wait(_LOOK_EVERY_SECONDS):
                 return
@@ -45,10 +46,11 @@ def _follow(job: IngestJob, num_chunks: int, stop: threading.Event) -> None:
         with show_progress("Ingestion", num_planned, unit="images") as reporter:
             done = 0
             finished: dict[str, int] = {}
-            while not stop.wait(_LOOK_EVERY_SECONDS):
+            while done < num_planned and not stop.wait(_LOOK_EVERY_SECONDS):
                 now_done = _count_written(job, finished)
-                reporter.advance(max(0, now_done - done))
-                done = max(done, now_done)
+                if now_done > done:
+                    reporter.advance(now_done - done)
+                    done = now_done
 
 
 def _count_written(job: IngestJob, finished: dict[str, int]) -> int:

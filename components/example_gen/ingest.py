@@ -282,7 +282,7 @@ def _check_outcome(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]
             source = f" ({job.sources[split]})" if job.sources.get(split) else ""
             raise InputError(
                 f"{job.root}: split {split!r}{source} is empty, all of its {counts['num_in']} records were refused "
-                f"({_format_reasons(report['rejects_by_reason'])})."
+                f"({_format_reasons(counts['rejects_by_reason'] or report['rejects_by_reason'])})."
             )
     quarantined, rejected = report["num_quarantined"], report["num_boxes_rejected"]
     _check_share(job, out, "record", quarantined, report["num_in"])

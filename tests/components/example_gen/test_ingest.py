@@ -292,3 +292,12 @@ def test_bccd_is_ingested_whole_with_its_two_boxes_without_area_in_the_rejects(t
     for split in report["splits"].values():
         counted.update(split["boxes_by_class"])
     assert counted == names
+
+
+def test_a_split_whose_annotations_are_all_damaged_says_so_and_leaves_its_rejects(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a", "b"]})
+    for path in (folder / "Annotations").iterdir():
+        path.write_text("<broken")
+    with pytest.raises(InputError, match=r"split 'train' \(train\) is empty.*unreadable_annotation 2"):
+        run_ingest(folder, tmp_path / "out", splits={"train": "train"})
+    assert len(list(read_rejects(tmp_path / "out/rejects"))) == 2
