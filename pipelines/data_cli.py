@@ -1,6 +1,5 @@
 """`detloom ingest`, `inspect`, `validate`, `export-coco`, `export-yolo`: data sets without TFX. Imports are late."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +58,7 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
 @click.option("--keypoints", is_flag=True, help="Keep keypoints.")
 @click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--gzip", is_flag=True, help="Compress the shards; encoded images hardly get smaller.")
-@click.option("--shard-mb", type=click.FloatRange(min=0, min_open=True), default=128, show_default=True)
+@click.option("--shard-mb", type=click.FloatRange(0, 2**20, min_open=True), default=128, show_default=True)
 @click.option("--decode-images", is_flag=True, help="Decode every image in full: finds what headers do not show.")
 @click.option(
     "--max-reject-fraction",
@@ -87,16 +86,13 @@ def ingest(context: click.Context, /, **options: Any) -> None:
     elif not options["data_folder"]:
         raise click.UsageError("Missing option '--input' (or '--replay').")
     log_nodes(options["verbose"])
-    _check_apart(options["data_folder"] or "", options["output"])
-    import detloom.components.example_gen.replay  # noqa: F401 - TensorFlow and Beam: their seconds are not ingestion's
+    from detloom.components.example_gen.refusal import RefusedDataError  # brings TensorFlow: not ingestion's seconds
 
     started = time.monotonic()
     try:
         report = _ingest(options)
-    except InputError:
-        left = _read_report(options["output"])
-        if left is not None:
-            click.echo(format_summary(left, options["output"], time.monotonic() - started))
+    except RefusedDataError as error:
+        click.echo(format_summary(error.report, options["output"], time.monotonic() - started))
         raise
     click.echo(format_summary(report, options["output"], time.monotonic() - started))
 
@@ -141,7 +137,19 @@ def pipeline_maker(num_workers: int, beam_args: Sequence[str]) -> Callable[[], A
         local = ["--direct_running_mode=multi_processing", f"--direct_num_workers={num_workers}"]
     has_runner = any(argument.split("=", 1)[0] == "--runner" for argument in beam_args)
     arguments = [*([] if has_runner else local), *beam_args]
-    return lambda: beam.Pipeline(options=PipelineOptions(arguments))
+    options = PipelineOptions(arguments)
+    unknown = set(options.get_all_options(retain_unknown_options=True)) - set(options.get_all_options())
+    if unknown:
+        # Not an error: a job service may have options of its own.
+        click.echo(f"Beam itself knows no pipeline option {', '.join(sorted(unknown))}", err=True)
+
+    def make() -> Any:
+        try:
+            return beam.Pipeline(options=options)
+        except (ValueError, ImportError, AttributeError) as error:  # an unknown runner, or one with parts missing
+            raise InputError(f"Beam arguments: {' '.join(arguments)}: {str(error)[:300]}") from None
+
+    return make
 
 
 def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> str:
@@ -284,29 +292,12 @@ def _format_export(counts: "ExportCounts", output: Path) -> str:
     return "\n".join([*lines, f"Wrote {output}"])
 
 
-def _read_report(output: str) -> dict[str, Any] | None:
-    """The report that the failed ingestion left; an older one it has removed before it began."""
-    from detloom.components.example_gen.work_files import exists, read_json
-
-    path = f"{output}/{REJECTS_DIR}/{REPORT_FILE}"
-    return read_json(path) if exists(path) else None
-
-
 def _check_replay_options(context: click.Context) -> None:
     for name in context.params:
         if name in _REPLAYABLE_OPTIONS:
             continue
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--replay reads with the settings of the first time; got '{name}' beside it.")
-
-
-def _check_apart(data_folder: str, output: str) -> None:
-    """An output over its own input would remove it: both may hold TFRecords."""
-    if "://" in data_folder or "://" in output or not data_folder:
-        return
-    source, target = os.path.realpath(data_folder), os.path.realpath(output)
-    if source == target or source.startswith(target + os.sep):
-        raise InputError(f"--output {output}: holds the input {data_folder}; give a folder of its own.")
 
 
 def _parse_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from detloom.schemas.errors import InputError
+
 REJECTS_FILE = "rejects.jsonl"  # one Reject a line: first what the readers refused, then what the images did
 REPORT_FILE = "report.json"  # counts: in = written + quarantined
 
@@ -71,8 +73,23 @@ def format_reject(reject: Reject) -> bytes:
     return json.dumps(asdict(reject), sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
 
 
+def parse_reject(line: bytes | str) -> Reject:
+    """The inverse of `format_reject`; ValueError, KeyError or TypeError for anything else."""
+    row = json.loads(line)
+    return Reject(**{**row, "reason": Reason(row["reason"])})
+
+
 def read_rejects(folder: Path) -> Iterator[Reject]:
-    with (folder / REJECTS_FILE).open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield Reject(**{**row, "reason": Reason(row["reason"])})
+    """The rejects of a finished ingestion, streamed.
+
+    Raises:
+        InputError: with file and line, for one that is not what `format_reject` writes.
+    """
+    path = folder / REJECTS_FILE
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                reject = parse_reject(line)
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{path}:{number}: not a line of rejects ({error}).") from None
+            yield reject

@@ -76,7 +76,7 @@ class SplitByRatio:
             groups = re.compile(self.group_by).groups
         except re.error as error:
             raise FieldError("group_by", f"got {self.group_by!r}, allowed: a regular expression ({error}).") from None
-        allowed = "a regular expression with a group, such as '^(cam[0-9]+)_'"
+        allowed = "a regular expression with a group, such as '(cam[0-9]+)_'"
         check(not self.group_by or groups > 0, "group_by", repr(self.group_by), allowed)
 
 

@@ -1,5 +1,6 @@
 """Reading a YAML file as plain data, with the line of every key for error messages. Safe against hostile files."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from detloom.schemas.typed_dict import KeyPath, Locate
 
 _MAX_DEPTH = 32  # a run file needs five; the parser's time grows with the square of the depth
 _MAX_NODES = 20_000  # keys, values and lists; a run file has some hundred
+_BEYOND_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*(\\U(?!000|0010)[0-9A-Fa-f]{8})")  # after an even number of backslashes
 _PLAIN_TAGS = {
     f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 }
@@ -37,6 +39,7 @@ def parse_yaml(text: str, name: str, *, number_keys: bool = False) -> tuple[Any,
         InputError: not YAML, too much of it, an anchor, alias or tag, a duplicate key.
     """
     lines: dict[KeyPath, int] = {}
+    _check_escapes(text, name)
     try:
         _check_events(text, name)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -63,6 +66,14 @@ def _problem(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         return f"the character {chr(error.character)!r} is not allowed"
     return redact(str(getattr(error, "problem", None) or error))
+
+
+def _check_escapes(text: str, name: str) -> None:
+    """PyYAML hands them to `chr`, whose errors know no line. Nobody needs them in comments and plain text either."""
+    found = _BEYOND_UNICODE.search(text)
+    if found:
+        line = text.count("\n", 0, found.start()) + 1
+        raise InputError(f"{name}:{line}: not valid YAML: {found.group(1)} is beyond the last character, \\U0010FFFF.")
 
 
 def _check_events(text: str, name: str) -> None:

@@ -5,8 +5,9 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,14 +25,18 @@ from detloom.schemas.rejects import Reason, Reject
 # 1 % of the side absorbs labels that were drawn on a resized copy.
 CLIP_TOLERANCE_PX = 1.0
 CLIP_TOLERANCE_FRACTION = 0.01
+MAX_MASK_PIXELS = 500_000_000  # of all masks of a record: some seconds of work; 60 masks of 640x480 have 18 million
 MAX_RECORD_BYTES = 512 * 2**20  # with masks; protocol buffers end at 2 GiB, readers hold many records at a time
 
 REPAIR_CLIPPED = "box_clipped"
 REPAIR_AREA = "area_recomputed"  # a stated area that is not positive or exceeds the image becomes that of the box
 REPAIR_ROTATED = "exif_rotated"  # turned upright and encoded again
 REPAIR_EXIF_IGNORED = "exif_ignored"  # left as stored, since the labels were made on that
+REPAIR_FEATURE_DROPPED = "object_feature_dropped"  # of an existing example some of whose objects are gone
 REPAIR_FORMAT = "format_corrected"  # the file's name says another format than its content
 
+_OBJECT_PREFIX = "image/object/"
+_MAX_FLOAT32 = 3.4028234e38
 _FORMAT_OF_SUFFIX = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 _Box = tuple[float, float, float, float]
 
@@ -44,12 +49,14 @@ class SourceImage:
         encoded: JPEG or PNG, as stored.
         file_name: becomes `image/filename`.
         features: of an existing tf.Example, the ones beside our own, which are passed through.
+        num_objects: of that example.
         is_upright: the labels belong to the pixels as stored, whatever EXIF says: TensorFlow's decoders do not look.
     """
 
     encoded: bytes
     file_name: str
     features: Mapping[str, tf.train.Feature] = field(default_factory=dict)
+    num_objects: int = 0
     is_upright: bool = False
 
 
@@ -75,8 +82,9 @@ class BuiltExample:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """An object to be written; `box_yxyx_rel` lies inside 0 to 1 and has an area, also in float32."""
+    """An object to be written, the `index`-th of its record; its box lies inside 0 to 1 and has an area in float32."""
 
+    index: int
     item: SourceObject
     box_yxyx_rel: _Box
     mask_png: bytes | None
@@ -98,6 +106,10 @@ def build_example(
     if len(record.objects) > params.max_boxes:
         detail = f"{len(record.objects)} boxes, allowed: {params.max_boxes} (max_boxes)"
         return record.reject_record(Reason.TOO_MANY_BOXES, detail)
+    num_mask_pixels = sum(item.mask is not None for item in record.objects) * header.height * header.width
+    if params.with_masks and num_mask_pixels > MAX_MASK_PIXELS:
+        detail = f"{num_mask_pixels} pixels of masks, allowed: {MAX_MASK_PIXELS}"
+        return record.reject_record(Reason.RECORD_TOO_LARGE, detail)
     kept = []
     for index, item in enumerate(record.objects):
         if item.class_name not in class_ids:
@@ -107,22 +119,25 @@ def build_example(
                 detail = f"object {index}: class {item.class_name!r} is not among the classes"
                 built.rejects.append(record.reject_box(Reason.UNKNOWN_CLASS, detail))
             continue
-        checked = _check_object(item, header, record.is_relative, params.with_masks, built)
+        checked = _check_object(index, item, header, record.is_relative, params.with_masks, built)
         if isinstance(checked, _Kept):
             kept.append(checked)
         else:
             detail = f"object {index} ({item.class_name!r:.80}): {checked[1]}"
             built.rejects.append(record.reject_box(checked[0], detail))
     built.class_names.extend(entry.item.class_name for entry in kept)
-    features = _encode(record, image, encoded, header, kept, class_ids, built)
-    if params.with_masks:
-        features[keys.MASK] = _bytes([entry.mask_png or b"" for entry in kept])
-    if params.with_keypoints:
-        features.update(_encode_keypoints(kept, header, record.is_relative))
     num_bytes = len(encoded) + sum(len(entry.mask_png or b"") for entry in kept)
     if num_bytes > MAX_RECORD_BYTES:
         return record.reject_record(Reason.RECORD_TOO_LARGE, f"{num_bytes} bytes, allowed: {MAX_RECORD_BYTES}")
-    example = tf.train.Example(features=tf.train.Features(feature=features))
+    # Filled in place: made of finished parts, the image would be copied three times.
+    example = tf.train.Example()
+    feature = example.features.feature
+    _pass_through(image, record, kept, feature, built)
+    _encode(record, image.file_name, encoded, header, kept, class_ids, feature, built)
+    if params.with_masks:
+        feature[keys.MASK].bytes_list.value.extend(entry.mask_png or b"" for entry in kept)
+    if params.with_keypoints:
+        _encode_keypoints(kept, header, record.is_relative, feature)
     built.example = example.SerializeToString(deterministic=True)
     return built
 
@@ -166,14 +181,14 @@ def _check_image(
 
 
 def _check_object(
-    item: SourceObject, header: ImageHeader, is_relative: bool, with_masks: bool, built: BuiltExample
+    index: int, item: SourceObject, header: ImageHeader, is_relative: bool, with_masks: bool, built: BuiltExample
 ) -> _Kept | tuple[Reason, str]:
     checked = check_box(item.box_xyxy, header, is_relative=is_relative)
     if len(checked) == 2:
         return checked
     box, clipped = checked[:4], checked[4]
     for point in item.keypoints or ():
-        if not (math.isfinite(point[0]) and math.isfinite(point[1]) and point[2] in (0, 1, 2)):
+        if not (abs(point[0]) <= _MAX_FLOAT32 and abs(point[1]) <= _MAX_FLOAT32 and point[2] in (0, 1, 2)):
             return Reason.UNREADABLE_KEYPOINTS, f"keypoint {point}, allowed: two finite numbers and 0, 1 or 2"
     mask_png = None
     if with_masks:
@@ -185,7 +200,7 @@ def _check_object(
             return Reason.UNREADABLE_MASK, str(error)
     if clipped:
         built.repairs[REPAIR_CLIPPED] += 1
-    return _Kept(item, box, mask_png)
+    return _Kept(index, item, box, mask_png)
 
 
 def check_box(
@@ -238,69 +253,69 @@ def _show(box_xyxy: _Box) -> str:
     return "xmin {:g}, ymin {:g}, xmax {:g}, ymax {:g}".format(*box_xyxy)
 
 
+def _pass_through(
+    image: SourceImage, record: SourceRecord, kept: list[_Kept], feature: Any, built: BuiltExample
+) -> None:
+    """Copy the features of an existing example that are not ours; one value an object stays with its object."""
+    dropped_some = len(kept) != image.num_objects
+    for key, value in image.features.items():
+        values = getattr(value, value.WhichOneof("kind") or "bytes_list").value
+        if key.startswith(_OBJECT_PREFIX) and dropped_some and len(values) == image.num_objects:
+            if len(record.objects) != image.num_objects:  # the reader refused some: which value is whose is not known
+                built.repairs[REPAIR_FEATURE_DROPPED] += 1
+                continue
+            found = [values[entry.index] for entry in kept]
+            getattr(feature[key], value.WhichOneof("kind")).value.extend(found)
+        else:
+            feature[key].CopyFrom(value)
+
+
 def _encode(
     record: SourceRecord,
-    image: SourceImage,
+    file_name: str,
     encoded: bytes,
     header: ImageHeader,
     kept: list[_Kept],
     class_ids: Mapping[str, int],
+    feature: Any,
     built: BuiltExample,
-) -> dict[str, tf.train.Feature]:
+) -> None:
+    """Fill in every key of the contract."""
     boxes_yxyx_N4 = np.array([entry.box_yxyx_rel for entry in kept], np.float32).reshape(-1, 4)
     num_pixels = header.height * header.width
     box_areas_N = ((boxes_yxyx_N4[:, 2:] - boxes_yxyx_N4[:, :2]) * (header.height, header.width)).prod(axis=1)
     areas = box_areas_N.tolist()
-    for index, entry in enumerate(kept):
+    for row, entry in enumerate(kept):
         area = entry.item.area_px
         if area is None:
             continue
         if 0 < area <= num_pixels:
-            areas[index] = area
+            areas[row] = area
         else:
             built.repairs[REPAIR_AREA] += 1
     items = [entry.item for entry in kept]
-    features = {
-        **image.features,
-        keys.IMAGE_ENCODED: _bytes([encoded]),
-        keys.IMAGE_FORMAT: _bytes([header.format.encode()]),
-        keys.IMAGE_HEIGHT: _ints([header.height]),
-        keys.IMAGE_WIDTH: _ints([header.width]),
-        keys.IMAGE_FILENAME: _bytes([image.file_name.encode()]),
-        keys.IMAGE_SOURCE_ID: _bytes([record.record_key.encode()]),
-        keys.IMAGE_SHA256: _bytes([hashlib.sha256(encoded).hexdigest().encode()]),
-        keys.CLASS_ID: _ints([class_ids[item.class_name] for item in items]),
-        keys.CLASS_TEXT: _bytes([item.class_name.encode() for item in items]),
-        keys.AREA: _floats(areas),
-        keys.IS_CROWD: _ints([item.is_crowd for item in items]),
-        keys.DIFFICULT: _ints([item.difficult for item in items]),
-        keys.TRUNCATED: _ints([item.truncated for item in items]),
-        keys.GROUP_OF: _ints([item.group_of for item in items]),
-    }
-    columns = boxes_yxyx_N4.T.tolist()
-    for key, column in zip(keys.BOX_KEYS_YXYX, columns, strict=True):
-        features[key] = _floats(column)
-    return features
+    feature[keys.IMAGE_ENCODED].bytes_list.value.append(encoded)
+    feature[keys.IMAGE_FORMAT].bytes_list.value.append(header.format.encode())
+    feature[keys.IMAGE_HEIGHT].int64_list.value.append(header.height)
+    feature[keys.IMAGE_WIDTH].int64_list.value.append(header.width)
+    feature[keys.IMAGE_FILENAME].bytes_list.value.append(file_name.encode())
+    feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(record.record_key.encode())
+    feature[keys.IMAGE_SHA256].bytes_list.value.append(hashlib.sha256(encoded).hexdigest().encode())
+    feature[keys.CLASS_ID].int64_list.value.extend([class_ids[item.class_name] for item in items])
+    feature[keys.CLASS_TEXT].bytes_list.value.extend([item.class_name.encode() for item in items])
+    feature[keys.AREA].float_list.value.extend(areas)
+    feature[keys.IS_CROWD].int64_list.value.extend([item.is_crowd for item in items])
+    feature[keys.DIFFICULT].int64_list.value.extend([item.difficult for item in items])
+    feature[keys.TRUNCATED].int64_list.value.extend([item.truncated for item in items])
+    feature[keys.GROUP_OF].int64_list.value.extend([item.group_of for item in items])
+    for key, column in zip(keys.BOX_KEYS_YXYX, boxes_yxyx_N4.T.tolist(), strict=True):
+        feature[key].float_list.value.extend(column)
 
 
-def _encode_keypoints(kept: list[_Kept], header: ImageHeader, is_relative: bool) -> dict[str, tf.train.Feature]:
+def _encode_keypoints(kept: list[_Kept], header: ImageHeader, is_relative: bool, feature: Any) -> None:
     width, height = (1, 1) if is_relative else (header.width, header.height)
     points = [point for entry in kept for point in entry.item.keypoints or ()]
-    return {
-        keys.KEYPOINT_X: _floats([x / width for x, _, _ in points]),
-        keys.KEYPOINT_Y: _floats([y / height for _, y, _ in points]),
-        keys.KEYPOINT_VISIBILITY: _ints([visibility for _, _, visibility in points]),
-        keys.NUM_KEYPOINTS: _ints([len(entry.item.keypoints or ()) for entry in kept]),
-    }
-
-
-def _bytes(values: Iterable[bytes]) -> tf.train.Feature:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-
-def _ints(values: Iterable[int]) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def _floats(values: Iterable[float]) -> tf.train.Feature:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    feature[keys.KEYPOINT_X].float_list.value.extend([x / width for x, _, _ in points])
+    feature[keys.KEYPOINT_Y].float_list.value.extend([y / height for _, y, _ in points])
+    feature[keys.KEYPOINT_VISIBILITY].int64_list.value.extend([visibility for _, _, visibility in points])
+    feature[keys.NUM_KEYPOINTS].int64_list.value.extend([len(entry.item.keypoints or ()) for entry in kept])

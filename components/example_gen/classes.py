@@ -1,48 +1,101 @@
-"""The classes of an ingestion: which there are, under which ids, and what is not among them."""
+"""What the annotations amount to, and the classes of an ingestion: which there are, and under which ids."""
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-from detloom.components.example_gen.ingest_job import IngestJob
+from detloom.components.example_gen.ingest_job import TOO_MANY_CLASSES, IngestJob, SplitCounts
 from detloom.components.example_gen.read_annotations import ReadOutcome
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 
 
-def settle_label_map(outcomes: list[ReadOutcome], job: IngestJob) -> LabelMap | None:
-    """The label map: given, or the data's own ids, or its declared order, or the sorted names.
+@dataclass
+class ReadSummary:
+    """The outcomes of all chunks, folded one after the other, so that memory depends on the classes alone.
 
-    None for images without labels, and where nothing was read that could be labelled.
+    Attributes:
+        num_in: records by split as the data set gives it, refused ones included.
+        num_boxes_in: objects, refused ones included.
+        counts: of what the readers refused, likewise by split.
+        declared: id (None: the format has none) and source by class name, in the order of declaration.
+        first_use: by class name, the annotation file and the record key where it was met first.
+        first_unknown: the first box that a reader refused for its class: file and detail.
+    """
+
+    num_in: Counter[str] = field(default_factory=Counter)
+    num_boxes_in: int = 0
+    counts: dict[str, SplitCounts] = field(default_factory=dict)
+    declared: dict[str, tuple[int | None, str]] = field(default_factory=dict)
+    boxes_by_class: Counter[str] = field(default_factory=Counter)
+    first_use: dict[str, tuple[str, str]] = field(default_factory=dict)
+    first_unknown: tuple[str, str] | None = None
+
+    @property
+    def all_are_refused(self) -> bool:
+        return sum(self.num_in.values()) == sum(part.num_quarantined for part in self.counts.values())
+
+
+def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummary:
+    """One summary of all chunks.
 
     Raises:
-        InputError: where the sources contradict one another, or have no class at all.
+        InputError: for damage that a reader found, classes whose ids contradict one another, and too many classes.
     """
-    if job.label_map:
-        return LabelMap(job.label_map)
-    if job.params.class_names:
-        return LabelMap.from_names(job.params.class_names)
-    declared: dict[str, tuple[int | None, str]] = {}
+    summary = ReadSummary()
     for outcome in outcomes:
+        if outcome.error:
+            raise InputError(outcome.error)
+        summary.num_in[outcome.split] += outcome.num_in
+        summary.counts.setdefault(outcome.split, SplitCounts()).add(outcome.counts)
+        summary.boxes_by_class.update(outcome.boxes_by_class)
+        summary.num_boxes_in += outcome.num_boxes_in
         for name, class_id in outcome.class_ids.items():
-            known_id, _ = declared.setdefault(name, (class_id, outcome.source))
+            known_id, _ = summary.declared.setdefault(name, (class_id, outcome.source))
             if known_id != class_id:
                 raise InputError(
                     f"{job.root}/{outcome.source}: category {name!r} has id {class_id}, in another split {known_id}; "
                     "make them equal or name the classes in class_names."
                 )
-    used = {name for outcome in outcomes for name in outcome.boxes_by_class}
-    ids = {name: class_id for name, (class_id, _) in declared.items() if class_id is not None}
+        for name, place in outcome.first_use.items():
+            summary.first_use.setdefault(name, place)
+        summary.first_unknown = summary.first_unknown or outcome.first_unknown
+        if len(summary.first_use) > TOO_MANY_CLASSES or len(summary.declared) > TOO_MANY_CLASSES:
+            raise InputError(
+                f"{job.root}/{outcome.source}: more than {TOO_MANY_CLASSES} different class names; correct the "
+                "labels or the format of the data."
+            )
+    return summary
+
+
+def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
+    """The label map: given, or the data's own ids, or its declared order, or the sorted names.
+
+    None for images without labels, and where nothing was read that could be labelled.
+
+    Raises:
+        InputError: where ids cannot be, or there is no class at all.
+    """
+    if job.label_map:
+        return LabelMap(job.label_map)
+    if job.params.class_names:
+        return LabelMap.from_names(job.params.class_names)
+    used = summary.boxes_by_class
+    ids = {name: class_id for name, (class_id, _) in summary.declared.items() if class_id is not None}
     # Exporters write a category 0 that no object has, named after the project (Roboflow); 0 is background here.
-    ids = {name: class_id for name, class_id in ids.items() if class_id != 0 or name in used}
+    ids = {name: class_id for name, class_id in ids.items() if class_id != 0 or used[name]}
     if ids:
-        return _from_ids(ids, next(source for class_id, source in declared.values() if class_id is not None), job)
-    if declared:
-        return LabelMap.from_names(declared)
+        return _from_ids(
+            ids, next(source for class_id, source in summary.declared.values() if class_id is not None), job
+        )
+    if summary.declared:
+        return LabelMap.from_names(summary.declared)
     if used:
         return LabelMap.from_names(sorted(used))
-    all_are_refused = all(outcome.num_in == outcome.counts.num_quarantined for outcome in outcomes)
-    if job.data_format == "images" or all_are_refused:  # the latter is told with its reasons, when all is counted
+    if job.data_format == "images" or summary.all_are_refused:  # the latter is told with its reasons, counted
         return None
-    sources = ", ".join(sorted({outcome.source for outcome in outcomes if outcome.source})) or "it"
+    sources = ", ".join(source for source in job.sources.values() if source) or "it"
     raise InputError(f"{job.root}: no labelled object in {sources}; name the classes in class_names.")
 
 
@@ -51,8 +104,8 @@ def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
     if twice:
         names = sorted(name for name, class_id in ids.items() if class_id == twice[0])
         raise InputError(
-            f"{job.root}/{source}: categories: id {twice[0]} is that of {', '.join(map(repr, names))}; correct it or "
-            "name the classes in class_names."
+            f"{job.root}/{source}: categories: id {twice[0]} is that of {', '.join(map(repr, names[:9]))}; "
+            "correct it or name the classes in class_names."
         )
     try:
         return LabelMap(tuple((class_id, name) for name, class_id in ids.items()))
@@ -60,22 +113,22 @@ def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
         raise InputError(f"{job.root}/{source}: categories: {error} Or name the classes in class_names.") from None
 
 
-def check_classes(outcomes: list[ReadOutcome], job: IngestJob, label_map: LabelMap | None) -> None:
+def check_classes(summary: ReadSummary, job: IngestJob, label_map: LabelMap | None) -> None:
     """Raise for the first object of a class that is not in the label map, unless such boxes are to be refused."""
     if job.params.unknown_class != "fail":
         return
     known = set(label_map.names) if label_map else set()
-    for outcome in outcomes:
-        if outcome.first_unknown is not None:
-            file, detail = outcome.first_unknown
-            allowed = sorted(class_id for class_id in outcome.class_ids.values() if class_id is not None)
+    if summary.first_unknown is not None:
+        file, detail = summary.first_unknown
+        ids = sorted(class_id for class_id, _ in summary.declared.values() if class_id is not None)
+        allowed: list[Any] = ids or list(summary.declared)
+        raise InputError(
+            f"{job.root}/{file}: {detail}, allowed: {allowed[:50]}; correct it, add it "
+            "to the categories, or set unknown_class to 'reject' or 'leave_out'."
+        )
+    for name, (file, record_key) in summary.first_use.items():
+        if name not in known:
             raise InputError(
-                f"{job.root}/{file}: {detail}, allowed: {allowed or list(outcome.class_ids)[:50]}; correct it, add it "
-                "to the categories, or set unknown_class to 'reject' or 'leave_out'."
+                f"{job.root}/{file}: record {record_key!r} has class {name!r}, allowed: {sorted(known)[:50]}; "
+                "correct it, add it to class_names, or set unknown_class to 'reject' or 'leave_out'."
             )
-        for name, (file, record_key) in outcome.first_use.items():
-            if name not in known:
-                raise InputError(
-                    f"{job.root}/{file}: record {record_key!r} has class {name!r}, allowed: {sorted(known)[:50]}; "
-                    "correct it, add it to class_names, or set unknown_class to 'reject' or 'leave_out'."
-                )

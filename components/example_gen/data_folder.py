@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason
 
 _MAX_FOLDER_DEPTH = 64  # deeper is a loop of mounts or an attack, not a data set
@@ -163,7 +164,13 @@ class DataFolder:
         return [path for path, status in self._entries(folder) if status is None]
 
     def walk(self, folder: str = "", *, recursive: bool = True) -> Iterator[FileStatus]:
-        """All regular files below a folder in the order of their paths, hidden ones left out; one folder at a time."""
+        """All files below a folder in the order of their paths, hidden ones left out; one folder at a time.
+
+        What is no regular file (a pipe, a link that leads nowhere or out) is there with a size of 0: reading says why.
+
+        Raises:
+            InputError: for a folder that cannot be listed, or lies too deep.
+        """
         seen: set[str] = set()
         waiting = [(folder, 0)]
         while waiting:
@@ -179,7 +186,9 @@ class DataFolder:
                     yield status
                 else:
                     folders.append((path, depth + 1))
-            if recursive and depth < _MAX_FOLDER_DEPTH:
+            if recursive and folders:
+                if depth >= _MAX_FOLDER_DEPTH:
+                    raise InputError(f"{self._full(folders[0][0])}: more than {_MAX_FOLDER_DEPTH} folders deep.")
                 waiting.extend(reversed(folders))
 
     def _entries(self, folder: str) -> Iterator[tuple[str, FileStatus | None]]:
@@ -192,30 +201,36 @@ class DataFolder:
             if entry is not None and not entry.is_symlink():  # no need to look where it lies: its folder was looked at
                 if entry.is_dir(follow_symlinks=False):
                     yield path, None
-                elif entry.is_file(follow_symlinks=False):
+                    continue
+                status = None
+                if entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(OSError):  # gone since
                         status = entry.stat(follow_symlinks=False)
-                        yield path, FileStatus(path, status.st_size, status.st_mtime_ns)
+                yield path, FileStatus(path, status.st_size, status.st_mtime_ns) if status else FileStatus(path, 0, 0)
             elif self.is_folder(path):
                 yield path, None
             else:
+                found = None
                 with contextlib.suppress(SourceError):
                     found = self.status(path)
-                    if found is not None:
-                        yield path, found
+                yield path, found or FileStatus(path, 0, 0)
 
     def _scan(self, folder: str) -> dict[str, os.DirEntry[str] | None]:
-        """Entries by name, with what the operating system says of them at once; names that are not text are left out.
+        """Entries by name, with what the operating system says of them at once; none where there is no such folder.
 
-        Those (bytes that are not UTF-8) cannot be named in a report either.
+        Raises:
+            InputError: for a folder that cannot be listed: what is in it would be lost without a word.
         """
         try:
             if _is_address(self.root):
-                return {name.rstrip("/"): None for name in _gfile().listdir(self._full(folder))}
+                full = self._full(folder)
+                return {name.rstrip("/"): None for name in _gfile().listdir(full)} if _gfile().isdir(full) else {}
             with os.scandir(self._follow(folder)) as entries:
-                return {entry.name: entry for entry in entries if _is_text(entry.name)}
-        except (OSError, SourceError):
+                return {entry.name: entry for entry in entries}
+        except (FileNotFoundError, NotADirectoryError, SourceError):
             return {}
+        except OSError as error:
+            raise InputError(f"{self._full(folder)}: the folder cannot be listed ({error.strerror}).") from None
 
     def _full(self, path: str) -> str:
         return posixpath.join(self.root, path) if path else self.root
@@ -293,10 +308,6 @@ def _gfile() -> Any:
     import tensorflow as tf
 
     return tf.io.gfile
-
-
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 @functools.lru_cache(maxsize=4096)

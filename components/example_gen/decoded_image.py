@@ -12,10 +12,10 @@ _JPEG_QUALITY = 95  # of the few images that are turned; chroma is kept in full
 
 
 def turn_upright(data: bytes) -> bytes:
-    """The JPEG with its pixels where its EXIF orientation says, and without that tag.
+    """The image with its pixels where its EXIF orientation says, and without that tag.
 
     Pixels are encoded again: JPEG turns without loss only where its blocks fit, and a wrong turn is worse than a little
-    noise.
+    noise. A PNG stays one.
 
     Raises:
         ImageError: if it does not decode.
@@ -24,6 +24,9 @@ def turn_upright(data: bytes) -> bytes:
         with _open(data) as image:
             turned = ImageOps.exif_transpose(image)
             out = io.BytesIO()
+            if image.format == "PNG":
+                turned.save(out, format="PNG", exif=b"")
+                return out.getvalue()
             kept = {"icc_profile": profile} if (profile := image.info.get("icc_profile")) else {}
             turned.info.pop("exif", None)
             turned.save(out, format="JPEG", quality=_JPEG_QUALITY, subsampling=0, **kept)

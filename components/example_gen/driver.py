@@ -11,7 +11,7 @@ from tfx.utils import proto_utils
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.spans import find_earlier_spans, fingerprint_folders, subfolder_of
+from detloom.components.example_gen.spans import find_earlier_spans, find_odd_entries, fingerprint_folders, subfolder_of
 from detloom.schemas.errors import InputError
 
 DATA_FOLDERS_KEY = "data_folders"  # JSON: the folders to read, relative to the input base, oldest span first
@@ -34,7 +34,9 @@ class Driver(tfx_driver.FileBasedDriver):
         try:
             resolved = super().resolve_exec_properties(exec_properties, pipeline_info, component_info)
         except ValueError as error:
-            raise InputError(f"{base}: no span of the data can be chosen ({error}).") from None
+            odd = find_odd_entries(base, pattern)
+            hint = f"; not numbered: {', '.join(odd)}: move them elsewhere" if odd else ""
+            raise InputError(f"{base}: no span of the data can be chosen ({error}){hint}.") from None
         folders = [subfolder_of(read_pattern(resolved))]
         if params.num_spans > 1:
             span = resolved[utils.SPAN_PROPERTY_NAME]

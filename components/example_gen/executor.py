@@ -10,12 +10,11 @@ from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 
 from detloom.components.artifact_types import keep_after_failure
-from detloom.components.example_gen import work_files
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY
 from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.refusal import RefusedDataError
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import REPORT_FILE
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
 REJECTS_KEY = "rejects"
@@ -44,9 +43,7 @@ class Executor(BaseBeamExecutor):
         subfolders = json.loads(exec_properties[DATA_FOLDERS_KEY])
         try:
             report = ingest(input_base, params, out, self._make_beam_pipeline, subfolders=subfolders)
-        except InputError as error:
-            if not work_files.exists(f"{out.rejects}/{REPORT_FILE}"):
-                raise
+        except RefusedDataError as error:
             raise InputError(f"{error} All rejects: {keep_after_failure(rejects.uri)}") from None
         examples.split_names = artifact_utils.encode_split_names(
             [split for split in report["splits"] if split != NO_SPLIT]

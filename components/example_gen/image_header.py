@@ -19,6 +19,7 @@ _JPEG_EOI = b"\xff\xd9"  # cannot occur inside the scans: 0xFF is always followe
 _JPEG_SCAN = 0xDA
 _JPEG_APP1 = 0xE1
 _EXIF = b"Exif\0\0"
+_MAX_STEPS = 100_000  # segments, markers or fill bytes of one image's headers: a real one has dozens
 _ORIENTATION_TAG = 0x0112
 # Kinds of images that are named as such, though not taken; by their first bytes and where those stand.
 _OTHER_KINDS = (
@@ -95,10 +96,11 @@ def _read_jpeg(data: bytes) -> ImageHeader:
     header: ImageHeader | None = None
     orientation = 1
     at = 2
-    while True:
+    for _ in range(_MAX_STEPS):
         at = data.find(b"\xff", at)
-        while at >= 0 and data[at : at + 2] == b"\xff\xff":  # fill bytes
+        if data[at : at + 2] == b"\xff\xff":  # a fill byte
             at += 1
+            continue
         if at < 0 or at + 4 > len(data):
             raise ImageError(Reason.TRUNCATED_IMAGE, "truncated JPEG: it ends within its headers")
         marker = data[at + 1]
@@ -116,6 +118,8 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         if marker == _JPEG_APP1 and data[at + 4 : at + 10] == _EXIF:
             orientation = _read_orientation(data[at + 10 : at + 2 + length])
         at += 2 + length
+    else:
+        raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} markers and fill bytes in a JPEG's headers")
     if header is None:
         raise ImageError(Reason.UNREADABLE_IMAGE, "a JPEG without a frame header")
     if data.rfind(_JPEG_EOI, at) < 0:
@@ -144,8 +148,11 @@ def _read_png(data: bytes) -> ImageHeader:
         raise ImageError(Reason.UNREADABLE_IMAGE, "a PNG without its header chunk")
     width, height = struct.unpack_from(">II", data, 16)
     view = memoryview(data)  # no copy of the pixels for their checksum
+    orientation = 0
     at = 8
-    while at + 12 <= len(data):
+    for _ in range(_MAX_STEPS):
+        if at + 12 > len(data):
+            break
         (length,) = struct.unpack_from(">I", data, at)
         end = at + 8 + length
         if end + 4 > len(data):
@@ -154,6 +161,10 @@ def _read_png(data: bytes) -> ImageHeader:
         if zlib.crc32(view[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
             raise ImageError(Reason.UNREADABLE_IMAGE, f"the checksum of the PNG's chunk {kind!r} at byte {at} is wrong")
         if kind == b"IEND":
-            return ImageHeader("png", height, width)
+            return ImageHeader("png", height, width, orientation or 1)
+        if kind == b"eXIf" and not orientation:  # the first, as the standard allows one
+            orientation = _read_orientation(data[at + 8 : end].removeprefix(_EXIF))
         at = end + 4
+    else:
+        raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} chunks in a PNG")
     raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated PNG: no end chunk in {len(data)} bytes")

@@ -7,10 +7,10 @@ on the data and the parameters, not on the workers.
 """
 
 import json
+import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from detloom.components.example_gen import work_files
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts
-from detloom.components.example_gen.params import AUTO, ExampleGenParams
+from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, plan, read_plan
-from detloom.components.example_gen.read_annotations import list_chunks, read_annotations, read_outcome
+from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
+from detloom.components.example_gen.refusal import RefusedDataError, find_refusal
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
@@ -41,7 +42,8 @@ class IngestFolders:
 
     Attributes:
         examples: gets the label map and a folder for each split.
-        rejects: gets the quarantine and, last of all, the report: where that is, the output is complete.
+        rejects: gets the quarantine and, last of all, the report: where that is, and its `error` is "", the output is
+            complete and sound.
     """
 
     examples: str
@@ -77,20 +79,27 @@ def ingest(
     """Ingest one data folder, or several below `root` as one, and return the report, which is also written.
 
     Raises:
-        InputError: for what the user can mend; the rejects and the report are written first where there are any.
+        RefusedDataError: an InputError, with the report: too much was refused, or a split is empty. All is written.
+        InputError: for what the user can mend besides; then nothing is written.
     """
     root = str(root)
+    for subfolder in subfolders:
+        _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
     data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
     job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
-    _clean(out, job)
+    work_files.remove_folder(job.staging)
+    work_files.make_folder(job.staging)
     if subset is not None:
         with work_files.LineWriter(job.only) as file:
             for split, record_key in subset.records:
                 file.write(json.dumps([split, record_key]).encode("ascii"))
     started = time.monotonic()
-    num_chunks = list_chunks(job)
+    num_chunks, has_many_sources = list_chunks(job)
+    job = replace(job, has_many_sources=has_many_sources)
+    _clean(out)  # only now: a source that is not there leaves what an earlier ingestion wrote
     _run(job, num_chunks, make_pipeline)
-    report = _finish(job, num_chunks, evidence, out, {} if subset is None else {"num_asked": len(subset.records)})
+    report = _build_report(job, evidence, {} if subset is None else {"num_asked": len(subset.records)})
+    _publish(job, out, report)
     seconds = time.monotonic() - started
     logging.info(
         "%d of %d images written in %.1f s (%.0f images/s), %d quarantined",
@@ -100,8 +109,26 @@ def ingest(
         report["num_in"] / seconds,
         report["num_quarantined"],
     )
-    _check_outcome(job, out, report)
+    if report["error"]:
+        raise RefusedDataError(report["error"], report)
     return report
+
+
+def _check_apart(root: str, out: IngestFolders) -> None:
+    """An output over its input would remove it, one inside would be read the next time."""
+    if not out.examples:
+        raise InputError("the output is an empty name, allowed: a folder.")
+    if "://" in root or "://" in out.examples:
+        source, target = root.rstrip("/"), out.examples.rstrip("/")
+    else:
+        source, target = os.path.realpath(root), os.path.realpath(out.examples)
+        nearest = target
+        while not os.path.lexists(nearest):
+            nearest = os.path.dirname(nearest)
+        if not os.path.isdir(nearest):
+            raise InputError(f"{out.examples}: {nearest} is no folder; give another output.")
+    if source == target or source.startswith(target + "/") or target.startswith(source + "/"):
+        raise InputError(f"{out.examples}: the output and the data folder {root} overlap; give a folder of its own.")
 
 
 def _find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
@@ -124,6 +151,8 @@ def _build_job(
     subset: Subset | None,
 ) -> IngestJob:
     staging = f"{out.examples}/{work_files.STAGING_DIR}"
+    for name in evidence.splits if not (params.splits or params.split_ratios) else ():
+        check_split_name(name, f"{root}: the data set's own splits")
     splits: Mapping[str, str] = params.splits or evidence.splits or {WHOLE_SPLIT: ""}
     names = params.split_ratios or splits
     return IngestJob(
@@ -139,14 +168,13 @@ def _build_job(
     )
 
 
-def _clean(out: IngestFolders, job: IngestJob) -> None:
+def _clean(out: IngestFolders) -> None:
     """Remove what an earlier attempt at the same place left, the report first, so that nothing old looks finished."""
     work_files.remove_file(f"{out.rejects}/{REPORT_FILE}")
     for folder, name in ((out.rejects, REPORT_FILE), (out.rejects, REJECTS_FILE), (out.examples, LABEL_MAP_FILE)):
         for found in work_files.list_names(folder):
             if found == name or found.startswith(f"{name}."):  # the latter: what a killed writer left
                 work_files.remove_file(f"{folder}/{found}")
-    work_files.remove_folder(job.staging)
     for name in work_files.list_names(out.examples):
         if name.startswith("Split-"):
             for file_name in work_files.list_names(f"{out.examples}/{name}"):
@@ -154,9 +182,6 @@ def _clean(out: IngestFolders, job: IngestJob) -> None:
                     work_files.remove_file(f"{out.examples}/{name}/{file_name}")
             if not work_files.list_names(f"{out.examples}/{name}"):
                 work_files.remove_folder(f"{out.examples}/{name}")
-    work_files.make_folder(job.staging)
-    for split_folder in job.split_folders.values():
-        work_files.make_folder(split_folder)
 
 
 def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipeline]) -> None:
@@ -173,69 +198,30 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
         )
 
 
-def _finish(
-    job: IngestJob, num_chunks: int, evidence: Evidence, out: IngestFolders, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Put the label map, the rejects and at last the report, with `more` in it, into place; returns the report."""
+def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The report, with `more` in it. Its `error` says why the data are refused; "" where they are not."""
     planned = read_plan(job)
     if planned.error:
         work_files.remove_folder(job.staging)
         raise InputError(planned.error)
-    report, seconds = _build_report(job, num_chunks, planned, evidence)
-    report.update(more)
-    if job.params.decode_images:
-        logging.info("Decoding every image took %.1f s of the %.1f s that workers wrote shards.", *seconds)
-    if planned.label_map:
-        text = format_label_map(LabelMap(tuple(planned.label_map)))
-        _write_text(f"{out.examples}/{LABEL_MAP_FILE}", text)
-    with work_files.LineWriter(f"{out.rejects}/{REJECTS_FILE}") as rejects:
-        folder = f"{job.staging}/rejects"
-        for name in work_files.list_names(folder):
-            for line in work_files.read_lines(f"{folder}/{name}"):
-                rejects.write(line)
-    work_files.remove_folder(job.staging)
-    work_files.write_json(f"{out.rejects}/{REPORT_FILE}", report)
-    return report
-
-
-def _write_text(path: str, text: str) -> None:
-    with work_files.LineWriter(path) as file:
-        file.write(text.removesuffix("\n").encode())
-
-
-def _build_report(
-    job: IngestJob, num_chunks: int, planned: Plan, evidence: Evidence
-) -> tuple[dict[str, Any], tuple[float, float]]:
-    """The report, and the seconds spent on decoding and in all."""
-    counts = {split: SplitCounts() for split in job.split_folders}
-    for split, part in planned.counts.items():
-        counts.setdefault(split, SplitCounts()).add(part)
-    decode_seconds = seconds = 0.0
-    for split, num_shards in planned.num_shards.items():
-        for index in range(num_shards):
-            outcome = read_shard_outcome(job.shard_outcome_file(split, index))
-            counts[split].add(outcome.counts)
-            seconds += outcome.seconds
-            decode_seconds += outcome.decode_seconds
-    if not any(vars(counts.get("", SplitCounts())).values()):
-        counts.pop("", None)
+    counts = _add_counts(job, planned)
     total = SplitCounts()
     for part in counts.values():
         total.add(part)
-    num_boxes_in = _count_boxes_in(job, num_chunks)
     # Nothing is lost: what the readers counted is what the writers and the quarantine hold.
     assert planned.num_in == total.num_written + total.num_quarantined, (planned.num_in, total)
     num_boxes_out = total.num_boxes_written + total.num_boxes_rejected + total.num_boxes_quarantined
-    assert num_boxes_in == num_boxes_out + total.num_boxes_left_out, (num_boxes_in, total)
+    assert planned.num_boxes_in == num_boxes_out + total.num_boxes_left_out, (planned.num_boxes_in, total)
     names = [name for _, name in planned.label_map]
-    report = {
+    report: dict[str, Any] = {
+        "error": "",
         "data_format": job.data_format,
         "evidence": evidence.sentence,
         "sources": dict(job.sources),
         "num_in": planned.num_in,
         "num_written": total.num_written,
         "num_quarantined": total.num_quarantined,
-        "num_boxes_in": num_boxes_in,
+        "num_boxes_in": planned.num_boxes_in,
         "num_boxes_written": total.num_boxes_written,
         "num_boxes_rejected": total.num_boxes_rejected,
         "num_boxes_quarantined": total.num_boxes_quarantined,
@@ -248,8 +234,50 @@ def _build_report(
         "root": job.root,
         "subfolders": list(job.subfolders),
         "params": job.params.to_properties(),
+        **more,
     }
-    return report, (decode_seconds, seconds)
+    return {**report, "error": find_refusal(job, report)}
+
+
+def _add_counts(job: IngestJob, planned: Plan) -> dict[str, SplitCounts]:
+    """Counts of all steps by split; the split is "" for records that were refused before they had one."""
+    counts = {split: SplitCounts() for split in job.split_folders}
+    for split, part in planned.counts.items():
+        counts.setdefault(split, SplitCounts()).add(part)
+    decode_seconds = seconds = 0.0
+    for split, num_shards in planned.num_shards.items():
+        for index in range(num_shards):
+            outcome = read_shard_outcome(job.shard_outcome_file(split, index))
+            counts[split].add(outcome.counts)
+            seconds += outcome.seconds
+            decode_seconds += outcome.decode_seconds
+    if not any(vars(counts.get("", SplitCounts())).values()):
+        counts.pop("", None)
+    if job.params.decode_images:
+        logging.info(
+            "Decoding every image took %.1f s of the %.1f s that workers wrote shards.", decode_seconds, seconds
+        )
+    return counts
+
+
+def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> None:
+    """Put shards, label map and rejects into place, and at last the report; renames, for the most part."""
+    for split, split_folder in job.split_folders.items():
+        work_files.make_folder(split_folder)
+        finished = job.finished_shard(split, "").rstrip("/")
+        for name in work_files.list_names(finished):
+            work_files.rename(f"{finished}/{name}", f"{split_folder}/{name}")
+    if report["label_map"]:
+        label_map = LabelMap(tuple((class_id, name) for class_id, name in report["label_map"]))
+        with work_files.LineWriter(f"{out.examples}/{LABEL_MAP_FILE}") as file:
+            file.write(format_label_map(label_map).removesuffix("\n").encode())
+    with work_files.LineWriter(f"{out.rejects}/{REJECTS_FILE}") as rejects:
+        folder = f"{job.staging}/rejects"
+        for name in work_files.list_names(folder):
+            for line in work_files.read_lines(f"{folder}/{name}"):
+                rejects.write(line)
+    work_files.remove_folder(job.staging)
+    work_files.write_json(f"{out.rejects}/{REPORT_FILE}", report)
 
 
 def _describe_split(counts: SplitCounts, class_names: list[str]) -> dict[str, Any]:
@@ -261,50 +289,3 @@ def _describe_split(counts: SplitCounts, class_names: list[str]) -> dict[str, An
         "rejects_by_reason": dict(sorted(counts.rejects_by_reason.items())),
         "boxes_by_class": {name: counts.boxes_by_class[name] for name in class_names},
     }
-
-
-def _count_boxes_in(job: IngestJob, num_chunks: int) -> int:
-    total = 0
-    for index in range(num_chunks):
-        outcome = read_outcome(job, index)
-        total += sum(outcome.boxes_by_class.values())
-        total += outcome.counts.num_boxes_rejected + outcome.counts.num_boxes_quarantined
-    return total
-
-
-def _check_outcome(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> None:
-    """The budget of rejects. A replay has none: what it reads was refused before."""
-    if job.only:
-        return
-    for split in job.split_folders:
-        counts = report["splits"][split]
-        if counts["num_written"] == 0:
-            source = f" ({job.sources[split]})" if job.sources.get(split) else ""
-            raise InputError(
-                f"{job.root}: split {split!r}{source} is empty, all of its {counts['num_in']} records were refused "
-                f"({_format_reasons(counts['rejects_by_reason'] or report['rejects_by_reason'])})."
-            )
-    quarantined, rejected = report["num_quarantined"], report["num_boxes_rejected"]
-    _check_share(job, out, "record", quarantined, report["num_in"])
-    _check_share(job, out, "box", rejected, rejected + report["num_boxes_written"])
-
-
-def _check_share(job: IngestJob, out: IngestFolders, scope: str, num_refused: int, num_read: int) -> None:
-    if num_refused <= job.params.max_reject_fraction * num_read:
-        return
-    reasons: Counter[str] = Counter()
-    first: dict[str, Any] = {}
-    for line in work_files.read_lines(f"{out.rejects}/{REJECTS_FILE}"):
-        reject = json.loads(line)
-        if reject["scope"] == scope:
-            reasons[reject["reason"]] += 1
-            first = first or reject
-    raise InputError(
-        f"{job.root}: {num_refused} of {num_read} {'records' if scope == 'record' else 'boxes'} "
-        f"({num_refused / num_read:.1%}) were refused, allowed: {job.params.max_reject_fraction:.1%} "
-        f"(max_reject_fraction); reasons: {_format_reasons(reasons)}; the first is {first['file']}: {first['detail']}."
-    )
-
-
-def _format_reasons(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))

@@ -26,6 +26,7 @@ class IngestJob:
         sources: source by split, as the chunks were listed; the split is "" where splits are assigned by ratio.
         staging: folder for what is unfinished, inside the examples' folder.
         split_folders: output folder by split.
+        has_many_sources: several files or folders are read as one source, so keys are made unique by naming theirs.
         only: keys of the records to take, one a line in a file; "" for all.
         label_map: ids by class name where they are settled beforehand; else empty.
     """
@@ -37,6 +38,7 @@ class IngestJob:
     sources: Mapping[str, str]
     staging: str
     split_folders: Mapping[str, str]
+    has_many_sources: bool = False
     only: str = ""
     label_map: tuple[tuple[int, str], ...] = ()
 
@@ -60,6 +62,10 @@ class IngestJob:
 
     def read_outcome_file(self, index: int) -> str:
         return f"{self.staging}/read/{index:06d}.json"
+
+    def finished_shard(self, split: str, file_name: str) -> str:
+        """A whole shard, until all are."""
+        return f"{self.staging}/finished/{split}/{file_name}"
 
     @property
     def plan_file(self) -> str:
@@ -108,12 +114,13 @@ class SplitCounts:
 
     def add_reject(self, reject: Reject) -> None:
         """Count a refused record with its boxes, or a refused box."""
-        self.rejects_by_reason[reject.reason.value] += 1
         if reject.scope == "record":
+            self.rejects_by_reason[reject.reason.value] += 1
             self.num_quarantined += 1
             self.num_boxes_quarantined += reject.num_boxes
-        else:
-            self.num_boxes_rejected += 1
+        else:  # a reader may tell of many like boxes in one line
+            self.rejects_by_reason[reject.reason.value] += reject.num_boxes
+            self.num_boxes_rejected += reject.num_boxes
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "SplitCounts":

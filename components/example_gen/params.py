@@ -99,8 +99,7 @@ class ExampleGenParams:
         if self.splits and self.split_ratios:
             raise InputError("splits and split_ratios: got both, allowed: one of them.")
         for split in (*self.splits, *self.split_ratios):
-            if not _SPLIT_NAME.fullmatch(split):
-                raise InputError(f"splits: got the name {split!r}, allowed: letters, digits, '-' and '_'.")
+            check_split_name(split, "splits")
         for split, source in self.splits.items():
             _check_inside(f"splits.{split}", source)
         ratios = self.split_ratios
@@ -118,7 +117,7 @@ class ExampleGenParams:
             raise InputError(f"split_group: got {self.split_group!r}, no regular expression ({error}).") from None
         if self.split_group and not groups:
             raise InputError(
-                f"split_group: got {self.split_group!r}, allowed: one with a group, such as '^(cam[0-9]+)_'."
+                f"split_group: got {self.split_group!r}, allowed: one with a group, such as '(cam[0-9]+)_'."
             )
 
     def to_properties(self) -> dict[str, str | int | float]:
@@ -145,6 +144,12 @@ class ExampleGenParams:
             values[name] = json.loads(values[name])
         values["class_names"] = tuple(json.loads(values["class_names"]))
         return cls(**values)
+
+
+def check_split_name(split: str, where: str) -> None:
+    """A name that can be part of a folder's, and stand in TFX's lists."""
+    if not _SPLIT_NAME.fullmatch(split):
+        raise InputError(f"{where}: got the name {split!r}, allowed: letters, digits, '-' and '_'.")
 
 
 def _check_inside(name: str, source: str) -> None:

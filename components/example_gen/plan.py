@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from detloom.components.example_gen import work_files
-from detloom.components.example_gen.classes import check_classes, settle_label_map
+from detloom.components.example_gen.classes import ReadSummary, check_classes, fold_outcomes, settle_label_map
 from detloom.components.example_gen.ingest_job import IngestJob, PlanRow, SplitCounts, decode_record, decode_row
-from detloom.components.example_gen.read_annotations import ReadOutcome, read_outcome
+from detloom.components.example_gen.read_annotations import read_outcome
 from detloom.components.example_gen.splits import hash_fraction, split_by_hash, split_stratified
 from detloom.components.example_gen.work_files import LineWriter
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
 from detloom.schemas.rejects import Reason, Reject, format_reject
 
 # A small split still becomes several files, so that two workers have something to share and the trainer can interleave;
@@ -61,13 +60,14 @@ class Plan:
 
     Attributes:
         error: for the user; then there is nothing else.
-        num_in: records read, refused ones included.
+        num_in, num_boxes_in: what was read, refused ones included.
         counts: by split, of what was refused so far; the split is "" where none was assigned.
         num_planned: records by shard, for progress.
     """
 
     error: str = ""
     num_in: int = 0
+    num_boxes_in: int = 0
     label_map: list[tuple[int, str]] = field(default_factory=list)
     counts: dict[str, SplitCounts] = field(default_factory=dict)
     num_planned: int = 0
@@ -81,14 +81,18 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
     """
     result, shards = Plan(), []
     try:
-        outcomes = [read_outcome(job, index) for index in range(num_chunks)]
-        label_map = _check_outcomes(outcomes, job, result)
+        summary = fold_outcomes((read_outcome(job, index) for index in range(num_chunks)), job)
+        result.num_in, result.num_boxes_in = sum(summary.num_in.values()), summary.num_boxes_in
+        result.counts = summary.counts
+        _check_sources(summary, job)
+        label_map = settle_label_map(summary, job)
+        check_classes(summary, job, label_map)
         with (
             tempfile.TemporaryDirectory(prefix="detloom-plan-") as folder,
             closing(_open_database(Path(folder) / "records.sqlite")) as database,
             LineWriter(job.rejects_file("b-plan")) as rejects,
         ):
-            _load_records(database, num_chunks, job, _class_ranks(outcomes))
+            _load_records(database, num_chunks, job, _class_ranks(summary.boxes_by_class))
             for reject in _refuse_duplicates(database):
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
                 rejects.write(format_reject(reject))
@@ -113,30 +117,17 @@ def read_plan(job: IngestJob) -> Plan:
     return Plan(**{**values, "counts": counts, "label_map": label_map})
 
 
-def _check_outcomes(outcomes: list[ReadOutcome], job: IngestJob, result: Plan) -> LabelMap | None:
-    for outcome in outcomes:
-        if outcome.error:
-            raise InputError(outcome.error)
-    num_in: Counter[str] = Counter()
-    for outcome in outcomes:
-        num_in[outcome.split] += outcome.num_in
-        result.counts.setdefault(outcome.split, SplitCounts()).add(outcome.counts)
+def _check_sources(summary: ReadSummary, job: IngestJob) -> None:
     for split, source in job.sources.items():
-        if not num_in[split] and not job.only:
+        if not summary.num_in[split] and not job.only:
             what = f"split {split!r} ({source}) lists" if split else f"{source or 'the folder'} has"
             raise InputError(f"{job.root}: {what} no image.")
-    result.num_in = sum(num_in.values())
-    label_map = settle_label_map(outcomes, job)
-    check_classes(outcomes, job, label_map)
-    return label_map
 
 
-def _class_ranks(outcomes: list[ReadOutcome]) -> dict[str, int]:
+def _class_ranks(boxes_by_class: Counter[str]) -> dict[str, int]:
     """Classes from the rarest, by number of boxes."""
-    boxes: Counter[str] = Counter()
-    for outcome in outcomes:
-        boxes.update(outcome.boxes_by_class)
-    return {name: rank for rank, (name, _) in enumerate(sorted(boxes.items(), key=lambda item: (item[1], item[0])))}
+    in_order = sorted(boxes_by_class.items(), key=lambda item: (item[1], item[0]))
+    return {name: rank for rank, (name, _) in enumerate(in_order)}
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

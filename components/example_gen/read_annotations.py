@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from detloom.components.example_gen import work_files
 from detloom.components.example_gen.data_folder import SourceError
 from detloom.components.example_gen.ingest_job import (
+    LEFT_OUT_CLASS,
     TOO_MANY_CLASSES,
     IngestJob,
     PlanRow,
@@ -48,33 +49,46 @@ class ReadOutcome:
     first_unknown: tuple[str, str] | None = None
     error: str = ""
 
+    @property
+    def num_boxes_in(self) -> int:
+        """Objects, refused ones and those of a class that is left out included."""
+        counts = self.counts
+        refused = counts.num_boxes_rejected + counts.num_boxes_quarantined + counts.num_boxes_left_out
+        return sum(self.boxes_by_class.values()) + refused
 
-def list_chunks(job: IngestJob) -> int:
-    """Write one small file a chunk, and return how many; names of one folder at a time are in memory.
+
+def list_chunks(job: IngestJob) -> tuple[int, bool]:
+    """Write one small file a chunk; names of one folder at a time are in memory.
+
+    Returns:
+        How many chunks, and whether a split of the job has several sources of the data set: then keys may repeat.
 
     Raises:
         InputError: for a source that is not there.
     """
-    number = 0
+    number, has_many_sources = 0, False
     for subfolder in job.subfolders:
         folder = job.folder(subfolder)
         for split, source in job.sources.items():
+            first: str | None = None
             for chunk in formats.list_chunks(job.data_format, folder, split, source, job.reader_settings):
-                work_files.write_json(job.chunk_file(number), encode_chunk(chunk, subfolder))
+                work_files.write_json(job.chunk_file(number), encode_chunk(chunk, subfolder), is_ascii=True)
                 number += 1
-    return number
+                first = chunk.source if first is None else first
+                has_many_sources |= chunk.source != first
+    return number, has_many_sources
 
 
 def read_annotations(index: int, job: IngestJob) -> int:
     """Read chunk `index`; leaves its records, rejects and outcome in the staging folder. Returns the index."""
     subfolder, chunk = decode_chunk(work_files.read_json(job.chunk_file(index)))
-    outcome = ReadOutcome(chunk.source, chunk.split)
+    outcome = ReadOutcome(f"{subfolder}/{chunk.source}" if subfolder else chunk.source, chunk.split)
     try:
         with (
             LineWriter(job.records_file(index)) as records,
             LineWriter(job.rejects_file(f"a-{index:06d}")) as rejects,
         ):
-            taker = _Taker(job, subfolder, outcome, records, rejects)
+            taker = _Taker(job, subfolder, chunk.source, outcome, records, rejects)
             for item in formats.read_chunk(job.data_format, job.folder(subfolder), chunk, job.reader_settings):
                 taker.take(item)
     except InputError as error:
@@ -98,11 +112,20 @@ class _Taker:
     """Counts the items of one chunk and writes them on."""
 
     def __init__(
-        self, job: IngestJob, subfolder: str, outcome: ReadOutcome, records: LineWriter, rejects: LineWriter
+        self,
+        job: IngestJob,
+        subfolder: str,
+        source: str,
+        outcome: ReadOutcome,
+        records: LineWriter,
+        rejects: LineWriter,
     ) -> None:
         self._folder = job.folder(subfolder)
         self._prefix = f"{subfolder}/" if subfolder else ""
-        self._key_prefix = self._prefix if len(job.subfolders) > 1 else ""
+        # By the settings, not by how many spans there are by now: a key stays what it is when the next span arrives.
+        has_many_spans = job.params.num_spans > 1 or len(job.subfolders) > 1
+        self._key_prefix = (self._prefix if has_many_spans else "") + (f"{source}:" if job.has_many_sources else "")
+        self._leaves_out = job.params.unknown_class == "leave_out"
         self._group = re.compile(job.params.split_group) if job.params.split_group else None
         self._only = _read_only(job.only) if job.only else None
         self._outcome, self._records, self._rejects = outcome, records, rejects
@@ -111,7 +134,9 @@ class _Taker:
         if isinstance(item, SourceClass):
             self._outcome.class_ids.setdefault(item.name, item.class_id)
             return
-        if self._prefix:
+        item = _named_in_text(item)
+        group = self._group_of(item) if isinstance(item, SourceRecord) else ""
+        if self._prefix or self._key_prefix:
             item = _prefixed(item, self._prefix, self._key_prefix)
         if self._only is not None and (item.split, item.record_key) not in self._only:
             return
@@ -120,27 +145,40 @@ class _Taker:
             self._reject(item)
         else:
             self._outcome.num_in += 1
-            self._take_record(item)
+            self._take_record(item, group)
+
+    def _group_of(self, record: SourceRecord) -> str | None:
+        """What decides the split: the group, or the key as it stands in the data set; None without a match."""
+        if self._group is None:
+            return record.record_key
+        match = self._group.search(record.record_key if record.example_at else record.image_path)
+        return None if match is None else match.group(1)
 
     def _reject(self, reject: Reject) -> None:
+        if reject.reason is Reason.UNKNOWN_CLASS and self._leaves_out:
+            self._outcome.counts.left_out[LEFT_OUT_CLASS] += reject.num_boxes
+            return
         self._outcome.counts.add_reject(reject)
         self._rejects.write(format_reject(reject))
         if reject.reason is Reason.UNKNOWN_CLASS and self._outcome.first_unknown is None:
             self._outcome.first_unknown = (reject.file, reject.detail)
 
-    def _take_record(self, record: SourceRecord) -> None:
-        group = record.record_key
-        if self._group is not None:
+    def _take_record(self, record: SourceRecord, group: str | None) -> None:
+        if group is None:
+            assert self._group is not None
             searched = record.record_key if record.example_at else record.image_path
-            match = self._group.search(searched)
-            if match is None or match.group(1) is None:
-                detail = f"split_group {self._group.pattern!r} does not match {searched!r:.120}"
-                self._reject(record.reject_record(Reason.NO_GROUP, detail))
-                return
-            group = match.group(1)
+            detail = f"split_group {self._group.pattern!r} does not match {searched!r:.120}"
+            self._reject(record.reject_record(Reason.NO_GROUP, detail))
+            return
+        try:
+            record.image_path.encode()
+            record.record_key.encode()
+        except UnicodeEncodeError:
+            self._reject(_escaped(record).reject_record(Reason.UNREADABLE_FILE, "a file name that is not UTF-8"))
+            return
         self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
         names = {item.class_name for item in record.objects}
-        for name in names - self._outcome.first_use.keys():
+        for name in sorted(names - self._outcome.first_use.keys()):
             self._outcome.first_use[name] = (record.annotation_path, record.record_key)
         if len(self._outcome.first_use) > TOO_MANY_CLASSES:
             raise InputError(
@@ -167,6 +205,21 @@ class _Taker:
         except SourceError:
             return 0
         return status.size if status else 0
+
+
+def _named_in_text(item: SourceRecord | Reject) -> SourceRecord | Reject:
+    """A reject whose names can be written: bytes of a file name that are no text are shown as escapes."""
+    if isinstance(item, SourceRecord) or (item.file + item.record_key).isascii():
+        return item
+    return replace(item, file=_escape(item.file), record_key=_escape(item.record_key), detail=_escape(item.detail))
+
+
+def _escaped(record: SourceRecord) -> SourceRecord:
+    return replace(record, image_path=_escape(record.image_path), record_key=_escape(record.record_key))
+
+
+def _escape(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _prefixed(item: SourceRecord | Reject, prefix: str, key_prefix: str) -> SourceRecord | Reject:

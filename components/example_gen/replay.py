@@ -1,5 +1,6 @@
 """Quarantined records read once more, when their files are mended: by the settings and classes of the first time."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,10 +47,16 @@ def replay(
         data_format, first_root = str(report["data_format"]), str(report["root"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / REPORT_FILE}: not the report of an ingestion ({error!r}).") from None
-    # By ratio, a record goes to the split it would have gone to; without the others, no mix of classes can be kept.
-    params = replace(
-        params, data_format=data_format, splits={} if params.split_ratios else sources, split_stratify=False
-    )
+    if params.split_stratify and params.split_group:
+        raise InputError(
+            f"{folder / REPORT_FILE}: the data were divided by group with the mix of classes kept; where the group of "
+            "a mended record went is known to a whole ingestion only: ingest anew."
+        )
+    if _is_inside(str(folder), out.examples):
+        raise InputError(f"{out.examples}: holds the ingestion that is replayed; give a folder of its own.")
+    # By ratio, a record goes where its hash puts it; without the others, no mix of classes can be kept.
+    splits = {} if params.split_ratios else sources
+    params = replace(params, data_format=data_format, splits=splits, split_stratify=False)
     records = list(_find_records(folder, by_ratio=bool(params.split_ratios)))
     if not records:
         raise InputError(f"{folder / REJECTS_FILE}: holds no quarantined record that could be replayed.")
@@ -64,3 +71,9 @@ def _find_records(folder: Path, *, by_ratio: bool) -> Iterator[tuple[str, str]]:
         if reject.scope == "record" and reject.reason not in _NOT_REPLAYED and record not in seen:
             seen.add(record)
             yield record
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    if "://" in path or "://" in folder:
+        return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+    return f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(folder)}/")

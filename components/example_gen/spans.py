@@ -30,8 +30,8 @@ def split_input_base(input_base: str) -> tuple[str, str]:
     for index, part in enumerate(parts):
         if _PLACEHOLDER.search(part):
             rest = "/".join(parts[index:])
-            if any(char in rest for char in _WILD):
-                raise InputError(f"{input_base}: from the first placeholder on, none of {' '.join(_WILD)} is allowed.")
+            if any(char in input_base for char in _WILD):
+                raise InputError(f"{input_base}: in a path with placeholders none of {' '.join(_WILD)} is allowed.")
             return "/".join(parts[:index]) or "/", rest
     return "/".join(parts) or "/", ""
 
@@ -64,19 +64,19 @@ def find_earlier_spans(base: str, pattern: str, before: int, num_spans: int) -> 
     return folders[::-1]
 
 
+def find_odd_entries(base: str, pattern: str) -> list[str]:
+    """What lies where a span or version is expected and is not numbered, relative to the literal folder; a few."""
+    wanted = _expression(base, pattern)
+    odd = (path for path in fileio.glob(f"{base}/{_PLACEHOLDER.sub('*', pattern)}") if not wanted.fullmatch(path))
+    folders = sorted({subfolder_of(path[len(base) + 1 :].rpartition("/")[0] + ANY_FILE) for path in odd})
+    return folders[:5]
+
+
 def _list_spans(base: str, pattern: str) -> list[int]:
-    expression = re.escape(f"{base}/{pattern}").replace(r"\*", "[^/]+")
-    for name, found in (
-        ("SPAN", r"\\\{SPAN(?::(\d+))?\\\}"),
-        ("VERSION", r"\\\{VERSION(?::(\d+))?\\\}"),
-        ("YYYY", r"\\\{YYYY\\\}"),
-        ("MM", r"\\\{MM\\\}"),
-        ("DD", r"\\\{DD\\\}"),
-    ):
-        expression = re.sub(found, rf"(?P<{name}>[0-9]+)", expression)
+    wanted = _expression(base, pattern)
     spans = []
     for path in fileio.glob(f"{base}/{_PLACEHOLDER.sub('*', pattern)}"):
-        match = re.fullmatch(expression, path)
+        match = wanted.fullmatch(path)
         if match is None:
             continue
         found_here = match.groupdict()
@@ -87,12 +87,26 @@ def _list_spans(base: str, pattern: str) -> list[int]:
     return spans
 
 
+def _expression(base: str, pattern: str) -> re.Pattern[str]:
+    """What a path looks like whose placeholders are filled in with numbers."""
+    expression = re.escape(f"{base}/{pattern}").replace(r"\*", "[^/]+")
+    for name, found in (
+        ("SPAN", r"\\\{SPAN(?::(\d+))?\\\}"),
+        ("VERSION", r"\\\{VERSION(?::(\d+))?\\\}"),
+        ("YYYY", r"\\\{YYYY\\\}"),
+        ("MM", r"\\\{MM\\\}"),
+        ("DD", r"\\\{DD\\\}"),
+    ):
+        expression = re.sub(found, rf"(?P<{name}>[0-9]+)", expression)
+    return re.compile(expression)
+
+
 def fingerprint_folders(base: str, subfolders: Sequence[str]) -> str:
     """A digest of names, sizes and times of all files of the data folders, links followed; contents are not read."""
     digest = hashlib.sha256()
     num_files = 0
     for subfolder in subfolders:
         for file in DataFolder(f"{base}/{subfolder}" if subfolder else base).walk():
-            digest.update(f"{subfolder}/{file.path}\0{file.size}\0{file.mtime_ns}\n".encode())
+            digest.update(f"{subfolder}/{file.path}\0{file.size}\0{file.mtime_ns}\n".encode(errors="surrogateescape"))
             num_files += 1
     return f"files:{num_files},sha256:{digest.hexdigest()}"

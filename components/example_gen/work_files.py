@@ -69,15 +69,20 @@ def read_lines(path: str) -> Iterable[bytes]:
             yield rest
 
 
-def write_json(path: str, value: Any) -> None:
-    """One file, written under another name and renamed."""
+def write_json(path: str, value: Any, *, is_ascii: bool = False) -> None:
+    """One file, written under another name and renamed; as ASCII it holds any text, also halves of surrogate pairs."""
     with LineWriter(path) as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace"))
+        file.write(json.dumps(value, indent=2, ensure_ascii=is_ascii).encode("utf-8", "replace"))
 
 
 def read_json(path: str) -> Any:
     with tf.io.gfile.GFile(path, "rb") as file:
         return json.loads(file.read())
+
+
+def rename(path: str, new_path: str) -> None:
+    """In one step on file systems that have it; what was there is replaced."""
+    tf.io.gfile.rename(path, new_path, overwrite=True)
 
 
 def exists(path: str) -> bool:

@@ -67,8 +67,8 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
             if now - noted > _PROGRESS_SECONDS:
                 noted = now
                 work_files.write_json(job.progress_file(name), number)
-    target = f"{job.split_folders[shard.split]}/{shard.file_name}"
-    work_files.make_folder(job.split_folders[shard.split])
+    target = job.finished_shard(shard.split, shard.file_name)
+    work_files.make_folder(target.rpartition("/")[0])
     tf.io.gfile.rename(temporary, target, overwrite=True)
     outcome.seconds = time.monotonic() - started
     values = {**vars(outcome), "counts": outcome.counts.to_json()}
@@ -122,4 +122,5 @@ def _read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> Sou
     named = features[keys.IMAGE_FILENAME].bytes_list.value
     file_name = named[0].decode("utf-8", "replace") if named else record.record_key
     others = {key: feature for key, feature in features.items() if key not in _OWN_KEYS}
-    return SourceImage(encoded[0], file_name, others, is_upright=True)
+    num_objects = len(features[keys.BOX_XMIN].float_list.value)
+    return SourceImage(encoded[0], file_name, others, num_objects, is_upright=True)

@@ -200,7 +200,9 @@ def test_a_wrong_option_is_named(options, message, make_voc, tmp_path):
 def test_an_output_over_the_input_is_refused(make_voc, tmp_path):
     folder = make_voc(a=["c1"])
     for output in (folder, folder.parent):
-        assert "holds the input" in sentence(detloom_command("ingest", "--input", folder, "--output", output))
+        assert "overlap; give a folder of its own" in sentence(
+            detloom_command("ingest", "--input", folder, "--output", output)
+        )
     assert (folder / "Annotations/c1.xml").exists()
 
 

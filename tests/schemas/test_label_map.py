@@ -1,13 +1,67 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap, format_label_map, parse_label_map, read_label_map
+from detloom.schemas.label_map import LabelMap, format_label_map, parse_label_map, read_label_map, write_label_map
 
 
 @pytest.mark.parametrize("names", [["cat"], ["a{b}", "c'd\"", "x # y", "back\\slash", "two\nlines", "Ünïcode"]])
 def test_parse_inverts_format(names):
     label_map = LabelMap.from_names(names)
     assert parse_label_map(format_label_map(label_map)) == label_map
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), unique=True))
+def test_any_text_reads_back_as_it_was_written(names):
+    label_map = LabelMap.from_names(["first of all", *(f"{name}." for name in names)])
+    assert parse_label_map(format_label_map(label_map)) == label_map
+
+
+def test_control_characters_come_back_from_a_file(tmp_path):
+    label_map = LabelMap.from_names(["a\rb", "a\r\nb", "\t", "\x1b[0m", "a\x85b\u2028c", "\x0c"])
+    write_label_map(tmp_path / "label_map.pbtxt", label_map)
+    assert read_label_map(tmp_path / "label_map.pbtxt") == label_map
+
+
+def test_escapes_of_the_text_format_are_understood():
+    text = r"""item { id: 1 name: "\303\274 \xc3\xbc \u00fc \U000000fc \t\"" } item { id: 2 name: "a" 'b' }"""
+    assert parse_label_map(text).names == ('ü ü ü ü \t"', "ab")
+
+
+def test_nested_blocks_and_other_fields_are_passed_over():
+    text = """
+    item { name: "/m/01g317" id: 1 display_name: "person"
+      keypoints { id: 0 label: "nose" } keypoints: < id: 7 label: "eye" >
+      frequency: FREQUENT ancestor_ids: ["/m/0", "/m/1"]
+    }
+    item: { id: 2, name: 'dog' };
+    """
+    assert parse_label_map(text).names_by_id == ((1, "person"), (2, "dog"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "item" + " " * 1_000_000,
+        'item { id: 1 name: "x" ' + "a" * 1_000_000,
+        'item { id: 1 name: "x" ' + "a " * 300_000,
+        "item { " * 100_000,
+        'item { name: "' + "\\a" * 300_000,
+        "item { id: " + "9" * 100_000 + " name: 'x' }",
+    ],
+)
+def test_a_long_text_that_is_no_label_map_is_refused_without_hanging(text):
+    with pytest.raises(InputError) as caught:
+        parse_label_map(text)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_label_map_of_very_many_classes_is_read():
+    names = [f"class {number}" for number in range(50_000)]
+    assert LabelMap.from_names(names).num_classes == 50_000
+    with pytest.raises(InputError, match="'class 7' stands twice"):
+        LabelMap.from_names([*names, "class 7"])
 
 
 def test_display_name_wins_and_ids_may_have_gaps():
@@ -22,6 +76,10 @@ def test_display_name_wins_and_ids_may_have_gaps():
     [
         ("", "no classes"),
         ("hello", "got 'hello', allowed: a list of 'item"),
+        ("item { id: 1 name: 'x'", "got \"item { id: 1 name: 'x'\", allowed"),
+        ("item { id: 1 name: 'x' > }", "got '> }', allowed"),
+        ("item { id: 1 name: '\\xff' }", "not text in UTF-8"),
+        ("item { id: -1 name: 'x' }", "needs a positive id"),
         ("item { id: 1 }", "needs a positive id and a name"),
         ("item { id: 0 name: 'x' }", "got id 0, allowed: 1 and up"),
         ("item { id: 1 name: 'x' } item { id: 1 name: 'y' }", "id '1' stands twice"),

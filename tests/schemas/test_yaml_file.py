@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.yaml_file import read_yaml
+from detloom.schemas.yaml_file import parse_yaml, read_yaml
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -35,6 +35,8 @@ def test_plain_data_comes_back_with_the_line_of_every_key(tmp_path):
         ("a: 1\nb: 2024-13-45\n", r"run\.yaml:2: got '2024-13-45', allowed: text, a number"),
         ("a: 1\nb: " + "9" * 5000, r"run\.yaml:2: got '999|^"),
         ('a: 1\nb: "\\ud800"\n', r"run\.yaml:2: got "),
+        ('a: 1\nb: "\\UFFFFFFFF"\n', r"run\.yaml:2: not valid YAML: \\UFFFFFFFF is beyond the last character"),
+        ('b: "\\U00110000"\n', r"run\.yaml:1: not valid YAML: \\U00110000 is beyond the last character"),
         ("a: 1\nb: \0\n", r"run\.yaml:2: not valid YAML: the character '\\x00' is not allowed\.$"),
         ('a: 1\n"\\e[1m": 1\n"\\e[1m": 2\n', r"run\.yaml:3: the key '\\x1b\[1m' stands twice"),
         ("- 1\n" * 30_000, r"run\.yaml:\d+: got more than 20000 keys and values"),
@@ -47,6 +49,30 @@ def test_a_hostile_or_broken_file_is_one_clear_error(tmp_path, text, message):
         read_yaml(write(tmp_path, text))
     assert str(caught.value).count("run.yaml") == 1
     assert "\n" not in str(caught.value)
+
+
+def test_the_last_character_and_an_escaped_backslash_are_plain_text(tmp_path):
+    data, _ = read_yaml(write(tmp_path, r'["\U0010FFFF", "\\UFFFFFFFF"]'))
+    assert data == ["\U0010ffff", "\\UFFFFFFFF"]
+
+
+def test_keys_that_are_whole_numbers_become_text_where_they_are_wanted():
+    data, locate = parse_yaml("names:\n  0: cat\n  0x10: dog\n", "data.yaml", number_keys=True)
+    assert data == {"names": {"0": "cat", "16": "dog"}}
+    assert locate(("names", "16")) == "data.yaml:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0: cat\n'0': dog\n", r"data\.yaml:2: the key '0' stands twice"),
+        ("1.5: cat\n", r"data\.yaml:1: got the key 1\.5, allowed: text keys"),
+        ("true: cat\n", r"data\.yaml:1: got the key true, allowed: text keys"),
+    ],
+)
+def test_other_keys_are_refused_though_numbers_are_wanted(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_yaml(text, "data.yaml", number_keys=True)
 
 
 def test_a_missing_file_is_named(tmp_path):

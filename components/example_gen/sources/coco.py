@@ -6,19 +6,19 @@ The lists may stand in any order and annotations lie scattered, so that the file
 
 import itertools
 import json
-import posixpath
-import re
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
 from detloom.components.example_gen.sources.image_groups import MAX_BYTES_PER_IMAGE, MAX_OBJECTS_PER_IMAGE, ImageGroups
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
+    MAX_TEXT_BYTES,
     is_pixel_count,
     is_text,
     name_type,
@@ -39,12 +39,7 @@ from detloom.components.example_gen.sources.source_record import (
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason, Reject
 
-DEFAULT_IMAGES_DIR = "images"
-BESIDE_IMAGES = "_annotations.coco.json"  # Roboflow's name: one in each split's folder, the images beside it
-_ANNOTATION_DIRS = ("annotations", "annotation", "labels")
-_HEAD_BYTES = 16 * 1024  # official files have `info` and `licenses` first, of 2 KB
-_HEAD = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
-_MAX_LOOKS = 50  # files opened to tell whether a folder is COCO; a folder of LabelMe has one an image
+_MAX_STRAYS = 1000  # annotations of no image that are told one by one; the rest of a file is one line
 _MAX_CATEGORIES = 100_000
 _MAX_ID = 2**63 - 1  # what an int64 feature holds
 
@@ -55,7 +50,7 @@ _OBJECT_FIELDS = struct.Struct("<qq5d2?")  # index, category id, corners, area, 
 
 def detect(folder: DataFolder) -> Evidence | None:
     """JSON files with COCO's lists: at the top, in annotations/, or Roboflow's in train/, valid/, test/."""
-    found = _find_files(folder)
+    found = find_files(folder)
     if not found:
         return None
     return Evidence(f"COCO annotations in {', '.join(found[:4])}", layout.name_splits(found))
@@ -63,7 +58,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
     """One chunk an annotation file; "" is every file that `detect` names."""
-    sources = [source] if source else _find_files(folder)
+    sources = [source] if source else find_files(folder)
     if not sources:
         raise InputError(f"{folder.root}: no COCO annotation file is there; name one as the source of split {split!r}.")
     for path in sources:
@@ -82,13 +77,15 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     """
     with ImageGroups(settings.scratch) as groups:
         found = _Found()
-        yield from _collect(folder, chunk, settings, groups, found)
+        strays = _Strays(chunk)
+        yield from _collect(folder, chunk, settings, groups, found, strays)
         for class_id, name in found.class_names.items():
             yield SourceClass(name, class_id)
-        images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, found.file_names)
-        join = _Join(chunk, images_dir, found.class_names)
+        images_dir = settings.images_dir or find_images_dir(folder, chunk.source, found.file_names)
+        join = _Join(chunk, images_dir, found.class_names, strays)
         for image_id, items in groups.by_image():
             yield from join.join(image_id, items)
+        yield from strays.sum_up()
 
 
 @dataclass
@@ -99,12 +96,33 @@ class _Found:
     file_names: list[str] = field(default_factory=list)
 
 
+@dataclass
+class _Strays:
+    """Annotations of no image: the first one by one, so that two characters each do not make a line each."""
+
+    chunk: Chunk
+    num: int = 0
+
+    def count(self) -> bool:
+        """Count one more; whether it is told on its own."""
+        self.num += 1
+        return self.num <= _MAX_STRAYS
+
+    def sum_up(self) -> Iterator[Reject]:
+        num_left = self.num - _MAX_STRAYS
+        if num_left > 0:
+            detail = f"{num_left} more annotations that belong to no image or cannot be read"
+            yield replace(
+                reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, "", detail), num_boxes=num_left
+            )
+
+
 def _collect(
-    folder: DataFolder, chunk: Chunk, settings: ReaderSettings, groups: ImageGroups, found: _Found
+    folder: DataFolder, chunk: Chunk, settings: ReaderSettings, groups: ImageGroups, found: _Found, strays: _Strays
 ) -> Iterator[Reject]:
     """Read the file into the groups; what has no image id cannot be grouped and is refused here."""
     where = f"{folder.root}/{chunk.source}"
-    known_names: set[str] = set()
+    uses_zero = False
     try:
         file = folder.open(chunk.source)
     except SourceError as error:
@@ -114,9 +132,13 @@ def _collect(
         for key, index, element in stream_lists(file, where, keys, settings.max_annotation_bytes):
             if key == "annotations":
                 image_id = _id(element.get("image_id")) if type(element) is dict else None
+                if index == 0:
+                    _check_kind(where, element)
                 if image_id is None:
-                    yield _reject_stray(chunk, index, element)
+                    if strays.count():
+                        yield _reject_stray(chunk, index, element)
                     continue
+                uses_zero = uses_zero or element.get("category_id") == 0
                 groups.add(image_id, *_encode_object(index, element, settings))
             elif key == "images":
                 image_id = _id(element.get("id")) if isinstance(element, dict) else None
@@ -127,63 +149,58 @@ def _collect(
                     continue
                 groups.add(image_id, _IMAGE, _encode_image(index, element, problem))
                 if problem is None and len(found.file_names) < layout.SAMPLE:
-                    found.file_names.append(element["file_name"])
+                    found.file_names.append(_with_slashes(element["file_name"]))
             else:
-                _add_category(where, index, element, found.class_names, known_names)
+                _add_category(where, index, element, found.class_names)
+    _settle_categories(where, found.class_names, uses_zero)
 
 
-def _find_files(folder: DataFolder) -> list[str]:
-    """Annotation files with boxes; of several for one split (instances, keypoints) the usual one."""
-    candidates = [path for part in ("", *_ANNOTATION_DIRS) for path in folder.list_files(part, (".json",))[:_MAX_LOOKS]]
-    for part in folder.list_folders():
-        if layout.find_split_word(part):
-            candidates.append(posixpath.join(part, BESIDE_IMAGES))
-            candidates.extend(path for path in folder.list_files(part, (".json",))[:4] if path not in candidates)
-    found = [
-        path for path in candidates if "captions" not in posixpath.basename(path) and _looks_like_coco(folder, path)
-    ]
-    instances = {path.replace("instances", "") for path in found if "instances" in path}
-    return [path for path in found if path.replace("person_keypoints", "") not in instances]
-
-
-def _looks_like_coco(folder: DataFolder, path: str) -> bool:
-    try:
-        with folder.open(path) as file:
-            head = file.read(_HEAD_BYTES)
-    except (SourceError, OSError):
-        return False
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") and _HEAD.search(head) is not None
-
-
-def _find_images_dir(folder: DataFolder, source: str, file_names: list[str]) -> str:
-    """The folder that file names are relative to: the usual one that holds most of the first images.
-
-    In doubt images/, where the data folder has one, else the folder of the data.
-    """
-    beside = posixpath.dirname(source)
-    base = posixpath.dirname(beside) if posixpath.basename(beside) in _ANNOTATION_DIRS else beside
-    stem = posixpath.splitext(posixpath.basename(source))[0]
-    names = [stem.rpartition("_")[2], layout.find_split_word(stem)]  # instances_train2017: train2017, train
-    parts = [DEFAULT_IMAGES_DIR, *(f"{DEFAULT_IMAGES_DIR}/{name}" for name in names if name), *filter(None, names), ""]
-    candidates = [posixpath.join(base, part).rstrip("/") for part in parts]
-    default = DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else base
-    if posixpath.basename(source) == BESIDE_IMAGES:
-        candidates, default = [beside, *candidates], beside
-    return layout.choose_images_dir(folder, [*candidates, beside, DEFAULT_IMAGES_DIR, ""], file_names, default)
-
-
-def _add_category(where: str, index: int, category: Any, class_names: dict[int, str], known_names: set[str]) -> None:
+def _add_category(where: str, index: int, category: Any, class_names: dict[int, str]) -> None:
     class_id = category.get("id") if isinstance(category, dict) else None
     name = category.get("name") if isinstance(category, dict) else None
     name = name.strip() if isinstance(name, str) else None
     if type(class_id) is not int or abs(class_id) > _MAX_ID or name is None or not is_text(name):
         raise InputError(f"{where}: categories[{index}] needs an integer 'id' and a 'name', got {show(category)}.")
-    if class_id in class_names or name in known_names:
-        raise InputError(f"{where}: categories[{index}] ({class_id}, {show(name)}) stands twice.")
+    if class_id in class_names:
+        raise InputError(f"{where}: categories[{index}]: id {class_id} stands twice.")
     if index >= _MAX_CATEGORIES:
         raise InputError(f"{where}: got more than {_MAX_CATEGORIES} categories.")
     class_names[class_id] = name
-    known_names.add(name)
+
+
+def _settle_categories(where: str, class_names: dict[int, str], uses_zero: bool) -> None:
+    """Drop the category 0 that no annotation uses and that is called like another; then each name has one id.
+
+    Roboflow writes a category 0 named after the project, which may be called like its only class.
+    """
+    ids: dict[str, list[int]] = {}
+    for class_id, name in class_names.items():
+        ids.setdefault(name, []).append(class_id)
+    for name, of_name in ids.items():
+        if len(of_name) > 1 and 0 in of_name and not uses_zero:
+            of_name.remove(0)
+            del class_names[0]
+        if len(of_name) > 1:
+            raise InputError(
+                f"{where}: categories: {show(name)} stands twice, with the ids {of_name[0]} and {of_name[1]}; "
+                "leave one, and use it in all annotations."
+            )
+
+
+def _check_kind(where: str, first: Any) -> None:
+    """Raise for panoptic and caption files, which have COCO's lists, but no boxes; the first annotation tells."""
+    if isinstance(first, dict) and "bbox" not in first:
+        for key, kind in (("segments_info", "panoptic"), ("caption", "caption")):
+            if key in first:
+                raise InputError(
+                    f"{where}: annotations[0] has {key!r} and no 'bbox': a {kind} file, allowed: a detection file "
+                    "such as instances_train2017.json."
+                )
+
+
+def _with_slashes(file_name: str) -> str:
+    """Label Studio writes paths with backslashes on Windows."""
+    return file_name.replace("\\", "/")
 
 
 def _image_problem(image: Any) -> str | None:
@@ -194,7 +211,7 @@ def _image_problem(image: Any) -> str | None:
     if _id(image.get("id")) is None:
         return f"'id' must be a number or text, got {show(image.get('id'))}"
     if not is_text(image.get("file_name")):
-        return f"'file_name' must be text, got {show(image.get('file_name'))}"
+        return f"'file_name' must be text of at most {MAX_TEXT_BYTES} bytes, got {show(image.get('file_name'))}"
     for key in ("height", "width"):
         value = image.get(key)
         if value is not None and not is_pixel_count(value):
@@ -205,8 +222,8 @@ def _image_problem(image: Any) -> str | None:
 def _encode_image(index: int, image: dict[str, Any], problem: str | None) -> bytes:
     if problem is not None:
         return json.dumps([index, problem, None, 0, 0]).encode()
-    values = [index, None, image["file_name"], image.get("height") or 0, image.get("width") or 0]
-    return json.dumps(values).encode()
+    height, width = (int(image.get(key) or 0) for key in ("height", "width"))
+    return json.dumps([index, None, _with_slashes(image["file_name"]), height, width]).encode()
 
 
 def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSettings) -> tuple[int, bytes]:
@@ -258,15 +275,17 @@ class _Join:
     chunk: Chunk
     images_dir: str
     class_names: dict[int, str]
+    strays: _Strays
 
     def join(self, image_id: str, items: Iterator[tuple[int, bytes]]) -> Iterator[SourceItem]:
         image, indexes, first_object = _take_images(items)
         objects = itertools.chain(() if first_object is None else (first_object,), items)
         if image is None:
             for kind, payload in objects:
-                index = _OBJECT_FIELDS.unpack_from(payload)[0] if kind == _OBJECT else json.loads(payload)[0]
-                detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-                yield reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, image_id, detail)
+                if self.strays.count():
+                    index = _OBJECT_FIELDS.unpack_from(payload)[0] if kind == _OBJECT else json.loads(payload)[0]
+                    detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
+                    yield reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, image_id, detail)
             return
         path = self._find_image(image_id, image, len(indexes))
         if not isinstance(path, str):

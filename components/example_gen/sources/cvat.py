@@ -27,7 +27,7 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.components.example_gen.sources.xml_file import stream_children
+from detloom.components.example_gen.sources.xml_file import has_root, stream_children
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason
 
@@ -35,7 +35,6 @@ ANNOTATIONS_FILE = "annotations.xml"
 DEFAULT_IMAGES_DIR = "images"
 _MARKS = ("points", "polyline", "skeleton", "tag")
 _ROOT = "annotations"
-_FIRST_BYTES = 4096
 _MAX_MASK_PIXELS = 1 << 25  # of the box of one mask
 _Box = tuple[float, float, float, float]
 _MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is looked through for subsets when the format is detected
@@ -313,11 +312,7 @@ def _find_file(folder: DataFolder) -> str | None:
         if len(paths) != 1:
             return None
         path = paths[0]
-    try:
-        with folder.open(path) as file:
-            return path if b"<annotations>" in file.read(_FIRST_BYTES).replace(b"\0", b"") else None
-    except (OSError, SourceError):
-        return None
+    return path if has_root(folder, path, _ROOT) else None
 
 
 def _find_subsets(folder: DataFolder, path: str) -> list[str]:

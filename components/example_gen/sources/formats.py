@@ -1,9 +1,11 @@
 """The formats by name: one reader each, imported only where it is used; and which of them a folder holds."""
 
+import posixpath
 from collections.abc import Iterator
 from typing import Protocol
 
 from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources.name_list import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.source_record import Chunk, Evidence, ReaderSettings, SourceItem
 from detloom.schemas.errors import InputError
 
@@ -13,7 +15,7 @@ UNLABELLED = "images"  # every folder with labels beside its images looks like t
 _LOOKS_FOR = {
     "coco": "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/",
     "voc": "Annotations/*.xml, or XML files beside their images, with the root <annotation>",
-    "yolo": "data.yaml, or labels/*.txt with lines of numbers and images/",
+    "yolo": "data.yaml, or .txt files with lines of numbers in labels/ or beside their images",
     "open_images": "a CSV file with the columns ImageID, LabelName, XMin, XMax, YMin, YMax",
     "kitti": "label_2/*.txt with 15 columns and image_2/, or labels/ and images/",
     "labelme": "JSON files with `shapes` and `imagePath`",
@@ -21,6 +23,9 @@ _LOOKS_FOR = {
     "tfrecord": "*.tfrecord, *.record, *-00000-of-00001",
     "images": "image files",
 }
+# Of files that may hold labels in a form that no reader knows; a .txt only where it may be one.
+_LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat", ".tfrecord", ".record")
+_LABEL_WORDS = ("label", "annot")
 
 
 class _Reader(Protocol):
@@ -41,7 +46,9 @@ def list_chunks(
     Raises:
         InputError: if the source is missing, unreadable or empty.
     """
-    return _build_reader(data_format).list_chunks(folder, split, source, settings)
+    reader = _build_reader(data_format)
+    _check_is_no_file(folder)
+    return reader.list_chunks(folder, split, source, settings)
 
 
 def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
@@ -62,17 +69,20 @@ def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
     """The format that the folder is in, and why.
 
     Every format is asked. Labels win over the images that they belong to; two labelled formats have no order,
-    since either could be the stale one.
+    since either could be the stale one. Images are taken as unlabelled only where nothing looks like labels.
 
     Raises:
-        InputError: if none or more than one labelled format is found.
+        InputError: if none or more than one labelled format is found, or images with labels of an unknown form.
     """
+    _check_is_no_file(folder)
     found: dict[str, Evidence] = {}
     for name in FORMATS:
         evidence = _build_reader(name).detect(folder)
         if evidence is not None:
             found[name] = evidence
     labelled = [name for name in found if name != UNLABELLED] or list(found)
+    if labelled == [UNLABELLED]:
+        _check_has_no_labels(folder, found[UNLABELLED])
     if len(labelled) == 1:
         return labelled[0], found[labelled[0]]
     if labelled:
@@ -87,6 +97,47 @@ def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
         f"{folder.root}: no format is recognised; looked for {looked_for}. Check the folder, or choose by --format or "
         "data.format."
     )
+
+
+def _check_is_no_file(folder: DataFolder) -> None:
+    if folder.is_file(""):
+        parent = posixpath.dirname(folder.root) or "."
+        raise InputError(f"{folder.root}: this is a file; give the folder that holds the data set, such as {parent}.")
+
+
+def _check_has_no_labels(folder: DataFolder, images: Evidence) -> None:
+    label = _find_label_like(folder)
+    if label:
+        looked_for = "; ".join(f"{name}: {what}" for name, what in _LOOKS_FOR.items() if name != UNLABELLED)
+        raise InputError(
+            f"{folder.root}: holds {images.sentence}, and {label}, which may hold labels, though of no format that is "
+            f"recognised; looked for {looked_for}. Choose by --format or data.format: {UNLABELLED} if unlabelled "
+            f"images are meant (--format {UNLABELLED})."
+        )
+
+
+def _find_label_like(folder: DataFolder) -> str:
+    """A file that may hold labels: by its suffix, or a .txt called like an image beside it or in a folder of labels."""
+    image_stems: set[str] = set()
+    text_stems: dict[str, str] = {}
+    current = ""
+    for file in folder.walk():
+        parent, _, name = file.path.rpartition("/")
+        stem, suffix = posixpath.splitext(name)
+        suffix = suffix.lower()
+        if suffix in _LABEL_SUFFIXES:
+            return file.path
+        if parent != current:
+            current, image_stems, text_stems = parent, set(), {}
+        if suffix == ".txt":
+            if any(word in parent.lower() for word in _LABEL_WORDS) or stem in image_stems:
+                return file.path
+            text_stems[stem] = file.path
+        elif suffix in IMAGE_SUFFIXES:
+            if stem in text_stems:
+                return text_stems[stem]
+            image_stems.add(stem)
+    return ""
 
 
 def _build_reader(data_format: str) -> _Reader:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.name_list import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.source_record import (
     Chunk,
     Evidence,
@@ -15,8 +16,6 @@ from detloom.components.example_gen.sources.source_record import (
 )
 from detloom.schemas.errors import InputError
 
-# More than are taken: an image that no reader lists would be lost without a word.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _MAX_LOOKS = 10_000  # files
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 _BATCH = 10_000  # rows handed to SQLite at once
+_BATCH_BYTES = 4 * 2**20  # or fewer, of this size: payloads with masks reach megabytes
 _CACHE_KIB = 32 * 1024  # SQLite's memory, and what it sorts before it writes a run to the temporary folder
 
 # More objects of one image are not held in memory: such a record is refused. Far above any limit of `max_boxes`.
@@ -28,6 +29,7 @@ class ImageGroups:
         descriptor, path = tempfile.mkstemp(suffix=".groups", dir=scratch or None)
         os.close(descriptor)
         self._rows: list[tuple[str, int, bytes]] = []
+        self._num_bytes = 0  # of the rows
         # No journal and no flush to disk: after a crash nobody reads it.
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
@@ -49,7 +51,8 @@ class ImageGroups:
 
     def add(self, image: str, kind: int, payload: bytes) -> None:
         self._rows.append((image, kind, payload))
-        if len(self._rows) >= _BATCH:
+        self._num_bytes += len(payload) + len(image)
+        if len(self._rows) >= _BATCH or self._num_bytes >= _BATCH_BYTES:
             self._flush()
 
     def by_image(self) -> Iterator[tuple[str, Iterator[tuple[int, bytes]]]]:
@@ -65,3 +68,4 @@ class ImageGroups:
     def _flush(self) -> None:
         self._database.executemany("INSERT INTO items VALUES (?, ?, ?)", self._rows)
         self._rows.clear()
+        self._num_bytes = 0

@@ -4,6 +4,7 @@ import reprlib
 from typing import Any
 
 _MAX_SHOWN = 60  # characters of input in a message
+MAX_TEXT_BYTES = 4096  # of names: what a path may have on Linux (PATH_MAX)
 
 
 class _ShortRepr(reprlib.Repr):
@@ -30,16 +31,18 @@ def name_type(value: Any) -> str:
 
 
 def is_text(value: Any) -> bool:
-    """Neither empty nor with a NUL or half of a surrogate pair, which JSON can hold but no file name or UTF-8 text."""
-    if not isinstance(value, str) or not value or "\0" in value:
+    """Whether it can be a name: 1 to 4096 bytes of UTF-8 without NUL.
+
+    JSON can hold half of a surrogate pair, which no file name and no UTF-8 text can.
+    """
+    if not isinstance(value, str) or not value or len(value) > MAX_TEXT_BYTES or "\0" in value:
         return False
     if value.isascii():
         return True
     try:
-        value.encode()
+        return len(value.encode()) <= MAX_TEXT_BYTES
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def to_number(value: Any) -> float | None:
@@ -55,5 +58,5 @@ def to_number(value: Any) -> float | None:
 
 
 def is_pixel_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 up."""
-    return type(value) is int and value >= 0
+    """Whether it is a whole number from 0 up; some tools write 64.0."""
+    return (type(value) is int or (type(value) is float and value.is_integer())) and value >= 0

@@ -16,7 +16,14 @@ from detloom.components.example_gen.data_folder import DataFolder, SourceError, 
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import find_split_word, name_splits
-from detloom.components.example_gen.sources.name_list import find_image, list_stems, read_names
+from detloom.components.example_gen.sources.name_list import (
+    count_lines,
+    find_image,
+    first_fields,
+    list_stems,
+    read_names,
+    split_lines,
+)
 from detloom.components.example_gen.sources.source_record import (
     Chunk,
     Evidence,
@@ -36,7 +43,6 @@ LISTS_DIR = "ImageSets"
 DONT_CARE = "DontCare"
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 _NUM_COLUMNS = (15, 16)
-_FIRST_BYTES = 4096
 _MAX_LINE = 1 << 16  # characters; a line has some hundred, and one that is longer has no 15 columns
 
 
@@ -55,7 +61,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Label files, by their paths without suffix, relative to the data folder."""
+    """Label files, relative to the data folder; those of a list without their suffix."""
     if source and not folder.is_folder(source):
         path = source if source.endswith(".txt") else f"{LISTS_DIR}/{source}.txt"
         stems = read_names(folder, path, split)
@@ -67,7 +73,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     paths = (path for name in labels_dirs for path in folder.list_files(name, (".txt",), recursive=True))
     named_as = labels_dirs[0] if len(labels_dirs) == 1 else source or "."
     num_chunks = 0
-    for chunk in cut_into_chunks(split, named_as, (path[:-4] for path in paths), settings):
+    for chunk in cut_into_chunks(split, named_as, paths, settings):
         num_chunks += 1
         yield chunk
     if num_chunks == 0:
@@ -79,10 +85,14 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
     """One record a label file; the key is its name below the folder of labels, of several below the data folder."""
     suffix = _IMAGE_SUFFIXES[0]
+    is_list = chunk.source.endswith(".txt")
     for name in chunk.names:
+        name, label_suffix = (name, ".txt") if is_list else posixpath.splitext(name)
         labels_dir, stem = _split_name(name)
-        key = stem if chunk.source == labels_dir or chunk.source.endswith(".txt") else name
-        path = join_inside(labels_dir, stem + ".txt")
+        key = stem if chunk.source == labels_dir or is_list else name
+        if is_list and folder.is_file(f"{labels_dir}/{stem}.TXT"):
+            label_suffix = ".TXT"
+        path = join_inside(labels_dir, stem + label_suffix)
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {labels_dir}/"
             yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
@@ -93,7 +103,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
             detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
             yield reject_record(chunk.split, error.reason, path, key, detail)
             continue
-        num_lines = text.count("\n") + text.count("\r") + 1
+        num_lines = count_lines(text)
         if num_lines > MAX_OBJECTS_PER_IMAGE:
             detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
             yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
@@ -104,13 +114,13 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         if not folder.is_file(image_path):
             image_path = find_image(folder, image_stem, _IMAGE_SUFFIXES) or image_stem + _IMAGE_SUFFIXES[0]
             suffix = posixpath.splitext(image_path)[1]
-        yield from _read_record(chunk.split, key, image_path, path, text)
+        yield from _read_record(chunk.split, key, image_path, path, split_lines(text))
 
 
-def _read_record(split: str, key: str, image_path: str, path: str, text: str) -> Iterator[SourceItem]:
+def _read_record(split: str, key: str, image_path: str, path: str, lines: list[str]) -> Iterator[SourceItem]:
     objects = []
     num_left_out = 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         columns = line.split() if len(line) <= _MAX_LINE else [line[:1]]
         if not columns:
             continue
@@ -155,23 +165,24 @@ def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:
 
 
 def _first_label(folder: DataFolder, part: str) -> str | None:
-    """The first label file that says something, if that is KITTI's."""
+    """A label file of KITTI's among the first that say something."""
     for labels, images in FOLDERS:
         if not folder.is_folder(posixpath.join(part, images)):
             continue
-        for item in folder.walk(posixpath.join(part, labels), recursive=False):
-            if item.size == 0 or not item.path.endswith(".txt"):
-                continue
-            try:
-                with folder.open(item.path) as file:
-                    line = file.read(_FIRST_BYTES).decode("utf-8-sig", "replace").split("\n")[0].split()
-                [float(column) for column in line[1:]]
-            except (OSError, ValueError, SourceError):
-                break
-            if len(line) in _NUM_COLUMNS and not line[0][0].isdigit():
-                return item.path
-            break
+        items = folder.walk(posixpath.join(part, labels), recursive=False)
+        paths = (item.path for item in items if item.size and item.path.lower().endswith(".txt"))
+        for path, columns in first_fields(folder, paths):
+            if len(columns) in _NUM_COLUMNS and not columns[0][0].isdigit() and all(map(_is_number, columns[1:])):
+                return path
     return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _split_name(name: str) -> tuple[str, str]:

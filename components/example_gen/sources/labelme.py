@@ -3,13 +3,22 @@
 import json
 import math
 import posixpath
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.image_folder import IMAGE_SUFFIXES
-from detloom.components.example_gen.sources.json_values import is_pixel_count, is_text, name_type, show, to_number
+from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
+from detloom.components.example_gen.sources.json_values import (
+    MAX_TEXT_BYTES,
+    is_pixel_count,
+    is_text,
+    name_type,
+    show,
+    to_number,
+)
 from detloom.components.example_gen.sources.source_record import (
     Chunk,
     Evidence,
@@ -26,6 +35,7 @@ from detloom.schemas.rejects import Reason
 
 _HEAD_BYTES = 64 * 1024  # `shapes` stands before the image's own bytes
 _MAX_LOOKS = 5
+_NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes that enclose nothing
 
 _Point = tuple[float, float]
 
@@ -74,22 +84,38 @@ class _Reader:
             yield reject_record(self._chunk.split, error.reason, self._path, self._key, error.detail)
             return
         shapes = data["shapes"]
+        if len(shapes) > MAX_OBJECTS_PER_IMAGE:
+            detail = f"{len(shapes)} shapes, which is more than can be held"
+            yield reject_record(self._chunk.split, Reason.TOO_MANY_BOXES, self._path, self._key, detail, len(shapes))
+            return
         image_path = self._find_image(data)
         if image_path is None:
             detail = f"imagePath {show(data['imagePath'])} leads out of the data folder"
             yield reject_record(self._chunk.split, Reason.PATH_OUTSIDE, self._path, self._key, detail, len(shapes))
             return
         objects = []
+        left_out: Counter[str] = Counter()
         for index, shape in enumerate(shapes):
+            kind = shape.get("shape_type") if isinstance(shape, dict) else None
+            if isinstance(kind, str) and kind in _NO_BOXES:
+                left_out[kind] += 1
+                continue
             found = _read_shape(shape, self._settings.with_masks)
             if isinstance(found, SourceObject):
                 objects.append(found)
             else:
                 detail = f"shapes[{index}]: {found}"
                 yield reject_box(self._chunk.split, Reason.UNREADABLE_ANNOTATION, self._path, self._key, detail)
-        height, width = data.get("imageHeight"), data.get("imageWidth")
-        declared_hw = (height, width) if height and width else None
-        yield SourceRecord(self._chunk.split, self._key, image_path, self._path, declared_hw, tuple(objects))
+        height, width = (int(data.get(key) or 0) for key in ("imageHeight", "imageWidth"))
+        yield SourceRecord(
+            self._chunk.split,
+            self._key,
+            image_path,
+            self._path,
+            declared_hw=(height, width) if height and width else None,
+            objects=tuple(objects),
+            left_out=tuple(left_out.items()),
+        )
 
     def _read_json(self) -> dict[str, Any]:
         """The object, with `shapes` a list, `imagePath` text and sizes whole numbers or nothing.
@@ -144,7 +170,7 @@ def _find_problem(data: Any) -> str | None:
     if not isinstance(data.get("shapes"), list):
         return f"'shapes' must be a list, got {name_type(data.get('shapes'))}"
     if not is_text(data.get("imagePath")):
-        return f"'imagePath' must be text, got {show(data.get('imagePath'))}"
+        return f"'imagePath' must be text of at most {MAX_TEXT_BYTES} bytes, got {show(data.get('imagePath'))}"
     for key in ("imageHeight", "imageWidth"):
         if data.get(key) is not None and not is_pixel_count(data[key]):
             return f"{key!r} must be a whole number of pixels, got {show(data[key])}"
@@ -158,13 +184,14 @@ def _read_shape(shape: Any, with_masks: bool) -> SourceObject | str:
     label = shape.get("label")
     name = label.strip() if isinstance(label, str) else ""
     if not is_text(name):
-        return f"'label' must be text, got {show(label)}"
+        return f"'label' must be text of at most {MAX_TEXT_BYTES} bytes, got {show(label)}"
     points = _read_points(shape.get("points"))
     if points is None:
         return f"'points' must be pairs of numbers, got {show(shape.get('points'))}"
     shape_type = shape.get("shape_type") or "polygon"  # as before LabelMe 3.0, which had no other
     mask = None
-    if shape_type == "rectangle" and len(points) in (2, 4):
+    # The points of a mask, as AI tools draw it, are two corners; its picture is not read.
+    if (shape_type, len(points)) in (("rectangle", 2), ("rectangle", 4), ("mask", 2)):
         box = _box_around(points)
     elif shape_type == "polygon" and len(points) >= 3:
         box = _box_around(points)
@@ -174,7 +201,7 @@ def _read_shape(shape: Any, with_masks: bool) -> SourceObject | str:
         radius = ((edge_x - x) * (edge_x - x) + (edge_y - y) * (edge_y - y)) ** 0.5
         box = (x - radius, y - radius, x + radius, y + radius)
     else:
-        allowed = "rectangle of 2 or 4 points, polygon of 3 and up, circle of 2"
+        allowed = "rectangle of 2 or 4 points, polygon of 3 and up, circle of 2, mask of 2"
         return f"shape_type {show(shape_type)} of {len(points)} points, allowed: {allowed}"
     flags = shape.get("flags")
     is_set = flags if isinstance(flags, dict) else {}

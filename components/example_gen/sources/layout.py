@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from detloom.components.example_gen.data_folder import DataFolder
@@ -15,6 +16,7 @@ _SPLIT_WORDS = {
     "validation": "val",
     "test": "test",
 }
+_LABEL_DIRS = ("annotations", "annotation", "labels")  # name no split, the folder above them may
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -31,10 +33,16 @@ def name_splits(sources: Sequence[str]) -> dict[str, str]:
     """
     if len(sources) == 1 and not _find_word_in_path(sources[0]):
         return {}
-    names = [_find_word_in_path(source) or _make_split_name(_stem(source)) for source in sources]
+    return name_sources(sources, [_find_word_in_path(source) or _stem(source) for source in sources])
+
+
+def name_sources(sources: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Source by split, called by `names` as far as a split may be; of several of one name all go by their path."""
+    names = [_make_split_name(name) for name in names]
+    num_sources = Counter(names)
     splits: dict[str, str] = {}
     for name, source in zip(names, sources, strict=True):
-        if names.count(name) > 1:
+        if num_sources[name] > 1:
             name = _make_split_name(posixpath.splitext(source)[0])
         while name in splits:
             name = f"{name[:60]}_{len(splits)}"
@@ -67,7 +75,11 @@ def choose_images_dir(folder: DataFolder, candidates: Iterable[str], names: Sequ
 
 
 def _find_word_in_path(path: str) -> str:
-    return find_split_word(_stem(path)) or find_split_word(posixpath.basename(posixpath.dirname(path)))
+    """In the file's name, else its folder's; in train/labels/detections.csv that is train."""
+    parent = posixpath.dirname(path)
+    if posixpath.basename(parent) in _LABEL_DIRS:
+        parent = posixpath.dirname(parent)
+    return find_split_word(_stem(path)) or find_split_word(posixpath.basename(parent))
 
 
 def _stem(path: str) -> str:

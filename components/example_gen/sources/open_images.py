@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import posixpath
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason, Reject
 
 _NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
-_FOLDERS = ("", "annotations", "labels", "metadata")  # where the CSV files lie
+_FOLDERS = ("", "annotations", "labels", "metadata")  # where the CSV files lie; at the top, or in a split's folder
+_CLASS_LIST = re.compile(r"class-descriptions|^classes\.csv$")  # the latter is FiftyOne's name, in metadata/
 _MAX_LINE_BYTES = 8192  # a row of the official files has 150
 _MAX_CLASSES = 100_000  # the official list of all labels has 20,000
 _MAX_HIERARCHY_DEPTH = 32  # the official one has 5
@@ -112,7 +114,8 @@ class _Classes:
 
 def _find_files(folder: DataFolder) -> list[str]:
     found = []
-    for part in _FOLDERS:
+    parts = [part for part in folder.list_folders() if layout.find_split_word(part)]
+    for part in (*_FOLDERS, *(f"{part}/labels" for part in parts)):  # train/labels/detections.csv: FiftyOne's
         for path in folder.list_files(part, (".csv",))[:50]:
             try:
                 with _open(folder, path) as file:
@@ -136,8 +139,9 @@ def _find_images_dir(folder: DataFolder, source: str, image_ids: list[str]) -> s
 
 def _read_classes(folder: DataFolder, source: str, settings: ReaderSettings) -> _Classes:
     beside = posixpath.dirname(source)
-    paths = [path for part in dict.fromkeys((beside, *_FOLDERS)) for path in folder.list_files(part, (".csv",))]
-    lists = [path for path in paths if "class-descriptions" in posixpath.basename(path)]
+    parts = dict.fromkeys((beside, posixpath.join(posixpath.dirname(beside), "metadata"), *_FOLDERS))
+    paths = [path for part in parts for path in folder.list_files(part, (".csv",))]
+    lists = [path for path in paths if _CLASS_LIST.search(posixpath.basename(path))]
     # Those of the boxes first; class-descriptions.csv holds every image-level label.
     lists.sort(key=lambda path: posixpath.basename(path).endswith("class-descriptions.csv"))
     names: dict[str, str] = {}

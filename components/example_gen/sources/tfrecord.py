@@ -9,7 +9,7 @@ import itertools
 import posixpath
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,10 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
+from detloom.components.example_gen.sources.tfrecord_classes import LabelMapFile, NoClass, read_label_map
 from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, parse_label_map
+from detloom.schemas.label_map import LABEL_MAP_FILE
 from detloom.schemas.rejects import Reason
 
 _FILE_NAME = re.compile(r"\.tfrecords?(\W|$)|\.records?(\W|$)|^data_tfrecord-|-\d{5}-of-\d{5}(\W|$)", re.IGNORECASE)
@@ -42,7 +43,6 @@ _HEADER = struct.Struct("<QI")  # length of the payload, its masked checksum
 _FOOTER = struct.Struct("<I")
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_RECORD_BYTES = 256 * 2**20  # held in memory twice while it is read
-_MAX_LABEL_MAP_BYTES = 2**20
 _MAX_CLASSES = 100_000
 _MAX_MASK_PIXELS = 100_000_000
 
@@ -54,7 +54,7 @@ def detect(folder: DataFolder) -> Evidence | None:
         return None
     sources = dict.fromkeys(_source_of(path) for path in found)
     if all(source.startswith(_TFX_SPLIT) for source in sources):
-        splits = {source.removeprefix(_TFX_SPLIT): source for source in sources}
+        splits = layout.name_sources(list(sources), [source.removeprefix(_TFX_SPLIT) for source in sources])
     else:
         splits = layout.name_splits(list(sources))
     return Evidence(f"TFRecord files such as {found[0]}", splits)
@@ -107,14 +107,12 @@ class _BadExample(Exception):
 class _FileReader:
     def __init__(self, folder: DataFolder, split: str, path: str, settings: ReaderSettings) -> None:
         self._folder, self._split, self._path, self._settings = folder, split, path, settings
-        self._names_by_id: Mapping[int, str] = {}
-        self._known_names: frozenset[str] = frozenset()
-        self._seen: dict[str, int] = {}
+        self._label_map = LabelMapFile("", {}, {})
+        self._ids_by_name: dict[str, int] = {}  # of the pairs that stand in no label map
 
     def read(self) -> Iterator[SourceItem]:
-        self._names_by_id = _read_label_map(self._folder, self._path)
-        self._known_names = frozenset(self._names_by_id.values())
-        for class_id, name in self._names_by_id.items():
+        self._label_map = read_label_map(self._folder, self._path)
+        for class_id, name in self._label_map.names_by_id.items():
             yield SourceClass(name, class_id)
         for number, payload in enumerate(_read_payloads(self._folder, self._path)):
             key = f"{self._path}#{number}"
@@ -149,13 +147,12 @@ class _FileReader:
         objects = []
         for index in range(num_boxes):
             class_id = ids[index] if ids else None
-            name = self._find_class(texts[index] if texts else b"", class_id)
-            if name is None:
-                text = show(texts[index]) if texts else "no text"
-                detail = f"object {index}: class id {class_id} with {text} is no class, or of no label map"
-                yield reject_box(self._split, Reason.UNKNOWN_CLASS, self._path, key, detail)
+            try:
+                name = self._label_map.find_class(texts[index] if texts else b"", class_id)
+            except NoClass as error:
+                yield reject_box(self._split, Reason.UNKNOWN_CLASS, self._path, key, f"object {index}: {error}")
                 continue
-            if class_id is not None and class_id > 0 and self._is_new(name, class_id):
+            if class_id is not None and class_id > 0 and self._is_new(name, class_id, key):
                 yield SourceClass(name, class_id)
             ymin, xmin, ymax, xmax = (column[index] for column in columns)
             objects.append(
@@ -179,23 +176,25 @@ class _FileReader:
             example_at=(offset, len(data)),
         )
 
-    def _find_class(self, data: bytes, class_id: int | None) -> str | None:
-        """The class's name: its text, unless only its id stands in the label map."""
-        try:
-            text = data.decode().strip()
-        except UnicodeDecodeError:
-            text = ""
-        if class_id is not None and text not in self._known_names and class_id in self._names_by_id:
-            return self._names_by_id[class_id]
-        return text if is_text(text) else None
+    def _is_new(self, name: str, class_id: int, key: str) -> bool:
+        """Whether this pair of name and id, which stands in no label map, has not been told yet.
 
-    def _is_new(self, name: str, class_id: int) -> bool:
-        """Whether this pair of name and id, which stands in no label map, has not been told yet."""
-        if self._names_by_id or name in self._seen:
+        Raises:
+            InputError: if the name has had another id before: which of them the model should give cannot be told.
+        """
+        if self._label_map.path:
             return False
-        if len(self._seen) >= _MAX_CLASSES:
+        known_id = self._ids_by_name.get(name)
+        if known_id == class_id:
+            return False
+        if known_id is not None:
+            raise InputError(
+                f"{self._folder.root}/{self._path}: class {show(name)} has id {class_id} in record {show(key)}, in "
+                f"another {known_id}; make them equal, or put a {LABEL_MAP_FILE} with the right ids beside the file."
+            )
+        if len(self._ids_by_name) >= _MAX_CLASSES:
             raise InputError(f"{self._folder.root}/{self._path}: got more than {_MAX_CLASSES} classes.")
-        self._seen[name] = class_id
+        self._ids_by_name[name] = class_id
         return True
 
     def _read_masks(self, features: Any, num_boxes: int) -> list[Any]:
@@ -286,7 +285,10 @@ def _read_payloads(folder: DataFolder, path: str) -> Iterator[_Payload]:
 def _check_not_compressed(where: str, header: bytes) -> None:
     # A length may begin with the same two bytes; then its checksum is right.
     if header.startswith(_GZIP_MAGIC) and mask_checksum(header[:8]) != int.from_bytes(header[8:12], "little"):
-        raise InputError(f"{where}: is compressed with GZIP, allowed: plain TFRecords; decompress it first.")
+        raise InputError(
+            f"{where}: is compressed with GZIP, allowed: plain TFRecords, whose records can be read one by one; "
+            "decompress it first (gunzip FILE), or ingest what it was made of again without --gzip."
+        )
 
 
 def _parse_example(data: bytes) -> Any:
@@ -338,22 +340,6 @@ def _read_name(features: Any, key: str) -> str:
 def _read_size(features: Any, key: str, num_boxes: int) -> int:
     values = _values(features, key, "int64_list", MAX_OBJECTS_PER_IMAGE, num_boxes)
     return values[0] if values and values[0] > 0 else 0
-
-
-def _read_label_map(folder: DataFolder, path: str) -> dict[int, str]:
-    """Names by id of label_map.pbtxt, or of the only *.pbtxt: beside the file, else at the top; empty without one."""
-    for part in dict.fromkeys((posixpath.dirname(path), "")):
-        found = folder.list_files(part, (".pbtxt",))
-        usual = [each for each in found if posixpath.basename(each) == LABEL_MAP_FILE]
-        if usual or len(found) == 1:
-            label_map_path = (usual or found)[0]
-            where = f"{folder.root}/{label_map_path}"
-            try:
-                text = folder.read_text(label_map_path, _MAX_LABEL_MAP_BYTES)
-            except SourceError as error:
-                raise InputError(f"{where}: the label map cannot be read ({error.detail}).") from None
-            return dict(parse_label_map(text, where).names_by_id)
-    return {}
 
 
 def _find_files(folder: DataFolder) -> list[str]:

@@ -4,9 +4,10 @@ Coordinates are taken as they stand (no shift by one), as the Object Detection A
 that a model trained on its TFRecords and one trained on ours see the same boxes.
 
 A source is the name of a list, or without lists a folder such as `train` that holds XML files; "" is all XML files. An
-image without an XML file is no record.
+image without an XML file is no record. Annotations/ may be written small, and lie in the folders of the splits.
 """
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator
@@ -28,21 +29,23 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.components.example_gen.sources.xml_file import parse_xml
+from detloom.components.example_gen.sources.xml_file import has_root, parse_xml
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason
 
-ANNOTATIONS_DIR = "Annotations"
+ANNOTATIONS_DIRS = ("Annotations", "annotations", "Annotation", "annotation")  # the first is VOC's own
 LISTS_DIR = "ImageSets/Main"
-DEFAULT_IMAGES_DIR = "JPEGImages"
-OTHER_IMAGES_DIR = "images"
+IMAGES_DIRS = ("JPEGImages", "images", "Images", "imgs")
+_XML_DIRS = ("annotations", "annotation", "xml", "xmls", "labels")  # in small letters; the images lie beside them
 _CLASS_LIST_LINE = re.compile(r"^(.*\S)\s+-?[01]$")  # lists of one class ("aeroplane_train") end in -1, 0 or 1
 _BOX_FIELDS = ("xmin", "ymin", "xmax", "ymax")
 _PLAIN_FIELDS = ("name", "difficult", "truncated", "bndbox", *_BOX_FIELDS)
 _NEEDED_PATHS = ("object/name", *(f"object/bndbox/{side}" for side in _BOX_FIELDS))
 _NEEDED_FIELDS = frozenset(("name", "bndbox", *_BOX_FIELDS))
 _count_needed = etree.XPath(" + ".join(f"count({path})" for path in _NEEDED_PATHS))
-_FIRST_BYTES = 4096
+_ROOT = "annotation"
+_MAX_SAMPLES = 20  # XML files, to tell whether they are VOC's
+_MAX_LOOKS = 100_000  # files
 
 
 def list_path(list_name: str) -> str:
@@ -50,20 +53,22 @@ def list_path(list_name: str) -> str:
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """Annotations/ with an XML file, or XML files in the folder or in folders named after splits, with VOC's root."""
-    annotation = _first_annotation(folder, ANNOTATIONS_DIR)
-    if annotation:
-        lists = [name for name in list_stems(folder, LISTS_DIR) if name.isalpha() and find_split_word(name)]
-        return Evidence(f"{annotation} is a VOC annotation", name_splits(lists) if lists else {})
-    parts = [path for path in folder.list_folders() if find_split_word(path) and _first_annotation(folder, path)]
+    """XML files with VOC's root: in Annotations/, in folders named after splits, at the top, or anywhere below."""
+    for annotations_dir in filter(folder.is_folder, ANNOTATIONS_DIRS):
+        annotation = _first_annotation(folder, annotations_dir)
+        if annotation:
+            lists = [name for name in list_stems(folder, LISTS_DIR) if name.isalpha() and find_split_word(name)]
+            parts = lists or _find_parts(folder, annotations_dir)
+            return Evidence(f"{annotation} is a VOC annotation", name_splits(parts) if parts else {})
+    parts = _find_parts(folder, "") or _find_parts(folder, "images")
     annotation = _first_annotation(folder, parts[0] if parts else "")
-    if annotation is None:
+    if annotation is None or _has_lists_of_its_own(folder, annotation):
         return None
     return Evidence(f"{annotation} is a VOC annotation", name_splits(parts) if parts else {})
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Stems, of the list or of the XML files found."""
+    """Stems of the list, or XML files below the folder."""
     if source and not folder.is_folder(source):
         path = list_path(source)
         names = (
@@ -71,12 +76,12 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
             for line in read_names(folder, path, split)
         )
         return cut_into_chunks(split, path, names, settings)
-    root = source or (ANNOTATIONS_DIR if folder.is_folder(ANNOTATIONS_DIR) else "")
+    root = source or _find_annotations_dir(folder)
     paths = folder.list_files(root, (".xml",), recursive=True)
     if not paths:
         raise InputError(f"{posixpath.join(folder.root, root)}: no XML files there; give the folder of a VOC data set.")
     start = len(root) + 1 if root else 0
-    return cut_into_chunks(split, root or ".", (path[start:-4] for path in paths), settings)
+    return cut_into_chunks(split, root or ".", (path[start:] for path in paths), settings)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
@@ -86,44 +91,48 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     (files are often renamed after labelling).
     """
     is_list = chunk.source.startswith(LISTS_DIR + "/")
-    annotations_dir = ANNOTATIONS_DIR if is_list else chunk.source.removeprefix(".")
-    images_dir = settings.images_dir or _find_images_dir(folder, annotations_dir)
-    for stem in chunk.names:
-        path = join_inside(annotations_dir, stem + ".xml")
+    annotations_dir = (
+        _find_annotations_dir(folder) or ANNOTATIONS_DIRS[0] if is_list else chunk.source.removeprefix(".")
+    )
+    images = _ImageFinder(folder, settings.images_dir)
+    for name in chunk.names:
+        stem, suffix = (name, ".xml") if is_list else (name[:-4], name[-4:])
+        path = join_inside(annotations_dir, stem + suffix)
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {annotations_dir}/"
             yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, stem, detail)
             continue
+        if is_list and not folder.is_file(path) and folder.is_file(path[:-4] + ".XML"):
+            path = path[:-4] + ".XML"
         try:
             root = _read_root(folder, path, settings.max_annotation_bytes)
         except SourceError as error:
             yield reject_record(chunk.split, error.reason, path, stem, error.detail)
             continue
-        yield from _read_record(folder, chunk.split, stem, path, images_dir, root)
+        yield from _read_record(images, chunk.split, stem, path, root)
+
+
+def _find_parts(folder: DataFolder, parent: str) -> list[str]:
+    """Folders that are called like splits and hold annotations."""
+    parts = folder.list_folders(parent)
+    return [path for path in parts if find_split_word(posixpath.basename(path)) and _first_annotation(folder, path)]
+
+
+def _has_lists_of_its_own(folder: DataFolder, annotation: str) -> bool:
+    """Whether the file belongs to a VOC folder further down, whose splits would be mixed if all were read as one."""
+    parents = annotation.split("/")[:-1]
+    return any(folder.is_folder("/".join((*parents[:depth], LISTS_DIR))) for depth in range(1, len(parents)))
 
 
 def _first_annotation(folder: DataFolder, annotations_dir: str) -> str | None:
-    """The first XML file, if its root is VOC's."""
-    path = next((item.path for item in folder.walk(annotations_dir, recursive=False) if _is_xml(item.path)), None)
-    if path is None:
-        return None
-    try:
-        with folder.open(path) as file:
-            return path if b"<annotation>" in file.read(_FIRST_BYTES).replace(b"\0", b"") else None
-    except (OSError, SourceError):
-        return None
+    """A file with VOC's root among the first XML files below a folder."""
+    files = itertools.islice(folder.walk(annotations_dir), _MAX_LOOKS)
+    paths = (item.path for item in files if item.path.lower().endswith(".xml"))
+    return next((path for path in itertools.islice(paths, _MAX_SAMPLES) if has_root(folder, path, _ROOT)), None)
 
 
-def _is_xml(path: str) -> bool:
-    return path.lower().endswith(".xml")
-
-
-def _find_images_dir(folder: DataFolder, annotations_dir: str) -> str:
-    """VOC's own folder; without Annotations/, the images lie beside the XML files."""
-    if annotations_dir != ANNOTATIONS_DIR:
-        return annotations_dir
-    usual = (DEFAULT_IMAGES_DIR, OTHER_IMAGES_DIR)
-    return next((name for name in usual if folder.is_folder(name)), DEFAULT_IMAGES_DIR)
+def _find_annotations_dir(folder: DataFolder) -> str:
+    return next(filter(folder.is_folder, ANNOTATIONS_DIRS), "")
 
 
 def _read_root(folder: DataFolder, path: str, max_bytes: int) -> Any:
@@ -134,18 +143,16 @@ def _read_root(folder: DataFolder, path: str, max_bytes: int) -> Any:
             raise SourceError(error.reason, "the annotation file is missing") from None
         raise
     root = parse_xml(data)
-    if root.tag != "annotation":
-        raise SourceError(Reason.UNREADABLE_ANNOTATION, "the root element is not <annotation>")
+    if root.tag != _ROOT:
+        raise SourceError(Reason.UNREADABLE_ANNOTATION, f"the root element is not <{_ROOT}>")
     return root
 
 
-def _read_record(
-    folder: DataFolder, split: str, stem: str, path: str, images_dir: str, root: Any
-) -> Iterator[SourceItem]:
+def _read_record(images: "_ImageFinder", split: str, stem: str, path: str, root: Any) -> Iterator[SourceItem]:
     filename = (root.findtext("filename") or "").strip()
-    image_path = _find_image(folder, images_dir, filename, stem)
+    image_path = images.find(path, filename)
     if image_path is None:
-        detail = f"<filename> {filename!r:.60} leads out of {images_dir}/"
+        detail = f"<filename> {filename!r:.60} leads out of the folder of images"
         num_boxes = len(root.findall("object"))
         yield reject_record(split, Reason.PATH_OUTSIDE, path, stem, detail, num_boxes)
         return
@@ -160,17 +167,46 @@ def _read_record(
     yield SourceRecord(split, stem, image_path, path, _declared_hw(root), tuple(objects))
 
 
-def _find_image(folder: DataFolder, images_dir: str, filename: str, stem: str) -> str | None:
-    """The image's path, whether or not there is such a file; None if it leads outside."""
-    named = join_inside(images_dir, filename or stem + IMAGE_SUFFIXES[0])
-    if named is None or folder.is_file(named):
-        return named
-    if "/" in stem:  # of Annotations/part/a.xml the image may lie in JPEGImages/part/
-        beside = join_inside(posixpath.join(images_dir, posixpath.dirname(stem)), filename)
-        if beside is not None and folder.is_file(beside):
-            return beside
-    by_stem = join_inside(images_dir, stem)
-    return (find_image(folder, by_stem) if by_stem else None) or named
+class _ImageFinder:
+    """Finds the image of an annotation: in JPEGImages/ or images/ beside Annotations/, else beside the XML file."""
+
+    def __init__(self, folder: DataFolder, images_dir: str) -> None:
+        self._folder, self._images_dir = folder, images_dir
+        self._images_dirs: dict[str, tuple[str, ...]] = {}  # by folder of annotations
+
+    def find(self, path: str, filename: str) -> str | None:
+        """The image's path, whether or not there is such a file; None if it leads outside."""
+        here, name = posixpath.split(path)
+        images_dirs = self._images_dirs.get(here)
+        if images_dirs is None:
+            images_dirs = self._images_dirs[here] = self._find_images_dirs(here)
+        filename = filename.replace("\\", "/")  # of tools on Windows
+        stem = name[:-4]
+        first = join_inside(images_dirs[0], filename or stem + IMAGE_SUFFIXES[0])
+        if first is None or self._folder.is_file(first):
+            return first
+        for images_dir in images_dirs:
+            named = join_inside(images_dir, filename)
+            if named is not None and self._folder.is_file(named):
+                return named
+            by_stem = find_image(self._folder, posixpath.join(images_dir, stem))
+            if by_stem is not None:
+                return by_stem
+        return first
+
+    def _find_images_dirs(self, here: str) -> tuple[str, ...]:
+        """Folders to look in, the likeliest first; of Annotations/part/a.xml the image may lie in JPEGImages/part/."""
+        parts = here.split("/") if here else []
+        at = max((i for i, part in enumerate(parts) if part.lower() in _XML_DIRS), default=len(parts))
+        base, tail = "/".join(parts[:at]), "/".join(parts[at + 1 :])
+        usual = [self._images_dir] if self._images_dir else [posixpath.join(base, name) for name in IMAGES_DIRS]
+        there = [path for path in usual if self._folder.is_folder(path)]
+        below = [path for there_dir in there if tail and self._folder.is_folder(path := f"{there_dir}/{tail}")]
+        if self._images_dir:
+            return (*below, self._images_dir)
+        if at == len(parts):
+            return (here, *there)
+        return tuple(dict.fromkeys((*below, *(there or usual[:1]), here, base)))
 
 
 def _declared_hw(root: Any) -> tuple[int, int] | None:

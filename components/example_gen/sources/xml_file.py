@@ -10,13 +10,14 @@ from typing import Any, BinaryIO
 
 from lxml import etree
 
-from detloom.components.example_gen.data_folder import SourceError
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.schemas.rejects import Reason
 
 MAX_MARKS = 1_000_000  # of < and = in one document or streamed element; libxml2 keeps about 120 bytes for each
 MAX_NAMES = 1_000  # different element names; libxml2 keeps each for as long as the thread lives
 _SMALL_BYTES = 1 << 16  # not worth counting names in
 _BLOCK_BYTES = 1 << 16
+_FIRST_BYTES = 4096
 _ELEMENT_NAME = re.compile(rb"<([^\s<>/=!?]+)")
 _DOCTYPE = b"<!DOCTYPE"
 _PARSER_OPTIONS: dict[str, Any] = {
@@ -50,6 +51,16 @@ def parse_xml(data: bytes) -> Any:
     if root.getroottree().docinfo.internalDTD is not None:  # in an encoding in which the bytes look different
         raise _doctype_error()
     return root
+
+
+def has_root(folder: DataFolder, path: str, tag: str) -> bool:
+    """Whether a start tag of that name, with or without attributes, stands in the first bytes of the file."""
+    try:
+        with folder.open(path) as file:
+            text = _without_zeros(file.read(_FIRST_BYTES))
+    except (OSError, SourceError):
+        return False
+    return re.search(rb"<" + tag.encode() + rb"[\s/>]", text) is not None
 
 
 def stream_children(file: BinaryIO, root_tag: str, tags: tuple[str, ...], max_element_bytes: int) -> Iterator[Any]:

@@ -1,5 +1,8 @@
 """YOLO: data.yaml, images/..., and labels/.../<stem>.txt with a line an object, relative to the image's size.
 
+Labels beside their images are read too: labelImg's, with classes.txt, and Darknet's as CVAT exports them (obj.names and
+train.txt).
+
 A line is a box `class cx cy w h`, a polygon `class x1 y1 x2 y2 ...` of three points or more, of which the box around is
 taken, or, where data.yaml has `kpt_shape`, a box followed by its keypoints. An image without a label file, or with an
 empty one, is an image without boxes.
@@ -9,17 +12,21 @@ data.yaml names, else `images/`. The record key is the image's path without its 
 folder, else below the data folder.
 """
 
-import functools
+import itertools
 import posixpath
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from detloom.components.example_gen.data_folder import DataFolder, FileStatus, SourceError, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
 from detloom.components.example_gen.sources.json_values import show
-from detloom.components.example_gen.sources.layout import find_split_word
-from detloom.components.example_gen.sources.name_list import IMAGE_SUFFIXES, read_names
+from detloom.components.example_gen.sources.layout import find_split_folders, find_split_word, name_splits
+from detloom.components.example_gen.sources.name_list import (
+    IMAGE_SUFFIXES,
+    count_lines,
+    first_fields,
+    read_names,
+    split_lines,
+)
 from detloom.components.example_gen.sources.source_record import (
     Chunk,
     Evidence,
@@ -32,58 +39,51 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
+from detloom.components.example_gen.sources.yolo_data import SPLIT_KEYS, DataFile, find_data_file, read_data_file
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason
-from detloom.schemas.yaml_file import parse_yaml
 
-DATA_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
-CLASSES_FILES = ("classes.txt", "labels/classes.txt", "obj.names")
-SPLIT_KEYS = ("train", "val", "test")
+IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in small letters; labels/ lies beside them
+DARKNET_NAMES = "obj.names"
 MAX_LINE = 1 << 20  # characters: a polygon of some hundred thousand points
 _LONG_LINE = (Reason.UNREADABLE_ANNOTATION, f"the line is longer than the {MAX_LINE} characters allowed")
-_MAX_DATA_BYTES = 1 << 20
-_FIRST_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _DataFile:
-    """What data.yaml says; `path` is "" without one.
-
-    Attributes:
-        names: by class number; empty: the numbers are the names.
-        num_keypoints, keypoint_size: of `kpt_shape`; 0 without.
-        locations: what the split keys name: folders or lists, as written.
-        base: `path` as written.
-    """
-
-    path: str = ""
-    names: tuple[str, ...] = ()
-    num_keypoints: int = 0
-    keypoint_size: int = 0
-    locations: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    base: str = ""
+_MAX_LISTED = 100_000  # files of one folder, looked at for labels beside their images
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """A data.yaml with names or splits, or a first label file in labels/ whose line is a class number and 4 or more."""
-    path = _find_file(folder, DATA_FILES)
+    """A data.yaml with names or splits, or a label file whose first line is a class number and 4 or more numbers.
+
+    Labels are looked for in labels/ and beside their images, at the top and in its folders.
+    """
+    path = find_data_file(folder)
     if path:
         try:
-            data = _read_data_file(folder)
+            data = read_data_file(folder)
             splits = {key: key for key, _ in data.locations if key in SPLIT_KEYS and _find_locations(folder, data, key)}
         except InputError:
             return Evidence(f"{path} is there", {})
-        return Evidence(f"{path} names classes", splits) if data.names or data.locations else None
-    label = _first_label(folder, "labels")
-    if label is None:
+        if data.names or data.locations:
+            return Evidence(f"{path} names classes", splits)
+    lists = _find_darknet_lists(folder)
+    if lists:
+        return Evidence(f"{DARKNET_NAMES} and {lists[0]} are YOLO's (Darknet)", name_splits(lists))
+    found = _find_labelled(folder)
+    if not found:
         return None
-    parts = {posixpath.basename(path): path for path in folder.list_folders("images")}
-    return Evidence(f"{label} is a YOLO label", {name: path for name, path in parts.items() if find_split_word(name)})
+    places = list(found)
+    if places == ["images"]:
+        places = [path for path in folder.list_folders("images") if find_split_word(posixpath.basename(path))]
+    if any(map(_is_split_place, places)):
+        places += _find_unlabelled_splits(folder, places)
+        splits = name_splits(places)
+    else:
+        splits = {}
+    return Evidence(f"{next(iter(found.values()))} is a YOLO label", splits)
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
     """Image paths relative to the data folder."""
-    data = _read_data_file(folder)
+    data = read_data_file(folder)
     keys = [key for key, _ in data.locations] if not source else [source]
     places = list(dict.fromkeys(place for key in keys for place in _find_locations(folder, data, key)))
     if not places:
@@ -93,7 +93,8 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
                 f"{folder.root}/{source}: got {source!r} for split {split!r}, allowed: a folder of images, a list of "
                 f"image paths (.txt), or a key of data.yaml (there: {known})."
             )
-        places = [source or settings.images_dir or ("images" if folder.is_folder("images") else "")]
+        places = [source] if source else _find_darknet_lists(folder)
+        places = places or [settings.images_dir or ("images" if folder.is_folder("images") else "")]
     names = _list_images(folder, split, places)
     named_as = places[0] or "." if len(places) == 1 else data.path
     num_chunks = 0
@@ -106,10 +107,11 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
     """One record an image; the label file lies where `labels` stands for the last `images` in the path, else beside."""
-    data = _read_data_file(folder)
+    data = read_data_file(folder)
     yield from (SourceClass(name) for name in data.names)
     prefix = chunk.source + "/"
     lines = _LineReader(data, settings)
+    labels = _LabelFinder(folder)
     for path in chunk.names:
         image_path = join_inside("", path)
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
@@ -117,7 +119,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
             detail = f"the listed path {path!r:.60} leads out of the data folder"
             yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
             continue
-        label_path = _label_path(image_path)
+        label_path = labels.find(image_path)
         try:
             text = folder.read_text(label_path, settings.max_annotation_bytes)
         except SourceError as error:
@@ -125,13 +127,13 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
                 yield reject_record(chunk.split, error.reason, label_path, key, error.detail)
                 continue
             text = ""
-        num_lines = text.count("\n") + text.count("\r") + 1
+        num_lines = count_lines(text)
         if num_lines > MAX_OBJECTS_PER_IMAGE:
             detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
             yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, label_path, key, detail, num_lines)
             continue
         objects = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(split_lines(text), 1):
             fields = line[:MAX_LINE].split()
             if not fields:
                 continue
@@ -147,7 +149,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
 class _LineReader:
     """Reads the fields of one label line."""
 
-    def __init__(self, data: _DataFile, settings: ReaderSettings) -> None:
+    def __init__(self, data: DataFile, settings: ReaderSettings) -> None:
         self._names = data.names
         self._pose_size = 5 + data.num_keypoints * data.keypoint_size if data.num_keypoints else 0
         self._keypoint_size = data.keypoint_size
@@ -208,10 +210,33 @@ def _box_around(xs: list[float], ys: list[float]) -> tuple[float, float, float, 
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def _label_path(image_path: str) -> str:
-    stem = posixpath.splitext(image_path)[0]
-    head, found, tail = ("/" + stem).rpartition("/images/")
-    return f"{head}/labels/{tail}.txt".removeprefix("/") if found else stem + ".txt"
+class _LabelFinder:
+    """Finds the label file of an image: in the labels/ that belongs to its folder, if there is one, else beside it."""
+
+    def __init__(self, folder: DataFolder) -> None:
+        self._folder = folder
+        self._labels_dirs: dict[str, tuple[str, ...]] = {}  # by folder of images
+
+    def find(self, image_path: str) -> str:
+        """Where the label file lies, or would."""
+        images_dir, name = posixpath.split(image_path)
+        labels_dirs = self._labels_dirs.get(images_dir)
+        if labels_dirs is None:
+            labels_dirs = self._labels_dirs[images_dir] = self._find_labels_dirs(images_dir)
+        stem = posixpath.splitext(name)[0]
+        paths = [posixpath.join(labels_dir, stem + ".txt") for labels_dir in labels_dirs]
+        tried = (*paths, *(path[:-4] + ".TXT" for path in paths))
+        return next(filter(self._folder.is_file, tried), paths[0])
+
+    def _find_labels_dirs(self, images_dir: str) -> tuple[str, ...]:
+        parts = images_dir.split("/")
+        at = max((i for i, part in enumerate(parts) if part.lower() in IMAGES_DIRS), default=None)
+        if at is not None:
+            labels_dir = "/".join((*parts[:at], "labels"))
+            is_there = self._folder.is_folder(labels_dir)
+            return ("/".join((labels_dir, *parts[at + 1 :])) if is_there else images_dir,)
+        labels_dir = posixpath.join(images_dir, "labels")
+        return (images_dir, labels_dir) if self._folder.is_folder(labels_dir) else (images_dir,)
 
 
 def _list_images(folder: DataFolder, split: str, places: list[str]) -> Iterator[str]:
@@ -220,7 +245,10 @@ def _list_images(folder: DataFolder, split: str, places: list[str]) -> Iterator[
             yield from folder.list_files(place, IMAGE_SUFFIXES, recursive=True)
             continue
         base = posixpath.dirname(place)
+        has_data = folder.is_folder("data")
         for line in read_names(folder, place, split):
+            if not has_data:
+                line = line.removeprefix("data/")  # of Darknet's own folder, in which CVAT assumes its export
             beside = join_inside(base, line) if line.startswith("./") else None
             yield beside or _inside_or_as_is(folder, line)
 
@@ -230,7 +258,7 @@ def _inside_or_as_is(folder: DataFolder, line: str) -> str:
     return join_inside("", line.removeprefix(folder.root.rstrip("/") + "/")) or line
 
 
-def _find_locations(folder: DataFolder, data: _DataFile, key: str) -> list[str]:
+def _find_locations(folder: DataFolder, data: DataFile, key: str) -> list[str]:
     """Folders and lists that a split key names, relative to the data folder; none if there is no such key.
 
     They are looked for below `path`, beside data.yaml, and without a leading `../`, which Roboflow writes for folders
@@ -258,99 +286,70 @@ def _find_locations(folder: DataFolder, data: _DataFile, key: str) -> list[str]:
     return places
 
 
-def _find_file(folder: DataFolder, names: tuple[str, ...]) -> str:
-    return next((name for name in names if folder.is_file(name)), "")
+def _find_darknet_lists(folder: DataFolder) -> list[str]:
+    """Lists of images at the top that are called like splits, beside obj.names; as CVAT exports them."""
+    if find_data_file(folder) or not folder.is_file(DARKNET_NAMES):
+        return []
+    return [
+        item.path
+        for item in folder.walk(recursive=False)
+        if item.size and item.path.endswith(".txt") and find_split_word(item.path)
+    ]
 
 
-def _first_label(folder: DataFolder, labels_dir: str) -> str | None:
-    """The first label file that says something, if that is YOLO's: numbers only, the first of them whole."""
+def _find_labelled(folder: DataFolder) -> dict[str, str]:
+    """Folders of images that have YOLO labels, each with one of its labels; "images" alone where there is labels/."""
+    label = _first_label(folder, _list_texts(folder, "labels"))
+    if label:
+        return {"images": label}
+    found = {}
+    for part in ("", *folder.list_folders(), *folder.list_folders("images")):
+        label = _first_label(folder, _list_texts(folder, posixpath.join(part, "labels"))) if part else None
+        images_dir = posixpath.join(part, "images")
+        place = images_dir if label and folder.is_folder(images_dir) else part
+        label = label or _first_label(folder, _list_texts_beside(folder, part))
+        if label:
+            found[place] = label
+    return found
+
+
+def _is_split_place(path: str) -> bool:
+    """Whether a folder, or for its images/ the folder around it, is called like a split."""
+    return any(find_split_word(name) for name in path.split("/"))
+
+
+def _find_unlabelled_splits(folder: DataFolder, places: list[str]) -> list[str]:
+    """Further folders at the top that are called like splits: with images, but without an object in them."""
+    tops = {place.split("/", 1)[0] for place in places}
+    parts = [part for part in find_split_folders(folder, IMAGE_SUFFIXES).values() if part not in tops]
+    return [path if folder.is_folder(path := f"{part}/images") else part for part in parts]
+
+
+def _list_texts(folder: DataFolder, labels_dir: str) -> Iterator[str]:
     for item in folder.walk(labels_dir):
-        if item.size == 0 or not item.path.endswith(".txt") or item.path in CLASSES_FILES:
-            continue
+        if item.size and item.path.lower().endswith(".txt") and posixpath.basename(item.path) != "classes.txt":
+            yield item.path
+
+
+def _list_texts_beside(folder: DataFolder, images_dir: str) -> list[str]:
+    """Text files that are called like an image beside them."""
+    stems, texts = set(), []
+    for item in itertools.islice(folder.walk(images_dir, recursive=False), _MAX_LISTED):
+        stem, suffix = posixpath.splitext(item.path)
+        if suffix.lower() in IMAGE_SUFFIXES:
+            stems.add(stem)
+        elif suffix.lower() == ".txt" and item.size:
+            texts.append(item.path)
+    return [path for path in texts if posixpath.splitext(path)[0] in stems]
+
+
+def _first_label(folder: DataFolder, paths: Iterable[str]) -> str | None:
+    """A YOLO label among the first that say something: numbers only, the first of them whole."""
+    for path, fields in first_fields(folder, paths):
         try:
-            with folder.open(item.path) as file:
-                line = file.read(_FIRST_BYTES).split(b"\n")[0].split()
-            numbers = [float(field) for field in line]
-        except (OSError, ValueError, SourceError):
-            return None
-        return item.path if len(numbers) >= 5 and numbers[0] >= 0 and numbers[0].is_integer() else None
+            numbers = [float(field) for field in fields]
+        except ValueError:
+            continue
+        if len(numbers) >= 5 and numbers[0] >= 0 and numbers[0].is_integer():
+            return path
     return None
-
-
-def _read_data_file(folder: DataFolder) -> _DataFile:
-    path = _find_file(folder, DATA_FILES) or _find_file(folder, CLASSES_FILES)
-    if not path:
-        return _DataFile()
-    try:
-        status = folder.status(path)
-        return _read_data_file_cached(folder, path, status)
-    except SourceError as error:
-        raise InputError(f"{folder.root}/{path}: cannot be read ({error.detail}).") from None
-
-
-@functools.lru_cache(maxsize=16)
-def _read_data_file_cached(folder: DataFolder, path: str, status: FileStatus | None) -> _DataFile:
-    """A chunk has some hundred records, and YAML takes longer than one of them; the status is part of the key."""
-    text = folder.read_text(path, _MAX_DATA_BYTES)
-    where = f"{folder.root}/{path}"
-    if path in CLASSES_FILES:
-        return _DataFile(path, names=_check_names(where, [line for line in text.splitlines() if line.strip()]))
-    values, _ = parse_yaml(text, where, number_keys=True)
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: got {show(values)}, allowed: keys such as names, train and val.")
-    names = _read_class_names(where, values.get("names"))
-    num_classes = values.get("nc")
-    if names and num_classes is not None and num_classes != len(names):
-        raise InputError(f"{where}: nc: got {show(num_classes)}, but names has {len(names)}.")
-    num_keypoints, keypoint_size = _read_keypoint_shape(where, values.get("kpt_shape"))
-    base = values.get("path") or ""
-    if not isinstance(base, str):
-        raise InputError(f"{where}: path: got {show(base)}, allowed: text.")
-    locations = tuple((key, found) for key in SPLIT_KEYS if (found := _read_location(where, key, values.get(key))))
-    return _DataFile(path, names, num_keypoints, keypoint_size, locations, base)
-
-
-def _read_location(where: str, key: str, value: Any) -> tuple[str, ...]:
-    locations = value if isinstance(value, list) else [value] if value else []
-    if not all(isinstance(location, str) for location in locations):
-        raise InputError(f"{where}: {key}: got {show(value)}, allowed: a folder, a list file, or several of them.")
-    return tuple(locations)
-
-
-def _read_class_names(where: str, value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, dict):
-        names = [value.get(str(number)) for number in range(len(value))]
-        if None in names:
-            missing = names.index(None)
-            raise InputError(f"{where}: names: number {missing} is missing, allowed: all from 0 to {len(names) - 1}.")
-    elif isinstance(value, list):
-        names = value
-    else:
-        raise InputError(f"{where}: names: got {show(value)}, allowed: a list, or names by number.")
-    return _check_names(f"{where}: names", names)
-
-
-def _check_names(where: str, names: list[Any]) -> tuple[str, ...]:
-    checked = tuple(_check_name(f"{where}[{i}]", name) for i, name in enumerate(names))
-    if len(set(checked)) != len(checked):
-        twice = next(name for name in checked if checked.count(name) > 1)
-        raise InputError(f"{where}: {show(twice)} stands twice, allowed: different names.")
-    return checked
-
-
-def _check_name(where: str, name: Any) -> str:
-    text = str(name) if type(name) is int else name
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise InputError(f"{where}: got the class name {show(name)}, allowed: text that is not empty (quote it).")
-    return text.strip()
-
-
-def _read_keypoint_shape(where: str, value: Any) -> tuple[int, int]:
-    if value is None:
-        return 0, 0
-    match value:
-        case [int(count), int(size)] if 1 <= count <= 10_000 and size in (2, 3):
-            return count, size
-    raise InputError(f"{where}: kpt_shape: got {show(value)}, allowed: [number of keypoints, 2 or 3].")

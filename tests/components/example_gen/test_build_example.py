@@ -46,8 +46,10 @@ def make_record(*objects, declared_hw=(40, 80), **changes):
     return SourceRecord("train", "img_7", "images/img_7.jpg", "train.json", declared_hw, tuple(objects), **changes)
 
 
-def build(record, image=None, *, file_name="images/img_7.jpg", features=None, is_upright=False, **params):
-    source = SourceImage(encode_image() if image is None else image, file_name, features or {}, is_upright)
+def build(
+    record, image=None, *, file_name="images/img_7.jpg", features=None, num_objects=0, is_upright=False, **params
+):
+    source = SourceImage(encode_image() if image is None else image, file_name, features or {}, num_objects, is_upright)
     settings = ExampleGenParams(**{"data_format": "coco", "max_pixels": 10_000, **params})
     return build_example(record, source, class_ids=CLASS_IDS, params=settings)
 
@@ -169,6 +171,28 @@ def test_features_of_an_existing_example_are_passed_through():
     camera = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"north"]))
     feature = parse(build(make_record(), features={"camera": camera}))
     assert feature["camera"].bytes_list.value[0] == b"north"
+
+
+def test_features_of_objects_stay_with_their_objects_when_one_is_refused():
+    boxes = [(1, 1, 9, 9), (5, 5, 5, 9), (2, 2, 8, 8)]  # the second has no area
+    weights = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0, 3.0]))
+    record = make_record(*(SourceObject("cat", box) for box in boxes))
+    feature = parse(build(record, features={"image/object/weight": weights}, num_objects=3))
+    assert list(feature["image/object/weight"].float_list.value) == [1.0, 3.0]
+
+
+def test_features_of_objects_that_cannot_be_told_apart_are_dropped_and_counted():
+    weights = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0, 3.0]))
+    record = make_record(SourceObject("cat", (1, 1, 9, 9)))  # the reader refused two
+    built = build(record, features={"image/object/weight": weights}, num_objects=3)
+    assert "image/object/weight" not in parse(built)
+    assert built.repairs == {"object_feature_dropped": 1}
+
+
+def test_masks_of_more_pixels_than_can_be_paid_for_refuse_the_record(monkeypatch):
+    monkeypatch.setattr("detloom.components.example_gen.build_example.MAX_MASK_PIXELS", 6_399)  # 2 * 80 * 40 - 1
+    record = make_record(*[SourceObject("cat", (8, 10, 40, 30), mask=[[8, 10, 40, 10, 40, 30]])] * 2)
+    assert build(record, with_masks=True).reason is Reason.RECORD_TOO_LARGE
 
 
 def test_masks_and_keypoints_are_written_where_asked_for():

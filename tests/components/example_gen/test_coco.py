@@ -122,6 +122,41 @@ def test_keypoints_at_fault_refuse_the_box(tmp_path, keypoints):
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "box")
 
 
+def test_a_category_0_called_like_its_only_class_is_dropped_where_no_annotation_uses_it(tmp_path):
+    """As Roboflow writes it for a project that is named like its class."""
+    categories = [{"id": 0, "name": "pothole"}, {"id": 1, "name": "pothole"}]
+    images, box = [{"id": 1, "file_name": "a.jpg"}], {"image_id": 1, "bbox": [1, 2, 3, 4]}
+    items = read_items(write(tmp_path, images, [{**box, "category_id": 1}], categories))
+    assert only(SourceClass, items) == [SourceClass("pothole", 1)]
+    assert [item.class_name for item in only(SourceRecord, items)[0].objects] == ["pothole"]
+    write(tmp_path, images, [{**box, "category_id": 1}, {**box, "category_id": 0}], categories)
+    with pytest.raises(InputError, match="'pothole' stands twice, with the ids 0 and 1"):
+        read_items(tmp_path)
+
+
+def test_backslashes_in_file_names_are_slashes(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "i0.jpg").write_bytes(b"image")
+    write(tmp_path, [{"id": 1, "file_name": "images\\i0.jpg"}, {"id": 2, "file_name": "..\\..\\x.jpg"}])
+    items = read_items(tmp_path)
+    assert [record.image_path for record in only(SourceRecord, items)] == ["images/i0.jpg"]
+    assert [reject.reason for reject in only(Reject, items)] == [Reason.PATH_OUTSIDE]
+
+
+def test_a_size_may_be_a_whole_number_with_a_point(tmp_path):
+    write(tmp_path, [{"id": 1, "file_name": "a.jpg", "height": 40.0, "width": 64.0}])
+    assert only(SourceRecord, read_items(tmp_path))[0].declared_hw == (40, 64)
+
+
+def test_annotations_of_no_image_are_told_one_by_one_up_to_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(coco, "_MAX_STRAYS", 3)
+    strays = [1, 1, {"image_id": 9}, {"image_id": 9}, 1, {"image_id": 9}]
+    rejects = only(Reject, read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], strays)))
+    # 1, 1, 1 while the file is read; then the three of image 9
+    assert [(reject.scope, reject.num_boxes) for reject in rejects] == [("box", 1)] * 3 + [("box", 3)]
+    assert rejects[-1].detail == "3 more annotations that belong to no image or cannot be read"
+
+
 def test_broken_json_names_file_and_line(tmp_path):
     (tmp_path / "train.json").write_text('{"images": [],\n "annotations": [oops]}')
     with pytest.raises(InputError, match=r"train\.json:2: not readable as JSON"):
@@ -165,6 +200,11 @@ def test_a_missing_file_is_refused_with_its_name_and_split(tmp_path):
         ({"id": 1, "file_name": "a.jpg", "width": -1}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "\ud800.jpg"}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "a\0.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a" * 4097}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "é" * 2049}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": "x" * 4097, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a.jpg", "width": 64.5}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a.jpg", "width": math.inf}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "../a.jpg"}, Reason.PATH_OUTSIDE),
         ({"id": 1, "file_name": "/a.jpg"}, Reason.PATH_OUTSIDE),
     ],
@@ -294,6 +334,49 @@ def test_a_single_file_without_a_word_for_a_split_is_no_split(tmp_path):
     assert "labels.json" in evidence.sentence
     assert evidence.splits == {}
     assert len(only(SourceRecord, read_items(tmp_path, ""))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {}}),  # of Label Studio
+        ("test.json", {"images": [], "categories": []}),
+        ("image_info_test2017.json", {"images": [{"id": 1, "file_name": "a" * 40_000}], "categories": []}),
+        ("panoptic_val2017.json", {"images": [{"file_name": "a" * 40_000}], "annotations": [], "categories": []}),
+        ("x.json", {"images": [], "annotations": [{"segments_info": [{"bbox": [1, 2, 3, 4]}]}], "categories": []}),
+    ],
+)
+def test_files_without_boxes_are_left_out(tmp_path, name, data):
+    (tmp_path / name).write_text(json.dumps(data))
+    write(tmp_path, [], name="labels.json")
+    evidence = coco.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.sentence == "COCO annotations in labels.json"
+    (tmp_path / "labels.json").unlink()
+    assert coco.detect(DataFolder(str(tmp_path))) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"images": []}, "'annotations' must be a list, got nothing"),
+        ({"annotations": [{"segments_info": []}]}, "has 'segments_info' and no 'bbox': a panoptic file, allowed"),
+        ({"annotations": [{"caption": "a cat"}]}, "has 'caption' and no 'bbox': a caption file, allowed"),
+    ],
+)
+def test_a_file_without_boxes_that_is_named_as_the_source_is_refused(tmp_path, data, message):
+    (tmp_path / "panoptic_val2017.json").write_text(json.dumps({"categories": [], **data}))
+    with pytest.raises(InputError, match=rf"panoptic_val2017\.json: .*{message}"):
+        read_items(tmp_path, "panoptic_val2017.json")
+
+
+def test_a_file_is_detected_whose_categories_fill_its_beginning(tmp_path):
+    annotation = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
+    categories = [{"id": number, "name": f"class {number}"} for number in range(2000)]
+    images = [{"id": 1, "file_name": "a.jpg"}]
+    data = {"categories": categories, "images": images, "annotations": [annotation] * 2000}
+    (tmp_path / "train.json").write_text(json.dumps(data))
+    assert coco.detect(DataFolder(str(tmp_path))) is not None
 
 
 @pytest.mark.parametrize("text", ['{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0"])

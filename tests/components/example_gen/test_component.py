@@ -62,7 +62,7 @@ def test_the_data_folder_is_found_from_a_resolved_pattern(rest):
 
 
 def test_a_pattern_sign_after_a_placeholder_is_refused():
-    with pytest.raises(InputError, match=r"span-\{SPAN\}/\*: from the first placeholder on"):
+    with pytest.raises(InputError, match=r"span-\{SPAN\}/\*: in a path with placeholders"):
         split_input_base("/data/span-{SPAN}/*")
 
 
@@ -118,6 +118,13 @@ def test_a_rolling_window_takes_the_latest_spans_oldest_first(make_voc, tmp_path
     assert resolve(tmp_path / "{YYYY}-{MM}-{DD}/set", window)["input_fingerprint"] != resolved["input_fingerprint"]
     (tmp_path / "2025-01-01/set/JPEGImages/a.jpg").write_bytes(b"changed outside of the window")
     assert resolve(tmp_path / "{YYYY}-{MM}-{DD}/set", replace(VOC, num_spans=2))["span"] == resolved["span"]
+
+
+def test_an_entry_that_is_no_span_is_named(make_voc, tmp_path):
+    for name in ("span-1", "span-tmp"):
+        make_voc({"train": ["a"], "val": ["b"]}, name=name)
+    with pytest.raises(InputError, match=r"no span of the data can be chosen.*; not numbered: span-tmp: move them"):
+        resolve(tmp_path / "span-{SPAN}")
 
 
 def test_a_window_of_several_versions_takes_the_latest_of_each_span(make_voc, tmp_path):

@@ -291,3 +291,10 @@ def test_detection_takes_the_only_xml_file_there_is(tmp_path):
 def test_xml_of_another_kind_is_not_detected(tmp_path):
     (tmp_path / "a.xml").write_text("<annotation></annotation>")
     assert cvat.detect(DataFolder(str(tmp_path))) is None
+
+
+def test_a_root_with_attributes_is_detected_and_read(tmp_path):
+    folder = write(tmp_path)
+    (tmp_path / "annotations.xml").write_text(f'<annotations version="1.1">{image(BOX)}</annotations>')
+    assert cvat.detect(folder).sentence == "annotations.xml is a CVAT annotation"
+    assert len(records(read(folder))) == 1

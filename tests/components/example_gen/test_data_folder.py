@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import Reason
 
 
@@ -109,10 +110,31 @@ def test_a_walk_ends_where_links_go_in_circles(folder):
     assert [file.path for file in folder.walk()] == ["list.txt", "images/a.jpg", "images/deep/b.JPG"]
 
 
-def test_a_name_that_is_not_text_is_not_listed(folder):
+def test_what_is_no_regular_file_is_listed_so_that_reading_it_says_why(folder, tmp_path):
+    os.mkfifo(f"{folder.root}/images/pipe.jpg")
+    os.symlink("nowhere", f"{folder.root}/images/gone.jpg")
+    os.symlink(tmp_path / "secret.txt", f"{folder.root}/images/out.jpg")
     with open(os.fsencode(folder.root) + b"/images/\xff.jpg", "wb"):
         pass
-    assert folder.list_files("images", (".jpg",)) == ["images/a.jpg"]
+    listed = folder.list_files("images", (".jpg",))
+    assert listed == ["images/a.jpg", "images/gone.jpg", "images/out.jpg", "images/pipe.jpg", "images/\udcff.jpg"]
+    reasons = [refusal(folder.read_bytes, path, 100) for path in listed[1:4]]
+    assert reasons == [Reason.MISSING_FILE, Reason.PATH_OUTSIDE, Reason.UNREADABLE_FILE]
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
+    def fail(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(InputError, match=r"images: the folder cannot be listed \(Permission denied\)"):
+        folder.list_files("images")
+
+
+def test_a_folder_of_a_depth_that_no_data_set_has_is_an_error(folder):
+    os.makedirs(f"{folder.root}/images/" + "d/" * 70)
+    with pytest.raises(InputError, match="more than 64 folders deep"):
+        list(folder.walk())
 
 
 def test_an_address_is_read_through_tensorflows_file_systems():

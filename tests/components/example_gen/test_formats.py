@@ -8,8 +8,9 @@ import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import formats
-from detloom.components.example_gen.sources.source_record import ReaderSettings
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
 from detloom.schemas.errors import InputError
+from detloom.schemas.rejects import Reject
 
 KITTI_LINE = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
 FOLDERS = {
@@ -32,6 +33,82 @@ VARIANTS = {
     "tfrecord": {"Split-train/data_tfrecord-00000-of-00001.gz": ""},
 }
 
+YOLO_LINE = "0 0.5 0.5 0.5 0.25\n"
+VOC_XML = (
+    '<annotation verified="yes"><filename>a.jpg</filename><object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin>'
+    "<xmax>3</xmax><ymax>4</ymax></bndbox></object></annotation>"
+)
+CVAT_XML = (
+    '<?xml version="1.0"?>\n<annotations version="1.1"><image name="a.jpg" width="9" height="9">'
+    '<box label="cat" xtl="1" ytl="2" xbr="3" ybr="4"/></image></annotations>'
+)
+# As other tools leave them: format, files, and split: number of objects.
+LAYOUTS = {
+    "labelImg VOC": ("voc", {"Annotations/a.xml": VOC_XML, "JPEGImages/a.jpg": ""}, {"": 1}),
+    "Kaggle VOC": ("voc", {"annotations/a.xml": VOC_XML, "images/a.jpg": ""}, {"": 1}),
+    "Oxford pets": ("voc", {"annotations/xmls/a.xml": VOC_XML, "images/a.jpg": ""}, {"": 1}),
+    "VOC in images/train": (
+        "voc",
+        {f"images/{part}/a{suffix}": VOC_XML for part in ("train", "test") for suffix in (".xml", ".jpg")},
+        {"train": 1, "test": 1},
+    ),
+    "VOC by split": (
+        "voc",
+        {"train/annotations/a.xml": VOC_XML, "train/images/a.jpg": "", "val/annotations/a.xml": VOC_XML},
+        {"train": 1, "val": 1},
+    ),
+    "VOC of two folders": ("voc", {"cats/a.xml": VOC_XML, "cats/a.jpg": ""}, {"": 1}),
+    "labelImg YOLO": ("yolo", {"i.jpg": "", "i.txt": YOLO_LINE, "classes.txt": "cat"}, {"": 1}),
+    "labelImg YOLO by split": (
+        "yolo",
+        {"train/i.jpg": "", "train/i.txt": YOLO_LINE, "train/classes.txt": "cat", "val/i.jpg": "", "val/i.txt": "\n"},
+        {"train": 1, "val": 0},
+    ),
+    "labelImg YOLO in images": ("yolo", {"images/i.jpg": "", "images/i.txt": YOLO_LINE}, {"": 1}),
+    "Roboflow Darknet": (
+        "yolo",
+        {
+            f"{part}/{name}": text
+            for part in ("train", "valid")
+            for name, text in {"i.jpg": "", "i.txt": YOLO_LINE, "_darknet.labels": "cat"}.items()
+        },
+        {"train": 1, "val": 1},
+    ),
+    "YOLO by split": (
+        "yolo",
+        {
+            f"{part}/{name}": text
+            for part in ("train", "val")
+            for name, text in {"images/i.jpg": "", "labels/i.txt": YOLO_LINE}.items()
+        },
+        {"train": 1, "val": 1},
+    ),
+    "CVAT YOLO": (
+        "yolo",
+        {
+            "obj.names": "cat\n",
+            "obj.data": "classes = 1\ntrain = data/train.txt\nnames = data/obj.names\nbackup = backup/\n",
+            "train.txt": "data/obj_train_data/i.jpg\n",
+            "obj_train_data/i.jpg": "",
+            "obj_train_data/i.txt": YOLO_LINE,
+        },
+        {"train": 1},
+    ),
+    "Darknet VOC": ("yolo", {"JPEGImages/i.jpg": "", "labels/i.txt": YOLO_LINE}, {"": 1}),
+    "YOLO after a blank label": (
+        "yolo",
+        {"images/a.jpg": "", "labels/a.txt": "\n", "images/b.jpg": "", "labels/b.txt": YOLO_LINE},
+        {"": 1},
+    ),
+    "YOLO with a byte order mark": ("yolo", {"images/a.jpg": "", "labels/a.txt": "\ufeff" + YOLO_LINE}, {"": 1}),
+    "KITTI after a blank label": (
+        "kitti",
+        {"image_2/b.png": "", "label_2/a.txt": "\n", "label_2/b.txt": "\r\n" + KITTI_LINE},
+        {"": 1},
+    ),
+    "CVAT with a version": ("cvat", {"annotations.xml": CVAT_XML, "images/a.jpg": ""}, {"": 1}),
+}
+
 
 def write(folder, files):
     for name, text in files.items():
@@ -50,6 +127,48 @@ def test_a_folder_of_one_format_is_that_format(tmp_path, name, files):
     found, evidence = formats.detect_format(write(tmp_path, files))
     assert found == name
     assert evidence.sentence
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_labels_of_other_tools_are_found_and_read(tmp_path, layout):
+    name, files, expected = LAYOUTS[layout]
+    folder = write(tmp_path, files)
+    found, evidence = formats.detect_format(folder)
+    assert found == name
+    num_objects = {}
+    for split, source in (evidence.splits or {"": ""}).items():
+        for chunk in formats.list_chunks(name, folder, split, source, ReaderSettings()):
+            items = list(formats.read_chunk(name, folder, chunk, ReaderSettings()))
+            assert not any(isinstance(item, Reject) for item in items)
+            objects = [item for record in items if isinstance(record, SourceRecord) for item in record.objects]
+            num_objects[split] = num_objects.get(split, 0) + len(objects)
+    assert num_objects == expected
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["via_region_data.json", "boxes.xml", "train/a.csv", "a.txt", "my_labels/x.txt", "a.JSONL", "b/c.txt"],
+)
+def test_images_beside_something_like_labels_are_not_taken_as_unlabelled(tmp_path, label):
+    folder = write(tmp_path, {"a.jpg": "", "b/c.jpg": "", label: "x"})
+    message = rf"holds images such as a\.jpg, and {label}, which may hold labels.*--format images"
+    with pytest.raises(InputError, match=message):
+        formats.detect_format(folder)
+
+
+def test_a_text_beside_images_that_is_called_like_none_is_no_label(tmp_path):
+    folder = write(tmp_path, {"a.jpg": "", "b/a.png": "", "README.txt": "x", "b/licence.txt": "x", "LICENSE": ""})
+    assert formats.detect_format(folder)[0] == "images"
+
+
+def test_a_file_in_place_of_the_folder_is_told_so(tmp_path):
+    folder = write(tmp_path, {"coco.json": "{}"})
+    file = DataFolder(f"{folder.root}/coco.json")
+    message = rf"coco\.json: this is a file; give the folder that holds the data set, such as {folder.root}\.$"
+    with pytest.raises(InputError, match=message):
+        formats.detect_format(file)
+    with pytest.raises(InputError, match=message):
+        formats.list_chunks("coco", file, "train", "", ReaderSettings())
 
 
 def test_two_labelled_formats_are_a_question(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources import image_folder
 from detloom.components.example_gen.sources.source_record import ReaderSettings
 from detloom.schemas.errors import InputError
@@ -48,11 +48,13 @@ def test_chunks_have_a_bounded_number_of_images(tmp_path):
     assert [len(chunk.names) for chunk in chunks] == [2, 2, 1]
 
 
-def test_a_link_that_leads_outside_is_no_image(tmp_path):
+def test_a_link_that_leads_outside_is_a_record_that_the_gate_refuses(tmp_path):
     (tmp_path / "secret.jpg").write_bytes(b"")
     folder = touch(tmp_path / "data", "a.jpg")
     (tmp_path / "data" / "b.jpg").symlink_to(tmp_path / "secret.jpg")
-    assert [record.record_key for record in read(folder)] == ["a.jpg"]
+    assert [record.record_key for record in read(folder)] == ["a.jpg", "b.jpg"]
+    with pytest.raises(SourceError, match="leads out of the data folder"):
+        folder.open("b.jpg")
 
 
 @pytest.mark.parametrize("source", ["", "missing", "../data2"])

@@ -1,6 +1,7 @@
 """Items by image: complete, in order, on disk."""
 
 import random
+import tracemalloc
 
 from detloom.components.example_gen.sources.image_groups import ImageGroups
 
@@ -48,6 +49,17 @@ def test_the_file_has_no_name_so_that_a_killed_worker_leaves_none(tmp_path):
             groups.add(str(number), 0, b"x" * 500)
         assert len(read(groups)) == 30_000
         assert list(tmp_path.iterdir()) == []
+
+
+def test_large_items_are_not_held_until_there_are_many(tmp_path):
+    with ImageGroups(str(tmp_path)) as groups:
+        tracemalloc.start()
+        for number in range(200):
+            groups.add(str(number), 0, bytes([number]) * 2**19)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16e6  # of 100 MB
+        assert len(read(groups)) == 200
 
 
 def test_strange_names_are_kept_apart():

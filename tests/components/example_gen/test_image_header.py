@@ -87,6 +87,48 @@ def test_the_orientation_is_read_from_exif(order, orientation, upright_hw):
     assert header.upright_hw == upright_hw
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("orientation", "upright_hw"), [(1, (31, 47)), (3, (31, 47)), (6, (47, 31))])
+def test_the_orientation_of_a_png_is_read_from_its_exif_chunk(order, orientation, upright_hw):
+    exif = Image.Exif()
+    exif.endian = order
+    exif[0x0112] = orientation
+    data = encode("PNG", exif=exif)
+    assert b"eXIf" in data
+    header = read_image_header(data)
+    assert (header.format, header.orientation, header.upright_hw) == ("png", orientation, upright_hw)
+
+
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+@pytest.mark.parametrize("tiff", [b"", b"II*\0", b"II*\0\xff\xff\xff\xff", b"nothing of the sort"])
+def test_an_exif_chunk_without_sense_means_upright(tiff):
+    whole = encode("PNG")
+    assert read_image_header(whole[:33] + png_chunk(b"eXIf", tiff) + whole[33:]).orientation == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff\xd8" + b"\xff" * 200_000, "markers and fill bytes in a JPEG"),
+        (b"\xff\xd8" + b"\xff\x00" * 100_001, "markers and fill bytes in a JPEG"),
+        (b"\xff\xd8" + b"\xff\xe0\0\2" * 100_001 + encode("JPEG")[2:], "markers and fill bytes in a JPEG"),
+        (encode("PNG")[:33] + png_chunk(b"IDAT", b"") * 100_001 + encode("PNG")[33:], "chunks in a PNG"),
+    ],
+)
+def test_a_header_of_endless_empty_parts_is_unreadable(data, message):
+    with pytest.raises(ImageError, match=f"more than 100000 {message}") as caught:
+        read_image_header(data)
+    assert caught.value.reason == Reason.UNREADABLE_IMAGE
+
+
+def test_fill_bytes_between_markers_do_no_harm():
+    whole = encode("JPEG")
+    assert read_image_header(whole[:2] + b"\xff" * 1000 + whole[2:]) == ImageHeader("jpeg", 31, 47)
+
+
 @pytest.mark.parametrize("tiff", [b"", b"II*\0", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff" + b"\1\x12" * 9])
 def test_exif_without_sense_means_upright(tiff):
     whole, body = encode("JPEG"), b"Exif\0\0" + tiff

@@ -149,17 +149,18 @@ def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch,
     monkeypatch.setattr(write_shard_module, "build_example", die_on_the_second)
     with pytest.raises(KeyboardInterrupt):
         write_shard(shard, job)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "staging/finished").exists()
     monkeypatch.undo()
     write_shard(shard, job)
-    assert os.listdir(tmp_path / "out") == ["data_tfrecord-00000-of-00001"]
+    assert os.listdir(tmp_path / "staging/finished/train") == ["data_tfrecord-00000-of-00001"]
 
 
 def test_a_shard_whose_records_are_all_quarantined_is_an_empty_file(tmp_path, make_job):
     job = make_job(tmp_path, [SourceRecord("train", "a", "gone.jpg", "a.json", None, ())])
     write_shard(Shard("train", 0, 1), job)
     assert read_shard_outcome(job.shard_outcome_file("train", 0)).counts.num_quarantined == 1
-    assert list(tf.data.TFRecordDataset(str(tmp_path / "out/data_tfrecord-00000-of-00001"))) == []
+    path = tmp_path / "staging/finished/train/data_tfrecord-00000-of-00001"
+    assert list(tf.data.TFRecordDataset(str(path))) == []
 
 
 def test_an_empty_split_names_split_and_source(make_voc, tmp_path, run_ingest):
@@ -301,3 +302,74 @@ def test_a_split_whose_annotations_are_all_damaged_says_so_and_leaves_its_reject
     with pytest.raises(InputError, match=r"split 'train' \(train\) is empty.*unreadable_annotation 2"):
         run_ingest(folder, tmp_path / "out", splits={"train": "train"})
     assert len(list(read_rejects(tmp_path / "out/rejects"))) == 2
+
+
+@pytest.mark.parametrize("output", ["voc", "voc/out", "."])
+def test_an_output_that_overlaps_the_data_is_refused(make_voc, tmp_path, run_ingest, output):
+    folder = make_voc({"train": ["a"]})
+    with pytest.raises(InputError, match=r"the output and the data folder .* overlap"):
+        run_ingest(folder, tmp_path / output, splits={"train": "train"})
+    assert (folder / "JPEGImages/a.jpg").is_file()
+
+
+def test_an_output_below_a_file_is_refused(make_voc, tmp_path, run_ingest):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file is no folder"):
+        run_ingest(make_voc({"train": ["a"]}), tmp_path / "file/out", splits={"train": "train"})
+
+
+def test_a_source_that_is_not_there_leaves_what_an_earlier_ingestion_wrote(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a"]})
+    run_ingest(folder, tmp_path / "out", splits={"train": "train"})
+    before = read_tree(tmp_path / "out")
+    with pytest.raises(InputError, match=r"typo\.txt"):
+        run_ingest(folder, tmp_path / "out", splits={"train": "typo"})
+    after = read_tree(tmp_path / "out")
+    assert {name: data for name, data in after.items() if not name.startswith(".incomplete")} == before
+
+
+def test_a_report_of_refused_data_says_so(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a", "b"]})
+    (folder / "JPEGImages/a.jpg").unlink()
+    with pytest.raises(InputError) as caught:
+        run_ingest(folder, tmp_path / "out", splits={"train": "train"})
+    assert json.loads((tmp_path / "out/rejects/report.json").read_text())["error"] == str(caught.value)
+
+
+def test_ids_of_several_files_that_are_divided_together_do_not_collide(make_coco, tmp_path, run_ingest):
+    files = {
+        f"annotations/{part}.json": ([{"id": index, "file_name": f"{part}/{index}.jpg"} for index in range(20)], [])
+        for part in ("train", "val")
+    }
+    settings = {"data_format": "coco", "splits": {}, "split_ratios": {"a": 0.5, "b": 0.5}}
+    report = run_ingest(make_coco(files), tmp_path / "out", **settings)
+    assert (report["num_written"], report["rejects_by_reason"]) == (40, {})
+
+
+def test_a_record_keeps_split_and_key_when_the_window_of_spans_grows(make_voc, tmp_path, read_features):
+    for span in (1, 2):
+        make_voc({"all": [f"{index:02d}" for index in range(20)]}, name=f"span-{span}")
+    ratios = {"split_ratios": {"train": 0.5, "eval": 0.5}, "source": "all", "num_spans": 2}
+    params = ExampleGenParams(data_format="voc", **ratios)
+
+    def run_window(name, subfolders):
+        folders = IngestFolders(str(tmp_path / name), str(tmp_path / name / "rejects"))
+        ingest(tmp_path, params, folders, test_pipeline.TestPipeline, subfolders=subfolders)
+        features = read_features(tmp_path / name / "Split-train")
+        return {feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0] for feature in features}
+
+    assert run_window("one", ("span-1",)) < run_window("two", ("span-1", "span-2"))
+
+
+def test_a_class_that_the_data_set_lacks_is_left_out_on_request(make_coco, tmp_path, run_ingest):
+    annotations = [{"image_id": 1, "category_id": class_id, "bbox": [1, 2, 3, 4]} for class_id in (3, 99)]
+    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], annotations)})
+    settings = {"data_format": "coco", "splits": {"train": "t.json"}, "unknown_class": "leave_out"}
+    report = run_ingest(folder, tmp_path / "out", **settings)
+    assert (report["num_boxes_written"], report["left_out"], report["rejects_by_reason"]) == (1, {"other_class": 1}, {})
+
+
+def test_a_share_that_gets_no_record_is_told(make_voc, tmp_path, run_ingest):
+    ratios = {"train": 0.999999, "eval": 0.000001}
+    with pytest.raises(InputError, match="split 'eval' got none of the 2 records that were divided; give it a larger"):
+        run_ingest(make_voc({"all": ["a", "b"]}), tmp_path / "out", splits={}, split_ratios=ratios, source="all")

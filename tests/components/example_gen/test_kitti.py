@@ -159,3 +159,23 @@ def test_detection_takes_folders_as_splits(tmp_path):
 def test_labels_of_another_kind_are_not_detected(tmp_path):
     folder = write(tmp_path, {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": b"x"})
     assert kitti.detect(folder) is None
+
+
+def test_label_files_in_capital_letters_are_read(tmp_path):
+    folder = write(tmp_path, {"label_2/a.TXT": CAR, "image_2/a.png": b"x", "ImageSets/train.txt": "a\n"})
+    for source in ("", "train"):
+        (record,) = read(folder, source)
+        assert (record.record_key, record.annotation_path, len(record.objects)) == ("a", "label_2/a.TXT", 1)
+    assert kitti.detect(folder) is not None
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_only_line_ends_end_a_line(tmp_path, end):
+    (reject, record) = read(write(tmp_path, {"label_2/a.txt": f"{CAR}{end}{CAR}\r\n"}))
+    assert "got 30 columns" in reject.detail
+    assert record.objects == ()
+
+
+def test_lines_of_windows_are_counted_once(tmp_path):
+    items = read(write(tmp_path, {"label_2/a.txt": "\r\n" * 99_999}))  # of 100,000 lines, the last is empty
+    assert [record.objects for record in records(items)] == [()]

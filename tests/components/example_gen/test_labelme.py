@@ -63,6 +63,35 @@ def test_a_circle_is_the_box_around_it(tmp_path):
     assert read_shape(tmp_path, shape("circle", [(20, 10), (23, 14)])).box_xyxy == (15, 5, 25, 15)
 
 
+def test_a_mask_is_the_box_of_its_two_corners(tmp_path):
+    item = read_shape(tmp_path, shape("mask", [(30, 20), (1, 2)], mask="iVBORw0KGgo="), with_masks=True)
+    assert (item.box_xyxy, item.mask) == ((1, 2, 30, 20), None)
+
+
+def test_shapes_that_enclose_nothing_are_left_out(tmp_path):
+    open_shapes = [
+        shape("point", [(1, 2)]),
+        shape("line"),
+        shape("linestrip", [(1, 2), (2, 3), (3, 4)]),
+        shape("line"),
+        shape("points"),
+    ]
+    (record,) = read(write(tmp_path, shapes=[*open_shapes, shape()]))
+    assert record.left_out == (("point", 1), ("line", 2), ("linestrip", 1), ("points", 1))
+    assert len(record.objects) == 1
+
+
+def test_more_shapes_than_can_be_held_refuse_the_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelme, "MAX_OBJECTS_PER_IMAGE", 3)
+    (reject,) = read(write(tmp_path, shapes=[[]] * 4))
+    assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 4)
+
+
+def test_a_size_may_be_a_whole_number_with_a_point(tmp_path):
+    (record,) = read(write(tmp_path, imageHeight=40.0, imageWidth=64.0))
+    assert record.declared_hw == (40, 64)
+
+
 def test_flags_are_honoured(tmp_path):
     item = read_shape(tmp_path, shape(flags={"difficult": True, "truncated": False, "other": True}))
     assert (item.difficult, item.truncated) == (True, False)
@@ -76,10 +105,8 @@ def test_a_point_that_is_no_number_makes_a_box_that_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (shape("line"), "shape_type 'line'"),
-        (shape("point", [(1, 2)]), "shape_type 'point'"),
-        (shape("linestrip", [(1, 2), (2, 3), (3, 4)]), "shape_type 'linestrip'"),
-        (shape("mask"), "shape_type 'mask'"),
+        (shape("cuboid"), "shape_type 'cuboid'"),
+        (shape("mask", [(1, 2), (2, 3), (3, 4)]), "shape_type 'mask' of 3 points"),
         (shape(["x"]), "shape_type"),
         (shape("polygon"), "of 2 points"),
         (shape(points=[]), "of 0 points"),
@@ -88,6 +115,7 @@ def test_a_point_that_is_no_number_makes_a_box_that_is_none(tmp_path):
         ({**shape(), "points": "text"}, "'points' must be pairs"),
         (shape(label=" "), "'label' must be text"),
         (shape(label=3), "'label' must be text"),
+        (shape(label="x" * 4097), "'label' must be text of at most 4096 bytes"),
         (shape(label="\ud800"), "'label' must be text"),
         ("text", "must be an object"),
     ],

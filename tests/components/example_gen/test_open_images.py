@@ -233,3 +233,24 @@ def test_other_tables_are_not_taken_for_open_images(tmp_path):
     (tmp_path / "a.csv").write_text("filename,width,height,class,xmin\n")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\0")
     assert open_images.detect(DataFolder(str(tmp_path))) is None
+
+
+def test_the_layout_of_fiftyone_is_detected_and_read(tmp_path):
+    for part in ("train", "validation"):
+        write(tmp_path, row(), names="", name=f"{part}/labels/detections.csv")
+        (tmp_path / part / "metadata").mkdir()
+        (tmp_path / part / "metadata" / "classes.csv").write_text(NAMES)
+        (tmp_path / part / "data").mkdir()
+        (tmp_path / part / "data" / "a1.jpg").write_bytes(b"image")
+    evidence = open_images.detect(DataFolder(str(tmp_path)))
+    assert evidence is not None
+    assert evidence.splits == {"train": "train/labels/detections.csv", "val": "validation/labels/detections.csv"}
+    items = read(tmp_path, "validation/labels/detections.csv")
+    (record,) = only(SourceRecord, items)
+    assert (record.image_path, record.objects[0].class_name) == ("validation/data/a1.jpg", "Cat")
+    assert only(SourceClass, items)[0] == SourceClass("Cat")
+
+
+def test_an_image_id_of_absurd_length_is_refused(tmp_path):
+    (reject,) = only(Reject, read(write(tmp_path, row("x" * 4097))))
+    assert (reject.reason, reject.scope) == (Reason.UNREADABLE_ANNOTATION, "box")

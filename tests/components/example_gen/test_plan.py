@@ -27,7 +27,7 @@ class Planned:
             staging=str(staging),
             split_folders=dict.fromkeys(params.split_ratios or params.splits, "unused"),
         )
-        num_chunks = list_chunks(job)
+        num_chunks, _ = list_chunks(job)
         for index in range(num_chunks):
             read_annotations(index, job)
         self.shards = plan(num_chunks, job)

@@ -79,3 +79,32 @@ def test_nothing_to_replay_is_one_sentence(make_voc, tmp_path, run_ingest, run_r
     run_ingest(make_voc({"train": ["a"], "val": ["e"]}), tmp_path / "out")
     with pytest.raises(InputError, match="holds no quarantined record"):
         run_replay()
+
+
+def test_a_replay_over_the_ingestion_itself_is_refused(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    (folder / "JPEGImages/a.jpg").write_text("no image")
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
+    out = IngestFolders(str(tmp_path / "out"), str(tmp_path / "out/rejects"))
+    with pytest.raises(InputError, match="holds the ingestion that is replayed"):
+        replay(tmp_path / "out/rejects", out, test_pipeline.TestPipeline)
+    assert len(list(read_rejects(tmp_path / "out/rejects"))) == 1
+
+
+def test_groups_with_the_mix_of_classes_kept_are_not_replayed(make_voc, tmp_path, run_ingest, run_replay):
+    folder = make_voc({"all": [f"cam{index % 4}_{index}" for index in range(16)]})
+    (folder / "JPEGImages/cam1_1.jpg").write_text("no image")
+    settings = {"split_ratios": {"train": 0.5, "eval": 0.5}, "split_group": "(cam[0-9]+)_", "split_stratify": True}
+    run_ingest(folder, tmp_path / "out", splits={}, source="all", max_reject_fraction=1.0, **settings)
+    with pytest.raises(InputError, match="ingest anew"):
+        run_replay()
+
+
+def test_a_quarantine_that_breaks_off_is_one_sentence(make_voc, tmp_path, run_ingest, run_replay):
+    folder = make_voc({"train": ["a", "b"], "val": ["e"]})
+    (folder / "JPEGImages/a.jpg").write_text("no image")
+    run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
+    path = tmp_path / "out/rejects/rejects.jsonl"
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(InputError, match=r"rejects\.jsonl:1: not a line of rejects"):
+        run_replay()

@@ -106,6 +106,51 @@ def test_a_text_that_is_no_name_gives_way_to_its_id(tmp_path):
     assert only(SourceRecord, items)[0].objects[0].class_name == "dog"
 
 
+def test_a_text_that_is_not_in_the_label_map_stands_whatever_its_id(tmp_path):
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(CLASS_TEXT=[b"truck"], CLASS_ID=[3])))
+    assert only(SourceRecord, items)[0].objects[0].class_name == "truck"
+    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "class_id", "detail"),
+    [
+        (b"cat", 5, "object 0: class 'cat' with id 5, but in label_map.pbtxt its id is 3 (that is the id of 'dog')"),
+        (
+            b"/m/05",
+            3,
+            "object 0: class '/m/05' with id 3, but in label_map.pbtxt its id is 5 (that is the id of 'cat')",
+        ),
+        (b"cat", 9, "object 0: class 'cat' with id 9, but in label_map.pbtxt its id is 3 (which is no id of it)"),
+    ],
+)
+def test_a_text_and_an_id_that_are_of_two_classes_refuse_the_box(tmp_path, text, class_id, detail):
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(CLASS_TEXT=[text], CLASS_ID=[class_id])))
+    (reject,) = only(Reject, items)
+    assert (reject.reason, reject.scope, reject.detail) == (Reason.UNKNOWN_CLASS, "box", detail)
+
+
+def test_an_id_of_0_is_none(tmp_path):
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    items = read(write(tmp_path, example(CLASS_TEXT=[b"cat"], CLASS_ID=[0])))
+    assert only(SourceRecord, items)[0].objects[0].class_name == "cat"
+
+
+def test_one_name_with_two_ids_is_refused_with_file_and_record(tmp_path):
+    write(tmp_path, example(CLASS_ID=[3]), example(CLASS_ID=[5], IMAGE_SOURCE_ID=[b"b"]))
+    with pytest.raises(InputError, match=r"train\.tfrecord: class 'cat' has id 5 in record 'b', in another 3; make"):
+        read(tmp_path)
+    (tmp_path / "label_map.pbtxt").write_text("item { id: 3 name: 'cat' }")
+    assert [len(record.objects) for record in only(SourceRecord, read(tmp_path))] == [1, 0]
+
+
+def test_a_label_map_with_keypoints_is_read(tmp_path):
+    (tmp_path / "label_map.pbtxt").write_text("item { id: 3 name: 'cat' keypoints { id: 0 label: 'nose' } }")
+    assert only(SourceClass, read(write(tmp_path, example()))) == [SourceClass("cat", 3)]
+
+
 def test_without_a_label_map_the_pairs_in_the_examples_are_the_classes(tmp_path):
     boxes = ((0.0, 0.0, 1.0, 1.0),) * 3
     items = read(write(tmp_path, example(boxes, CLASS_TEXT=[b"cat", b"dog", b"cat"], CLASS_ID=[3, 5, 3])))
@@ -216,10 +261,10 @@ def test_a_record_that_is_too_large_is_passed_over_alone(tmp_path, monkeypatch):
 
 
 def test_compressed_files_are_refused_with_what_to_do(tmp_path):
-    write(tmp_path, example())
-    path = tmp_path / "train.tfrecord"
+    write(tmp_path, example(), name="Split-train/data_tfrecord-00000-of-00001.gz")
+    path = tmp_path / "Split-train" / "data_tfrecord-00000-of-00001.gz"
     path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(InputError, match=r"train\.tfrecord: is compressed with GZIP.*decompress it first"):
+    with pytest.raises(InputError, match=r"00001\.gz: is compressed with GZIP.*decompress it first \(gunzip FILE\)"):
         read(tmp_path)
 
 
@@ -292,6 +337,8 @@ def test_a_source_without_files_is_refused_with_its_name(tmp_path, source):
             {"eval": "Split-eval", "train": "Split-train"},
         ),
         (["train/a.tfrecords", "test/a.tfrecords"], {"test": "test", "train": "train"}),
+        (["Split-/data_tfrecord-00000-of-00001"], {"all": "Split-"}),
+        (["Split-a b/x.tfrecord", "Split-c,d/x.tfrecord"], {"a_b": "Split-a b", "c_d": "Split-c,d"}),
         (["data.record"], {}),
     ],
 )

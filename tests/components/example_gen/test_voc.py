@@ -265,3 +265,65 @@ def test_detection_takes_folders_named_after_splits(tmp_path):
 def test_xml_of_another_kind_is_not_detected(tmp_path):
     (tmp_path / "annotations.xml").write_text("<annotations></annotations>")
     assert voc.detect(DataFolder(str(tmp_path))) is None
+
+
+def test_a_root_with_attributes_is_detected_though_other_xml_lies_before_it(tmp_path):
+    folder = tmp_path / "Annotations"
+    folder.mkdir()
+    (folder / "_.xml").write_text("<other/>")
+    (folder / "a.xml").write_text('<annotation verified="yes"></annotation>')
+    assert voc.detect(DataFolder(str(tmp_path))).sentence == "Annotations/a.xml is a VOC annotation"
+
+
+def test_detection_takes_folders_below_annotations_as_splits(tmp_path):
+    for part in ("train", "val 2"):
+        (tmp_path / "annotations" / part).mkdir(parents=True)
+        (tmp_path / "annotations" / part / "a.xml").write_text("<annotation/>")
+        (tmp_path / "images" / part).mkdir(parents=True)
+        (tmp_path / "images" / part / "a.png").write_bytes(b"x")
+    assert voc.detect(DataFolder(str(tmp_path))).splits == {"train": "annotations/train", "val": "annotations/val 2"}
+    assert read(tmp_path, "annotations/val 2")[0].image_path == "images/val 2/a.png"
+
+
+@pytest.mark.parametrize("suffix", [".XML", ".Xml"])
+def test_xml_files_in_capital_letters_are_read(tmp_path, suffix):
+    (tmp_path / f"a{suffix}").write_text("<annotation><filename>a.png</filename></annotation>")
+    (tmp_path / "a.png").write_bytes(b"x")
+    (record,) = read(tmp_path, "")
+    assert (record.record_key, record.image_path, record.annotation_path) == ("a", "a.png", f"a{suffix}")
+
+
+def test_a_listed_xml_file_in_capital_letters_is_read(make_voc):
+    folder = make_voc({"train": ["a"]})
+    (folder / "Annotations/a.xml").rename(folder / "Annotations/a.XML")
+    assert read(folder)[0].annotation_path == "Annotations/a.XML"
+
+
+def test_a_list_goes_with_annotations_in_small_letters(make_voc):
+    folder = make_voc({"train": ["a"]})
+    (folder / "Annotations").rename(folder / "annotations")
+    assert read(folder)[0].annotation_path == "annotations/a.xml"
+
+
+@pytest.mark.parametrize("filename", ["part\\b.jpg", "images\\part\\b.jpg", "C:\\data\\a.jpg"])
+def test_backslashes_in_filename_are_slashes(make_voc, filename):
+    folder = make_voc({"train": ["a"]})
+    (folder / "JPEGImages/part").mkdir()
+    (folder / "JPEGImages/part/b.jpg").write_bytes(b"x")
+    path = folder / "Annotations/a.xml"
+    path.write_text(path.read_text().replace("<filename>a.jpg", f"<filename>{filename}"))
+    expected = "JPEGImages/part/b.jpg" if filename.startswith("part") else "JPEGImages/a.jpg"  # by its stem
+    assert read(folder)[0].image_path == expected
+
+
+def test_backslashes_do_not_lead_outside(make_voc):
+    folder = make_voc({"train": ["a"]})
+    path = folder / "Annotations/a.xml"
+    path.write_text(path.read_text().replace("<filename>a.jpg", "<filename>..\\..\\secret.jpg"))
+    assert reasons(read(folder)) == [(Reason.PATH_OUTSIDE, "record", "a")]
+
+
+def test_a_voc_folder_further_down_with_its_own_splits_is_not_read_as_one(make_voc):
+    folder = make_voc({"train": ["a"], "test": ["b"]}, name="data/voc")
+    assert voc.detect(DataFolder(str(folder.parent))) is None
+    assert set(voc.detect(DataFolder(str(folder))).splits) == {"train", "test"}

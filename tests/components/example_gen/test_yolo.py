@@ -267,3 +267,86 @@ def test_a_changed_data_file_is_read_again(tmp_path):
     (first,), _ = read_line(tmp_path, "1 0.5 0.5 0.5 0.5")
     (second,), _ = read_line(tmp_path, "1 0.5 0.5 0.5 0.5", DATA.replace("dog", "horse"))
     assert (first.class_name, second.class_name) == ("dog", "horse")
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_only_line_ends_end_a_line(tmp_path, end):
+    objects, (reject,) = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5{end}0 0.5 0.5 0.5 0.5\r\n")
+    assert (objects, reject.detail[:14]) == ((), "line 1: got 10")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_every_system_are_counted_once(tmp_path, end):
+    objects, found = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5{end}" + end * 99_998)
+    assert (len(objects), found) == (1, [])
+
+
+def test_a_list_is_cut_at_line_ends_only(tmp_path):
+    folder = write(tmp_path, {"data.yaml": "train: train.txt", "train.txt": "images/a\x0cb.jpg\r\n\r\nimages/c.jpg"})
+    assert [record.image_path for record in records(read(folder))] == ["images/a\x0cb.jpg", "images/c.jpg"]
+
+
+def test_a_label_file_in_capital_letters_is_read(tmp_path):
+    folder = write(tmp_path, {"images/a.jpg": b"x", "labels/a.TXT": "0 0.5 0.5 0.5 0.5"})
+    assert yolo.detect(folder) is not None
+    (record,) = records(read(folder, ""))
+    assert (record.annotation_path, len(record.objects)) == ("labels/a.TXT", 1)
+
+
+def test_labels_beside_images_are_not_read_where_there_is_a_folder_of_labels(tmp_path):
+    folder = write(tmp_path, {"images/a.jpg": b"x", "images/a.txt": "a caption", "labels/b.txt": ""})
+    (record,) = read(folder, "")
+    assert (record.annotation_path, record.objects) == ("labels/a.txt", ())
+
+
+def test_labels_lie_in_a_folder_beside_or_among_the_images(tmp_path):
+    line = "0 0.5 0.5 0.5 0.5"
+    files = {"train/a.jpg": b"x", "train/labels/a.txt": line, "train/b.jpg": b"x", "train/b.txt": line}
+    assert [len(record.objects) for record in records(read(write(tmp_path, files)))] == [1, 1]
+
+
+def test_names_of_splits_are_ones_that_a_split_may_have(tmp_path):
+    files = {
+        f"{root}/{part}/a.{suffix}": b"0 0.5 0.5 0.5 0.5"
+        for part in ("train 2", "val,x")
+        for root, suffix in (("images", "jpg"), ("labels", "txt"))
+    }
+    assert yolo.detect(write(tmp_path, files)).splits == {"train": "images/train 2", "val": "images/val,x"}
+
+
+def test_images_without_labels_of_a_split_are_not_left_out(tmp_path):
+    files = {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5", "test/images/a.jpg": b"x"}
+    assert yolo.detect(write(tmp_path, files)).splits == {"train": "train/images", "test": "test/images"}
+
+
+def test_lists_of_darknet_are_read_with_and_without_its_folder(tmp_path):
+    files = {"obj.names": "cat", "train.txt": "data/obj_train_data/a.jpg", "obj_train_data/a.jpg": b"x"}
+    (record,) = records(read(write(tmp_path, files), "train.txt"))
+    assert (record.record_key, record.image_path) == ("obj_train_data/a", "obj_train_data/a.jpg")
+    folder = write(tmp_path, {"data/obj_train_data/a.jpg": b"x"})
+    assert records(read(folder, ""))[0].image_path == "data/obj_train_data/a.jpg"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"classes.txt": "cat\ncat"}, r"classes\.txt: 'cat' stands twice"),
+        ({"classes.txt": "cat\n\ndog"}, r"classes\.txt\[1\]: got the class name ''"),
+        ({"classes.txt": "\n".join(map(str, range(100_001)))}, "got 100001 class names, allowed: 100000 at most"),
+        ({"train/classes.txt": "cat", "val/classes.txt": "dog"}, r"val/classes\.txt: other class names than in train"),
+    ],
+)
+def test_lists_of_names_at_fault_are_refused(tmp_path, files, message):
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path, {**files, "train/a.jpg": b"x"}), "train")
+
+
+def test_one_name_of_many_that_stands_twice_is_found(tmp_path):
+    names = [f"class {number}" for number in range(60_000)]  # each counted in all of them, this would take minutes
+    with pytest.raises(InputError, match="'class 59999' stands twice"):
+        read(write(tmp_path, {"classes.txt": "\n".join([*names, names[-1]]), "a.jpg": b"x"}), "")
+
+
+def test_a_character_beyond_unicode_in_the_data_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"data\.yaml:1: not valid YAML"):
+        read(write(tmp_path, {"data.yaml": 'names: ["\\UFFFFFFFF"]'}), "")
