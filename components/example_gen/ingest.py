@@ -9,6 +9,7 @@ on the data and the parameters, not on the workers.
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,7 +164,8 @@ def _build_job(
         sources={"": params.source} if params.split_ratios else dict(splits),
         staging=staging,
         split_folders={split: out.split_folder(split) for split in names},
-        only=f"{staging}/only.jsonl" if subset is not None else "",
+        # A name of its own, since workers that live on keep what they read of it.
+        only=f"{staging}/only-{uuid.uuid4().hex}.jsonl" if subset is not None else "",
         label_map=subset.label_map if subset is not None else (),
     )
 
