@@ -13,7 +13,9 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import REJECTS_FILE, REPORT_FILE
 
 if TYPE_CHECKING:
-    from detloom.components.example_gen.export_coco import ExportCounts
+    from detloom.components.example_gen.exported_folder import ExportCounts
+    from detloom.schemas.config import TrainEvalConfig
+    from detloom.schemas.data_checks import DataChecks
 
 REJECTS_DIR = "rejects"  # inside the output
 _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", "beam_args", "verbose"}
@@ -212,8 +214,11 @@ def inspect(examples: Path, output: Path | None, split: str | None, class_name: 
     "--checks", "checks_file", type=click.Path(path_type=Path), metavar="FILE.yaml", help="Severities, limits."
 )
 @click.option(
-    "--config", metavar="CONFIG", help="pipeline.config, run file or preset: judge boxes by its input and anchors."
+    "--config",
+    metavar="CONFIG",
+    help="pipeline.config, run file or preset: judge boxes by its input, anchors; run files: their checks too.",
 )
+@click.option("--train-split", default="", metavar="NAME", help="Default: train, else the first.")
 @click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @_VERBOSE
 def validate(
@@ -222,6 +227,7 @@ def validate(
     previous: Path | None,
     checks_file: Path | None,
     config: str | None,
+    train_split: str,
     num_workers: int,
     verbose: bool,
 ) -> None:
@@ -230,24 +236,21 @@ def validate(
     Exit code 1 if a check of severity `fail` does not pass.
     """
     from detloom.components.dataset_validator.validate import describe_failures, validate_examples
-    from detloom.pipelines.config_check import read_config
     from detloom.pipelines.console import format_table, log_nodes
-    from detloom.schemas.data_checks import DataChecks
-    from detloom.schemas.typed_dict import from_dict
-    from detloom.schemas.yaml_file import read_yaml
+    from detloom.schemas.config import InputReader
 
-    checks = DataChecks()
-    if checks_file is not None:
-        data, locate = read_yaml(checks_file)
-        checks = from_dict(DataChecks, data or {}, locate=locate)
-    model = read_config(config).model if config else None
+    settings, checks = _read_validation(config, checks_file)
+    if train_split and not (examples / f"Split-{train_split}").is_dir():
+        raise InputError(f"{examples}: --train-split: got {train_split!r}, needed: a folder Split-{train_split} there.")
     log_nodes(verbose)
     folder = output or examples / "validation"
     report = validate_examples(
         examples,
         folder,
         checks=checks,
-        model=model,
+        model=settings.model if settings else None,
+        max_boxes=(settings.train_input if settings else InputReader()).max_number_of_boxes,
+        train_split=train_split,
         previous_report=previous,
         make_pipeline=pipeline_maker(num_workers, ()),
     )
@@ -256,6 +259,23 @@ def validate(
     click.echo(f"{report['sentence']}\nWrote {folder / 'report.html'} and report.json beside it")
     if report["verdict"] == "failed":
         raise InputError(f"{examples}: {describe_failures(report)}")
+
+
+def _read_validation(config: str | None, checks_file: Path | None) -> "tuple[TrainEvalConfig | None, DataChecks]":
+    """What `--config` names, and the checks: those of `--checks`, else of a run file, else the defaults."""
+    from detloom.pipelines.config_check import is_run_file, read_config
+    from detloom.schemas.data_checks import DataChecks
+    from detloom.schemas.run_file import build_run, load_run_tree
+    from detloom.schemas.typed_dict import from_dict
+    from detloom.schemas.yaml_file import read_yaml
+
+    settings = read_config(config) if config else None
+    if checks_file is not None:
+        data, locate = read_yaml(checks_file)
+        return settings, from_dict(DataChecks, data or {}, locate=locate)
+    if config and is_run_file(config):
+        return settings, build_run(load_run_tree(Path(config))[0]).checks
+    return settings, DataChecks()
 
 
 @click.command("export-coco")
@@ -286,9 +306,10 @@ def _format_export(counts: "ExportCounts", output: Path) -> str:
         f"{split}: {num_images} images, {counts.num_objects[split]} boxes"
         for split, num_images in counts.num_images.items()
     ]
-    if counts.lost:
-        lost = ", ".join(f"{name} {number}" for name, number in sorted(counts.lost.items()))
-        lines.append(f"The format has no place for: {lost}")
+    lines += [f"{split}: no images, left out" for split in counts.empty_splits]
+    for title, found in (("Lost", counts.lost), ("Changed", counts.changed)):
+        if found:
+            lines.append(f"{title}: " + ", ".join(f"{name} {number}" for name, number in sorted(found.items())))
     return "\n".join([*lines, f"Wrote {output}"])
 
 

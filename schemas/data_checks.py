@@ -40,12 +40,26 @@ class _Count:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreadableRecords(_Share):
-    """Examples that cannot be parsed, have no size, or whose box features differ in length."""
+    """Examples that cannot be parsed, have no image or no size of it, or whose box features differ in length.
+
+    A size other than the image's counts too where images are decoded (`near_duplicates`). Files that are missing or
+    damaged are not excused by the threshold, since nobody knows what they held.
+    """
 
     severity: Severity = "fail"
     """What it does to the run."""
     threshold: float = 0.0
     """Largest share of all examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndecodableImages(_Share):
+    """Images that cannot be decoded, found where they are (`near_duplicates`); skipped with that check off."""
+
+    severity: Severity = "fail"
+    """What it does to the run."""
+    threshold: float = 0.0
+    """Largest share of all images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +94,11 @@ class UnknownClassIds(_Share):
 
 @dataclass(frozen=True, kw_only=True)
 class BoxesInSplits(_Count):
-    """Splits without boxes."""
+    """Splits without boxes.
+
+    One whose examples have no label at all, and that is not the training split, only warns: the labels of test sets
+    are often kept back.
+    """
 
     severity: Severity = "fail"
     """What it does to the run."""
@@ -285,6 +303,8 @@ class DataChecks:
 
     records: UnreadableRecords = UnreadableRecords()
     """Examples that cannot be used at all."""
+    undecodable_images: UndecodableImages = UndecodableImages()
+    """Images that are damaged, or none."""
     examples_per_split: ExamplesPerSplit = ExamplesPerSplit()
     """Enough examples everywhere."""
     boxes: UnsoundBoxes = UnsoundBoxes()

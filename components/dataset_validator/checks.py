@@ -1,7 +1,7 @@
 """The checks: what is known about the data in, one verdict a check out. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
@@ -67,11 +67,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Finding:
-    """What a check measured; `value` None means that it could not, and `sentence` why."""
+    """What a check measured; `value` None means that it could not, and `sentence` why.
+
+    Attributes:
+        is_unsound: it is not fine whatever the threshold.
+        only_warns: it does not fail, whatever the severity.
+    """
 
     value: float | None
     sentence: str
     record_keys: Sequence[str] = ()
+    is_unsound: bool = False
+    only_warns: bool = False
 
 
 def run_checks(evidence: Evidence) -> list[CheckResult]:
@@ -88,9 +95,13 @@ def _run(name: str, check: Check, evidence: Evidence) -> CheckResult:
         status, sentence = "skipped", f"not checked: {finding.sentence}"
     else:
         is_fine = finding.value <= check.threshold if rule.bound == "at most" else finding.value >= check.threshold
-        status = "passed" if is_fine else "failed" if check.severity == "fail" else "warned"
+        is_fine = is_fine and not finding.is_unsound
+        fails = check.severity == "fail" and not finding.only_warns
+        status = "passed" if is_fine else "failed" if fails else "warned"
         allowed = "allowed" if rule.bound == "at most" else "needed"
-        sentence = f"{finding.sentence}; {rule.bound} {format_value(check.threshold, rule.unit)} {allowed}"
+        value_text, threshold_text = format_apart(finding.value, check.threshold, rule.unit)
+        found = "" if value_text == format_value(finding.value, rule.unit) else f" ({value_text} found)"
+        sentence = f"{finding.sentence}; {rule.bound} {threshold_text} {allowed}{found}"
     return CheckResult(
         check=name,
         title=rule.title,
@@ -110,13 +121,40 @@ def format_value(value: float, unit: str) -> str:
     return f"{100 * value:.3g} %" if unit == "share" else f"{value:.3f}" if unit == "distance" else f"{value:.6g}"
 
 
+def format_apart(value: float, threshold: float, unit: str) -> tuple[str, str]:
+    """Both as `format_value`, with more digits where they would look the same and are not."""
+    texts = format_value(value, unit), format_value(threshold, unit)
+    suffix, factor = (" %", 100) if unit == "share" else ("", 1)
+    for digits in range(4, 18):
+        if texts[0] != texts[1] or value == threshold:
+            break
+        texts = f"{factor * value:.{digits}g}{suffix}", f"{factor * threshold:.{digits}g}{suffix}"
+    return texts
+
+
 # --- examples, splits, classes ---------------------------------------------------------------------------------------
 
 
 def _find_unreadable(evidence: Evidence) -> _Finding:
     merged = _merge({name: part.unreadable for name, part in evidence.statistics.items()})
     total = merged.count + sum(part.num_examples for part in evidence.statistics.values())
-    return _share(merged, total, "examples cannot be read")
+    finding = _share(merged, total, "examples cannot be read")
+    lost = []
+    for name, part in evidence.statistics.items():
+        if part.num_missing_shards:
+            lost.append(f"split {name!r} lacks {part.num_missing_shards} of {part.num_expected_shards} shards")
+        if part.num_damaged_shards:
+            lost.append(f"split {name!r} has {part.num_damaged_shards} damaged shards, lost from the damage on")
+    return replace(finding, sentence="; ".join([finding.sentence, *lost]), is_unsound=bool(lost))
+
+
+def _find_undecodable(evidence: Evidence) -> _Finding:
+    if evidence.params.checks.near_duplicates.severity == "off":
+        return _Finding(None, "near_duplicates is off, for which images are decoded")
+    found = _merge(
+        {name: part.findings.get("undecodable_images", Offenders()) for name, part in evidence.statistics.items()}
+    )
+    return _share(found, sum(part.num_examples for _, part in evidence.statistics.items()), "images cannot be decoded")
 
 
 def _find_small_splits(evidence: Evidence) -> _Finding:
@@ -124,7 +162,13 @@ def _find_small_splits(evidence: Evidence) -> _Finding:
 
 
 def _find_splits_without_boxes(evidence: Evidence) -> _Finding:
-    return _smallest_split(evidence, "boxes", lambda part: part.num_boxes)
+    """A split without any label, such as a test set whose labels are kept back, is no fault of the data."""
+    finding = _smallest_split(evidence, "boxes", lambda part: part.num_boxes)
+    needed, train = evidence.params.checks.boxes_in_splits.threshold, evidence.params.train_split
+    parts = {name: evidence.statistics.get(name, SplitStatistics()) for name in evidence.params.required_splits}
+    short = {name: part for name, part in parts.items() if part.num_boxes < needed}
+    only_unlabelled = all(name != train and part.num_examples and not part.num_boxes for name, part in short.items())
+    return replace(finding, only_warns=bool(short) and only_unlabelled)
 
 
 def _smallest_split(evidence: Evidence, noun: str, count: Callable[[SplitStatistics], int]) -> _Finding:
@@ -393,6 +437,7 @@ class _Rule:
 
 _RULES = {
     "records": _Rule("Unreadable examples", "at most", "share", _find_unreadable),
+    "undecodable_images": _Rule("Images that cannot be decoded", "at most", "share", _find_undecodable),
     "examples_per_split": _Rule("Examples in each split", "at least", "count", _find_small_splits),
     "boxes": _Rule("Unsound boxes", "at most", "share", _find_unsound_boxes),
     "class_ids": _Rule("Unknown class ids", "at most", "share", _find_unknown_ids),

@@ -1,8 +1,10 @@
 """One pass over the shards of all splits: serialized examples in, statistics by split out."""
 
 import hashlib
+import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from detloom.components.dataset_validator.anchor_fit import AnchorFit, is_supported
-from detloom.components.dataset_validator.image_hash import hash_image
+from detloom.components.dataset_validator.image_hash import hash_image, read_stored_hw
 from detloom.components.dataset_validator.image_table import ImageTable, RowBuilder
 from detloom.components.dataset_validator.model_input import boxes_in_input, resize_geometry
 from detloom.components.dataset_validator.params import DatasetValidatorParams
@@ -22,10 +24,11 @@ from detloom.components.dataset_validator.split_statistics import (
     ImageLabels,
     SplitStatistics,
 )
+from detloom.components.record_files import count_missing, read_records
 from detloom.schemas import example_keys as keys
 from detloom.schemas.label_map import LabelMap
 
-_RECORD_OVERHEAD = 16  # bytes around a record in a TFRecord file: length, two checksums
+_MAX_SIDE_PX = 1 << 24  # far beyond any picture; products of sides stay exact
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,11 @@ class UnreadableExample(Exception):
 
 
 def parse_example(serialized: bytes) -> tuple[ImageLabels, bytes, bytes]:
-    """The labels, the encoded image, and its SHA-256 in hexadecimal; the last two are empty where they are missing.
+    """The labels, the encoded image, and its SHA-256 in hexadecimal; that one is empty where it is missing.
 
     Raises:
-        UnreadableExample: no tf.Example, without one size, or with features of boxes that differ in length.
+        UnreadableExample: no tf.Example, without one possible size, without an image, or with features of boxes that
+            differ in length.
     """
     try:
         feature = tf.train.Example.FromString(serialized).features.feature
@@ -113,9 +117,10 @@ def parse_example(serialized: bytes) -> tuple[ImageLabels, bytes, bytes]:
     boxes_4N = [feature[key].float_list.value for key in keys.BOX_KEYS_YXYX]
     class_ids_N = np.array(feature[keys.CLASS_ID].int64_list.value, np.int64)
     crowds = feature[keys.IS_CROWD].int64_list.value
-    has_one_size = len(heights) == 1 and len(widths) == 1 and min(heights[0], widths[0]) > 0
+    encoded = first_bytes(keys.IMAGE_ENCODED)
+    has_one_size = len(heights) == len(widths) == 1 and all(1 <= side <= _MAX_SIDE_PX for side in (*heights, *widths))
     lengths = {len(class_ids_N), *(len(column) for column in boxes_4N), len(crowds) or len(class_ids_N)}
-    if not has_one_size or len(lengths) > 1:
+    if not has_one_size or not encoded or len(lengths) > 1:
         raise UnreadableExample(record_key or "(without image/source_id)")
     labels = ImageLabels(
         record_key=record_key,
@@ -125,20 +130,7 @@ def parse_example(serialized: bytes) -> tuple[ImageLabels, bytes, bytes]:
         is_crowd_N=np.array(crowds, np.bool_) if crowds else np.zeros(len(class_ids_N), np.bool_),
         num_difficult=sum(map(bool, feature[keys.DIFFICULT].int64_list.value)),
     )
-    return labels, first_bytes(keys.IMAGE_ENCODED), first_bytes(keys.IMAGE_SHA256)
-
-
-def read_records(path: str) -> Iterator[tuple[int, bytes]]:
-    """Byte offset in the uncompressed file and content of each record; GZIP where the name ends in .gz.
-
-    Raises:
-        tf.errors.DataLossError: at the damaged place.
-    """
-    offset = 0
-    compression = "GZIP" if path.endswith(".gz") else ""
-    for serialized in tf.data.TFRecordDataset(path, compression_type=compression).as_numpy_iterator():
-        yield offset, serialized
-        offset += _RECORD_OVERHEAD + len(serialized)
+    return labels, encoded, first_bytes(keys.IMAGE_SHA256)
 
 
 class _ShardReader:
@@ -156,7 +148,8 @@ class _ShardReader:
         try:
             for number, (offset, serialized) in enumerate(read_records(self._path)):
                 self._add(number, offset, serialized)
-        except tf.errors.DataLossError:
+        except tf.errors.OpError:
+            self._statistics.num_damaged_shards += 1
             self._statistics.add_unreadable(f"(damaged file {self._split}/{Path(self._path).name})")
         self.collected.images.parts.append(self._rows.build())
         return self.collected
@@ -164,19 +157,23 @@ class _ShardReader:
     def _add(self, number: int, offset: int, serialized: bytes) -> None:
         try:
             labels, encoded, sha256 = parse_example(serialized)
+            if self._settings.looks and read_stored_hw(encoded) not in (None, labels.image_hw):
+                raise UnreadableExample(labels.record_key or "(without image/source_id)")
         except UnreadableExample as error:
             self._statistics.add_unreadable(str(error))
             return
         problems = self._statistics.update(labels, self._known_ids, self._settings.limits)
+        look = None
+        if self._settings.looks:
+            look = hash_image(encoded, self._settings.max_pixels)
+            if look is None:
+                is_too_large = labels.image_hw[0] * labels.image_hw[1] > self._settings.max_pixels
+                self._statistics.add_undecodable(labels.record_key, is_too_large=is_too_large)
         place = Place(self._split, labels.record_key, self._path, number, offset)
         self.collected.sample.add(place, self._known_ids.intersection(labels.class_ids_N.tolist()), problems)
         if self.collected.anchors is not None:
             self._add_to_anchors(labels)
-        look = None
-        if self._settings.looks:
-            look = hash_image(encoded, self._settings.max_pixels)
-            self._statistics.num_undecodable += look is None
-        if encoded and (self._settings.content_hashes or self._settings.looks):
+        if self._settings.content_hashes or self._settings.looks:
             self._rows.add(place, _content_hash(encoded, sha256), look)
 
     def _add_to_anchors(self, labels: ImageLabels) -> None:
@@ -228,33 +225,38 @@ class _Merge(beam.CombineFn):
 
 
 def collect_statistics(
-    shard_patterns: Mapping[str, str],
+    shards_by_split: Mapping[str, Sequence[str]],
     label_map: LabelMap,
     settings: PassSettings,
     scratch: Path,
     make_pipeline: Callable[[], beam.Pipeline],
 ) -> Collected:
-    """What is in the splits, in the order of `shard_patterns`; a split without a record has all counts zero.
+    """What is in the splits, in the order of `shards_by_split`; a split without a record has all counts zero.
 
     Args:
-        shard_patterns: by split, a glob for its TFRecord files, plain or .gz.
+        shards_by_split: its TFRecord files, plain or .gz.
         scratch: a folder that the Beam workers can write to; a file is made there and removed.
     """
-    # TensorFlow reads the files, not Beam's TFRecord source: that one computes its checksums in Python.
-    shards = [(split, path) for split, pattern in shard_patterns.items() for path in sorted(tf.io.gfile.glob(pattern))]
-    outcome = scratch / "statistics.pickle"
-    with make_pipeline() as pipeline:
-        _ = (
-            pipeline
-            | "Shards" >> beam.Create(shards)
-            | "Spread" >> beam.Reshuffle()
-            | "ReadShard" >> beam.Map(_read, frozenset(label_map.class_ids), settings)
-            | "MergeStatistics" >> beam.CombineGlobally(_Merge())
-            | "WriteStatistics" >> beam.Map(_write, str(outcome))
-        )
-    collected: Collected = pickle.loads(outcome.read_bytes())  # noqa: S301 - written by us, just now
-    outcome.unlink()
-    collected.splits = {split: collected.splits.get(split, SplitStatistics()) for split in shard_patterns}
+    shards = [(split, path) for split, paths in shards_by_split.items() for path in paths]
+    file, name = tempfile.mkstemp(prefix=".statistics-", dir=scratch)
+    os.close(file)
+    outcome = Path(name)
+    try:
+        with make_pipeline() as pipeline:
+            _ = (
+                pipeline
+                | "Shards" >> beam.Create(shards)
+                | "Spread" >> beam.Reshuffle()
+                | "ReadShard" >> beam.Map(_read, frozenset(label_map.class_ids), settings)
+                | "MergeStatistics" >> beam.CombineGlobally(_Merge())
+                | "WriteStatistics" >> beam.Map(_write, name)
+            )
+        collected: Collected = pickle.loads(outcome.read_bytes())  # noqa: S301 - written by us, just now
+    finally:
+        outcome.unlink(missing_ok=True)
+    collected.splits = {split: collected.splits.get(split, SplitStatistics()) for split in shards_by_split}
+    for split, statistics in collected.splits.items():
+        statistics.num_missing_shards, statistics.num_expected_shards = count_missing(shards_by_split[split])
     return collected
 
 

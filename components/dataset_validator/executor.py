@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from tfx.components.example_gen.utils import SPAN_PROPERTY_NAME
-from tfx.components.util import examples_utils
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
@@ -15,6 +14,7 @@ from detloom.components.dataset_validator.build_report import metrics_of
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report import REPORT_HTML
 from detloom.components.dataset_validator.validate import describe_failures, validate
+from detloom.components.record_files import list_shards
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
 
@@ -42,7 +42,7 @@ class Executor(BaseBeamExecutor):
         span = _span_of(examples)
         report = validate(
             {
-                split: examples_utils.get_split_file_patterns([examples], split)[0]
+                split: list_shards(artifact_utils.get_split_uri([examples], split))
                 for split in artifact_utils.decode_split_names(examples.split_names)
             },
             read_label_map(Path(examples.uri) / LABEL_MAP_FILE),

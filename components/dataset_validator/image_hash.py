@@ -30,6 +30,15 @@ def hash_image(encoded: bytes, max_pixels: int) -> int | None:
     return int.from_bytes(np.packbits(cells[:, :-1] > cells[:, 1:]).tobytes(), "big")
 
 
+def read_stored_hw(encoded: bytes) -> tuple[int, int] | None:
+    """Height and width from the picture's header, as stored; None for what is no picture. Nothing is decoded."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+            return image.height, image.width
+    except Exception:  # as below
+        return None
+
+
 def hash_text(text: str) -> int:
     """64 bits that are the same everywhere, to draw samples with; lone surrogates are allowed."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

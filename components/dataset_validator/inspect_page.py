@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from detloom.components.dataset_validator import report_views as views
 from detloom.components.dataset_validator.build_report import describe_split
-from detloom.components.dataset_validator.collect_statistics import UnreadableExample, parse_example, read_records
+from detloom.components.dataset_validator.collect_statistics import UnreadableExample, parse_example
 from detloom.components.dataset_validator.report import load_template
 from detloom.components.dataset_validator.sample_pictures import Picture, PictureSample, Place, draw_pictures
 from detloom.components.dataset_validator.split_statistics import BoxLimits, SplitStatistics
-from detloom.components.dataset_validator.validate import split_pattern
+from detloom.components.record_files import list_shards, read_records
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 
@@ -47,15 +47,15 @@ def write_inspect_page(
     """Read the examples once and write one self-contained page; returns its path.
 
     Args:
-        output: a file that ends in .html, or a folder for one of that name.
+        output: a file that ends in .html, which may be there already, or a folder for `inspect.html`.
         num_pictures: shared out among the splits.
         split: look at this one only.
         class_name: show pictures that hold this class; the numbers are those of all pictures.
 
     Raises:
-        InputError: no examples, or no such split, class or number of pictures.
+        InputError: no examples, no such split, class or number of pictures, or a page that cannot be written.
     """
-    folder, page = Path(examples_dir), Path(output)
+    folder, page = Path(examples_dir), _choose_page(Path(output))
     if not 1 <= num_pictures <= MAX_PICTURES:
         raise InputError(f"number of pictures: got {num_pictures}, allowed: 1 to {MAX_PICTURES}.")
     splits = _find_splits(folder, split)
@@ -65,9 +65,21 @@ def write_inspect_page(
     places = [place for name in splits for place in seen.sample.places(f"sample:{name}")][:num_pictures]
     pictures = draw_pictures(places, label_map, max_pixels=_MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
     text = _render(folder.name, seen, label_map, places, pictures, class_name)
-    page = page if page.suffix.lower() == ".html" else page / INSPECT_HTML
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8", errors="replace")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{page}: the page cannot be written ({error}).") from None
+    return page
+
+
+def _choose_page(output: Path) -> Path:
+    """The file to write: before anything is read, since that takes a while."""
+    page = output if output.suffix.lower() == ".html" else output / INSPECT_HTML
+    if page is not output and output.exists() and not output.is_dir():
+        raise InputError(f"{output}: a file that is no page is there; give a name that ends in .html, or a folder.")
+    if page.is_dir():
+        raise InputError(f"{page}: a folder is there; give a name for the page, or the folder around it.")
     return page
 
 
@@ -94,7 +106,7 @@ def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: i
     seen = _Seen({name: SplitStatistics() for name in splits}, PictureSample(max_per_split=max_per_split))
     known_ids, limits = frozenset(label_map.class_ids), BoxLimits(min_iou=None)
     for name, statistics in seen.splits.items():
-        for path in sorted(tf.io.gfile.glob(split_pattern(folder, name))):
+        for path in list_shards(folder / f"{_SPLIT_PREFIX}{name}"):
             try:
                 for number, (offset, serialized) in enumerate(read_records(path)):
                     try:

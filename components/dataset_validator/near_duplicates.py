@@ -3,10 +3,10 @@
 Two fingerprints within a Hamming distance of d agree in at least one of any d + 1 bands of their bits, because d
 differing bits cannot touch them all (the pigeonhole principle; for fingerprints: Manku, Jain and Das Sarma, "Detecting
 Near-Duplicates for Web Crawling", WWW 2007, section 3). So only fingerprints that are equal in a band are compared, and
-where those are many, the rest of their bits is cut into bands again.
+where those are many, the rest of their bits is cut into bands again; where that would not help, all are compared.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ MAX_GROUPS = 50  # groups that are listed; all are counted
 MAX_MEMBERS = 20  # pictures listed of a group
 MAX_SPLITS = 63  # a picture's splits are bits of one number
 _MAX_BUCKET = 256  # fingerprints compared each with each; more of them are cut by their other bits
+_MIN_GAIN = 0.5  # share of all pairs: where cutting leaves more, all are compared at once
+_BLOCK_ROWS, _BLOCK_COLUMNS = 512, 2048  # fingerprints compared at a time: a block of 4 MB
 _MAX_EDGES = 1 << 20  # pairs held before they are merged into groups: 16 MB
 
 _Hashes = npt.NDArray[np.uint64]
@@ -109,13 +111,8 @@ def find_near_duplicates(
     num_set_N = count_bits(hashes)
     rows_M = np.flatnonzero((num_set_N > max_distance) & (num_set_N < NUM_BITS - max_distance))
     pictures = _Pictures.of_rows(hashes, np.asarray(split_indices_N), rows_M)
-    partner_splits_U = np.zeros(len(pictures.unique_U), np.uint64)
-    components = _Components(len(pictures.unique_U))
-    for first, second in _iterate_pairs(pictures.unique_U, max_distance):
-        np.bitwise_or.at(partner_splits_U, first, pictures.splits_of_U[second])
-        np.bitwise_or.at(partner_splits_U, second, pictures.splits_of_U[first])
-        components.connect(first, second)
-    report = _report(pictures, components.labels(), partner_splits_U, train_index)
+    search = _Search(pictures.unique_U, pictures.splits_of_U, max_distance)
+    report = _report(pictures, search.components.labels(), search.partner_splits_U, train_index)
     return replace(report, num_flat=len(hashes) - len(rows_M))
 
 
@@ -129,54 +126,100 @@ def count_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return ((values * np.uint64(0x0101010101010101)) >> top).astype(np.int64)
 
 
-def _iterate_pairs(unique_U: _Hashes, max_distance: int) -> Iterator[tuple[_Rows, _Rows]]:
-    """All pairs of different fingerprints within the distance, in batches; a pair may come more than once."""
-    if max_distance > 0 and len(unique_U) > 1:
-        yield from _pairs_among(unique_U, np.arange(len(unique_U)), tuple(range(NUM_BITS)), max_distance)
+class _Search:
+    """Finds all pairs of different fingerprints within the distance: their groups, and which splits each is near.
 
-
-def _pairs_among(
-    unique_U: _Hashes, rows: _Rows, free_bits: Sequence[int], max_distance: int
-) -> Iterator[tuple[_Rows, _Rows]]:
-    """Pairs among `rows`, which agree in all bits but `free_bits`."""
-    num_bands = max_distance + 1
-    # Each band takes every so many-th bit: neighbouring bits of a picture's hash go together and would split it badly.
-    bands = [free_bits[i::num_bands] for i in range(num_bands)]
-    for band in bands if all(bands) else [()]:
-        mask = np.uint64(sum(1 << bit for bit in band))
-        keys = unique_U[rows] & mask
-        order = np.argsort(keys, kind="stable")
-        keys, sorted_rows = keys[order], rows[order]
-        starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-        sizes = np.diff(np.r_[starts, len(keys)])
-        # Without a free bit left to cut by, fingerprints are few, for all of them differ.
-        is_large = (sizes > _MAX_BUCKET) & bool(band)
-        yield from _pairs_in_buckets(unique_U, sorted_rows[np.repeat(~is_large, sizes)], mask, max_distance)
-        rest = tuple(bit for bit in free_bits if bit not in band)
-        for start, size in zip(starts[is_large], sizes[is_large], strict=True):
-            yield from _pairs_among(unique_U, sorted_rows[start : start + size], rest, max_distance)
-
-
-def _pairs_in_buckets(
-    unique_U: _Hashes, rows: _Rows, mask: np.uint64, max_distance: int
-) -> Iterator[tuple[_Rows, _Rows]]:
-    """Pairs among neighbours in `rows` that agree in the bits of `mask`, by which `rows` are sorted.
-
-    Compares each with the next, then each with the next but one, and so on, while any two are in one bucket: as many
-    steps as the largest bucket has members, all buckets at a time.
+    Never much slower than comparing all pairs once, and it holds no more than `_MAX_EDGES` pairs and one block.
     """
-    hashes = unique_U[rows]
-    firsts = np.arange(len(rows))
-    for distance_in_list in range(1, len(rows)):
-        firsts = firsts[: np.searchsorted(firsts, len(rows) - distance_in_list)]
-        differing = hashes[firsts] ^ hashes[firsts + distance_in_list]
-        is_together = (differing & mask) == 0
-        firsts, differing = firsts[is_together], differing[is_together]
-        if not len(firsts):
+
+    def __init__(self, unique_U: _Hashes, splits_of_U: npt.NDArray[np.uint64], max_distance: int) -> None:
+        self._unique_U, self._splits_of_U, self._max_distance = unique_U, splits_of_U, max_distance
+        self.partner_splits_U = np.zeros(len(unique_U), np.uint64)
+        self.components = _Components(len(unique_U))
+        if max_distance > 0 and len(unique_U) > 1:
+            self._search(np.arange(len(unique_U)), tuple(range(NUM_BITS)))
+
+    def _search(self, rows: _Rows, free_bits: Sequence[int]) -> None:
+        """Pairs among `rows`, which agree in all bits but `free_bits`."""
+        num_bands = self._max_distance + 1
+        # Each band takes every so many-th bit: neighbouring bits of a picture's hash go together and would split badly.
+        bands = [free_bits[i::num_bands] for i in range(num_bands)]
+        masks = [np.uint64(sum(1 << bit for bit in band)) for band in bands]
+        num_left = sum(_count_pairs_together(self._unique_U[rows] & mask) for mask in masks)
+        if not all(bands) or num_left > _MIN_GAIN * len(rows) ** 2:
+            self._compare_all(rows)
             return
-        found = firsts[count_bits(differing) <= max_distance]
-        if len(found):
-            yield rows[found], rows[found + distance_in_list]
+        for band, mask in zip(bands, masks, strict=True):
+            keys = self._unique_U[rows] & mask
+            order = np.argsort(keys, kind="stable")
+            keys, sorted_rows = keys[order], rows[order]
+            starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+            sizes = np.diff(np.r_[starts, len(keys)])
+            is_large = sizes > _MAX_BUCKET
+            self._compare_buckets(sorted_rows[np.repeat(~is_large, sizes)], mask)
+            rest = tuple(bit for bit in free_bits if bit not in band)
+            for start, size in zip(starts[is_large], sizes[is_large], strict=True):
+                self._search(sorted_rows[start : start + size], rest)
+
+    def _compare_buckets(self, rows: _Rows, mask: np.uint64) -> None:
+        """Pairs among neighbours in `rows` that agree in the bits of `mask`, by which `rows` are sorted.
+
+        Compares each with the next, then each with the next but one, and so on, while any two are in one bucket: as
+        many steps as the largest bucket has members, all buckets at a time.
+        """
+        hashes = self._unique_U[rows]
+        firsts = np.arange(len(rows))
+        for distance_in_list in range(1, len(rows)):
+            firsts = firsts[: np.searchsorted(firsts, len(rows) - distance_in_list)]
+            differing = hashes[firsts] ^ hashes[firsts + distance_in_list]
+            is_together = (differing & mask) == 0
+            firsts, differing = firsts[is_together], differing[is_together]
+            if not len(firsts):
+                return
+            found = firsts[count_bits(differing) <= self._max_distance]
+            first, second = rows[found], rows[found + distance_in_list]
+            np.bitwise_or.at(self.partner_splits_U, first, self._splits_of_U[second])
+            np.bitwise_or.at(self.partner_splits_U, second, self._splits_of_U[first])
+            self.components.connect(first, second)
+
+    def _compare_all(self, rows: _Rows) -> None:
+        """Each of `rows` with each, block by block.
+
+        With bits as -1 and 1, the product of two fingerprints is 64 less twice their distance, and a product of
+        matrices is many times faster than counting bits.
+        """
+        rows = rows[np.argsort(self._splits_of_U[rows], kind="stable")]
+        least = NUM_BITS - 2 * self._max_distance
+        for row_start in range(0, len(rows), _BLOCK_ROWS):
+            rows_R = rows[row_start : row_start + _BLOCK_ROWS]
+            signs_R64 = _signs(self._unique_U[rows_R])
+            for column_start in range(row_start, len(rows), _BLOCK_COLUMNS):
+                rows_C = rows[column_start : column_start + _BLOCK_COLUMNS]
+                is_near_RC = signs_R64 @ _signs(self._unique_U[rows_C]).T >= least
+                self.partner_splits_U[rows_R] |= self._splits_near(is_near_RC, rows_C)
+                self.partner_splits_U[rows_C] |= self._splits_near(is_near_RC.T, rows_R)
+                self.components.connect_block(rows_R, rows_C, is_near_RC)
+
+    def _splits_near(self, is_near_RC: npt.NDArray[np.bool_], rows_C: _Rows) -> npt.NDArray[np.uint64]:
+        """For each row, the splits of the columns near it; `rows_C` are sorted by their splits."""
+        splits_C = self._splits_of_U[rows_C]
+        starts = np.flatnonzero(np.r_[True, splits_C[1:] != splits_C[:-1]])
+        found_R = np.zeros(len(is_near_RC), np.uint64)
+        for start, end in zip(starts, [*starts[1:], len(splits_C)], strict=True):
+            found_R[is_near_RC[:, start:end].any(axis=1)] |= splits_C[start]
+        return found_R
+
+
+def _count_pairs_together(keys: _Hashes) -> int:
+    """Ordered pairs that a bucket for each key leaves to compare."""
+    _, sizes = np.unique(keys, return_counts=True)
+    return int((sizes.astype(np.int64) ** 2).sum())
+
+
+def _signs(hashes_N: _Hashes) -> npt.NDArray[np.float32]:
+    """The bits of each as -1 or 1; their order is the machine's, the same for all."""
+    bits = np.unpackbits(hashes_N.view(np.uint8)).reshape(-1, NUM_BITS)
+    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
 
 
 class _Components:
@@ -192,6 +235,13 @@ class _Components:
         self._num_waiting += len(first)
         if self._num_waiting >= _MAX_EDGES:
             self._merge()
+
+    def connect_block(self, rows_R: _Rows, rows_C: _Rows, is_near_RC: npt.NDArray[np.bool_]) -> None:
+        """Connect the pairs that are near; of those in one group already nothing is kept."""
+        is_new_RC = is_near_RC & (self._labels[rows_R][:, np.newaxis] != self._labels[rows_C][np.newaxis])
+        places_R, places_C = np.nonzero(is_new_RC)
+        if len(places_R):
+            self.connect(rows_R[places_R], rows_C[places_C])
 
     def labels(self) -> _Rows:
         """Number of each node's group."""

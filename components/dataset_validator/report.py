@@ -9,6 +9,7 @@ import jinja2
 import tensorflow as tf
 
 from detloom.components.dataset_validator import report_views as views
+from detloom.components.dataset_validator.checks import format_apart
 from detloom.components.dataset_validator.report_views import Json, Pictures
 
 REPORT_JSON = "report.json"
@@ -93,13 +94,20 @@ def _view_checks(checks: Sequence[Json]) -> list[Json]:
     shown = [
         {
             **check,
-            "value_text": _format_value(check["value"], check["unit"]),
-            "threshold_text": f"{check['bound']} {_format_value(check['threshold'], check['unit'])}",
+            "value_text": value_text,
+            "threshold_text": f"{check['bound']} {threshold_text}",
             "status_text": _STATUS_TEXTS[check["status"]],
         }
         for check in checks
+        for value_text, threshold_text in [_format_pair(check["value"], check["threshold"], check["unit"])]
     ]
     return sorted(shown, key=lambda check: _STATUS_ORDER.index(check["status"]))
+
+
+def _format_pair(value: float | None, threshold: float, unit: str) -> tuple[str, str]:
+    """With more digits where both would look the same and are not."""
+    texts = _format_value(value, unit), _format_value(threshold, unit)
+    return texts if value is None or texts[0] != texts[1] else format_apart(value, threshold, unit)
 
 
 def _format_value(value: float | None, unit: str) -> str:

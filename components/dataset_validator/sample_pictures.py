@@ -7,8 +7,9 @@ those with the smallest hash of their key. The chosen records are read again aft
 import base64
 import bisect
 import io
+import itertools
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from detloom.components.dataset_validator.image_hash import hash_text, open_small_picture
+from detloom.components.record_files import read_records
 from detloom.schemas import example_keys as keys
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.draw import draw_detections
@@ -138,9 +140,12 @@ def draw_pictures(
 ) -> dict[tuple[str, str], Picture]:
     """Pictures by (split, record key); those that cannot be read or drawn are missing.
 
-    The order of `places` is that of their importance: what does not fit into `max_bytes` is left out from the end.
+    The order of `places` is that of their importance: what does not fit into `max_bytes` is left out from the end. A
+    place that comes several times is shown, and counted, as often.
     """
-    wanted = list(dict.fromkeys(places))
+    shown = list(places)
+    wanted = list(dict.fromkeys(shown))
+    num_uses = Counter((place.split, place.record_key) for place in shown)
     by_path: dict[str, list[Place]] = defaultdict(list)
     for place in wanted:
         by_path[place.path].append(place)
@@ -154,9 +159,13 @@ def draw_pictures(
     num_bytes = 0
     for place in wanted:
         picture = drawn.get(place)
-        if picture is not None and num_bytes + len(picture.data_uri) <= max_bytes:
-            num_bytes += len(picture.data_uri)
-            pictures.setdefault((place.split, place.record_key), picture)
+        record = place.split, place.record_key
+        if picture is None or record in pictures:
+            continue
+        size = len(picture.data_uri) * num_uses[record]
+        if num_bytes + size <= max_bytes:
+            num_bytes += size
+            pictures[record] = picture
     return pictures
 
 
@@ -179,9 +188,8 @@ def _read_places(path: str, places: Sequence[Place]) -> Iterator[tuple[Place, by
 
 
 def _read_by_number(path: str, places: Mapping[int, Place]) -> Iterator[tuple[Place, bytes]]:
-    records = tf.data.TFRecordDataset(path, compression_type="GZIP").take(max(places) + 1)
     try:
-        for number, serialized in enumerate(records.as_numpy_iterator()):
+        for number, (_, serialized) in enumerate(itertools.islice(read_records(path), max(places) + 1)):
             if number in places:
                 yield places[number], serialized
     except tf.errors.OpError:

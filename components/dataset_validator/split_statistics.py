@@ -89,6 +89,8 @@ class SplitStatistics:
         box_problems: by kind of problem, a sentence's noun.
         findings: by name of the check, boxes or images that it is about.
         positions_YX: centres of boxes in a coarse grid over the image, row 0 on top.
+        num_undecodable: images without a perceptual hash, those with too many pixels included.
+        num_expected_shards, num_missing_shards: by the numbers in the files' names.
         min_hw, max_hw: of the images, each side by itself; (0, 0) without images.
     """
 
@@ -100,6 +102,9 @@ class SplitStatistics:
     num_crowd: int = 0
     num_difficult: int = 0
     num_undecodable: int = 0
+    num_expected_shards: int = 0
+    num_missing_shards: int = 0
+    num_damaged_shards: int = 0
     boxes_by_class_id: Counter[int] = field(default_factory=Counter)
     images_by_class_id: Counter[int] = field(default_factory=Counter)
     unreadable: Offenders = field(default_factory=Offenders)
@@ -123,6 +128,12 @@ class SplitStatistics:
     def add_unreadable(self, record_key: str) -> None:
         """Count a record that cannot be used at all; it is not in `num_examples`."""
         self.unreadable.add(1, [record_key])
+
+    def add_undecodable(self, record_key: str, *, is_too_large: bool) -> None:
+        """Count an image that was not decoded; one that is only too large is not at fault."""
+        self.num_undecodable += 1
+        if not is_too_large:
+            self.findings.setdefault("undecodable_images", Offenders()).add(1, [record_key])
 
     def update(
         self, labels: ImageLabels, known_ids: frozenset[int], limits: BoxLimits = BoxLimits()

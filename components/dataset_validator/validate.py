@@ -14,9 +14,11 @@ from detloom.components.dataset_validator.collect_statistics import Collected, P
 from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe_drift, read_previous_report
 from detloom.components.dataset_validator.duplicates import Duplicates, find_duplicates
 from detloom.components.dataset_validator.model_input import ModelInput
+from detloom.components.dataset_validator.near_duplicates import MAX_SPLITS
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report import write_report
 from detloom.components.dataset_validator.sample_pictures import choose, draw_pictures
+from detloom.components.record_files import list_shards
 from detloom.schemas.data_checks import DataChecks
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
@@ -28,7 +30,7 @@ _SHOWN_GROUPS, _SHOWN_MEMBERS = 6, 4  # of duplicates with pictures
 
 
 def validate(
-    shard_patterns: Mapping[str, str],
+    shards_by_split: Mapping[str, Sequence[str]],
     label_map: LabelMap,
     params: DatasetValidatorParams,
     report_folder: Path,
@@ -40,14 +42,19 @@ def validate(
     """Write `report.json` and `report.html`, log the warnings, and return the report; failures are for the caller.
 
     Args:
-        shard_patterns: by split, a glob for its TFRecord files, plain or .gz.
+        shards_by_split: its TFRecord files, plain or .gz.
         previous_report: of an earlier span, or its folder; None where there is none.
         span: of the examples, for the report.
+
+    Raises:
+        InputError: more splits than can be compared, or no earlier report where one is named.
     """
+    if len(shards_by_split) > MAX_SPLITS:
+        raise InputError(f"splits: got {len(shards_by_split)}, allowed: at most {MAX_SPLITS}; merge some of them.")
     previous = read_previous_report(previous_report) if previous_report else NO_EARLIER_SPAN
     report_folder.mkdir(parents=True, exist_ok=True)
     settings = PassSettings.of_params(params)
-    collected = collect_statistics(shard_patterns, label_map, settings, report_folder, make_pipeline)
+    collected = collect_statistics(shards_by_split, label_map, settings, report_folder, make_pipeline)
     splits = {
         name: describe_split(part, label_map, has_model=params.model_input is not None, has_looks=settings.looks)
         for name, part in collected.splits.items()
@@ -144,7 +151,7 @@ def validate_examples(
         model_input=ModelInput.of_model(model, max_boxes) if model else None,
     )
     return validate(
-        {name: split_pattern(examples_dir, name) for name in names},
+        {name: list_shards(examples_dir / f"{_SPLIT_PREFIX}{name}") for name in names},
         read_label_map(examples_dir / LABEL_MAP_FILE),
         params,
         output,
@@ -156,12 +163,6 @@ def validate_examples(
 
 def _make_pipeline_here() -> beam.Pipeline:
     return beam.Pipeline(options=PipelineOptions(["--direct_running_mode=in_memory"]))
-
-
-def split_pattern(examples_dir: Path, split: str) -> str:
-    """A glob for the TFRecord files of a split; what the path itself holds is taken literally."""
-    escaped = "".join(f"[{char}]" if char in "*?[" else char for char in str(examples_dir / f"{_SPLIT_PREFIX}{split}"))
-    return f"{escaped}/*"
 
 
 def describe_failures(report: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ import io
 import json
 import math
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,10 @@ import numpy as np
 from PIL import Image
 
 from detloom.components.example_gen.exported_folder import (
+    UNSOUND_BOX,
+    ExportCounts,
     ExportedExample,
+    ExportedObject,
     as_float32,
     atomic_folder,
     bytes_values,
@@ -40,31 +42,24 @@ _MAX_ID_DIGITS = 15  # JSON numbers are exact up to 2^53 in every reader
 _LOST_FLAGS = {"difficult": "is_difficult", "truncated": "is_truncated", "group_of": "is_group"}
 
 
-@dataclass
-class ExportCounts:
-    """What an export wrote; `lost` counts what the format has no place for."""
-
-    num_images: Counter[str] = field(default_factory=Counter)
-    num_objects: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
-
-
 def export_coco(examples: Path, output: Path) -> ExportCounts:
     """Write a COCO data set into `output`, which must not hold anything yet; the bytes of the images stay as they are.
 
-    Read back, the boxes are the same float32 values to the last bit. Image ids are the source ids where all of a split
-    are whole numbers and differ, else 1, 2, ...; annotation ids count from 1 in each split.
+    Read back, the boxes are the same float32 values to the last bit. Image ids are the source ids where those of all
+    splits are whole numbers and differ, else 1, 2, ...; no id of an image or an annotation stands in two splits.
 
     Raises:
         InputError: for a folder without examples, a damaged one, or an output that is taken; nothing is left then.
     """
-    splits, label_map = find_splits(examples), read_examples_label_map(examples)
-    counts = ExportCounts()
+    (splits, empty), label_map = find_splits(examples), read_examples_label_map(examples)
+    counts = ExportCounts(empty_splits=empty)
     with atomic_folder(output) as folder:
         (folder / ANNOTATIONS_DIR).mkdir()
         (folder / IMAGES_DIR).mkdir()
+        export = _Export(folder, label_map, counts)
         for split, shards in splits.items():
-            _SplitExport(folder, split, label_map, counts).run(shards)
+            export.read(split, shards)
+        export.write(list(splits))
     return counts
 
 
@@ -91,49 +86,72 @@ def _pixel_interval(start_rel: float, end_rel: float, size: int) -> tuple[float,
 
 
 @dataclass
-class _SplitExport:
-    """One split; entries wait in a file until all ids are known, so that only 8 bytes an image are in memory."""
+class _Export:
+    """All splits; entries wait in files until all ids are known, so that only 8 bytes an image are in memory."""
 
     folder: Path
-    split: str
     label_map: LabelMap
     counts: ExportCounts
     source_ids: "array[int] | None" = field(default_factory=lambda: array("q"))
     num_keypoints: dict[int, int] = field(default_factory=dict)
+    num_images: int = 0
+    num_annotations: int = 0
 
-    def run(self, shards: Sequence[Path]) -> None:
-        spool_path = self.folder / f".{self.split}.spool"
-        with spool_path.open("w", encoding="utf-8") as spool:
+    def __post_init__(self) -> None:
+        self._known_ids = frozenset(self.label_map.class_ids)
+
+    def read(self, split: str, shards: Sequence[Path]) -> None:
+        with self._spool_path(split).open("w", encoding="utf-8") as spool:
             for shard in shards:
                 for example in read_examples(shard):
-                    spool.write(json.dumps(self._take(example, str(shard)), ensure_ascii=False) + "\n")
-        with (self.folder / ANNOTATIONS_DIR / f"{self.split}.json").open("w", encoding="utf-8") as file:
-            self._write_json(file, spool_path)
-        spool_path.unlink()
+                    spool.write(json.dumps(self._take(split, example, str(shard)), ensure_ascii=False) + "\n")
 
-    def _take(self, example: ExportedExample, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        number = self.counts.num_images[self.split] = self.counts.num_images[self.split] + 1
-        name = safe_file_name(example, f"{self.split}-{number:08d}")
+    def write(self, splits: Sequence[str]) -> None:
+        ids = self.source_ids
+        if ids is not None and len(np.unique(np.frombuffer(ids, np.int64))) < len(ids):
+            self.source_ids = None
+        for split in splits:
+            with (self.folder / ANNOTATIONS_DIR / f"{split}.json").open("w", encoding="utf-8") as file:
+                self._write_json(file, self._spool_path(split))
+            self._spool_path(split).unlink()
+
+    def _spool_path(self, split: str) -> Path:
+        return self.folder / f".{split}.spool"
+
+    def _take(self, split: str, example: ExportedExample, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        number = self.counts.add_image(split, example)
+        name = safe_file_name(example, f"{split}-{number:08d}")
         name = write_image(self.folder / IMAGES_DIR, name, example.image)
         self._take_source_id(example.source_id)
         height, width = example.image_hw
         image = {"id": 0, "file_name": name, "height": height, "width": width, "source_id": example.source_id}
         annotations = []
         masks, keypoints = _masks(example, where), _keypoints(example, where)
-        for index, item in enumerate(example.objects):
-            box = box_xywh_px(item.box_yxyx_rel, example.image_hw)
-            area = box[2] * box[3] if item.area_px is None else _shortest_float32(item.area_px)
-            annotation = {"category_id": item.class_id, "bbox": box, "area": area, "iscrowd": int(item.is_crowd)}
-            if masks[index] is not None:
-                annotation["segmentation"] = masks[index]
-            if keypoints[index]:
-                points = keypoints[index]
+        for item, mask, points in zip(example.objects, masks, keypoints, strict=True):
+            if item.class_id not in self._known_ids:
+                raise InputError(f"{where}, {example.source_id!r}: class id {item.class_id} is not in the label map.")
+            if not item.is_sound:
+                self.counts.lost[UNSOUND_BOX] += 1
+                continue
+            annotation = self._annotation(item, example.image_hw)
+            if mask is not None:
+                annotation["segmentation"] = mask
+            if points:
                 self.num_keypoints[item.class_id] = max(self.num_keypoints.get(item.class_id, 0), len(points) // 3)
                 annotation |= {"keypoints": points, "num_keypoints": sum(v > 0 for v in points[2::3])}
             annotations.append(annotation)
             self.counts.lost.update(lost for lost, flag in _LOST_FLAGS.items() if getattr(item, flag))
-        self.counts.num_objects[self.split] += len(annotations)
+        self.counts.num_objects[split] += len(annotations)
         return image, annotations
+
+    def _annotation(self, item: ExportedObject, image_hw: tuple[int, int]) -> dict[str, Any]:
+        box = box_xywh_px(item.box_yxyx_rel, image_hw)
+        area = box[2] * box[3]
+        if item.area_px is not None and math.isfinite(item.area_px):
+            area = _shortest_float32(item.area_px)
+        elif item.area_px is not None:  # JSON has no such number
+            self.counts.changed["area that is not finite (the box's instead)"] += 1
+        return {"category_id": item.class_id, "bbox": box, "area": area, "iscrowd": int(item.is_crowd)}
 
     def _take_source_id(self, source_id: str) -> None:
         is_number = source_id.isascii() and source_id.isdigit() and len(source_id) <= _MAX_ID_DIGITS
@@ -142,25 +160,28 @@ class _SplitExport:
         if self.source_ids is not None:
             self.source_ids.append(int(source_id))
 
+    def _image_id(self, number: int) -> int:
+        return self.source_ids[number] if self.source_ids is not None else number + 1
+
     def _write_json(self, file: IO[str], spool_path: Path) -> None:
-        ids = self.source_ids
-        if ids is not None and len(np.unique(np.frombuffer(ids, np.int64))) < len(ids):
-            ids = None
         file.write('{"info": {"description": "exported by detloom"},\n"categories": ')
         json.dump(list(self._categories()), file, ensure_ascii=False)
         file.write(',\n"images": [')
-        for number, (image, _) in enumerate(_read_spool(spool_path)):
-            image["id"] = ids[number] if ids is not None else number + 1
-            file.write((",\n" if number else "\n") + json.dumps(image, ensure_ascii=False))
+        first, num_images, separator = self.num_images, 0, "\n"
+        for image, _ in _read_spool(spool_path):
+            image["id"] = self._image_id(first + num_images)
+            file.write(separator + json.dumps(image, ensure_ascii=False))
+            num_images, separator = num_images + 1, ",\n"
         file.write('\n],\n"annotations": [')
-        annotation_id = 0
-        for number, (_, annotations) in enumerate(_read_spool(spool_path)):
+        separator = "\n"
+        for number, (_, annotations) in enumerate(_read_spool(spool_path), first):
             for annotation in annotations:
-                file.write(",\n" if annotation_id else "\n")
-                annotation_id += 1
-                image_id = ids[number] if ids is not None else number + 1
-                file.write(json.dumps({"id": annotation_id, "image_id": image_id, **annotation}))
+                self.num_annotations += 1
+                entry = {"id": self.num_annotations, "image_id": self._image_id(number), **annotation}
+                file.write(separator + json.dumps(entry))
+                separator = ",\n"
         file.write("\n]}\n")
+        self.num_images += num_images
 
     def _categories(self) -> Iterator[dict[str, Any]]:
         for class_id, name in self.label_map.names_by_id:
@@ -179,8 +200,6 @@ def _read_spool(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any
 
 
 def _shortest_float32(value: float) -> float:
-    if not math.isfinite(value):  # JSON has no such number; a reader that misses the area takes that of the box
-        return 0.0
     return shortest_decimal(value, lambda short: as_float32(short) == value)
 
 

@@ -1,52 +1,66 @@
 """Examples back to YOLO: `images/<split>/`, `labels/<split>/` and `data.yaml`.
 
 The format knows boxes and classes. Crowds and groups are left out, since a label file cannot say that they are no
-single objects; `difficult` and `truncated` are lost. Each is counted and returned.
+single objects; `difficult`, `truncated`, masks, keypoints and areas are lost. Each is counted and returned.
 """
 
+import math
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
 
-from detloom.components.example_gen.export_coco import ExportCounts
 from detloom.components.example_gen.exported_folder import (
+    UNSOUND_BOX,
+    ExportCounts,
     ExportedExample,
+    ExportedObject,
     as_float32,
     atomic_folder,
+    bytes_values,
     find_splits,
+    int_values,
     read_examples,
     read_examples_label_map,
     safe_file_name,
     write_image,
 )
+from detloom.components.example_gen.sources.yolo import IMAGES_DIRS
+from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
 
 DATA_FILE = "data.yaml"
 _EVALUATION_SPLITS = ("val", "eval", "valid", "validation")  # trainers of this family look for `val`
+_FOLDERS_WITH_A_MEANING = {*IMAGES_DIRS, "labels"}  # readers look for the last of them in a path
+_AREA_TOLERANCE = 1e-4  # of a float32 that was computed from the box, with room
 _FIRST_DECIMALS, _MAX_DECIMALS = 6, 17
 
 
 def export_yolo(examples: Path, output: Path) -> ExportCounts:
     """Write a YOLO data set into `output`, which must not hold anything yet; the bytes of the images stay as they are.
 
-    Class numbers are 0, 1, ... in the order of the label map's ids.
+    Class numbers are 0, 1, ... in the order of the label map's ids. Folders called like those that readers look for
+    (`images`, `labels`, ...) get a `_` behind their names, and so do folders called like label files.
 
     Raises:
         InputError: for a folder without examples, a damaged one, or an output that is taken; nothing is left then.
     """
-    splits, label_map = find_splits(examples), read_examples_label_map(examples)
+    (splits, empty), label_map = find_splits(examples), read_examples_label_map(examples)
     class_numbers = {class_id: number for number, class_id in enumerate(label_map.class_ids)}
-    counts = ExportCounts()
+    counts = ExportCounts(empty_splits=empty)
+    num_renumbered = sum(class_id != number + 1 for class_id, number in class_numbers.items())
+    if num_renumbered:
+        counts.lost["class id (renumbered)"] = num_renumbered
+    folders = _split_folders(splits)
     with atomic_folder(output) as folder:
         for split, shards in splits.items():
-            (folder / "images" / split).mkdir(parents=True)
-            (folder / "labels" / split).mkdir(parents=True)
+            export = _SplitExport(folder, split, folders[split], class_numbers, counts)
             for shard in shards:
                 for example in read_examples(shard):
-                    _write_example(folder, split, example, class_numbers, counts, str(shard))
-        data = {"path": ".", **_split_keys(list(splits)), "names": dict(enumerate(label_map.names))}
+                    export.write(example, str(shard))
+        # No `path`: trainers take a relative one from their working directory, and without one the file's folder.
+        data = {**_split_keys(folders), "names": dict(enumerate(label_map.names))}
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
         (folder / DATA_FILE).write_text(text, encoding="utf-8")
     return counts
@@ -76,47 +90,98 @@ def _centre_interval(start: float, end: float) -> tuple[float, float]:
     return (start + end) / 2, end - start
 
 
-def _write_example(
-    folder: Path,
-    split: str,
-    example: ExportedExample,
-    class_numbers: dict[int, int],
-    counts: ExportCounts,
-    where: str,
-) -> None:
-    counts.num_images[split] += 1
-    lines = []
-    for item in example.objects:
-        if item.is_crowd or item.is_group:
-            counts.lost["is_crowd (box left out)" if item.is_crowd else "group_of (box left out)"] += 1
-            continue
-        if item.class_id not in class_numbers:
-            raise InputError(f"{where}, {example.source_id!r}: class id {item.class_id} is not in the label map.")
-        counts.lost.update(
-            name for name, has in (("difficult", item.is_difficult), ("truncated", item.is_truncated)) if has
+class _SplitExport:
+    """Writes the examples of one split."""
+
+    def __init__(
+        self, folder: Path, split: str, split_folder: str, class_numbers: dict[int, int], counts: ExportCounts
+    ) -> None:
+        self._split, self._class_numbers, self._counts = split, class_numbers, counts
+        self._images, self._labels = folder / "images" / split_folder, folder / "labels" / split_folder
+        self._images.mkdir(parents=True)
+        self._labels.mkdir(parents=True)
+
+    def write(self, example: ExportedExample, where: str) -> None:
+        number = self._counts.add_image(self._split, example)
+        lines = [line for item in example.objects if (line := self._format(item, f"{where}, {example.source_id!r}"))]
+        self._counts.num_objects[self._split] += len(lines)
+        self._count_lost(example)
+        name = _plain_folders(safe_file_name(example, f"{self._split}-{number:08d}"))
+        # Two images of one stem (a.jpg, a.png) would share a label file: the label file says whether a name is free.
+        name = write_image(
+            self._images,
+            name,
+            example.image,
+            is_free=lambda candidate: not (self._labels / _label_name(candidate)).exists(),
         )
+        label_path = self._labels / _label_name(name)
+        label_path.parent.mkdir(parents=True, exist_ok=True)
+        label_path.write_text("".join(lines), encoding="utf-8")
+
+    def _format(self, item: ExportedObject, where: str) -> str:
+        """The line of an object; "" where it is left out."""
+        lost = self._counts.lost
+        if item.class_id not in self._class_numbers:
+            raise InputError(f"{where}: class id {item.class_id} is not in the label map.")
+        if not item.is_sound:
+            lost[UNSOUND_BOX] += 1
+            return ""
+        if item.is_crowd or item.is_group:
+            lost["is_crowd (box left out)" if item.is_crowd else "group_of (box left out)"] += 1
+            return ""
+        lost.update(name for name, has in (("difficult", item.is_difficult), ("truncated", item.is_truncated)) if has)
         numbers = " ".join(repr(value) for value in box_cxcywh_rel(item.box_yxyx_rel))
-        lines.append(f"{class_numbers[item.class_id]} {numbers}\n")
-    counts.num_objects[split] += len(lines)
-    labels = folder / "labels" / split
-    name = safe_file_name(example, f"{split}-{counts.num_images[split]:08d}")
-    # Two images of one stem (a.jpg, a.png) would share a label file: the label file says whether a name is free.
-    name = write_image(
-        folder / "images" / split,
-        name,
-        example.image,
-        is_free=lambda candidate: not (labels / _label_name(candidate)).exists(),
+        return f"{self._class_numbers[item.class_id]} {numbers}\n"
+
+    def _count_lost(self, example: ExportedExample) -> None:
+        """What there is beside boxes and flags; an area that is that of the box says nothing of its own."""
+        found = {
+            "mask": sum(map(bool, bytes_values(example.feature, keys.MASK))),
+            "keypoints": sum(number > 0 for number in int_values(example.feature, keys.NUM_KEYPOINTS)),
+            "area": sum(_has_own_area(item, example.image_hw) for item in example.objects),
+        }
+        self._counts.lost.update({name: number for name, number in found.items() if number})
+
+
+def _has_own_area(item: ExportedObject, image_hw: tuple[int, int]) -> bool:
+    if item.area_px is None:
+        return False
+    ymin, xmin, ymax, xmax = item.box_yxyx_rel
+    return not math.isclose(
+        item.area_px, (ymax - ymin) * image_hw[0] * (xmax - xmin) * image_hw[1], rel_tol=_AREA_TOLERANCE
     )
-    label_path = labels / _label_name(name)
-    label_path.parent.mkdir(parents=True, exist_ok=True)
-    label_path.write_text("".join(lines), encoding="utf-8")
+
+
+def _plain_folders(name: str) -> str:
+    """The path with folders that mean nothing to a reader: `x/images/a.jpg` is `x/images_/a.jpg`."""
+    *folders, file_name = name.split("/")
+    return "/".join((*map(_plain_folder, folders), file_name))
+
+
+def _plain_folder(name: str) -> str:
+    # A folder `a.txt` would stand where the label file of `a.jpg` does.
+    has_meaning = name.lower() in _FOLDERS_WITH_A_MEANING or name.lower().endswith(".txt")
+    return f"{name}_" if has_meaning else name
 
 
 def _label_name(image_name: str) -> str:
     return posixpath.splitext(image_name)[0] + ".txt"
 
 
-def _split_keys(splits: Sequence[str]) -> dict[str, str]:
+def _split_folders(splits: Iterable[str]) -> dict[str, str]:
+    """Folder below images/ and labels/ by split: its name, if that means nothing to a reader."""
+    folders: dict[str, str] = {}
+    taken = set(splits)
+    for split in splits:
+        folder = _plain_folder(split)
+        while folder != split and folder in taken:
+            folder += "_"
+        taken.add(folder)
+        folders[split] = folder
+    return folders
+
+
+def _split_keys(folders: dict[str, str]) -> dict[str, str]:
     """Folder by key of data.yaml: the evaluation split is `val` there, unless another split has that name."""
-    evaluation = next((name for name in _EVALUATION_SPLITS if name in splits), "val")
-    return {("val" if split == evaluation else split): f"images/{split}" for split in splits}
+    evaluation = next((name for name in _EVALUATION_SPLITS if name in folders), "val")
+    return {("val" if split == evaluation else split): f"images/{folder}" for split, folder in folders.items()}

@@ -8,21 +8,27 @@ import re
 import shutil
 import unicodedata
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from detloom.components.example_gen.exported_image import neutralise_orientation
+from detloom.components.record_files import read_records
 from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 
 SPLIT_PREFIX = "Split-"
 SHARD_PATTERN = "data_tfrecord-*"
+EXIF_NEUTRALISED = "exif_neutralised"
+UNSOUND_BOX = "box that is inverted, empty or outside the image (left out)"
+_SHARD_NAME = re.compile(r"data_tfrecord-([0-9]{5,9})-of-([0-9]{5,9})(\.gz)?")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _USUAL_ROOTS = ("images", "JPEGImages")  # stripped from file names: every export has a folder of images of its own
 _SUFFIX_BY_FORMAT = {"jpeg": ".jpg", "png": ".png"}
@@ -32,6 +38,18 @@ _MAX_PART_BYTES = 200  # of one folder or file name; 255 is the file systems' li
 _MAX_PARTS = 16
 _NO_FLOATS = np.zeros(0, np.float32)
 _MAX_DECIMALS = 17
+_MAX_NAMED = 5  # of missing shards
+_KNOWN_KEYS = frozenset(
+    (
+        keys.IMAGE_ENCODED,
+        keys.MASK,
+        keys.KEYPOINT_X,
+        keys.KEYPOINT_Y,
+        keys.KEYPOINT_VISIBILITY,
+        keys.NUM_KEYPOINTS,
+        *keys.STATISTICS_KEYS,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -46,10 +64,20 @@ class ExportedObject:
     is_difficult: bool
     is_truncated: bool
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the box lies in the image and has an area."""
+        ymin, xmin, ymax, xmax = self.box_yxyx_rel
+        return 0 <= ymin < ymax <= 1 and 0 <= xmin < xmax <= 1
+
 
 @dataclass(frozen=True)
 class ExportedExample:
-    """One example, and the features that only one of the exporters needs."""
+    """One example, and the features that only one of the exporters needs.
+
+    Attributes:
+        is_neutralised: whether `image` had an Exif orientation, which it no longer has.
+    """
 
     image: bytes
     image_format: str
@@ -58,13 +86,45 @@ class ExportedExample:
     source_id: str
     objects: tuple[ExportedObject, ...]
     feature: Any
+    is_neutralised: bool = False
+
+    @property
+    def num_other_features(self) -> int:
+        """Features with values that neither this project nor the formats know, such as `image/context/...`."""
+        return sum(key not in _KNOWN_KEYS and value.ByteSize() > 2 for key, value in self.feature.items())
 
 
-def find_splits(examples: Path) -> dict[str, list[Path]]:
-    """Shards by split.
+@dataclass
+class ExportCounts:
+    """What an export wrote.
+
+    Attributes:
+        lost: what the format has no place for.
+        changed: what was written otherwise than it was stored.
+        empty_splits: left out, since there is nothing in them.
+    """
+
+    num_images: Counter[str] = field(default_factory=Counter)
+    num_objects: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    empty_splits: tuple[str, ...] = ()
+
+    def add_image(self, split: str, example: ExportedExample) -> int:
+        """Count an image and what no format keeps of it; returns its number in the split, from 1."""
+        self.num_images[split] += 1
+        if example.is_neutralised:
+            self.changed[EXIF_NEUTRALISED] += 1
+        if example.num_other_features:
+            self.lost["other features"] += example.num_other_features
+        return self.num_images[split]
+
+
+def find_splits(examples: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Shards by split, without empty ones; and the splits that have no examples.
 
     Raises:
-        InputError: where `examples` is no finished examples folder.
+        InputError: where `examples` is no finished examples folder, a shard is missing, or one begins with damage.
     """
     if not examples.is_dir():
         raise InputError(f"{examples}: there is no such folder; give the output of `detloom ingest` or of a pipeline.")
@@ -75,7 +135,37 @@ def find_splits(examples: Path) -> dict[str, list[Path]]:
             raise InputError(f"{examples}: split {split!r}, allowed: letters, digits, '-', '_' and '.'.")
     if not any(splits.values()):
         raise InputError(f"{examples}: no {SPLIT_PREFIX}<name>/{SHARD_PATTERN}; give a folder with finished examples.")
-    return splits
+    for shards in splits.values():
+        _check_all_there(shards)
+    filled = {split: [shard for shard in shards if not _is_empty(shard)] for split, shards in splits.items()}
+    empty = tuple(split for split, shards in filled.items() if not shards)
+    if len(empty) == len(filled):
+        raise InputError(f"{examples}: no examples in any split ({', '.join(empty)}).")
+    return {split: shards for split, shards in filled.items() if shards}, empty
+
+
+def _check_all_there(shards: Sequence[Path]) -> None:
+    """Of shards called `-NNNNN-of-MMMMM` each must be there once; other names say nothing."""
+    names = [match for shard in shards if (match := _SHARD_NAME.fullmatch(shard.name))]
+    if not names:
+        return
+    folder, totals = shards[0].parent, sorted({int(match[2]) for match in names})
+    if len(totals) > 1:
+        raise InputError(f"{folder}: shards of {totals[0]} and of {totals[1]} beside one another; give one set.")
+    numbers = {int(match[1]) for match in names}
+    if len(numbers) < len(names):
+        raise InputError(f"{folder}: a shard stands there twice, plain and as .gz; give one of them.")
+    if max(numbers) >= totals[0]:
+        raise InputError(f"{folder}: shard {max(numbers)} of {totals[0]}, allowed: 0 to {totals[0] - 1}.")
+    num_missing = totals[0] - len(numbers)
+    if num_missing:
+        missing = itertools.islice((n for n in range(totals[0]) if n not in numbers), _MAX_NAMED)
+        named = ", ".join(f"{number:05d}" for number in missing) + (", ..." if num_missing > _MAX_NAMED else "")
+        raise InputError(f"{folder}: {num_missing} of {totals[0]} shards are missing: {named}.")
+
+
+def _is_empty(shard: Path) -> bool:
+    return next(read_examples(shard), None) is None
 
 
 def read_examples_label_map(examples: Path) -> LabelMap:
@@ -89,9 +179,8 @@ def read_examples(shard: Path) -> Iterator[ExportedExample]:
         InputError: naming the shard and the number of the example that cannot be exported.
     """
     number = 0
-    compression = "GZIP" if shard.name.endswith(".gz") else ""
     try:
-        for record in tf.data.TFRecordDataset(str(shard), compression_type=compression).as_numpy_iterator():
+        for _, record in read_records(str(shard)):
             yield _parse(record, f"{shard}, example {number}")
             number += 1
     except tf.errors.OpError as error:
@@ -157,16 +246,21 @@ def atomic_folder(output: Path) -> Iterator[Path]:
     Raises:
         InputError: where `output` already holds something, or cannot be made.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(f"{output}: already there; give a folder that does not exist yet or is empty.")
-    temporary = output.absolute().parent / f".{output.name}.incomplete-{uuid.uuid4().hex[:8]}"
+    target = Path(os.path.realpath(output))  # a link to an empty folder stays, and that folder is filled
+    temporary = target.parent / f".{target.name}.incomplete-{uuid.uuid4().hex[:8]}"
     try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise InputError(f"{output}: already there; give a folder that does not exist yet or is empty.")
+        if target == Path.cwd():
+            raise InputError(f"{output}: the working directory itself would be replaced; give a folder in it.")
         temporary.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"{output}: the folder cannot be made ({error}).") from None
     try:
         yield temporary
-        os.replace(temporary, output)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error}).") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -202,14 +296,16 @@ def _parse(record: bytes, where: str) -> ExportedExample:
             f"{where}: needs one image, its height and width, and the format 'jpeg' or 'png'; got {len(images)} "
             f"images, sizes {sizes}, format {image_format!r:.20}."
         )
+    image, is_neutralised = neutralise_orientation(images[0])
     return ExportedExample(
-        image=images[0],
+        image=image,
         image_format=image_format,
         image_hw=(sizes[0], sizes[1]),
         filename=_text(feature, keys.IMAGE_FILENAME),
         source_id=_text(feature, keys.IMAGE_SOURCE_ID),
         objects=_parse_objects(feature, where),
         feature=feature,
+        is_neutralised=is_neutralised,
     )
 
 

@@ -258,6 +258,54 @@ def test_validate_says_which_check_failed(make_voc, tmp_path):
     assert detloom_command("validate", tmp_path / "out").exit_code == 0
 
 
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """One split `a` of one picture with two boxes, and a run file `run.yaml` that takes one of them."""
+    folder = tmp_path / "crowded"
+    (folder / "Split-a").mkdir(parents=True)
+    example = tf.train.Example()
+    feature = example.features.feature
+    feature["image/encoded"].bytes_list.value.append(encode_image(1))
+    feature["image/format"].bytes_list.value.append(b"jpeg")
+    feature["image/height"].int64_list.value.append(40)
+    feature["image/width"].int64_list.value.append(60)
+    for side, values in (("ymin", (0.1, 0.5)), ("xmin", (0.1, 0.5)), ("ymax", (0.4, 0.9)), ("xmax", (0.4, 0.9))):
+        feature[f"image/object/bbox/{side}"].float_list.value.extend(values)
+    feature["image/object/class/label"].int64_list.value.extend((1, 1))
+    with tf.io.TFRecordWriter(str(folder / "Split-a/data_tfrecord-00000-of-00001")) as writer:
+        writer.write(example.SerializeToString())
+    (folder / "label_map.pbtxt").write_text("item {\n  id: 1\n  name: 'cat'\n}\n")
+    (tmp_path / "run.yaml").write_text(
+        "name: small\ndata: {format: voc, path: nowhere, splits: {train: a, eval: b, test: c}}\n"
+        "train_input: {max_number_of_boxes: 1}\nchecks: {crowded_images: {severity: fail, threshold: 0.0}}\n"
+    )
+    return folder
+
+
+def test_validate_takes_checks_and_the_limit_of_boxes_from_a_run_file(crowded, tmp_path):
+    result = detloom_command("validate", crowded, "--config", tmp_path / "run.yaml", "--output", tmp_path / "report")
+    assert "crowded_images" in sentence(result)
+
+
+def test_checks_of_their_own_replace_those_of_the_run_file(crowded, tmp_path):
+    (tmp_path / "checks.yaml").write_text("examples_per_split: {threshold: 7}\n")
+    options = ["--config", tmp_path / "run.yaml", "--checks", tmp_path / "checks.yaml", "--output", tmp_path / "report"]
+    message = sentence(detloom_command("validate", crowded, *options))
+    assert "examples_per_split" in message
+    assert "crowded_images" not in message
+
+
+def test_the_split_to_train_on_must_be_there(crowded):
+    result = detloom_command("validate", crowded, "--train-split", "b")
+    assert "--train-split: got 'b'" in sentence(result)
+
+
+def test_an_export_names_an_empty_split(crowded, tmp_path):
+    (crowded / "Split-b").mkdir()
+    result = detloom_command("export-coco", crowded, tmp_path / "coco")
+    assert result.output.splitlines()[:2] == ["a: 1 images, 2 boxes", "b: no images, left out"]
+
+
 def test_inspect_writes_a_page(make_voc, tmp_path):
     pytest.importorskip("detloom.components.dataset_validator.inspect_page")
     folder = make_voc(a=["c1", "d1"])
@@ -297,3 +345,9 @@ def test_bccd_reads_back_to_the_same_examples(tmp_path):
     if not folder.is_dir():
         pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
     check_reads_back(folder, tmp_path, ["--split", "train=train", "--split", "val=val", "--split", "test=test"])
+
+
+def test_an_export_prints_what_is_lost(crowded, tmp_path):
+    (crowded / "label_map.pbtxt").write_text("item {\n  id: 1\n  name: 'cat'\n}\nitem {\n  id: 5\n  name: 'dog'\n}\n")
+    result = detloom_command("export-yolo", crowded, tmp_path / "yolo")
+    assert "Lost: class id (renumbered) 1" in result.output.splitlines()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detloom.components.dataset_validator.build_report import summarize
-from detloom.components.dataset_validator.checks import Evidence, run_checks
+from detloom.components.dataset_validator.checks import Evidence, format_apart, run_checks
 from detloom.components.dataset_validator.drift import describe_drift
 from detloom.components.dataset_validator.model_input import ModelInput
 from detloom.components.dataset_validator.params import DatasetValidatorParams
@@ -68,7 +68,7 @@ def test_good_data_pass_every_check_that_can_be_made():
     assert tuple(results) == CHECK_NAMES
     statuses = {name: result.status for name, result in results.items() if result.status != "passed"}
     assert statuses == {"class_drift": "skipped", "size_drift": "skipped"}
-    assert summarize(list(results.values())) == ("passed", "Of 20 checks, 18 passed, 2 skipped.")
+    assert summarize(list(results.values())) == ("passed", "Of 21 checks, 19 passed, 2 skipped.")
 
 
 def test_without_model_or_images_the_checks_that_need_them_are_skipped_with_the_reason():
@@ -126,12 +126,59 @@ def test_unreadable_records_fail_with_their_keys():
     assert result.record_keys == ("train/img_3",)
 
 
-def test_a_split_without_any_box_fails():
+def test_a_split_without_any_label_only_warns():
     result = judge({"train": make(*SOUND), "eval": make()})["boxes_in_splits"]
     assert (result.status, result.sentence) == (
-        "failed",
+        "warned",
         "boxes: split 'train' has 2, split 'eval' has 0; at least 1 needed",
     )
+
+
+def test_a_training_split_without_any_label_fails():
+    assert judge({"train": make(), "eval": make(*SOUND)})["boxes_in_splits"].status == "failed"
+
+
+def test_a_split_with_some_labels_but_too_few_fails():
+    checks = {"boxes_in_splits": {"threshold": 2.0}}
+    assert judge({"train": make(*SOUND), "eval": make(SOUND[0])}, checks=checks)["boxes_in_splits"].status == "failed"
+
+
+def test_a_split_without_examples_is_not_called_unlabelled():
+    assert judge({"train": make(*SOUND)})["boxes_in_splits"].status == "failed"
+
+
+def test_images_that_cannot_be_decoded_fail_by_key():
+    train = make(*SOUND)
+    train.add_undecodable("img_7", is_too_large=False)
+    result = judge({"train": train, "eval": make(*SOUND)})["undecodable_images"]
+    expected = "1 of 2 images cannot be decoded: 50 %; at most 0 % allowed"
+    assert (result.status, result.sentence, result.record_keys) == ("failed", expected, ("train/img_7",))
+
+
+def test_an_image_that_is_only_too_large_is_not_at_fault():
+    train = make(*SOUND)
+    train.add_undecodable("img_7", is_too_large=True)
+    assert judge({"train": train, "eval": make(*SOUND)})["undecodable_images"].value == 0
+
+
+def test_without_near_duplicates_no_image_is_said_to_be_sound():
+    checks = {"near_duplicates": {"severity": "off"}}
+    result = judge({"train": make(*SOUND), "eval": make(*SOUND)}, checks=checks)["undecodable_images"]
+    assert result.status == "skipped"
+
+
+def test_damaged_shards_fail_whatever_the_share():
+    train = make(*SOUND)
+    train.num_damaged_shards = 1
+    result = judge({"train": train, "eval": make(*SOUND)}, checks={"records": {"threshold": 1.0}})["records"]
+    assert (result.status, result.value) == ("failed", 0.0)
+    assert "split 'train' has 1 damaged shards, lost from the damage on" in result.sentence
+
+
+def test_a_value_that_is_too_large_by_little_does_not_look_like_the_threshold():
+    assert format_apart(0.17612 / 100, 0.176 / 100, "share") == ("0.1761 %", "0.176 %")
+    assert format_apart(0.1004, 0.1, "distance") == ("0.1004", "0.1")
+    assert format_apart(0.25, 0.25, "share") == ("25 %", "25 %")
 
 
 def test_a_class_without_a_box_to_train_on_is_named():
@@ -242,7 +289,7 @@ def test_the_verdict_names_what_failed_and_what_warned():
     bad = make(((0.5, 0, 0.4, 1), 1))
     verdict, sentence = summarize(list(judge({"train": bad, "eval": make(*SOUND)}).values()))
     assert verdict == "failed"
-    assert sentence.startswith("Of 20 checks, 1 failed (boxes), 1 warned (classes_in_train), ")
+    assert sentence.startswith("Of 21 checks, 1 failed (boxes), 1 warned (classes_in_train), ")
 
 
 def test_parameters_survive_the_round_trip_through_properties():

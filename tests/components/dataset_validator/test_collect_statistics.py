@@ -11,12 +11,12 @@ from detloom.components.dataset_validator.collect_statistics import (
     Collected,
     PassSettings,
     collect_statistics,
-    read_records,
     read_shard,
 )
 from detloom.components.dataset_validator.model_input import ModelInput
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.split_statistics import BoxLimits
+from detloom.components.record_files import read_records
 from detloom.schemas import example_keys as keys
 from detloom.schemas.data_checks import DataChecks, NearDuplicates
 from detloom.schemas.label_map import LabelMap
@@ -42,8 +42,8 @@ def collect(tmp_path, write_records):
         for split, shards in splits.items():
             for index, records in enumerate(shards):
                 write_records(tmp_path / f"{split}/data-{index}", records)
-        patterns = {split: f"{tmp_path}/{split}/*" for split in splits}
-        return collect_statistics(patterns, LABEL_MAP, settings, tmp_path, test_pipeline.TestPipeline)
+        shards = {split: sorted(map(str, (tmp_path / split).glob("*"))) for split in splits}
+        return collect_statistics(shards, LABEL_MAP, settings, tmp_path, test_pipeline.TestPipeline)
 
     return run
 
@@ -53,7 +53,7 @@ def test_shards_of_all_splits_are_counted_in_one_pass(collect, make_example, tmp
     assert (splits["train"].num_examples, splits["train"].num_without_boxes) == (3, 1)
     assert splits["eval"].num_examples == 0
     assert list(splits) == ["train", "eval"]
-    assert not (tmp_path / "statistics.pickle").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train"]
 
 
 def change(serialized, edit):
@@ -148,6 +148,42 @@ def test_an_image_that_cannot_be_decoded_is_counted(make_example, write_records,
     collected = read_shard("train", str(path), KNOWN, ALL)
     assert collected.splits["train"].num_undecodable == 1
     assert collected.images.parts[0].has_look_N.tolist() == [False, True]
+
+
+def test_an_example_without_an_image_or_of_another_size_is_unreadable(make_example, write_records, tmp_path):
+    def drop(feature):
+        feature[keys.IMAGE_ENCODED].bytes_list.value.pop()
+
+    def clear(feature):
+        feature[keys.IMAGE_ENCODED].bytes_list.value[0] = b""
+
+    def misstate(feature):
+        feature[keys.IMAGE_WIDTH].int64_list.value[0] = 65
+
+    edits = (drop, clear, misstate)
+    records = [change(make_example([BOX], name=edit.__name__), edit) for edit in edits]
+    path = str(write_records(tmp_path / "data", records))
+    assert read_shard("train", path, KNOWN, ALL).splits["train"].unreadable.record_keys == ["clear", "drop", "misstate"]
+    assert read_shard("train", path, KNOWN, PLAIN).splits["train"].unreadable.record_keys == ["clear", "drop"]
+
+
+def test_an_impossible_size_is_unreadable(make_example, write_records, tmp_path):
+    def stretch(feature):
+        feature[keys.IMAGE_HEIGHT].int64_list.value[0] = 2**40
+
+    path = str(write_records(tmp_path / "data", [change(make_example([BOX]), stretch)]))
+    assert read_shard("train", path, KNOWN, PLAIN).splits["train"].unreadable.count == 1
+
+
+def test_a_shard_that_cannot_be_opened_is_damaged(tmp_path):
+    statistics = read_shard("train", str(tmp_path / "gone"), KNOWN, PLAIN).splits["train"]
+    assert (statistics.num_damaged_shards, statistics.unreadable.record_keys) == (1, ["(damaged file train/gone)"])
+
+
+def test_a_file_of_the_caller_in_the_scratch_folder_is_left_alone(collect, make_example, tmp_path):
+    (tmp_path / "statistics.pickle").write_text("mine")
+    collect(train=[[make_example([BOX])]])
+    assert (tmp_path / "statistics.pickle").read_text() == "mine"
 
 
 def test_only_the_training_split_meets_the_anchors(collect, make_example):

@@ -62,6 +62,30 @@ def test_a_folder_as_output_gets_a_page(examples, tmp_path):
     assert page.is_file()
 
 
+def test_a_file_that_is_no_page_is_not_overwritten(examples, tmp_path):
+    (tmp_path / "notes.txt").write_text("keep")
+    with pytest.raises(InputError, match=r"notes\.txt: a file that is no page is there"):
+        write_inspect_page(examples, tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "keep"
+
+
+def test_a_page_is_written_again(examples, tmp_path):
+    (tmp_path / "page.html").write_text("old")
+    assert "blood cells" in write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_folder_called_like_a_page_is_refused(examples, tmp_path):
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(InputError, match=r"page\.html: a folder is there"):
+        write_inspect_page(examples, tmp_path / "page.html")
+
+
+def test_a_page_below_a_file_is_refused(examples, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="the page cannot be written"):
+        write_inspect_page(examples, tmp_path / "file" / "page.html")
+
+
 def test_gzip_files_are_read(examples, tmp_path, make_example):
     path = examples / "Split-eval" / "data_tfrecord-00001-of-00002.gz"
     with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:

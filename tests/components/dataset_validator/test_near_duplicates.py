@@ -120,6 +120,21 @@ def test_many_pictures_that_agree_in_most_bits_are_found_too():
     assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
 
 
+@pytest.mark.parametrize("max_distance", [3, 5])
+def test_many_pictures_of_one_scene_are_compared_each_with_each(max_distance):
+    # Up to 4 bits around one picture: cutting into bands leaves nearly all pairs.
+    rng = np.random.default_rng(max_distance)
+    hashes = np.full(3000, A, np.uint64)
+    for _ in range(4):
+        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, 3000).astype(np.uint64))
+    splits = rng.integers(0, 3, 3000)
+    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= max_distance
+    differs = splits[:, np.newaxis] != splits[np.newaxis]
+    report = find_near_duplicates(hashes, splits, max_distance=max_distance)
+    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
+    assert report.num_across_by_split == {s: int((is_near & differs).any(axis=1)[splits == s].sum()) for s in range(3)}
+
+
 def test_a_hundred_thousand_equal_pictures_are_one_group_in_bounded_memory():
     hashes, splits = np.full(100_000, A, np.uint64), np.arange(100_000) % 2
     tracemalloc.start()

@@ -253,6 +253,13 @@ def test_anchors_without_boxes_have_a_sentence(report):
     assert "no boxes to measure" in page
 
 
+def test_a_value_that_fails_by_little_is_shown_with_enough_digits(report):
+    check = make_check("one", "failed", value=0.0017612, threshold=0.00176)
+    page = render_html({**report, "checks": [check]}, {})
+    assert "0.1761 %" in page
+    assert "at most 0.176 %" in page
+
+
 def test_duplicates_stand_side_by_side(report):
     exact = make_duplicates([("train", "a"), ("eval", "b")])
     pictures = {("train", "a"): make_picture("train", "a"), ("eval", "b"): make_picture("eval", "b")}

@@ -155,6 +155,15 @@ def test_a_page_that_is_full_leaves_out_the_last_pictures(tmp_path, make_example
     assert list(found) == [("train", "img_2"), ("train", "img_1")]
 
 
+def test_a_picture_counts_as_often_as_the_page_shows_it(tmp_path, make_example, write_records):
+    records = [make_example([BOX]) for _ in range(2)]
+    path = write_records(tmp_path / "shard", records)
+    first, second = places_in(path, records)
+    size = len(draw_pictures([first], LABEL_MAP, max_pixels=MAX_PIXELS)["train", "img_0"].data_uri)
+    found = draw_pictures([first, first, second], LABEL_MAP, max_pixels=MAX_PIXELS, max_bytes=2 * size)
+    assert list(found) == [("train", "img_0")]
+
+
 def test_hostile_labels_are_drawn_as_far_as_they_can_be(tmp_path, make_example, write_records):
     label_map = LabelMap.from_names(["two\nlines \u202e and \x00 more" * 50])
     bad = [(float("nan"), 0.0, 1.0, 1.0), (0.9, 0.9, 0.1, 0.1), (-1e30, 0.0, 1e30, 1.0)]

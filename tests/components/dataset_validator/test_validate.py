@@ -11,7 +11,7 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from PIL import Image
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
-from detloom.components.dataset_validator.validate import describe_failures, split_pattern, validate, validate_examples
+from detloom.components.dataset_validator.validate import describe_failures, validate, validate_examples
 from detloom.schemas import example_keys as keys
 from detloom.schemas.data_checks import (
     ClassDrift,
@@ -19,6 +19,7 @@ from detloom.schemas.data_checks import (
     ExactDuplicates,
     NearDuplicates,
     NearDuplicatesWithinSplit,
+    UnreadableRecords,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
@@ -166,8 +167,27 @@ def test_a_folder_without_splits_is_refused(tmp_path):
         validate_examples(tmp_path, tmp_path / "out")
 
 
-def test_a_path_is_no_pattern(tmp_path):
-    assert split_pattern(tmp_path / "a[1]*?", "train") == f"{tmp_path}/a[[]1][*][?]/Split-train/*"
+def test_a_path_is_no_pattern_and_other_files_of_a_split_are_left_alone(make_folder, tmp_path):
+    folder = make_folder("a[1]*?\\", train=TRAIN, eval=EVAL)
+    (folder / "Split-train/README.md").write_text("no records")
+    report = validate_examples(folder, tmp_path / "out")
+    assert (report["verdict"], report["splits"]["train"]["num_examples"]) == ("passed", 3)
+
+
+def test_too_many_splits_are_refused_in_a_sentence(tmp_path):
+    shards = {f"split{i}": [] for i in range(64)}
+    with pytest.raises(InputError, match="splits: got 64, allowed: at most 63"):
+        validate(shards, LabelMap.from_names(["cat"]), DatasetValidatorParams(), tmp_path / "out", TestPipeline)
+
+
+def test_shards_that_are_missing_fail_whatever_the_share(make_folder, tmp_path):
+    folder = make_folder(train=TRAIN, eval=EVAL)
+    shard = folder / "Split-train/data_tfrecord-00000-of-00001"
+    shard.rename(shard.with_name("data_tfrecord-00002-of-00007"))
+    checks = DataChecks(records=UnreadableRecords(threshold=1.0))
+    found = results(validate_examples(folder, tmp_path / "out", checks=checks))["records"]
+    assert (found["status"], found["value"]) == ("failed", 0.0)
+    assert "split 'train' lacks 6 of 7 shards" in found["sentence"]
 
 
 def test_hostile_names_reach_neither_pattern_nor_page(make_folder, tmp_path):
@@ -189,7 +209,6 @@ def test_a_report_is_written_even_where_nothing_can_be_read(tmp_path):
     shard = tmp_path / "Split-train/data_tfrecord-00000-of-00001"
     shard.parent.mkdir()
     shard.write_bytes(b"this is no TFRecord file")
-    patterns = {"train": split_pattern(tmp_path, "train")}
     params = DatasetValidatorParams(required_splits=("train",))
-    report = validate(patterns, LabelMap.from_names(["cat"]), params, tmp_path / "out", TestPipeline)
+    report = validate({"train": [str(shard)]}, LabelMap.from_names(["cat"]), params, tmp_path / "out", TestPipeline)
     assert results(report)["records"]["record_keys"] == ["train/(damaged file train/data_tfrecord-00000-of-00001)"]

@@ -1,8 +1,12 @@
+import gzip
 import io
 import json
+import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from detloom.components.example_gen.export_coco import box_xywh_px, export_coco
+from detloom.components.example_gen.exported_folder import UNSOUND_BOX
 from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, write_label_map
@@ -231,3 +236,128 @@ def test_a_folder_without_examples_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no Split-<name>"):
         export_coco(tmp_path / "empty", tmp_path / "out")
+
+
+def test_a_class_id_outside_the_label_map_is_refused(examples, tmp_path):
+    with pytest.raises(InputError, match="class id 9 is not in the label map"):
+        export_coco(examples(train=[make_record(class_ids=(9,))]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unsound_boxes_are_left_out_and_counted(examples, tmp_path):
+    boxes = ((0.5, 0.5, 0.1, 0.1), (-0.5, 0.0, 2.0, 2.0), (0.25, 0.5, 0.75, 1.0), (0.5, 0.5, 0.5, 1.0))
+    counts = export_coco(examples(train=[make_record(boxes=boxes, class_ids=(3,) * 4)]), tmp_path / "out")
+    got = json.loads((tmp_path / "out/annotations/train.json").read_text())
+    assert [annotation["bbox"] for annotation in got["annotations"]] == [[30, 10, 30, 20]]
+    assert counts.lost == {UNSOUND_BOX: 3}
+
+
+def test_for_an_area_that_is_not_finite_the_boxs_is_written(examples, tmp_path):
+    counts = export_coco(examples(train=[make_record(AREA=[float("inf")])]), tmp_path / "out")
+    got = json.loads((tmp_path / "out/annotations/train.json").read_text())
+    assert got["annotations"][0]["area"] == 600  # 20 x 30 px
+    assert list(counts.changed.values()) == [1]
+
+
+def test_other_features_are_counted(examples, tmp_path):
+    example = tf.train.Example.FromString(make_record())
+    example.features.feature["image/context/weather"].bytes_list.value.append(b"rain")
+    example.features.feature["image/context/nothing"].bytes_list.SetInParent()
+    counts = export_coco(examples(train=[example.SerializeToString()]), tmp_path / "out")
+    assert counts.lost == {"other features": 1}
+
+
+@pytest.mark.parametrize(("ids", "expected"), [(("4", "9"), [4, 9]), (("4", "4"), [1, 2]), (("4", "x"), [1, 2])])
+def test_ids_differ_over_all_splits(ids, expected, examples, tmp_path):
+    export_coco(examples(eval=[make_record(ids[0])], train=[make_record(ids[1], "b.png")]), tmp_path / "out")
+    files = [json.loads((tmp_path / f"out/annotations/{split}.json").read_text()) for split in ("eval", "train")]
+    assert [file["images"][0]["id"] for file in files] == expected
+    assert [file["annotations"][0]["image_id"] for file in files] == expected
+    assert [file["annotations"][0]["id"] for file in files] == [1, 2]
+
+
+def test_an_empty_split_is_left_out_and_named(examples, tmp_path):
+    counts = export_coco(examples(train=[make_record()], eval=[]), tmp_path / "out")
+    assert counts.empty_splits == ("eval",)
+    assert [path.name for path in (tmp_path / "out/annotations").iterdir()] == ["train.json"]
+
+
+def test_examples_that_are_all_empty_are_refused(examples, tmp_path):
+    with pytest.raises(InputError, match=r"no examples in any split \(train\)"):
+        export_coco(examples(train=[]), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("data_tfrecord-00000-of-00003", "2 of 3 shards are missing: 00001, 00002"),
+        ("data_tfrecord-00002-of-99999", "99998 of 99999 shards are missing: 00000, 00001, 00003, 00004, 00005, ..."),
+        ("data_tfrecord-00001-of-00001", "shard 1 of 1, allowed: 0 to 0"),
+    ],
+)
+def test_missing_shards_are_named(name, message, examples, tmp_path):
+    folder = examples(train=[make_record()])
+    (folder / "Split-train/data_tfrecord-00000-of-00001").rename(folder / "Split-train" / name)
+    with pytest.raises(InputError, match=message):
+        export_coco(folder, tmp_path / "out")
+
+
+def test_a_shard_that_stands_there_twice_is_refused(examples, tmp_path):
+    folder = examples(train=[make_record()])
+    (folder / "Split-train/data_tfrecord-00000-of-00001.gz").write_bytes(b"")
+    with pytest.raises(InputError, match="a shard stands there twice"):
+        export_coco(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("length", [1000, 2**31, 2**40, 2**63])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_an_absurd_length_is_refused_before_it_is_allocated(length, suffix, examples, tmp_path):
+    folder = examples(train=[])
+    raw = struct.pack("<Q", length)
+    checksum = google_crc32c.value(raw)
+    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    data = raw + struct.pack("<I", masked) + b"x" * 100
+    (folder / "Split-train/data_tfrecord-00000-of-00001").unlink()
+    shard = folder / f"Split-train/data_tfrecord-00000-of-00001{suffix}"
+    shard.write_bytes(gzip.compress(data) if suffix else data)
+    with pytest.raises(InputError, match=f"damaged after 0 examples .*the record of {length} bytes"):
+        export_coco(folder, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["examples"]
+
+
+def test_a_truncated_gzip_shard_is_refused(examples, tmp_path):
+    folder = examples(gzip=True, train=[make_record()])
+    shard = folder / "Split-train/data_tfrecord-00000-of-00001.gz"
+    shard.write_bytes(shard.read_bytes()[:-20])
+    with pytest.raises(InputError, match="damaged after"):
+        export_coco(folder, tmp_path / "out")
+
+
+def test_an_orientation_is_neutralised_and_counted(examples, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.new("RGB", (60, 40)).save(buffer, format="JPEG", exif=exif)
+    record = make_record("1", "a.jpg", image=buffer.getvalue(), image_format=b"jpeg")
+    counts = export_coco(examples(train=[record, make_record("2")]), tmp_path / "out")
+    with Image.open(tmp_path / "out/images/a.jpg") as image:
+        assert image.getexif()[0x0112] == 1
+    assert counts.changed == {"exif_neutralised": 1}
+
+
+def test_a_link_to_an_empty_folder_is_filled(examples, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    export_coco(examples(train=[make_record()]), tmp_path / "out")
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "real/annotations/train.json").is_file()
+
+
+def test_the_working_directory_is_refused(examples, tmp_path, monkeypatch):
+    folder = examples(train=[make_record()])
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match="the working directory itself"):
+        export_coco(folder, Path())
+    assert os.listdir(tmp_path / "here") == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["examples", "here"]

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.export_yolo import box_cxcywh_rel, export_yolo
+from detloom.components.example_gen.exported_folder import UNSOUND_BOX
+from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.components.example_gen.sources.yolo import list_chunks, read_chunk
 from detloom.schemas import example_keys as keys
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, write_label_map
@@ -91,9 +95,8 @@ def test_an_image_without_boxes_has_an_empty_label_file(examples, tmp_path):
 
 
 def test_data_yaml_names_the_splits_and_the_classes(examples, tmp_path):
-    export_yolo(examples(train=[make_record()], eval=[], test=[]), tmp_path / "out")
+    export_yolo(examples(train=[make_record()], eval=[make_record()], test=[make_record()]), tmp_path / "out")
     assert yaml.safe_load((tmp_path / "out/data.yaml").read_text()) == {
-        "path": ".",
         "train": "images/train",
         "val": "images/eval",
         "test": "images/test",
@@ -125,10 +128,84 @@ def test_crowds_and_groups_are_left_out_and_counted(examples, tmp_path):
     )
     counts = export_yolo(examples(train=[record]), tmp_path / "out")
     assert counts.num_objects == {"train": 1}
-    assert counts.lost == {"is_crowd (box left out)": 1, "group_of (box left out)": 1, "difficult": 1}
+    assert counts.lost == {
+        "is_crowd (box left out)": 1,
+        "group_of (box left out)": 1,
+        "difficult": 1,
+        "class id (renumbered)": 2,  # 3 and 7, which read back as 1 and 2
+    }
 
 
 def test_a_class_id_outside_the_label_map_is_refused(examples, tmp_path):
     with pytest.raises(InputError, match="class id 4 is not in the label map"):
         export_yolo(examples(train=[make_record(class_ids=(4,))]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("x/images/a.png", "x/images_/a"),
+        ("images/images/b.png", "images_/b"),  # the first is the usual root
+        ("x/Labels/a.png", "x/Labels_/a"),
+        ("x/JPEGImages/img/a.png", "x/JPEGImages_/img_/a"),
+        ("x/imgs/images.png", "x/imgs_/images"),  # only folders mean something
+    ],
+)
+def test_folders_that_readers_look_for_are_renamed(name, expected, examples, tmp_path):
+    export_yolo(examples(train=[make_record(name)]), tmp_path / "out")
+    assert (tmp_path / f"out/images/train/{expected}.png").is_file()
+    assert (tmp_path / f"out/labels/train/{expected}.txt").read_text() == "1 0.75 0.5 0.5 0.5\n"
+
+
+def test_a_split_called_images_has_a_folder_of_another_name(examples, tmp_path):
+    export_yolo(examples(images=[make_record()], images_=[make_record()]), tmp_path / "out")
+    data = yaml.safe_load((tmp_path / "out/data.yaml").read_text())
+    assert (data["images"], data["images_"]) == ("images/images__", "images/images_")
+    assert (tmp_path / "out/labels/images__/a.txt").is_file()
+
+
+@pytest.mark.parametrize("names", [("a.png", "a.txt/b.png"), ("a.txt/b.png", "a.png")])
+def test_a_folder_called_like_a_label_file_is_kept_apart(names, examples, tmp_path):
+    export_yolo(examples(train=[make_record(name) for name in names]), tmp_path / "out")
+    labels = tmp_path / "out/labels/train"
+    assert sorted(str(path.relative_to(labels)) for path in labels.rglob("*.txt")) == ["a.txt", "a.txt_/b.txt"]
+
+
+def test_what_the_reader_finds_is_what_was_exported(examples, tmp_path):
+    names = ["x/images/a.png", "images/images/b.png", "a.png", "a.txt/b.png", "x/labels/a.png"]
+    records = [make_record(name, grey=number) for number, name in enumerate(names)]
+    export_yolo(examples(train=records, images=[make_record(grey=9)]), tmp_path / "out")
+    folder, params = DataFolder(str(tmp_path / "out")), ReaderSettings()
+    found = []
+    for source in ("train", "images/images_"):
+        for chunk in list_chunks(folder, "any", source, params):
+            found += [item for item in read_chunk(folder, chunk, params) if isinstance(item, SourceRecord)]
+    assert [len(item.objects) for item in found] == [1] * 6
+
+
+def test_an_empty_split_is_left_out_and_named(examples, tmp_path):
+    counts = export_yolo(examples(train=[make_record()], eval=[]), tmp_path / "out")
+    assert counts.empty_splits == ("eval",)
+    assert "val" not in yaml.safe_load((tmp_path / "out/data.yaml").read_text())
+    assert not (tmp_path / "out/images/eval").exists()
+
+
+@pytest.mark.parametrize(
+    "box", [(0.5, 0.5, 0.1, 0.1), (-0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 2.0, 1.0), (0.1, 0.2, 0.1, 1.0)]
+)
+def test_an_unsound_box_is_left_out_and_counted(box, examples, tmp_path):
+    counts = export_yolo(examples(train=[make_record(boxes=[box])]), tmp_path / "out")
+    assert (tmp_path / "out/labels/train/a.txt").read_text() == ""
+    assert counts.lost[UNSOUND_BOX] == 1
+
+
+def test_an_area_of_its_own_and_other_features_are_counted(examples, tmp_path):
+    example = tf.train.Example.FromString(make_record())
+    example.features.feature[keys.AREA].float_list.value.append(1.5)  # the box has 20 x 30 px
+    example.features.feature[keys.MASK].bytes_list.value.append(b"png")
+    example.features.feature[keys.NUM_KEYPOINTS].int64_list.value.append(3)
+    example.features.feature["image/context/weather"].bytes_list.value.append(b"rain")
+    counts = export_yolo(examples(train=[example.SerializeToString()]), tmp_path / "out")
+    expected = {"area": 1, "mask": 1, "keypoints": 1, "other features": 1, "class id (renumbered)": 2}
+    assert counts.lost == expected

@@ -1,0 +1,77 @@
+"""Files of records: which are there, and that damage of any kind ends the reading and not the process."""
+
+import gzip
+import struct
+
+import pytest
+import tensorflow as tf
+
+from detloom.components.example_gen.sources.tfrecord import mask_checksum
+from detloom.components.record_files import count_missing, list_shards, read_records
+
+
+def frame(data, length=None):
+    head = struct.pack("<Q", len(data) if length is None else length)
+    return head + struct.pack("<I", mask_checksum(head)) + data + struct.pack("<I", mask_checksum(data))
+
+
+def read_until_damage(path):
+    found = []
+
+    def read():
+        found.extend(record for _, record in read_records(str(path)))
+
+    with pytest.raises(tf.errors.DataLossError):
+        read()
+    return found
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_records_and_their_offsets_are_those_of_tensorflow(tmp_path, suffix):
+    path, records = str(tmp_path / f"data{suffix}"), [b"a", b"", b"c" * 100_000]
+    with tf.io.TFRecordWriter(path, "GZIP" if suffix else None) as writer:
+        for record in records:
+            writer.write(record)
+    assert list(read_records(path)) == [(0, b"a"), (17, b""), (33, b"c" * 100_000)]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        frame(b"abc", length=2**62),
+        frame(b"abc", length=2**31 - 1),
+        frame(b"abc")[:-1],
+        frame(b"abc")[:5],
+        frame(b"abc")[:-1] + b"?",
+        b"this is no TFRecord file",
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_what_comes_before_the_damage_is_read(tmp_path, damaged, suffix):
+    path = tmp_path / f"data{suffix}"
+    content = frame(b"sound") + damaged
+    path.write_bytes(gzip.compress(content) if suffix else content)
+    assert read_until_damage(path) == [b"sound"]
+
+
+def test_a_compressed_file_that_ends_too_soon_or_is_none_is_damaged(tmp_path):
+    path = tmp_path / "data.gz"
+    for content in (gzip.compress(frame(b"sound"))[:-6], b"no gzip", gzip.compress(frame(b"x"))[:12] + b"\xff" * 20):
+        path.write_bytes(content)
+        read_until_damage(path)
+
+
+def test_only_the_files_of_records_are_listed_and_no_name_is_a_pattern(tmp_path):
+    folder = tmp_path / "a[b]*"
+    folder.mkdir()
+    for name in ("data_tfrecord-00001-of-00002", "data_tfrecord-00000-of-00002.gz", "README.md"):
+        (folder / name).write_bytes(b"")
+    expected = ["data_tfrecord-00000-of-00002.gz", "data_tfrecord-00001-of-00002"]
+    assert list_shards(folder) == [f"{folder}/{name}" for name in expected]
+    assert list_shards(tmp_path / "gone") == []
+
+
+def test_missing_shards_are_counted_by_the_numbers_in_the_names():
+    paths = ["x/data-00000-of-00003", "x/data-00002-of-00003", "x/other-00000-of-00002.gz", "x/without"]
+    assert count_missing(paths) == (2, 5)
+    assert count_missing([]) == (0, 0)
