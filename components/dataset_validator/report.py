@@ -9,7 +9,7 @@ import jinja2
 import tensorflow as tf
 
 from detloom.components.dataset_validator import report_views as views
-from detloom.components.dataset_validator.checks import format_apart
+from detloom.components.dataset_validator.format_value import format_apart
 from detloom.components.dataset_validator.report_views import Json, Pictures
 
 REPORT_JSON = "report.json"

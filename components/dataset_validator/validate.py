@@ -9,10 +9,11 @@ from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from detloom.components.dataset_validator.build_report import build_report, describe_split
-from detloom.components.dataset_validator.checks import Evidence, run_checks
+from detloom.components.dataset_validator.checks import run_checks
 from detloom.components.dataset_validator.collect_statistics import Collected, PassSettings, collect_statistics
 from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe_drift, read_previous_report
 from detloom.components.dataset_validator.duplicates import Duplicates, find_duplicates
+from detloom.components.dataset_validator.findings import Evidence
 from detloom.components.dataset_validator.model_input import ModelInput
 from detloom.components.dataset_validator.near_duplicates import MAX_SPLITS
 from detloom.components.dataset_validator.params import DatasetValidatorParams

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from detloom.components.dataset_validator.build_report import summarize
-from detloom.components.dataset_validator.checks import Evidence, format_apart, run_checks
+from detloom.components.dataset_validator.checks import run_checks
 from detloom.components.dataset_validator.drift import describe_drift
+from detloom.components.dataset_validator.findings import Evidence
+from detloom.components.dataset_validator.format_value import format_apart
 from detloom.components.dataset_validator.model_input import ModelInput
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.split_statistics import BoxLimits, ImageLabels, SplitStatistics
