@@ -25,7 +25,7 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, a few minutes
+test: venv ## the default tests, about ten minutes
 	@$(BIN)/pytest $(ARGS)
 
 .PHONY: test-slow
