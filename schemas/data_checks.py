@@ -11,7 +11,6 @@ from typing import Literal, Protocol
 from detloom.schemas.checks import check, check_fields
 
 Severity = Literal["off", "warn", "fail"]
-SEVERITIES: tuple[Severity, ...] = ("off", "warn", "fail")
 
 
 class Check(Protocol):

@@ -46,10 +46,6 @@ class DuplicateGroup:
     size_by_split: dict[int, int]
     members: tuple[int, ...]
 
-    @property
-    def is_across_splits(self) -> bool:
-        return len(self.size_by_split) > 1
-
 
 @dataclass(frozen=True)
 class DuplicateReport:
@@ -72,10 +68,6 @@ class DuplicateReport:
     num_within_by_split: dict[int, int] = field(default_factory=dict)
     num_groups: int = 0
     groups: tuple[DuplicateGroup, ...] = ()
-
-    @property
-    def num_across_splits(self) -> int:
-        return sum(self.num_across_by_split.values())
 
 
 def find_equal(

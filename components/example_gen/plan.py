@@ -62,7 +62,8 @@ class Plan:
         error: for the user; then there is nothing else.
         num_in, num_boxes_in: what was read, refused ones included.
         counts: by split, of what was refused so far; the split is "" where none was assigned.
-        num_planned: records by shard, for progress.
+        num_planned: records that are to be written, for progress.
+        num_shards: by split.
     """
 
     error: str = ""

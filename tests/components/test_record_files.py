@@ -56,9 +56,10 @@ def test_what_comes_before_the_damage_is_read(tmp_path, damaged, suffix):
 
 def test_a_compressed_file_that_ends_too_soon_or_is_none_is_damaged(tmp_path):
     path = tmp_path / "data.gz"
-    for content in (gzip.compress(frame(b"sound"))[:-6], b"no gzip", gzip.compress(frame(b"x"))[:12] + b"\xff" * 20):
+    ends_too_soon, damaged = gzip.compress(frame(b"sound"))[:-6], gzip.compress(frame(b"x"))[:12] + b"\xff" * 20
+    for content, sound in ((ends_too_soon, [b"sound"]), (b"no gzip", []), (damaged, [])):
         path.write_bytes(content)
-        read_until_damage(path)
+        assert read_until_damage(path) == sound
 
 
 def test_only_the_files_of_records_are_listed_and_no_name_is_a_pattern(tmp_path):

@@ -55,7 +55,6 @@ def test_pictures_are_in_one_group_by_way_of_a_third():
 def test_pictures_with_a_likeness_in_another_split_are_counted_there():
     report = find([A, A, B, flip(A, 7)], [TRAIN, EVAL, EVAL, EVAL])
     assert report.num_across_by_split == {TRAIN: 1, EVAL: 2}
-    assert report.num_across_splits == 3
 
 
 def test_a_likeness_by_way_of_a_third_is_not_across():
@@ -67,7 +66,7 @@ def test_a_likeness_by_way_of_a_third_is_not_across():
 def test_with_a_train_split_only_what_others_share_with_it_is_across():
     report = find([A, A, A, B, B], [TRAIN, EVAL, TEST, EVAL, TEST], train_index=TRAIN)
     assert report.num_across_by_split == {EVAL: 1, TEST: 1}
-    assert [group.is_across_splits for group in report.groups] == [True, True]
+    assert [set(group.size_by_split) for group in report.groups] == [{TRAIN, EVAL, TEST}, {EVAL, TEST}]
     assert members(report)[0] == (0, 1, 2)  # the one with train comes first
 
 
