@@ -36,6 +36,8 @@ def build_anchors(config: AnchorGenerator, image_hw: tuple[int, int]) -> np.ndar
     return (np.concatenate(boxes_yxyx_px) / [height, width, height, width]).astype(np.float32)
 
 
-def num_anchors_per_location(config: AnchorGenerator) -> int:
+def num_anchors_per_location(config: AnchorGenerator) -> tuple[int, ...]:
+    """One number a level."""
     assert isinstance(config, MultiscaleAnchorGenerator), config
-    return len(config.aspect_ratios) * config.scales_per_octave
+    count = len(config.aspect_ratios) * config.scales_per_octave
+    return (count,) * (config.max_level - config.min_level + 1)

@@ -96,3 +96,18 @@ class ConvLayers:
     def finish(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
         """Batch norm and activation."""
         return self.activate(self.normalize(features, f"{name}_bn"), f"{name}_activation")
+
+
+def separable(
+    layers: ConvLayers,
+    num_channels: int,
+    kernel_size: int,
+    name: str,
+    *,
+    kernels: tuple[str, ...] = ("depthwise",),
+    **settings: Any,
+) -> keras.Layer:
+    """`kernels` get the configured initializer and penalty; `settings` are Keras'."""
+    for prefix in kernels:
+        settings |= layers.kernel(prefix)
+    return keras.layers.SeparableConv2D(num_channels, kernel_size, padding="same", name=name, **settings)

@@ -1,6 +1,6 @@
-"""A detector: its network, its anchors, and what they mean together."""
+"""What every detector can do, and how one is built."""
 
-from dataclasses import dataclass
+from typing import Protocol
 
 import keras
 import tensorflow as tf
@@ -8,44 +8,36 @@ import tensorflow as tf
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.model_config import Ssd
-from detloom.trainer_module.anchors import build_anchors
-from detloom.trainer_module.losses import assign_targets, detection_losses
-from detloom.trainer_module.postprocess import build_detections
-from detloom.trainer_module.preprocess import network_hw
-from detloom.trainer_module.ssd import build_ssd
+from detloom.trainer_module.ssd import build_ssd_detector
 
 
-@dataclass(frozen=True)
-class Detector:
-    """Plain functions over one network; call them inside a `tf.function`."""
+class Detector(Protocol):
+    """A network and what its outputs mean; plain functions, to be called inside a `tf.function`."""
 
-    config: Ssd
-    label_map: LabelMap
-    network: keras.Model
-    anchors_yxyx_rel_A4: tf.Tensor
+    @property
+    def config(self) -> Ssd: ...
+
+    @property
+    def label_map(self) -> LabelMap: ...
+
+    @property
+    def network(self) -> keras.Model: ...
+
+    def describe(self) -> str:
+        """What of its size the log says beside the parameters, such as "12804 anchors"."""
+        ...
 
     def losses(self, batch: dict[str, tf.Tensor], *, training: bool) -> dict[str, tf.Tensor]:
-        """Scalar `class_loss` and `box_loss` of a batch of `build_train_dataset`."""
-        outputs = self.network(batch["image"], training=training)
-        targets = assign_targets(
-            self.config,
-            self.anchors_yxyx_rel_A4,
-            batch["boxes_yxyx_rel"],
-            batch["class_indices"],
-            self.label_map.num_classes,
-        )
-        return detection_losses(self.config, targets, outputs["offsets_BA4"], outputs["class_logits_BAC"])
+        """Weighted scalars, named `..._loss`, of a batch of `build_train_dataset`; training minimizes their sum."""
+        ...
 
-    def detect(self, images_BHW3: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Detections (`schemas/detections.py`) in pictures of the network's size, scaled to [-1, 1]."""
-        outputs = self.network(images_BHW3, training=False)
-        return build_detections(
-            self.config,
-            self.anchors_yxyx_rel_A4,
-            tf.constant(self.label_map.class_ids),
-            outputs["offsets_BA4"],
-            outputs["class_logits_BAC"],
-        )
+    def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Detections (`schemas/detections.py`) in prepared pictures (`prepare_image`).
+
+        Args:
+            true_hw_B2: rows and columns that are picture; the rest is padding. None: there is no padding.
+        """
+        ...
 
 
 def build_detector(config: Ssd, label_map: LabelMap) -> Detector:
@@ -61,7 +53,5 @@ def build_detector(config: Ssd, label_map: LabelMap) -> Detector:
         )
     match config:
         case Ssd():
-            network = build_ssd(config, label_map.num_classes)
-            anchors = build_anchors(config.anchor_generator, network_hw(config.image_resizer))
-            return Detector(config, label_map, network, tf.constant(anchors))
+            return build_ssd_detector(config, label_map)
     raise AssertionError(f"no such detector: {config}")

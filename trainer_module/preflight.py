@@ -15,7 +15,7 @@ from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.model_config import Ssd
-from detloom.trainer_module.checkpoint_check import check_checkpoint
+from detloom.trainer_module.checkpoints.checkpoint_check import check_checkpoint
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.input_pipeline import list_shards, read_records
 from detloom.trainer_module.memory_estimate import check_memory, estimate_memory

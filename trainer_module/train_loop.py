@@ -202,10 +202,10 @@ class _Loop:
         if self.checkpoints.restore_or_initialize():
             _LOGGER.info("Training goes on from step %d (%s).", self.step, self.checkpoints.latest_checkpoint)
         _LOGGER.info(
-            "Training %s: %d parameters, %d anchors, %d classes, batch %d, %d steps.",
+            "Training %s: %d parameters, %s, %d classes, batch %d, %d steps.",
             self.detector.network.name,
             self.detector.network.count_params(),
-            len(self.detector.anchors_yxyx_rel_A4),
+            self.detector.describe(),
             self.detector.label_map.num_classes,
             config.batch_size,
             config.num_steps,

@@ -12,7 +12,6 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.presets import find_preset
-from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.preflight import (
     RecordSample,
     SampledRecord,
@@ -21,6 +20,7 @@ from detloom.trainer_module.preflight import (
     preflight,
     sample_records,
 )
+from detloom.trainer_module.ssd import SsdDetector
 
 BOX = (0.1, 0.1, 0.5, 0.5)
 LABEL_MAP = LabelMap(((1, "red"), (2, "green")))
@@ -48,7 +48,7 @@ def network(num_outputs: int = 3) -> keras.Model:
 
 
 def detector(num_outputs: int = 3) -> Detector:
-    return Detector(config().model, LABEL_MAP, network(num_outputs), tf.zeros([64, 4]))
+    return SsdDetector(config().model, LABEL_MAP, network(num_outputs), tf.zeros([64, 4]))
 
 
 def record(class_ids: tuple[int, ...], class_texts: tuple[str, ...] = ()) -> SampledRecord:

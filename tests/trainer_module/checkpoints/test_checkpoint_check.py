@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.checkpoint_check import check_checkpoint
+from detloom.trainer_module.checkpoints.checkpoint_check import check_checkpoint
 
 CLASSIFICATION = ("feature_extractor",)
 DETECTION = ("_feature_extractor",)

@@ -2,8 +2,8 @@ import keras
 import pytest
 
 from detloom.schemas.network_config import BatchNorm
+from detloom.trainer_module.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
-from detloom.trainer_module.mobilenet_v2 import build_mobilenet_v2
 
 
 @pytest.fixture

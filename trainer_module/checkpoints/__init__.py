@@ -1,0 +1,1 @@
+"""Weights from elsewhere: reading, naming and restoring them."""

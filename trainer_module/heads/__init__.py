@@ -1,0 +1,1 @@
+"""From the levels to box offsets and class logits."""

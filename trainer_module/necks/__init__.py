@@ -1,0 +1,1 @@
+"""From a backbone's feature maps to the levels that the heads look at."""
