@@ -47,7 +47,7 @@ def network(num_outputs: int = 3) -> keras.Model:
     return keras.Model(image, {"class_logits_BAC": logits, "offsets_BA4": offsets})
 
 
-def detector(num_outputs: int = 3) -> Detector:
+def detector(num_outputs: int = 3) -> SsdDetector:
     return SsdDetector(config().model, LABEL_MAP, network(num_outputs), tf.zeros([64, 4]))
 
 
