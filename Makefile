@@ -64,6 +64,10 @@ bench: venv ## the benchmarks, one script a claim
 peer-odapi: ## build the Object Detection API's environment (Python 3.9, 2.2 GB) for the benchmarks beside it
 	@bash benchmarks/peers/build_odapi.sh
 
+.PHONY: parity
+parity: venv ## compare with the Object Detection API's values and write docs/parity.md's table
+	@DETLOOM_PARITY_TABLE=docs/parity.md $(BIN)/pytest -q -m "slow or not slow" tests/trainer_module/parity $(ARGS)
+
 .PHONY: docs
 docs: venv ## write the generated pages of docs/ (ARGS=ZOO_DIR: the zoo's too)
 	@$(BIN)/python scripts/config_reference.py

@@ -176,6 +176,23 @@ class RandomScaleCropAndPadToSquare:
         check(0 < self.scale_min <= self.scale_max, "scale_min", self.scale_min, "above 0, at most scale_max")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RandomAbsolutePadImage:
+    """Put the picture at a random place of a larger one."""
+
+    max_height_padding: int = 0
+    """The picture's height grows by less than this many pixels."""
+    max_width_padding: int = 0
+    """The picture's width grows by less than this many pixels."""
+    pad_color: tuple[float, ...] = ()
+    """Red, green and blue around it, 0 to 255; empty takes the picture's mean."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "max_height_padding", "max_width_padding")
+        check(len(self.pad_color) in (0, 3), "pad_color", self.pad_color, "none, or three numbers")
+        check(all(0 <= value <= 255 for value in self.pad_color), "pad_color", self.pad_color, "0 to 255")
+
+
 Augmentation = (
     RandomHorizontalFlip
     | RandomVerticalFlip
@@ -187,4 +204,5 @@ Augmentation = (
     | RandomCropImage
     | SsdRandomCrop
     | RandomScaleCropAndPadToSquare
+    | RandomAbsolutePadImage
 )

@@ -6,14 +6,19 @@ Its canonical JSON travels through TFX, so that caching sees every change. The t
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from detloom.schemas.augmentation_config import Augmentation
+from detloom.schemas.center_net_config import CenterNet
 from detloom.schemas.checks import check, check_fields
 from detloom.schemas.model_config import Ssd
 from detloom.schemas.optimizer_config import GradientClipping, MovingAverage, Optimizer
 from detloom.schemas.typed_dict import to_canonical_json
+
+FineTuneMode = Literal["classification", "detection", "full", "all_but_classes", "auto"]
+Model = Ssd | CenterNet
 
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # stands in the detection zoo's files where the user's path belongs
 
@@ -39,9 +44,27 @@ class Train:
     add_regularization_loss: bool = True
     """Count the penalties of `conv_hyperparams.regularizer`."""
     fine_tune_checkpoint: str = ""
-    """Checkpoint (path without ending) that training starts from; empty starts from random weights."""
-    fine_tune_checkpoint_type: Literal["classification", "detection", "full"] = "classification"
-    """What the checkpoint holds: a backbone, a detector without its heads, or a whole detector."""
+    """What training starts from: a checkpoint (path without ending), a model's folder, a Keras file with weights, or
+    `imagenet` for the weights of keras.applications; empty starts from random weights."""
+    fine_tune_checkpoint_type: FineTuneMode = "auto"
+    """What is restored: the backbone, a detector without its heads, a whole detector, or all of it but the last class
+    layer; `auto` decides by what the checkpoint holds and by its number of classes."""
+    fine_tune_include: tuple[str, ...] = ()
+    """Regular expressions; restore only variables in whose path one of them is found. Empty restores all."""
+    fine_tune_exclude: tuple[str, ...] = ()
+    """Regular expressions; leave variables in whose path one of them is found as they are initialized."""
+    fine_tune_skip_mismatch: bool = False
+    """Leave variables whose stored shape is another as they are initialized, instead of refusing the checkpoint."""
+    fine_tune_min_restored_share: float = 0.9
+    """Share of the parameters to restore that the checkpoint must have; with less it is refused."""
+    update_trainable_variables: tuple[str, ...] = ()
+    """Regular expressions; train only variables in whose name one of them is found. Empty trains all."""
+    freeze_variables: tuple[str, ...] = ()
+    """Regular expressions; do not train variables in whose name one of them is found."""
+    var_freeze_expr: str = ""
+    """google/automl's setting: do not train variables whose name this regular expression matches from its start."""
+    bias_grad_multiplier: float = 1.0
+    """Factor of the gradients of biases."""
     use_bfloat16: bool = False
     """Compute in bfloat16 on TPU; elsewhere in float32, as the reference does."""
     keep_checkpoint_every_n_hours: float = 10_000.0
@@ -54,8 +77,22 @@ class Train:
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "num_steps", "batch_size", "learning_rate_batch_size", "steps_per_call")
         check_fields(self, "above 0", "keep_checkpoint_every_n_hours")
+        check_fields(self, "0 to 1", "fine_tune_min_restored_share")
+        check_fields(self, "0 or more", "bias_grad_multiplier")
+        for field in ("fine_tune_include", "fine_tune_exclude", "update_trainable_variables", "freeze_variables"):
+            for pattern in getattr(self, field):
+                check(bool(pattern), field, "''", "no empty pattern, which is found everywhere")
+                _check_pattern(field, pattern)
+        _check_pattern("var_freeze_expr", self.var_freeze_expr)
         check(self.num_steps < 2**31, "num_steps", self.num_steps, "fewer than 2**31")
         check(0 <= self.seed < 2**32, "seed", self.seed, "0 up to 2**32")
+
+
+def _check_pattern(field: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        check(False, field, f"{pattern!r} ({error})", "a regular expression")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +143,7 @@ class InputReader:
 class TrainEvalConfig:
     """All that the Trainer needs to know beside the data."""
 
-    model: Ssd
+    model: Model
     """The detector."""
     train: Train
     """Its training."""

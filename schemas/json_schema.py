@@ -10,7 +10,7 @@ from typing import Any
 
 from detloom.schemas.field_docs import class_doc, field_docs
 from detloom.schemas.run_file import CONFIG_SECTIONS, RunFile
-from detloom.schemas.typed_dict import TYPE_KEY, dataclass_members, to_dict
+from detloom.schemas.typed_dict import TYPE_KEY, dataclass_members, needs_tag, to_dict
 
 _SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -62,7 +62,9 @@ def _value(annotation: Any, definitions: dict[str, Any], *, partial: bool) -> di
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         members = dataclass_members(annotation)
-        choices = [_reference(member, definitions, partial=partial, tag=len(members) > 1) for member in members]
+        choices = [
+            _reference(member, definitions, partial=partial, tag=needs_tag(member, annotation)) for member in members
+        ]
         choices += [_value(arg, definitions, partial=partial) for arg in args if arg in _SCALARS]
         if type(None) in args:
             choices.append({"type": "null"})

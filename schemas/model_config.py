@@ -85,7 +85,34 @@ class SsdAnchorGenerator:
             check(both, height, getattr(self, height), f"set together with {width}, or neither")
 
 
-AnchorGenerator = MultiscaleAnchorGenerator | SsdAnchorGenerator
+@dataclass(frozen=True, kw_only=True)
+class GridAnchorGenerator:
+    """The same anchors at each place of one feature map, in pixels (arXiv:1506.01497, 3.1.1)."""
+
+    scales: tuple[float, ...]
+    """Factors of `height` and `width`."""
+    aspect_ratios: tuple[float, ...]
+    """Width / height of the anchors at each place."""
+    height: int = 256
+    """Height that scales multiply, in pixels."""
+    width: int = 256
+    """Width that scales multiply, in pixels."""
+    height_stride: int = 16
+    """Pixels between anchors, from top to bottom."""
+    width_stride: int = 16
+    """Pixels between anchors, from left to right."""
+    height_offset: int = 0
+    """Pixels from the picture's upper edge to the first anchor's centre."""
+    width_offset: int = 0
+    """Pixels from the picture's left edge to the first anchor's centre."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.scales) and min(self.scales) > 0, "scales", self.scales, "at least one, all above 0")
+        _check_aspect_ratios(self.aspect_ratios)
+        check_fields(self, "1 or more", "height", "width", "height_stride", "width_stride")
+
+
+AnchorGenerator = MultiscaleAnchorGenerator | SsdAnchorGenerator | GridAnchorGenerator
 
 # --- targets --------------------------------------------------------------------------------------------------------
 
@@ -93,6 +120,8 @@ AnchorGenerator = MultiscaleAnchorGenerator | SsdAnchorGenerator
 @dataclass(frozen=True, kw_only=True)
 class FasterRcnnBoxCoder:
     """Offsets from anchors (arXiv:1506.01497, equation 2), multiplied so that the loss sees numbers near 1."""
+
+    UNTAGGED = True  # `typed_dict.py`: configurations from before there were other coders stay what they are
 
     y_scale: float = 10.0
     """Factor of the centre's vertical offset."""
@@ -105,6 +134,29 @@ class FasterRcnnBoxCoder:
 
     def __post_init__(self) -> None:
         check_fields(self, "above 0", "y_scale", "x_scale", "height_scale", "width_scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointBoxCoder:
+    """Offsets of boxes as in `FasterRcnnBoxCoder`, then those of keypoints from the anchor's centre, in its sides."""
+
+    num_keypoints: int = 0
+    """Keypoints of a box."""
+    y_scale: float = 10.0
+    """Factor of the vertical offset of centre and keypoints."""
+    x_scale: float = 10.0
+    """Factor of the horizontal offset of centre and keypoints."""
+    height_scale: float = 5.0
+    """Factor of the logarithm of the height."""
+    width_scale: float = 5.0
+    """Factor of the logarithm of the width."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "num_keypoints")
+        check_fields(self, "above 0", "y_scale", "x_scale", "height_scale", "width_scale")
+
+
+BoxCoder = FasterRcnnBoxCoder | KeypointBoxCoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +219,20 @@ class SigmoidFocal:
         check_fields(self, "0 to 1", "alpha")
 
 
-ClassificationLoss = WeightedSigmoid | WeightedSoftmax | SigmoidFocal
+@dataclass(frozen=True, kw_only=True)
+class PenaltyReducedFocal:
+    """Focal loss of a heat map of Gaussians (arXiv:1904.07850, equation 1); CenterNet only."""
+
+    alpha: float = 2.0
+    """How much less a cell that is already right counts."""
+    beta: float = 4.0
+    """How much less a cell near an object's centre counts as background."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "alpha", "beta")
+
+
+ClassificationLoss = WeightedSigmoid | WeightedSoftmax | SigmoidFocal | PenaltyReducedFocal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +252,11 @@ class WeightedSmoothL1:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightedL1:
+    """The error's size; CenterNet only."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WeightedIou:
     """1 - IoU of the decoded boxes."""
 
@@ -196,7 +266,12 @@ class WeightedGiou:
     """1 - generalized IoU of the decoded boxes (arXiv:1902.09630)."""
 
 
-LocalizationLoss = WeightedL2 | WeightedSmoothL1 | WeightedIou | WeightedGiou
+@dataclass(frozen=True, kw_only=True)
+class WeightedCiou:
+    """1 - complete IoU of the decoded boxes (arXiv:1911.08287): IoU, distance of the centres and aspect ratio."""
+
+
+LocalizationLoss = WeightedL2 | WeightedSmoothL1 | WeightedL1 | WeightedIou | WeightedGiou | WeightedCiou
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +311,9 @@ class Loss:
 
     def __post_init__(self) -> None:
         check_fields(self, "0 or more", "classification_weight", "localization_weight")
+        for field, of_center_net in (("classification_loss", PenaltyReducedFocal), ("localization_loss", WeightedL1)):
+            loss = getattr(self, field)
+            check(not isinstance(loss, of_center_net), field, type(loss).__name__, "another: this one is CenterNet's")
         if self.hard_example_miner is not None:  # the reference refuses it too: both choose among the negatives
             is_focal = isinstance(self.classification_loss, SigmoidFocal)
             check(not is_focal, "hard_example_miner", "one with SigmoidFocal", "another classification loss")
@@ -297,6 +375,8 @@ _NECK = "feature_extractor.neck"
 class Ssd:
     """Single-shot detectors: SSD, RetinaNet, EfficientDet."""
 
+    UNTAGGED = True  # `typed_dict.py`: configurations from before there were other detectors stay what they are
+
     image_resizer: ImageResizer
     """From pictures to the network's input."""
     feature_extractor: FeatureExtractor
@@ -309,7 +389,7 @@ class Ssd:
     """What training minimizes."""
     num_classes: int | None = None
     """Classes of the heads; None takes the label map's number, another number than the label map's is refused."""
-    box_coder: FasterRcnnBoxCoder = FasterRcnnBoxCoder()
+    box_coder: BoxCoder = FasterRcnnBoxCoder()
     """From boxes to offsets."""
     matcher: ArgMaxMatcher = ArgMaxMatcher()
     """From boxes to anchors."""
@@ -323,11 +403,14 @@ class Ssd:
     """Give the heads one more channel, for background."""
     encode_background_as_zeros: bool = False
     """The target of background anchors is 0 in all channels, instead of 1 in the background's."""
+    negative_class_weight: float = 1.0
+    """Factor of the classification loss of background anchors."""
     freeze_batchnorm: bool = False
     """Normalize with the restored statistics in training too, and leave them so; factors and offsets are trained."""
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "num_classes")
+        check_fields(self, "0 to 1", "negative_class_weight")
         neck, anchors = self.feature_extractor.neck, self.anchor_generator
         field = "anchor_generator"
         if isinstance(neck, ExtraFeatureLayers):
@@ -343,6 +426,11 @@ class Ssd:
                 got, wanted = getattr(anchors, level), getattr(neck, level)
                 check(got == wanted, f"{field}.{level}", got, f"the neck's {wanted}", f"{_NECK}.{level}")
         else:
+            assert isinstance(neck, Fpn | BiFpn)
             num_levels = neck.max_level - neck.min_level + 1
+            if isinstance(anchors, GridAnchorGenerator):
+                got = type(anchors).__name__
+                check(num_levels == 1, field, got, "another generator for a neck of several levels", _NECK)
+                return
             allowed = f"{num_levels}, the neck's levels"
             check(anchors.num_layers == num_levels, f"{field}.num_layers", anchors.num_layers, allowed, _NECK)

@@ -46,7 +46,7 @@ class KeepAspectRatioResizer:
     pad_to_max_dimension: bool = False
     """Pad below and to the right to a square of `max_dimension`, so that all pictures have one size."""
     per_channel_pad_value: tuple[float, ...] = ()
-    """Red, green and blue of the padding, 0 to 255; empty pads with 0."""
+    """Red, green and blue of the padding, in the network's units: it comes after normalization; empty pads with 0."""
 
     def __post_init__(self) -> None:
         for field in ("min_dimension", "max_dimension"):
@@ -55,7 +55,6 @@ class KeepAspectRatioResizer:
         check(self.min_dimension <= self.max_dimension, "min_dimension", self.min_dimension, "at most max_dimension")
         values = self.per_channel_pad_value
         check(len(values) in (0, 3), "per_channel_pad_value", values, "none, or three numbers")
-        check(all(0 <= value <= 255 for value in values), "per_channel_pad_value", values, "0 to 255")
 
 
 ImageResizer = FixedShapeResizer | KeepAspectRatioResizer
@@ -214,10 +213,15 @@ class BiFpn:
     num_filters: int
     """Channels of each level."""
     combine_method: Literal["fast_attention", "attention", "sum"] = "fast_attention"
-    """How inputs of a node are weighted: normalized positive weights, softmax, or not at all."""
+    """How inputs of a node are weighted: `fast_attention` by positive weights that add up to 1, `sum` not at all.
+    `attention` is a sum too: the Object Detection API's softmax makes every weight 1."""
+    features_of_last_blocks: bool = False
+    """Take each stride's features behind its last block, as the paper and google/automl; else behind the block that is
+    the last of EfficientNet-B0, as the Object Detection API does for every size."""
 
     def __post_init__(self) -> None:
         _check_levels(self.min_level, self.max_level)
+        check(self.min_level < self.max_level, "min_level", self.min_level, "below max_level")
         check_fields(self, "1 or more", "num_iterations", "num_filters")
 
 
@@ -278,12 +282,11 @@ class FeatureExtractor:
         check(0.1 <= self.depth_multiplier <= 2, "depth_multiplier", self.depth_multiplier, "0.1 to 2")
         check_fields(self, "1 or more", "min_depth", "pad_to_multiple")
         _check_pair(self.backbone, self.neck)
-        if self.backbone.startswith("efficientnet"):  # the reference reads none of them, or refuses them
+        if self.backbone.startswith("efficientnet"):  # the reference refuses them
             for field, only in (
                 ("depth_multiplier", 1.0),
                 ("use_explicit_padding", False),
                 ("use_depthwise", False),
-                ("override_base_feature_extractor_hyperparams", False),
             ):
                 got = getattr(self, field)
                 check(got == only, field, got, f"{only} with {self.backbone}")

@@ -1,4 +1,4 @@
-"""Published detectors as configurations: SSD, RetinaNet and EfficientDet of the TF2 detection zoo, and D7x.
+"""Published detectors as configurations: SSD, RetinaNet, EfficientDet and CenterNet of the TF2 zoo, and D7x.
 
 Each preset means what the zoo's `pipeline.config` of that name says (github.com/tensorflow/models,
 research/object_detection/configs/tf2), learning rate, steps and batch size included, but holds no class count and no
@@ -7,9 +7,11 @@ path. The zoo has no D7x; it follows the zoo's D0 to D7 with the sizes of google
 Sources: EfficientDet's sizes are table 1 of arXiv:1911.09070 and google/automl, efficientdet/hparams_config.py.
 `coco_ap` is the zoo's table (research/object_detection/g3doc/tf2_detection_zoo.md), for D7x google/automl,
 efficientdet/README.md, column AP val. `num_parameters` was counted with the Object Detection API 2.8.0 on each
-configuration with 90 classes: trainable weights (no moving statistics of batch norm), without the backbone's
-classification layers (last 1x1 convolution, its batch norm, logits), which that API keeps in EfficientDet and never
-uses. This is how arXiv:1911.09070 counts: it gives the 3.9, 6.6, 8.1 ... million of its table 2.
+configuration with 90 classes: trainable weights (no moving statistics of batch norm) that lie between the picture and
+the detections. That API keeps more of EfficientNet and never uses it: the classification layers (last 1x1 convolution,
+its batch norm, logits), and from D1 on the blocks behind those whose features it takes, which for every size are the
+last ones of EfficientNet-B0's strides. arXiv:1911.09070 and google/automl take each size's own last blocks, as the
+preset of D7x does (`features_of_last_blocks`), and count more: 6.6 million for D1, 8.1 for D2.
 """
 
 import functools
@@ -23,6 +25,7 @@ from detloom.schemas.augmentation_config import (
     RandomScaleCropAndPadToSquare,
     SsdRandomCrop,
 )
+from detloom.schemas.center_net_preset import centernet_config
 from detloom.schemas.config import Eval, InputReader, Train, TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.model_config import (
@@ -63,7 +66,7 @@ class Preset:
 
     name: str
     """What run files and the command line call it."""
-    family: Literal["SSD", "RetinaNet", "EfficientDet"]
+    family: Literal["SSD", "RetinaNet", "EfficientDet", "CenterNet"]
     """Kind of architecture."""
     config: TrainEvalConfig
     """The whole configuration; `model.num_classes` is None."""
@@ -103,6 +106,7 @@ def list_presets() -> tuple[Preset, ...]:
         *(_fpn_lite(row) for row in _FPN_LITE),
         *(_retinanet(row) for row in _RETINANET),
         *(_efficientdet(row) for row in _EFFICIENTDET),
+        _centernet(),
     )
 
 
@@ -156,14 +160,14 @@ _RETINANET = (
 # fmt: off
 _EFFICIENTDET = (
     _CompoundScaled("d0", "efficientnet-b0",  512,  64, 3, 3,  3_880_067, 33.6),
-    _CompoundScaled("d1", "efficientnet-b1",  640,  88, 4, 3,  6_625_898, 38.4),
-    _CompoundScaled("d2", "efficientnet-b2",  768, 112, 5, 3,  8_097_039, 41.8),
-    _CompoundScaled("d3", "efficientnet-b3",  896, 160, 6, 4, 12_032_296, 45.4),
-    _CompoundScaled("d4", "efficientnet-b4", 1024, 224, 7, 4, 20_723_675, 48.5),
-    _CompoundScaled("d5", "efficientnet-b5", 1280, 288, 7, 4, 33_653_315, 49.7),
+    _CompoundScaled("d1", "efficientnet-b1",  640,  88, 4, 3,  5_062_298, 38.4),
+    _CompoundScaled("d2", "efficientnet-b2",  768, 112, 5, 3,  6_208_119, 41.8),
+    _CompoundScaled("d3", "efficientnet-b3",  896, 160, 6, 4,  9_787_336, 45.4),
+    _CompoundScaled("d4", "efficientnet-b4", 1024, 224, 7, 4, 17_674_475, 48.5),
+    _CompoundScaled("d5", "efficientnet-b5", 1280, 288, 7, 4, 25_700_675, 49.7),
     # The zoo's D6 has the paper's 1408 pixels, google/automl's has 1280; both add up without weights, for stability.
-    _CompoundScaled("d6", "efficientnet-b6", 1408, 384, 8, 5, 51_871_782, 50.5, combine_method="sum"),
-    _CompoundScaled("d7", "efficientnet-b6", 1536, 384, 8, 5, 51_871_782, 51.2, combine_method="sum"),
+    _CompoundScaled("d6", "efficientnet-b6", 1408, 384, 8, 5, 41_819_142, 50.5, combine_method="sum"),
+    _CompoundScaled("d7", "efficientnet-b6", 1536, 384, 8, 5, 41_819_142, 51.2, combine_method="sum"),
     _CompoundScaled("d7x", "efficientnet-b7", 1536, 384, 8, 5, 77_147_166, 54.4, max_level=8, combine_method="sum"),
 )
 # fmt: on
@@ -363,6 +367,7 @@ def _efficientdet(row: _CompoundScaled) -> Preset:
                 num_iterations=row.bifpn_iterations,
                 num_filters=row.filters,
                 combine_method=row.combine_method,
+                features_of_last_blocks=row.coefficient == "d7x",
             ),
             conv_hyperparams=hyperparams(_TRUNCATED_NORMAL),
         ),
@@ -400,4 +405,15 @@ def _efficientdet(row: _CompoundScaled) -> Preset:
         num_parameters=row.num_parameters,
         coco_ap=row.coco_ap,
         description=description,
+    )
+
+
+def _centernet() -> Preset:
+    return Preset(
+        name="centernet_resnet101_v1_fpn_512x512",
+        family="CenterNet",
+        config=centernet_config(512),
+        num_parameters=44_295_454,
+        coco_ap=34.2,
+        description="CenterNet (arXiv:1904.07850) on ResNet-101: peaks of a heat map, no anchors and no suppression.",
     )

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from detloom.schemas.checks import check, check_fields
-from detloom.schemas.config import Eval, InputReader, Train, TrainEvalConfig
+from detloom.schemas.config import Eval, InputReader, Model, Train, TrainEvalConfig
 from detloom.schemas.data_checks import DataChecks
 from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.load_config import lay_over, load_tree
 from detloom.schemas.metric_names import METRIC_NAMES
-from detloom.schemas.model_config import Ssd
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
 from detloom.schemas.redact import redact
@@ -193,7 +192,7 @@ class RunFile:
     detector: str = DEFAULT_DETECTOR
     """What `model`, `train`, `eval`, `train_input` and `eval_input` start from: a preset's name (`detloom presets`), or
     the path of a `pipeline.config`, relative to the run file."""
-    model: Ssd
+    model: Model
     """The detector; keys written here replace those of `detector`."""
     train: Train
     """Its training; keys written here replace those of `detector`."""

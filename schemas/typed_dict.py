@@ -1,7 +1,8 @@
 """Plain dictionaries (from YAML or JSON) to frozen dataclasses and back, with errors that say what is allowed where.
 
 Supported field types: bool, int, float, str, Literal, X | None, tuple[X, ...], dict[str, str], dataclasses, and unions
-of dataclasses, which are told apart by a "type" key that holds the class name.
+of dataclasses, which are told apart by a "type" key that holds the class name. One member of a union may go without:
+the one that says `UNTAGGED = True`.
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ def _to_plain(value: Any, annotation: Any) -> Any:
         plain = {
             field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
         }
-        return {TYPE_KEY: type(value).__name__, **plain} if len(dataclass_members(annotation)) > 1 else plain
+        return {TYPE_KEY: type(value).__name__, **plain} if needs_tag(type(value), annotation) else plain
     if isinstance(value, tuple):
         item = typing.get_args(annotation)[0] if typing.get_args(annotation) else object
         return [_to_plain(each, item) for each in value]
@@ -102,6 +103,16 @@ def dataclass_members(annotation: Any) -> list[type]:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return [member for member in typing.get_args(annotation) if isinstance(member, type) and _is_data(member)]
     return []
+
+
+def needs_tag(cls: type, annotation: Any) -> bool:
+    """Whether the plain form of a class has a "type" key where the annotation stands."""
+    return len(dataclass_members(annotation)) > 1 and not is_untagged(cls)
+
+
+def is_untagged(cls: type) -> bool:
+    """Whether a class stands in its union without a "type" key."""
+    return getattr(cls, "UNTAGGED", False)
 
 
 @functools.cache
@@ -145,6 +156,8 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
 def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath) -> Any:
     names = {member.__name__: member for member in members}
     tag = data.get(TYPE_KEY) if isinstance(data, Mapping) else None
+    if isinstance(data, Mapping) and TYPE_KEY not in data:
+        tag = next((member.__name__ for member in members if is_untagged(member)), None)
     if not isinstance(tag, str) or tag not in names:
         if not isinstance(data, Mapping):
             got = show_value(path, data)

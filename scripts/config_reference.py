@@ -14,8 +14,9 @@ HEADER = """\
 # All keys of the run file
 
 `RunFile` is the file itself; every other heading is the value of some key. A key whose type lists several headings
-takes a mapping with a `type` key that names one of them. A key without a default must be written, except below
-`model`, `train`, `eval`, `train_input` and `eval_input`, whose values start from those of `detector`.
+takes a mapping with a `type` key that names one of them; `Ssd` alone goes without. A key without a default must be
+written, except below `model`, `train`, `eval`, `train_input` and `eval_input`, whose values start from those of
+`detector`.
 """
 
 

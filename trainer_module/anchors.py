@@ -1,8 +1,25 @@
-"""Anchors: the boxes that the network's outputs are relative to."""
+"""Anchors: the boxes that the network's outputs are relative to.
+
+All arithmetic is in float32 and in the order of the Object Detection API's anchor generators, so that ties between
+anchors are ties here too and every box is matched to the same anchor.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from detloom.schemas.model_config import AnchorGenerator, MultiscaleAnchorGenerator
+from detloom.schemas.model_config import (
+    AnchorGenerator,
+    GridAnchorGenerator,
+    MultiscaleAnchorGenerator,
+    Ssd,
+    SsdAnchorGenerator,
+)
+from detloom.trainer_module.necks.pyramid_levels import padded_hw, pyramid_levels
+
+_Floats = npt.NDArray[np.float32]
+_LOWEST_LAYER_SHAPES = ((0.1, 1.0), (None, 2.0), (None, 0.5))  # scale (None: the layer's) and aspect ratio, as there
 
 
 def feature_hw(image_hw: tuple[int, int], level: int) -> tuple[int, int]:
@@ -10,34 +27,125 @@ def feature_hw(image_hw: tuple[int, int], level: int) -> tuple[int, int]:
     return -(-image_hw[0] // 2**level), -(-image_hw[1] // 2**level)
 
 
-def build_anchors(config: AnchorGenerator, image_hw: tuple[int, int]) -> np.ndarray:
-    """Anchors of all levels, float32 [A, 4] yxyx relative to the image, not clipped to it.
+def feature_hws(config: Ssd, image_hw: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    """Size of each feature map that the heads see, from fine to coarse, for pictures of `image_hw`.
 
-    Order: level from fine to coarse, row, column, aspect ratio, scale: that of the Object Detection API's
-    `MultiscaleGridAnchorGenerator`, so that its heads read out the same. As there, the grid starts half a stride in,
-    or at 0 along a side that the stride does not divide.
+    The network pads the pictures to `pad_to_multiple` first; the anchors stay relative to the picture without that.
     """
-    assert isinstance(config, MultiscaleAnchorGenerator), config
-    height, width = image_hw
-    scales = np.array([2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)])
-    ratio_roots = np.sqrt(np.array(config.aspect_ratios))
-    heights = (scales[np.newaxis, :] / ratio_roots[:, np.newaxis]).ravel()
-    widths = (scales[np.newaxis, :] * ratio_roots[:, np.newaxis]).ravel()
-    boxes_yxyx_px = []
-    for level in range(config.min_level, config.max_level + 1):
-        stride = 2**level
-        rows, columns = feature_hw(image_hw, level)
-        y = np.arange(rows) * stride + (stride / 2 if height % stride == 0 else 0)
-        x = np.arange(columns) * stride + (stride / 2 if width % stride == 0 else 0)
-        half_h, half_w = (config.anchor_scale * stride * side / 2 for side in (heights, widths))
-        y, x = y[:, np.newaxis, np.newaxis], x[np.newaxis, :, np.newaxis]
-        sides = np.broadcast_arrays(y - half_h, x - half_w, y + half_h, x + half_w)
-        boxes_yxyx_px.append(np.stack(sides, axis=-1).reshape(-1, 4))
-    return (np.concatenate(boxes_yxyx_px) / [height, width, height, width]).astype(np.float32)
+    extractor = config.feature_extractor
+    padded = padded_hw(image_hw, extractor.pad_to_multiple)
+    return tuple(feature_hw(padded, level) for level in pyramid_levels(extractor.neck))
+
+
+def build_anchors(
+    config: AnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
+) -> _Floats:
+    """Anchors of all feature maps, float32 [A, 4] yxyx relative to the image, not clipped to it.
+
+    Order: feature map from fine to coarse, row, column, then the shapes of one place as the Object Detection API orders
+    them, so that its heads read out the same.
+    """
+    match config:
+        case MultiscaleAnchorGenerator():
+            levels = _multiscale_levels(config, image_hw, feature_hws)
+        case SsdAnchorGenerator():
+            levels = _ssd_levels(config, image_hw, feature_hws)
+        case GridAnchorGenerator():
+            levels = [_grid_level(config, image_hw, feature_hws)]
+    return np.concatenate(levels)
 
 
 def num_anchors_per_location(config: AnchorGenerator) -> tuple[int, ...]:
-    """One number a level."""
-    assert isinstance(config, MultiscaleAnchorGenerator), config
-    count = len(config.aspect_ratios) * config.scales_per_octave
-    return (count,) * (config.max_level - config.min_level + 1)
+    """One number a feature map."""
+    match config:
+        case MultiscaleAnchorGenerator():
+            count = len(config.aspect_ratios) * config.scales_per_octave
+            return (count,) * (config.max_level - config.min_level + 1)
+        case SsdAnchorGenerator():
+            return tuple(len(shapes) for shapes in _ssd_shapes(config))
+        case GridAnchorGenerator():
+            return (len(config.aspect_ratios) * len(config.scales),)
+    raise AssertionError(f"no such anchor generator: {config}")
+
+
+def _multiscale_levels(
+    config: MultiscaleAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
+) -> list[_Floats]:
+    """The grid starts half a stride in, or at 0 along a side that the stride does not divide."""
+    scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
+    shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
+    levels = []
+    for level, hw in zip(range(config.min_level, config.max_level + 1), feature_hws, strict=True):
+        stride = 2**level
+        starts = [stride / 2 if side % stride == 0 else 0 for side in image_hw]
+        anchors_px = _tile(hw, shapes, (stride * config.anchor_scale,) * 2, (stride, stride), starts)
+        levels.append(_relative(anchors_px, image_hw))
+    return levels
+
+
+def _ssd_levels(
+    config: SsdAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
+) -> list[_Floats]:
+    sides = np.array(image_hw, np.float32)
+    base_hw = sides.min() / sides * np.array([config.base_anchor_height, config.base_anchor_width], np.float32)
+    levels = []
+    for i, (hw, shapes) in enumerate(zip(feature_hws, _ssd_shapes(config), strict=True)):
+        steps, starts = np.float32(1) / np.array(hw, np.float32), None
+        if config.height_stride:
+            steps = np.array([config.height_stride[i], config.width_stride[i]], np.float32) / sides
+        if config.height_offset:
+            starts = np.array([config.height_offset[i], config.width_offset[i]], np.float32) / sides
+        levels.append(_tile(hw, shapes, base_hw, steps, np.float32(0.5) * steps if starts is None else starts))
+    return levels
+
+
+def _ssd_shapes(config: SsdAnchorGenerator) -> list[list[tuple[float, float]]]:
+    """Scale and aspect ratio of each anchor at one place, for each feature map."""
+    scales = list(config.scales)
+    if not scales:  # one map alone has the finest's: the reference divides by zero there
+        steps = max(config.num_layers - 1, 1)
+        low, high = float(np.float32(config.min_scale)), float(np.float32(config.max_scale))
+        scales = [low + (high - low) * i / steps for i in range(config.num_layers)]
+    shapes = []
+    for i, (scale, next_scale) in enumerate(zip(scales, [*scales[1:], 1.0], strict=True)):
+        if i == 0 and config.reduce_boxes_in_lowest_layer:
+            shapes.append([(own or scale, ratio) for own, ratio in _LOWEST_LAYER_SHAPES])
+            continue
+        of_map = [(scale, ratio) for ratio in config.aspect_ratios]
+        if config.interpolated_scale_aspect_ratio > 0:
+            of_map.append(((scale * next_scale) ** 0.5, config.interpolated_scale_aspect_ratio))
+        shapes.append(of_map)
+    return shapes
+
+
+def _grid_level(
+    config: GridAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
+) -> _Floats:
+    (hw,) = feature_hws
+    shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in config.scales]
+    strides = (config.height_stride, config.width_stride)
+    offsets = (config.height_offset, config.width_offset)
+    return _relative(_tile(hw, shapes, (config.height, config.width), strides, offsets), image_hw)
+
+
+def _relative(boxes_yxyx_px: _Floats, image_hw: tuple[int, int]) -> _Floats:
+    return boxes_yxyx_px * np.tile(np.float32(1) / np.array(image_hw, np.float32), 2)
+
+
+def _tile(
+    hw: tuple[int, int],
+    shapes: Sequence[tuple[float, float]],
+    base_hw: Sequence[float] | _Floats,
+    steps: Sequence[float] | _Floats,
+    starts: Sequence[float] | _Floats,
+) -> _Floats:
+    """[rows * columns * shapes, 4] yxyx boxes of `shapes` (scale, aspect ratio) times `base_hw` at every place."""
+    scales, ratios = (np.array(column, np.float32) for column in zip(*shapes, strict=True))
+    base_h, base_w, step_y, step_x, start_y, start_x = np.array([*base_hw, *steps, *starts], np.float32)
+    roots = np.sqrt(ratios)
+    heights, widths = scales / roots * base_h, scales * roots * base_w
+    y = (np.arange(hw[0], dtype=np.float32) * step_y + start_y)[:, np.newaxis, np.newaxis]
+    x = (np.arange(hw[1], dtype=np.float32) * step_x + start_x)[np.newaxis, :, np.newaxis]
+    half_h, half_w = np.float32(0.5) * heights, np.float32(0.5) * widths
+    sides = np.broadcast_arrays(y - half_h, x - half_w, y + half_h, x + half_w)
+    return np.stack(sides, axis=-1).reshape(-1, 4)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from detloom.schemas.augmentation_config import (
     Augmentation,
+    RandomAbsolutePadImage,
     RandomAdjustBrightness,
     RandomAdjustContrast,
     RandomAdjustHue,
@@ -23,11 +24,11 @@ _MIN_AREA = 1e-6  # TensorFlow refuses an area of 0
 
 
 def runs_before_resize(augmentation: Augmentation) -> bool:
-    """A crop, so that no pixel is resized in vain, and a turn, which swaps the sides.
+    """A crop, so that no pixel is resized in vain, and a turn or a frame, which change the sides.
 
     The others have fewer pixels to move after it.
     """
-    return isinstance(augmentation, RandomCropImage | RandomRotation90)
+    return isinstance(augmentation, RandomCropImage | RandomRotation90 | RandomAbsolutePadImage)
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`
@@ -41,6 +42,8 @@ def apply_augmentation(augmentation: Augmentation, sample: Sample, seed: tf.Tens
             return _if_drawn(probability, seed, sample, rotate_counter_clockwise)
         case RandomCropImage():
             return random_crop(augmentation, sample, seed)
+        case RandomAbsolutePadImage():
+            return random_pad(augmentation, sample, seed)
         case RandomAdjustBrightness(max_delta=max_delta):
             delta = tf.random.stateless_uniform([], seed, -max_delta, max_delta)
             return _with_colors(sample, lambda image: image + delta)
@@ -120,6 +123,22 @@ def random_crop(config: RandomCropImage, sample: Sample, seed: tf.Tensor) -> Sam
         return crop(sample, begin[:2], size[:2], min_visible=config.overlap_thresh, clip_boxes=config.clip_boxes)
 
     return _if_drawn(1 - config.random_coef, draw_seed, sample, cropped)
+
+
+def random_pad(config: RandomAbsolutePadImage, sample: Sample, seed: tf.Tensor) -> Sample:
+    """Grow by 0 up to the largest paddings; what is added is divided at random between both sides."""
+    image, draws = sample["image"], tf.random.stateless_uniform([2, 2], seed)
+    added_hw = tf.floor(draws[0] * [config.max_height_padding, config.max_width_padding])
+    before_yx = tf.floor(draws[1] * added_hw)
+    color = tf.constant(config.pad_color) if config.pad_color else tf.reduce_mean(tf.cast(image, tf.float32), [0, 1])
+    color = tf.cast(color, image.dtype)
+    rows, columns = tf.unstack(tf.cast(tf.stack([before_yx, added_hw - before_yx], axis=1), tf.int32))
+    padded = tf.pad(image - color, [rows, columns, [0, 0]]) + color  # unsigned numbers wrap around and back
+    hw = tf.cast(tf.shape(image)[:2], tf.float32)
+    moved = (sample["boxes_yxyx_rel"] * tf.tile(hw, [2]) + tf.tile(before_yx, [2])) / tf.tile(hw + added_hw, [2])
+    changed = _with_image(sample, padded)
+    changed["boxes_yxyx_rel"] = moved
+    return changed
 
 
 def _with_colors(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:

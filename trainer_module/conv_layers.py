@@ -11,6 +11,7 @@ import keras
 
 from detloom.schemas.network_config import (
     ConvHyperparams,
+    FeatureExtractor,
     Initializer,
     L1Regularizer,
     L2Regularizer,
@@ -105,9 +106,42 @@ def separable(
     name: str,
     *,
     kernels: tuple[str, ...] = ("depthwise",),
+    padding: str = "same",
     **settings: Any,
 ) -> keras.Layer:
     """`kernels` get the configured initializer and penalty; `settings` are Keras'."""
     for prefix in kernels:
         settings |= layers.kernel(prefix)
-    return keras.layers.SeparableConv2D(num_channels, kernel_size, padding="same", name=name, **settings)
+    return keras.layers.SeparableConv2D(num_channels, kernel_size, padding=padding, name=name, **settings)
+
+
+def conv_or_separable(
+    layers: ConvLayers,
+    num_channels: int,
+    kernel_size: int,
+    name: str,
+    *,
+    use_depthwise: bool,
+    kernels: tuple[str, ...] = ("depthwise",),
+    padding: str = "same",
+    **settings: Any,
+) -> keras.Layer:
+    """A full convolution, whose kernel always gets the configured initializer and penalty, or a separable one."""
+    if use_depthwise:
+        return separable(layers, num_channels, kernel_size, name, kernels=kernels, padding=padding, **settings)
+    settings |= layers.kernel()
+    return keras.layers.Conv2D(num_channels, kernel_size, padding=padding, name=name, **settings)
+
+
+def scaled_depth(config: FeatureExtractor, depth: int) -> int:
+    """Channels of the neck's layers after `depth_multiplier` and `min_depth`."""
+    return max(int(depth * config.depth_multiplier), config.min_depth)
+
+
+def pad_before_stride(
+    config: FeatureExtractor, features: keras.KerasTensor, name: str
+) -> tuple[keras.KerasTensor, str]:
+    """The input of a 3x3 convolution of stride 2, and the padding which that still has to do."""
+    if config.use_explicit_padding:
+        return keras.layers.ZeroPadding2D(1, name=name)(features), "valid"
+    return features, "same"

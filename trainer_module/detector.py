@@ -5,9 +5,12 @@ from typing import Protocol
 import keras
 import tensorflow as tf
 
+from detloom.schemas.center_net_config import CenterNet
+from detloom.schemas.config import Model
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.model_config import Ssd
+from detloom.trainer_module.centernet import build_centernet_detector
 from detloom.trainer_module.ssd import build_ssd_detector
 
 
@@ -15,13 +18,18 @@ class Detector(Protocol):
     """A network and what its outputs mean; plain functions, to be called inside a `tf.function`."""
 
     @property
-    def config(self) -> Ssd: ...
+    def config(self) -> Model: ...
 
     @property
     def label_map(self) -> LabelMap: ...
 
     @property
     def network(self) -> keras.Model: ...
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Of what `losses` returns."""
+        ...
 
     def describe(self) -> str:
         """What of its size the log says beside the parameters, such as "12804 anchors"."""
@@ -40,7 +48,7 @@ class Detector(Protocol):
         ...
 
 
-def build_detector(config: Ssd, label_map: LabelMap) -> Detector:
+def build_detector(config: Model, label_map: LabelMap) -> Detector:
     """A detector with random weights.
 
     Raises:
@@ -54,4 +62,6 @@ def build_detector(config: Ssd, label_map: LabelMap) -> Detector:
     match config:
         case Ssd():
             return build_ssd_detector(config, label_map)
+        case CenterNet():
+            return build_centernet_detector(config, label_map)
     raise AssertionError(f"no such detector: {config}")

@@ -11,7 +11,7 @@ from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, Im
 
 
 def evaluate(
-    detect: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: tf.data.Dataset, label_map: LabelMap
+    detect: Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]], dataset: tf.data.Dataset, label_map: LabelMap
 ) -> CocoMetrics:
     """Run `detect` (see `Detector.detect`) over a dataset of `build_eval_dataset`.
 
@@ -21,7 +21,7 @@ def evaluate(
     truth: list[ImageGroundTruth] = []
     found: list[ImageDetections] = []
     for batch in dataset:
-        outputs = {key: value.numpy() for key, value in detect(batch["image"]).items()}
+        outputs = {key: value.numpy() for key, value in detect(batch["image"], batch["true_hw"]).items()}
         numpy_batch = {key: value.numpy() for key, value in batch.items() if key != "image"}
         for i, class_indices in enumerate(numpy_batch["class_indices"]):
             image_id, is_box = len(truth) + 1, class_indices >= 0  # -1 pads

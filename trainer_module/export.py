@@ -16,7 +16,7 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.label_map import write_label_map
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.detector import Detector
-from detloom.trainer_module.preprocess import decode_image, network_hw, normalize_image, resize_image
+from detloom.trainer_module.preprocess import decode_image, network_hw, prepare_image
 
 _LOGGER = logging.getLogger("detloom")
 _TOLERANCE = 1e-4  # largest difference between the exported and the in-memory model that is rounding
@@ -30,16 +30,18 @@ class _Servable(tf.Module):
         super().__init__()
         self.network = detector.network  # tracked, so that its variables are saved
         self._detector = detector
-        self._image_spec = tf.TensorSpec([*network_hw(detector.config.image_resizer), 3], tf.float32)
+        image_spec = tf.TensorSpec([*network_hw(detector.config.image_resizer), 3], tf.float32)
+        self._prepared_spec = (image_spec, tf.TensorSpec([2], tf.int32))
 
     def from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._detector.detect(normalize_image(resize_image(images, self._detector.config.image_resizer)))
+        prepared, true_hw = prepare_image(images, self._detector.config)
+        return self._detector.detect(prepared, tf.tile(true_hw[tf.newaxis], [tf.shape(images)[0], 1]))
 
     def from_encoded(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        def prepare(encoded: tf.Tensor) -> tf.Tensor:
-            return normalize_image(resize_image(decode_image(encoded), self._detector.config.image_resizer))
+        def prepare(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return prepare_image(decode_image(encoded), self._detector.config)
 
-        return self._detector.detect(tf.map_fn(prepare, image_bytes, fn_output_signature=self._image_spec))
+        return self._detector.detect(*tf.map_fn(prepare, image_bytes, fn_output_signature=self._prepared_spec))
 
     def from_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         feature = tf.io.FixedLenFeature([], tf.string)

@@ -2,9 +2,20 @@
 
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 
 from detloom.schemas.optimizer_config import ClipByGlobalNorm, ClipEachThenGlobalNorm, GradientClipping
+
+
+def scale_bias_gradients(
+    gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], factor: float
+) -> list[tf.Tensor]:
+    """The gradients of biases times a factor, the others as they are."""
+    if factor == 1:
+        return list(gradients)
+    pairs = zip(gradients, variables, strict=True)
+    return [gradient * factor if variable.name == "bias" else gradient for gradient, variable in pairs]
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`

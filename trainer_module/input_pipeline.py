@@ -10,7 +10,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.augment import apply_augmentation, runs_before_resize
 from detloom.trainer_module.example_parser import Sample, class_index_table, parse_example
-from detloom.trainer_module.preprocess import normalize_image, resize_image
+from detloom.trainer_module.preprocess import network_hw, normalize_and_pad, prepare_image, resize_image
 
 _READ_CYCLE = 4  # shards read in turn
 
@@ -52,8 +52,9 @@ def build_train_dataset(
 ) -> tf.data.Dataset:
     """Endless batches of augmented pictures, shuffled if `train_input` says so; the same for the same seed.
 
-    Elements: image_BHW3 float32 in [-1, 1], boxes_yxyx_rel_BG4, class_indices_BG (-1 pads), num_dropped_B (boxes over
-    `max_number_of_boxes`). Crowds are left out: an anchor cannot learn a group.
+    Elements: image_BHW3 float32 and true_hw_B2 (`prepare_image`), boxes_yxyx_rel_BG4 relative to that image with its
+    padding, class_indices_BG (-1 pads), num_dropped_B (boxes over `max_number_of_boxes`). Crowds are left out: nothing
+    can learn a group as one object.
     """
     reader, table = config.train_input, class_index_table(label_map.class_ids)
     records = read_records(files, one_of=reader.sample_1_of_n_examples)
@@ -82,9 +83,12 @@ def _train_element(config: TrainEvalConfig, sample: Sample, seed: tf.Tensor) -> 
         if not runs_before_resize(augmentation):
             sample = apply_augmentation(augmentation, sample, its_seed)
     boxes, class_indices, num_dropped = keep_largest(sample, config.train_input.max_number_of_boxes)
+    image, true_hw = normalize_and_pad(sample["image"], config.model)
+    shares_yx = tf.cast(true_hw, tf.float32) / tf.constant(network_hw(config.model.image_resizer), tf.float32)
     return {
-        "image": normalize_image(sample["image"]),
-        "boxes_yxyx_rel": boxes,
+        "image": image,
+        "true_hw": true_hw,
+        "boxes_yxyx_rel": boxes * tf.tile(shares_yx, [2]),
         "class_indices": class_indices,
         "num_dropped": num_dropped,
     }
@@ -115,20 +119,22 @@ def keep_largest(sample: Sample, max_boxes: int) -> tuple[tf.Tensor, tf.Tensor, 
 def build_eval_dataset(
     config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, batch_size: int
 ) -> tf.data.Dataset:
-    """One pass in order: image_BHW3 in [-1, 1], image_hw_B2 (original pixels), and the ground truth padded with -1.
+    """One pass in order: image_BHW3, true_hw_B2 (`prepare_image`), image_hw_B2 (original pixels), and the ground truth.
 
-    All boxes are kept, and the order is that of the files: `eval_input` says only which examples are read.
+    Its boxes are relative to the picture without padding, its class_indices_BG -1 where there is no box. All boxes are
+    kept, and the order is that of the files: `eval_input` says only which examples are read.
     """
     table = class_index_table(label_map.class_ids)
 
     def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         sample = parse_example(serialized, table)
         image_hw = tf.shape(sample["image"])[:2]
-        image = normalize_image(resize_image(sample["image"], config.model.image_resizer))
-        return {**sample, "image": image, "image_hw": image_hw}
+        image, true_hw = prepare_image(sample["image"], config.model)
+        return {**sample, "image": image, "true_hw": true_hw, "image_hw": image_hw}
 
     padding = {
         "image": 0.0,
+        "true_hw": 0,
         "image_hw": 0,
         "boxes_yxyx_rel": 0.0,
         "class_indices": -1,

@@ -1,4 +1,6 @@
-"""Which anchor learns which ground-truth box."""
+"""Which anchors learn which ground-truth box."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -8,31 +10,50 @@ BACKGROUND = -1
 IGNORED = -2
 
 
-def match_anchors(matcher: ArgMaxMatcher, iou_BGA: tf.Tensor, is_box_BG: tf.Tensor) -> tf.Tensor:
+def match_anchors(
+    matcher: ArgMaxMatcher,
+    iou_of_box: Callable[[tf.Tensor], tf.Tensor],
+    is_box_BG: tf.Tensor,
+    is_forced_BG: tf.Tensor,
+    num_anchors: int,
+) -> tf.Tensor:
     """Match every anchor to at most one ground-truth box (the Object Detection API's argmax matcher).
 
+    It goes from box to box with the best so far of every anchor: nothing of size G * A is ever stored, and the steps
+    end at the last box in the batch, whatever G is.
+
     Args:
-        iou_BGA: overlap of every box with every anchor, 0 to 1.
+        iou_of_box: the overlaps, [B, A], 0 to 1, of the g-th box of every picture with all anchors; g is a scalar.
         is_box_BG: False in the rows that only pad G.
+        is_forced_BG: which of them `force_match_for_each_row` is about.
 
     Returns:
         match_BA: int32 index into G; -1 background, -2 ignored. With no box, every anchor is background. With
-        `force_match_for_each_row` every box gets its best anchor; where two boxes want the same anchor, the first one
-        in G gets it, as in the reference.
+        `force_match_for_each_row` every such box gets its best anchor; where two boxes want the same anchor, the first
+        one in G gets it, as in the reference.
     """
-    iou_BGA = tf.where(is_box_BG[:, :, tf.newaxis], iou_BGA, -1.0)
-    best_iou_BA = tf.reduce_max(iou_BGA, axis=1)
-    match_BA = tf.argmax(iou_BGA, axis=1, output_type=tf.int32)
+    batch_size, max_boxes = tf.unstack(tf.shape(is_box_BG))
+    num_steps = tf.reduce_max(tf.where(is_box_BG, tf.range(max_boxes) + 1, 0))
+    none_BA = tf.fill([batch_size, num_anchors], BACKGROUND)
+
+    def step(g: tf.Tensor, best_iou_BA: tf.Tensor, match_BA: tf.Tensor, forced_BA: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        is_box_B1 = is_box_BG[:, g, tf.newaxis]
+        iou_BA = iou_of_box(g)
+        if matcher.force_match_for_each_row:
+            best_anchor_B1 = tf.argmax(iou_BA, axis=1, output_type=tf.int32)[:, tf.newaxis]
+            wanted_B1 = tf.where(is_forced_BG[:, g, tf.newaxis], best_anchor_B1, -1)
+            takes_BA = (tf.range(num_anchors) == wanted_B1) & (forced_BA < 0)
+            forced_BA = tf.where(takes_BA, g, forced_BA)
+        is_better_BA = (iou_BA > best_iou_BA) & is_box_B1  # of equal ones the first stays
+        return g + 1, tf.where(is_better_BA, iou_BA, best_iou_BA), tf.where(is_better_BA, g, match_BA), forced_BA
+
+    start = (tf.constant(0), tf.fill([batch_size, num_anchors], -1.0), none_BA, none_BA)
+    _, best_iou_BA, match_BA, forced_BA = tf.while_loop(lambda g, *_: g < num_steps, step, start)
     if not matcher.ignore_thresholds:
         below_BA = best_iou_BA < matcher.unmatched_threshold
         between_BA = ~below_BA & (best_iou_BA < matcher.matched_threshold)
         values = (BACKGROUND, IGNORED) if matcher.negatives_lower_than_unmatched else (IGNORED, BACKGROUND)
+        has_box_B1 = tf.reduce_any(is_box_BG, axis=1, keepdims=True)
+        below_BA, between_BA = below_BA & has_box_B1, between_BA & has_box_B1
         match_BA = tf.where(below_BA, values[0], tf.where(between_BA, values[1], match_BA))
-    match_BA = tf.where(best_iou_BA < 0, BACKGROUND, match_BA)  # a picture without boxes
-    if not matcher.force_match_for_each_row:
-        return match_BA
-    best_anchor_BG = tf.argmax(iou_BGA, axis=2, output_type=tf.int32)
-    wants_BGA = tf.one_hot(best_anchor_BG, tf.shape(iou_BGA)[2], on_value=True, off_value=False, dtype=tf.bool)
-    wants_BGA &= is_box_BG[:, :, tf.newaxis]
-    first_BA = tf.argmax(tf.cast(wants_BGA, tf.int32), axis=1, output_type=tf.int32)
-    return tf.where(tf.reduce_any(wants_BGA, axis=1), first_BA, match_BA)
+    return tf.where(forced_BA >= 0, forced_BA, match_BA)

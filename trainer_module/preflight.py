@@ -10,12 +10,11 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from detloom.schemas import example_keys as keys
-from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.config import Model, TrainEvalConfig
 from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.model_config import Ssd
-from detloom.trainer_module.checkpoints.checkpoint_check import check_checkpoint
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.input_pipeline import list_shards, read_records
 from detloom.trainer_module.memory_estimate import check_memory, estimate_memory
@@ -28,7 +27,7 @@ _LOGGER = logging.getLogger("detloom")
 def preflight(
     config: TrainEvalConfig, label_map: LabelMap, detector: Detector, train_files: Sequence[str]
 ) -> tuple[str, ...]:
-    """Check the configuration against data, network, machine and checkpoint; log how much memory training will need.
+    """Check the configuration against data, network and machine; log how much memory training will need.
 
     Args:
         train_files: TFRecord shards, or patterns.
@@ -37,12 +36,10 @@ def preflight(
         Warnings, a sentence each: what is allowed but probably not meant.
 
     Raises:
-        InputError: if classes of configuration, label map, network and data differ, a record cannot be read, the
-            checkpoint to start from is not what it should be, or memory is certain not to suffice.
+        InputError: if classes of configuration, label map, network and data differ, a record cannot be read, or memory
+            is certain not to suffice.
     """
     check_classes(config.model, label_map, detector.network)
-    if config.train.fine_tune_checkpoint:
-        check_checkpoint(config.train.fine_tune_checkpoint, config.train.fine_tune_checkpoint_type)
     files = list_shards(train_files)
     sample = sample_records(files)
     warnings = [*warnings_before_run(config), *check_records(sample, label_map)]
@@ -59,15 +56,16 @@ def preflight(
 # --- classes --------------------------------------------------------------------------------------------------------
 
 
-def check_classes(config: Ssd, label_map: LabelMap, network: keras.Model) -> None:
+def check_classes(config: Model, label_map: LabelMap, network: keras.Model) -> None:
     """Raise InputError unless the network's heads have a channel for each class of the label map.
 
     That the configuration's `num_classes` is the label map's has been checked by `build_detector`.
     """
-    wanted = label_map.num_classes + int(config.add_background_class)
+    has_background = isinstance(config, Ssd) and config.add_background_class
+    wanted = label_map.num_classes + int(has_background)
     for name, output in network.output.items():
         if name.startswith("class_logits") and output.shape[-1] != wanted:
-            background = " and background" if config.add_background_class else ""
+            background = " and background" if has_background else ""
             raise InputError(
                 f"network: got {output.shape[-1]} class outputs, allowed: {wanted} ({label_map.num_classes} classes of "
                 f"the label map{background}); build it for this label map."

@@ -1,16 +1,47 @@
-"""From encoded bytes to what the network takes; training, evaluation and the exported model call the same functions."""
+"""From encoded bytes to what the network takes; training, evaluation and the exported model call the same functions.
+
+The order is the Object Detection API's: resize and normalize, then pad. So padding is 0 in the network's units,
+whatever colour that is. For CenterNet it is resize, pad, then normalize: padding is black.
+"""
+
+from dataclasses import dataclass
 
 import tensorflow as tf
 
-from detloom.schemas.network_config import FixedShapeResizer, ImageResizer
+from detloom.schemas.center_net_config import CenterNet, CenterNetFeatureExtractor
+from detloom.schemas.config import Model
+from detloom.schemas.network_config import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
 
-_METHODS = {"BILINEAR": "bilinear", "NEAREST_NEIGHBOR": "nearest", "BICUBIC": "bicubic", "AREA": "area"}
+_METHODS = {
+    "BILINEAR": tf.image.ResizeMethod.BILINEAR,
+    "NEAREST_NEIGHBOR": tf.image.ResizeMethod.NEAREST_NEIGHBOR,
+    "BICUBIC": tf.image.ResizeMethod.BICUBIC,
+    "AREA": tf.image.ResizeMethod.AREA,
+}
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """(colour - mean) / std, for red, green and blue of 0 to 255."""
+
+    mean_rgb: tuple[float, float, float]
+    std_rgb: tuple[float, float, float]
+    to_bgr: bool = False
+    """Reverse the channels' order then."""
+
+
+# What the backbones' ImageNet weights were trained with.
+_MINUS_ONE_TO_ONE = Normalization((127.5,) * 3, (127.5,) * 3)
+_MEANS_ONLY = Normalization((123.68, 116.779, 103.939), (1.0,) * 3)  # VGG's (arXiv:1409.1556), in the released ResNets
+_IMAGENET = Normalization((0.485 * 255, 0.456 * 255, 0.406 * 255), (0.229 * 255, 0.224 * 255, 0.225 * 255))
 
 
 def network_hw(resizer: ImageResizer) -> tuple[int, int]:
     """Height and width of the pictures that the network takes."""
-    assert isinstance(resizer, FixedShapeResizer), resizer
-    return resizer.height, resizer.width
+    if isinstance(resizer, FixedShapeResizer):
+        return resizer.height, resizer.width
+    assert resizer.pad_to_max_dimension, "without padding there is no one size"
+    return resizer.max_dimension, resizer.max_dimension
 
 
 def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
@@ -20,16 +51,100 @@ def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
     return image
 
 
-def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
-    """[..., H, W, 3] of any numeric type to float32 [..., height, width, 3].
+def prepare_image(image_HW3: tf.Tensor, model: Model) -> tuple[tf.Tensor, tf.Tensor]:
+    """Resize, normalize and pad: the network's input, and which part of it is picture.
 
-    The value range stays what it is, but bicubic interpolation can go beyond it at sharp edges.
+    Args:
+        image_HW3: [H, W, 3], or a batch of pictures of one size, of any numeric type, 0 to 255.
+
+    Returns:
+        float32 of `network_hw`, and int32 [2]: the rows and columns that are picture; the rest is padding.
     """
-    assert isinstance(resizer, FixedShapeResizer), resizer
-    resized = tf.image.resize(image_HW3, network_hw(resizer), method=_METHODS[resizer.resize_method])
+    return normalize_and_pad(resize_image(image_HW3, model.image_resizer), model)
+
+
+def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
+    """[..., H, W, 3] of any numeric type to float32 [..., height, width, 3], not yet padded.
+
+    The value range stays what it is, but bicubic interpolation can go beyond it at sharp edges. Sampled as by the
+    reference, which is TensorFlow 1's way: output pixel (i, j) shows input pixel (i, j) * scale, corners instead of
+    centres, so that the picture is a fraction of a pixel off from what `tf.image.resize` gives.
+    """
+    resized = tf.compat.v1.image.resize(image_HW3, _resized_hw(image_HW3, resizer), _METHODS[resizer.resize_method])
     return tf.cast(resized, tf.float32)
 
 
-def normalize_image(image_HW3: tf.Tensor) -> tf.Tensor:
-    """Float 0-255 to [-1, 1], as MobileNetV2 is trained with (`preprocess_input` of keras.applications, mode "tf")."""
-    return image_HW3 / 127.5 - 1.0
+def _resized_hw(image_HW3: tf.Tensor, resizer: ImageResizer) -> tuple[int, int] | tf.Tensor:
+    if isinstance(resizer, FixedShapeResizer):
+        return resizer.height, resizer.width
+    image_hw = tf.cast(tf.shape(image_HW3)[-3:-1], tf.float32)
+    sides = tf.constant([resizer.min_dimension, resizer.max_dimension], tf.float32)
+    largest_hw = tf.where(image_hw[0] < image_hw[1], sides, tf.reverse(sides, [0]))
+    scale = tf.reduce_min(largest_hw / image_hw)
+    return tf.cast(tf.round(scale * image_hw), tf.int32)  # as the reference: halves go to the even number
+
+
+def normalize_and_pad(resized_HW3: tf.Tensor, model: Model) -> tuple[tf.Tensor, tf.Tensor]:
+    """What is left to do after `resize_image`; see `prepare_image`."""
+    true_hw, resizer = tf.shape(resized_HW3)[-3:-1], model.image_resizer
+    image = normalize_image(resized_HW3, model)
+    if isinstance(resizer, KeepAspectRatioResizer):
+        image = _pad(image, true_hw, resizer, _padding_colour(model, resizer))
+    return image, true_hw
+
+
+def normalize_image(image_HW3: tf.Tensor, model: Model) -> tf.Tensor:
+    """Float colours of 0 to 255 to what the backbone is trained with."""
+    normalization = build_normalization(model)
+    image_HW3 = (image_HW3 - tf.constant(normalization.mean_rgb)) / tf.constant(normalization.std_rgb)
+    return image_HW3[..., ::-1] if normalization.to_bgr else image_HW3
+
+
+@tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`
+def build_normalization(model: Model) -> Normalization:
+    if isinstance(model, CenterNet):
+        return _of_center_net(model.feature_extractor)
+    match model.feature_extractor.backbone:
+        case "mobilenet_v1" | "mobilenet_v2":
+            return _MINUS_ONE_TO_ONE
+        case "resnet50_v1" | "resnet101_v1" | "resnet152_v1":
+            return _MEANS_ONLY
+        case _:
+            return _IMAGENET
+
+
+def _of_center_net(extractor: CenterNetFeatureExtractor) -> Normalization:
+    """Its own means and deviations, and after them those of keras.applications, which feeds ResNets with BGR."""
+    is_resnet = extractor.backbone != "mobilenet_v2"
+    own_means, own_stds = extractor.channel_means or (0.0,) * 3, extractor.channel_stds or (1.0,) * 3
+    # In the order in which the first step leaves the channels.
+    base = _MEANS_ONLY if is_resnet else _MINUS_ONE_TO_ONE
+    steps = zip(own_means, own_stds, base.mean_rgb, base.std_rgb, strict=True)
+    pairs = [(own_mean + own_std * mean, own_std * std) for own_mean, own_std, mean, std in steps]
+    if extractor.bgr_ordering:
+        pairs.reverse()
+    means, stds = zip(*pairs, strict=True)
+    return Normalization(means, stds, to_bgr=is_resnet != extractor.bgr_ordering)
+
+
+def _padding_colour(model: Model, resizer: KeepAspectRatioResizer) -> tf.Tensor | None:
+    """[3] in the network's units; None is 0."""
+    colour = resizer.per_channel_pad_value
+    if isinstance(model, CenterNet):
+        return normalize_image(tf.constant(colour or (0.0,) * 3), model)
+    return tf.constant(colour) if colour else None
+
+
+def _pad(
+    image_HW3: tf.Tensor, true_hw: tf.Tensor, resizer: KeepAspectRatioResizer, colour_3: tf.Tensor | None
+) -> tf.Tensor:
+    """Below and to the right, up to `network_hw`."""
+    height, width = network_hw(resizer)
+    missing_hw = [height, width] - true_hw
+    paddings = [[0, 0]] * (len(image_HW3.shape) - 3) + [[0, missing_hw[0]], [0, missing_hw[1]], [0, 0]]
+    padded = tf.pad(image_HW3, paddings)
+    if colour_3 is not None:
+        is_padding = tf.pad(tf.zeros_like(image_HW3[..., :1]), paddings, constant_values=1.0)
+        padded += is_padding * colour_3
+    padded.set_shape([*image_HW3.shape[:-3], height, width, 3])
+    return padded

@@ -19,19 +19,20 @@ from detloom.schemas.network_config import (
     Fpn,
     WeightSharedConvolutionalBoxPredictor,
 )
-from detloom.trainer_module.anchors import build_anchors
+from detloom.trainer_module.anchors import build_anchors, feature_hws
 from detloom.trainer_module.backbones.efficientnet import build_efficientnet
 from detloom.trainer_module.backbones.mobilenet_v1 import build_mobilenet_v1
 from detloom.trainer_module.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.backbones.resnet_v1 import build_resnet_v1
 from detloom.trainer_module.heads.level_heads import build_level_heads
 from detloom.trainer_module.heads.shared_heads import build_shared_heads
-from detloom.trainer_module.losses import assign_targets, detection_losses
+from detloom.trainer_module.losses import detection_losses
 from detloom.trainer_module.necks.bifpn import build_bifpn
 from detloom.trainer_module.necks.extra_layers import build_extra_layers
 from detloom.trainer_module.necks.fpn import build_fpn
 from detloom.trainer_module.postprocess import build_detections
 from detloom.trainer_module.preprocess import network_hw
+from detloom.trainer_module.targets import assign_targets
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class SsdDetector:
     label_map: LabelMap
     network: keras.Model
     anchors_yxyx_rel_A4: tf.Tensor
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Of what `losses` returns."""
+        return ("class_loss", "box_loss")
 
     def describe(self) -> str:
         """What of its size the log says beside the parameters."""
@@ -54,14 +60,11 @@ class SsdDetector:
 
     def losses_of_outputs(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The same from what the network answered."""
+        anchors = self.anchors_yxyx_rel_A4
         targets = assign_targets(
-            self.config,
-            self.anchors_yxyx_rel_A4,
-            batch["boxes_yxyx_rel"],
-            batch["class_indices"],
-            self.label_map.num_classes,
+            self.config, anchors, batch["boxes_yxyx_rel"], batch["class_indices"], batch.get("box_weights")
         )
-        return detection_losses(self.config, targets, outputs["offsets_BA4"], outputs["class_logits_BAC"])
+        return detection_losses(self.config, anchors, targets, outputs["offsets_BA4"], outputs["class_logits_BAC"])
 
     def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Detections (`schemas/detections.py`) in prepared pictures; see `Detector.detect`."""
@@ -72,26 +75,40 @@ class SsdDetector:
             tf.constant(self.label_map.class_ids),
             outputs["offsets_BA4"],
             outputs["class_logits_BAC"],
+            true_hw_B2,
         )
 
 
 def build_ssd_detector(config: Ssd, label_map: LabelMap) -> SsdDetector:
     """A detector with random weights."""
     network = build_ssd(config, label_map.num_classes)
-    anchors = build_anchors(config.anchor_generator, network_hw(config.image_resizer))
+    image_hw = network_hw(config.image_resizer)
+    anchors = build_anchors(config.anchor_generator, image_hw, feature_hws(config, image_hw))
+    num_rows = network.output["offsets_BA4"].shape[1]
+    assert len(anchors) == num_rows, f"{len(anchors)} anchors for {num_rows} rows of the network's outputs"
     return SsdDetector(config, label_map, network, tf.constant(anchors))
 
 
 def build_ssd(config: Ssd, num_classes: int) -> keras.Model:
     """Network from prepared pictures, [B, H, W, 3], to {"offsets_BA4", "class_logits_BAC"}, float32."""
     height, width = network_hw(config.image_resizer)
+    extractor = config.feature_extractor
     image = keras.Input((height, width, 3), name="image")
-    features = _build_backbone(config.feature_extractor, image, freeze_batchnorm=config.freeze_batchnorm)
-    pyramid = _build_neck(config.feature_extractor, features, freeze_batchnorm=config.freeze_batchnorm)
+    padded = _pad_to_multiple(image, extractor.pad_to_multiple)
+    features = _build_backbone(extractor, padded, freeze_batchnorm=config.freeze_batchnorm)
+    pyramid = _build_neck(extractor, features, freeze_batchnorm=config.freeze_batchnorm)
     num_channels = num_classes + int(config.add_background_class)
     offsets, logits = _build_heads(config, pyramid, num_channels)
     outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAC": _concat_levels(logits, num_channels)}
-    return keras.Model(image, outputs, name=f"ssd_{config.feature_extractor.backbone}_{height}x{width}")
+    return keras.Model(image, outputs, name=f"ssd_{extractor.backbone}_{height}x{width}")
+
+
+def _pad_to_multiple(image: keras.KerasTensor, multiple: int) -> keras.KerasTensor:
+    """Zeros below and to the right, up to multiples of `multiple`. Boxes stay relative to the picture without them."""
+    rows, columns = (-side % multiple for side in image.shape[1:3])
+    if rows == 0 and columns == 0:
+        return image
+    return keras.layers.ZeroPadding2D(((0, rows), (0, columns)), name="image_pad")(image)
 
 
 def _build_backbone(

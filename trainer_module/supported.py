@@ -4,28 +4,33 @@ import itertools
 from collections.abc import Iterator
 
 from detloom.schemas.augmentation_config import RandomScaleCropAndPadToSquare, SsdRandomCrop
-from detloom.schemas.config import Train, TrainEvalConfig
+from detloom.schemas.center_net_config import CenterNet
+from detloom.schemas.config import Model, Train, TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.model_config import (
-    MultiscaleAnchorGenerator,
+    FasterRcnnBoxCoder,
     PostProcessing,
-    SigmoidFocal,
     Ssd,
-    WeightedL2,
-    WeightedSigmoid,
-    WeightedSmoothL1,
 )
 from detloom.schemas.network_config import (
+    BiFpn,
     ConvHyperparams,
+    ConvolutionalBoxPredictor,
+    ExtraFeatureLayers,
     FeatureExtractor,
     FixedShapeResizer,
     Fpn,
-    WeightSharedConvolutionalBoxPredictor,
+    KeepAspectRatioResizer,
 )
 from detloom.schemas.redact import redact
-from detloom.trainer_module.anchors import feature_hw
+from detloom.trainer_module.anchors import num_anchors_per_location
+from detloom.trainer_module.necks.pyramid_levels import (
+    COARSEST_BACKBONE_LEVEL,
+    MAX_EXTRA_LEVELS,
+    padded_hw,
+    pyramid_levels,
+)
 
-_COARSEST_BACKBONE_LEVEL = 5
 _MIN_BATCH_NORM_EPSILON = 1.001e-5  # what TensorFlow's fused kernel silently makes of anything smaller
 _Finding = tuple[bool, str, object, str]  # is it trained, key path, what the configuration says, what is trained
 
@@ -52,47 +57,71 @@ def _name(got: object) -> str:
     return f"{got}" if isinstance(got, int | float) else type(got).__name__
 
 
-def _in_model(model: Ssd) -> Iterator[_Finding]:
-    loss, anchors = model.loss, model.anchor_generator
+def _in_model(model: Model) -> Iterator[_Finding]:
+    match model:
+        case Ssd():
+            yield from _in_ssd(model)
+        case CenterNet(image_resizer=KeepAspectRatioResizer() as resizer):
+            yield _is_padded(resizer)
+
+
+def _is_padded(resizer: KeepAspectRatioResizer) -> _Finding:
+    path, is_padded = "model.image_resizer.pad_to_max_dimension", resizer.pad_to_max_dimension
+    return is_padded, path, is_padded, "true: pictures of one size"
+
+
+def _in_ssd(model: Ssd) -> Iterator[_Finding]:
     yield from _in_image_resizer(model)
     yield from _in_feature_extractor(model.feature_extractor)
     yield from _in_box_predictor(model)
-    trained = "MultiscaleAnchorGenerator"
-    yield isinstance(anchors, MultiscaleAnchorGenerator), "model.anchor_generator", anchors, trained
-    ok = isinstance(loss.classification_loss, SigmoidFocal | WeightedSigmoid)
-    yield ok, "model.loss.classification_loss", loss.classification_loss, "SigmoidFocal, WeightedSigmoid"
-    ok = isinstance(loss.localization_loss, WeightedSmoothL1 | WeightedL2)
-    yield ok, "model.loss.localization_loss", loss.localization_loss, "WeightedSmoothL1, WeightedL2"
-    ok = loss.hard_example_miner is None
-    yield ok, "model.loss.hard_example_miner", loss.hard_example_miner, "null"
+    coder = model.box_coder  # the input pipeline carries no keypoints
+    yield isinstance(coder, FasterRcnnBoxCoder), "model.box_coder", coder, "FasterRcnnBoxCoder"
     yield from _in_post_processing(model.post_processing)
 
 
 def _in_image_resizer(model: Ssd) -> Iterator[_Finding]:
-    path, resizer, neck = "model.image_resizer", model.image_resizer, model.feature_extractor.neck
-    yield isinstance(resizer, FixedShapeResizer), path, resizer, "FixedShapeResizer"
-    if not isinstance(resizer, FixedShapeResizer) or not isinstance(neck, Fpn):
+    """Whether there is one size of picture, and whether the neck can double its maps back to it."""
+    path, resizer, extractor = "model.image_resizer", model.image_resizer, model.feature_extractor
+    if isinstance(resizer, KeepAspectRatioResizer):
+        yield _is_padded(resizer)
+    top = _coarsest_doubled_level(extractor)
+    if top is None:
         return
-    top = min(neck.max_level, _COARSEST_BACKBONE_LEVEL)
-    for field in ("height", "width"):
+    fields = ("height", "width") if isinstance(resizer, FixedShapeResizer) else ("max_dimension",)
+    for field in fields:
         side = getattr(resizer, field)
-        sizes = [feature_hw((side, side), level)[0] for level in range(neck.min_level, top + 1)]
+        (padded, _), finest = padded_hw((side, side), extractor.pad_to_multiple), pyramid_levels(extractor.neck)[0]
+        sizes = [-(-padded // 2**level) for level in range(finest, top + 1)]
         halves = all(finer == 2 * coarser for finer, coarser in itertools.pairwise(sizes))
         nearest = max(round(side / 2**top), 1) * 2**top
-        trained = f"a side that the top-down path can double back to, as {nearest} and all multiples of {2**top}"
+        trained = (
+            f"a side that the top-down path can double back to, as {nearest} and all multiples of {2**top}, or "
+            f"model.feature_extractor.pad_to_multiple {2**top}"
+        )
         yield halves, f"{path}.{field}", side, trained
-    multiple = model.feature_extractor.pad_to_multiple
-    ok = resizer.height % multiple == 0 and resizer.width % multiple == 0  # nothing to pad
-    yield ok, "model.feature_extractor.pad_to_multiple", multiple, "1, or what divides the picture's sides"
+
+
+def _coarsest_doubled_level(extractor: FeatureExtractor) -> int | None:
+    """From which the top-down path doubles maps that have to fit the finer ones; None: it does not."""
+    match extractor.neck:
+        case Fpn(max_level=level):
+            return None if extractor.use_explicit_padding else min(level, COARSEST_BACKBONE_LEVEL)
+        case BiFpn(max_level=level):
+            return level
+        case ExtraFeatureLayers():
+            return None
+    raise AssertionError(f"no such neck: {extractor.neck}")
 
 
 def _in_feature_extractor(extractor: FeatureExtractor) -> Iterator[_Finding]:
     path, overridden = "model.feature_extractor", extractor.override_base_feature_extractor_hyperparams
-    yield extractor.backbone == "mobilenet_v2", f"{path}.backbone", extractor.backbone, "'mobilenet_v2'"
-    yield isinstance(extractor.neck, Fpn), f"{path}.neck", extractor.neck, "Fpn"
-    yield extractor.use_depthwise, f"{path}.use_depthwise", extractor.use_depthwise, "true"
-    ok = not extractor.use_explicit_padding
-    yield ok, f"{path}.use_explicit_padding", extractor.use_explicit_padding, "false"
+    if isinstance(extractor.neck, ExtraFeatureLayers):  # the reference makes 6 of any more
+        num_layers = extractor.neck.num_layers
+        yield num_layers <= MAX_EXTRA_LEVELS, f"{path}.neck.num_layers", num_layers, f"1 to {MAX_EXTRA_LEVELS}"
+    if extractor.backbone.startswith("resnet"):  # the reference passes over them
+        for field in ("use_depthwise", "use_explicit_padding"):
+            set_here = getattr(extractor, field)
+            yield not set_here, f"{path}.{field}", set_here, f"false with {extractor.backbone}"
     hyperparams = extractor.conv_hyperparams
     yield from _in_conv_hyperparams(hyperparams, f"{path}.conv_hyperparams")
     # The backbone's convolutions never have a bias, so that nothing would be left in place of batch norm.
@@ -103,18 +132,19 @@ def _in_feature_extractor(extractor: FeatureExtractor) -> Iterator[_Finding]:
 
 def _in_box_predictor(model: Ssd) -> Iterator[_Finding]:
     path, head = "model.box_predictor", model.box_predictor
-    ok = isinstance(head, WeightSharedConvolutionalBoxPredictor)
-    yield ok, path, head, "WeightSharedConvolutionalBoxPredictor"
-    if not isinstance(head, WeightSharedConvolutionalBoxPredictor):
-        return
-    yield head.use_depthwise, f"{path}.use_depthwise", head.use_depthwise, "true"
-    yield head.share_prediction_tower, f"{path}.share_prediction_tower", head.share_prediction_tower, "true"
-    ok = head.kernel_size > 1  # the reference refuses it too
+    ok = head.kernel_size > 1 or not head.use_depthwise  # the reference refuses it too
     yield ok, f"{path}.kernel_size", head.kernel_size, "2 or more with use_depthwise"
+    yield from _in_conv_hyperparams(head.conv_hyperparams, f"{path}.conv_hyperparams")
+    if isinstance(head, ConvolutionalBoxPredictor):
+        ok = head.min_depth <= head.max_depth  # the reference refuses it too
+        yield ok, f"{path}.min_depth", head.min_depth, f"at most max_depth ({head.max_depth})"
+        return
     ok = head.depth > 0 or head.num_layers_before_predictor == 0
     yield ok, f"{path}.depth", head.depth, "1 or more with num_layers_before_predictor"
     yield head.score_converter == "IDENTITY", f"{path}.score_converter", head.score_converter, "'IDENTITY'"
-    yield from _in_conv_hyperparams(head.conv_hyperparams, f"{path}.conv_hyperparams")
+    counts = num_anchors_per_location(model.anchor_generator)
+    trained = f"as many anchors at each place of every level with {type(head).__name__}; here {counts}"
+    yield len(set(counts)) == 1, "model.anchor_generator", model.anchor_generator, trained
 
 
 def _in_conv_hyperparams(hyperparams: ConvHyperparams, path: str) -> Iterator[_Finding]:
@@ -125,22 +155,17 @@ def _in_conv_hyperparams(hyperparams: ConvHyperparams, path: str) -> Iterator[_F
 
 
 def _in_post_processing(post_processing: PostProcessing) -> Iterator[_Finding]:
-    path, nms = "model.post_processing", post_processing.batch_non_max_suppression
-    converter = post_processing.score_converter
-    yield converter == "SIGMOID", f"{path}.score_converter", converter, "'SIGMOID'"
-    path += ".batch_non_max_suppression"
-    yield not nms.use_class_agnostic_nms, f"{path}.use_class_agnostic_nms", nms.use_class_agnostic_nms, "false"
-    yield nms.soft_nms_sigma == 0, f"{path}.soft_nms_sigma", nms.soft_nms_sigma, "0"
+    path, nms = "model.post_processing.batch_non_max_suppression", post_processing.batch_non_max_suppression
+    ok = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1  # the reference refuses it too
+    trained = "1 with use_class_agnostic_nms"
+    yield ok, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, trained
 
 
 def _in_train(train: Train) -> Iterator[_Finding]:
     for i, augmentation in enumerate(train.augmentations):
         ok = not isinstance(augmentation, SsdRandomCrop | RandomScaleCropAndPadToSquare)
-        trained = "flips, RandomRotation90, RandomAdjust..., RandomCropImage"
+        trained = "flips, RandomRotation90, RandomAdjust..., RandomCropImage, RandomAbsolutePadImage"
         yield ok, f"train.augmentations[{i}]", augmentation, trained
-    # Its type needs no word: without a checkpoint it says nothing.
-    trained = "'', which starts from random weights (starting from a checkpoint comes next)"
-    yield train.fine_tune_checkpoint == "", "train.fine_tune_checkpoint", train.fine_tune_checkpoint, trained
 
 
 def _in_reading_and_eval(config: TrainEvalConfig) -> Iterator[_Finding]:

@@ -8,6 +8,7 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.typed_dict import from_json
+from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
 from detloom.trainer_module.export import export_saved_model
 from detloom.trainer_module.train_loop import train
 
@@ -25,7 +26,9 @@ def run(fn_args: Any) -> None:
         fn_args.eval_files,
         out_dir=Path(fn_args.model_run_dir),
     )
-    export_saved_model(result.detector, config, Path(fn_args.serving_model_dir))
+    serving_dir = Path(fn_args.serving_model_dir)
+    write_weights(result.detector, config, serving_dir.parent)
+    export_saved_model(result.detector, config, serving_dir)
 
 
 def _label_map_of(train_files: list[str]) -> LabelMap:

@@ -20,10 +20,14 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.checkpoints.own_checkpoint import CHECKPOINTS_DIR, weights_by_path
+from detloom.trainer_module.checkpoints.restore import find_trained, restore
+from detloom.trainer_module.checkpoints.restore_report import RestoreReport, write_report
 from detloom.trainer_module.coco_metrics import CocoMetrics
 from detloom.trainer_module.detector import Detector, build_detector
 from detloom.trainer_module.evaluate import evaluate
-from detloom.trainer_module.gradients import clip_gradients
+from detloom.trainer_module.freezing import PartCounts
+from detloom.trainer_module.gradients import clip_gradients, scale_bias_gradients
 from detloom.trainer_module.input_pipeline import build_eval_dataset, build_train_dataset, list_shards
 from detloom.trainer_module.moving_average import AveragedWeights
 from detloom.trainer_module.optimizers import build_optimizer
@@ -34,7 +38,7 @@ from detloom.trainer_module.supported import check_trainable
 CONFIG_FILE = "config.json"  # the configuration as it was run
 LOG_FILE = "train_log.jsonl"  # one line a host call and an evaluation
 SUMMARY_FILE = "training_summary.json"
-_SUMMED = ("loss", "class_loss", "box_loss", "regularization_loss", "gradient_norm", "num_dropped")  # of a step
+_SUMMED = ("loss", "regularization_loss", "gradient_norm", "num_dropped")  # of a step, beside the detector's losses
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -48,6 +52,7 @@ class TrainResult:
         images_per_second: batch size over that time.
         seconds: wall time, evaluations included.
         num_boxes_dropped: boxes left out of training because a picture had more than `max_number_of_boxes`.
+        trained: by part, what was trained.
     """
 
     detector: Detector
@@ -58,11 +63,13 @@ class TrainResult:
     images_per_second: float
     seconds: float
     num_boxes_dropped: int
+    trained: tuple[PartCounts, ...]
 
     def summary(self) -> dict[str, Any]:
         """Plain values for JSON."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**plain, "detector": self.detector.network.name, "best": self.best.to_dict()}
+        trained = [dataclasses.asdict(part) for part in self.trained]
+        return {**plain, "detector": self.detector.network.name, "best": self.best.to_dict(), "trained": trained}
 
 
 def build_strategy() -> tf.distribute.Strategy:
@@ -81,9 +88,11 @@ def train(
     out_dir: Path,
     strategy: tf.distribute.Strategy | None = None,
 ) -> TrainResult:
-    """Train from scratch, or on from the newest checkpoint in `out_dir`; write checkpoints, log and settings there.
+    """Train, and write checkpoints, log and settings to `out_dir`.
 
-    Model, optimizer, averages, step and the best so far are restored; the order of the data starts anew.
+    It goes on from the newest checkpoint there: model, optimizer, averages, step and the best so far are restored; the
+    order of the data starts anew. Without one, it starts from `train.fine_tune_checkpoint`, and writes a report of what
+    was restored, or from random weights.
 
     Args:
         train_files, eval_files: patterns of TFRecord shards.
@@ -103,6 +112,8 @@ def train(
     _refuse_another_run(settings, out_dir)
     loop = _Loop(config, label_map, train_files, eval_files, out_dir, strategy)
     _write_settings(settings, out_dir)  # only now: what `_Loop` refuses can be set right in the same folder
+    if loop.restored:
+        write_report(loop.restored, out_dir)
     return loop.run()
 
 
@@ -151,33 +162,36 @@ class _Loop:
         keras.utils.set_random_seed(config.train.seed)
         with strategy.scope():
             self.detector = build_detector(config.model, label_map)
-            variables = self.detector.network.trainable_variables
-            self.optimizer = build_optimizer(config.train.optimizer)
-            self.optimizer.build(variables)
-            average = config.train.moving_average
-            self.averaged_weights = AveragedWeights(average, variables) if average else None
-            self.best_value = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)
-            self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         for warning in preflight(config, label_map, self.detector, train_files):
             _LOGGER.warning("%s", warning)
+        self.trained = find_trained(config.train, self.detector)
+        _LOGGER.info("%s", self.trained.sentence())
+        self.restored = self._restore_unless_begun(out_dir)
+        with strategy.scope():  # after restoring: averages start at the weights
+            self.optimizer = build_optimizer(config.train.optimizer)
+            self.optimizer.build(self.trained.variables)
+            average = config.train.moving_average
+            self.averaged_weights = AveragedWeights(average, self.trained.variables) if average else None
+            self.best_value = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)
+            self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.eval_dataset = build_eval_dataset(config, label_map, eval_files, batch_size=config.eval.batch_size)
         self.train_iterator = iter(self._distribute(label_map))
         self.detect = tf.function(self.detector.detect, reduce_retracing=True)
         self.train_steps = tf.function(self._train_steps)
         checkpoint = tf.train.Checkpoint(
-            network=self.detector.network,
+            network=weights_by_path(self.detector.network),
             optimizer=self.optimizer,
             best_value=self.best_value,
             best_step=self.best_step,
-            **({"averaged_weights": self.averaged_weights} if self.averaged_weights else {}),
+            **self._averages_by_path(),
         )
         self.checkpoints = tf.train.CheckpointManager(
             checkpoint,
-            str(out_dir / "checkpoints"),
+            str(out_dir / CHECKPOINTS_DIR),
             max_to_keep=2,
             keep_checkpoint_every_n_hours=config.train.keep_checkpoint_every_n_hours,
         )
-        self.best_checkpoint = tf.train.Checkpoint(network=self.detector.network)
+        self.best_checkpoint = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
         self.best_dir = out_dir / "best"
         self.log_path = out_dir / LOG_FILE
         self.summaries = tf.summary.create_file_writer(str(out_dir / "tensorboard"))
@@ -192,6 +206,20 @@ class _Loop:
             )
 
         return self.strategy.distribute_datasets_from_function(per_replica)
+
+    def _restore_unless_begun(self, out_dir: Path) -> RestoreReport | None:
+        """Fine-tuning starts from other weights once; a run that goes on has its own."""
+        if not self.config.train.fine_tune_checkpoint or tf.train.latest_checkpoint(str(out_dir / CHECKPOINTS_DIR)):
+            return None
+        report = restore(self.config.train, self.detector, self.trained)
+        _LOGGER.info("%s", report.sentence())
+        return report
+
+    def _averages_by_path(self) -> dict[str, dict[str, tf.Variable]]:
+        if self.averaged_weights is None:
+            return {}
+        pairs = zip(self.trained.by_path, self.averaged_weights.averages, strict=True)
+        return {"averaged_weights": dict(pairs)}
 
     @property
     def step(self) -> int:
@@ -255,7 +283,7 @@ class _Loop:
         return numbers
 
     def _train_steps(self, iterator: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        sums = dict.fromkeys(_SUMMED, tf.constant(0.0))
+        sums = dict.fromkeys((*_SUMMED, *self.detector.loss_names), tf.constant(0.0))
         for _ in tf.range(count):
             per_replica = self.strategy.run(self._replica_step, args=(next(iterator),))
             step = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in per_replica.items()}
@@ -264,13 +292,18 @@ class _Loop:
 
     def _replica_step(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step; with one replica its losses and gradients are those of the batch."""
-        config, variables = self.config.train, self.detector.network.trainable_variables
-        with tf.GradientTape() as tape:
+        config, variables = self.config.train, self.trained.variables
+        with tf.GradientTape(
+            watch_accessed_variables=False
+        ) as tape:  # what leads to frozen variables alone costs nothing
+            tape.watch([variable.value for variable in variables])
             parts = self.detector.losses(batch, training=True)
             penalties = self.detector.network.losses if config.add_regularization_loss else []
             parts["regularization_loss"] = tf.add_n([tf.zeros([]), *penalties])
             loss = tf.add_n(list(parts.values()))
-        gradients, norm = clip_gradients(config.gradient_clipping, tape.gradient(loss, variables))
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        gradients = scale_bias_gradients(gradients, variables, config.bias_grad_multiplier)
+        gradients, norm = clip_gradients(config.gradient_clipping, gradients)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         if self.averaged_weights is not None:
             self.averaged_weights.update(self.optimizer.iterations)
@@ -321,6 +354,7 @@ class _Loop:
             images_per_second=self.config.train.batch_size / step_seconds if step_seconds else 0.0,
             seconds=seconds,
             num_boxes_dropped=self.num_boxes_dropped,
+            trained=self.trained.parts,
         )
         if self.num_boxes_dropped:
             _LOGGER.warning(

@@ -24,8 +24,8 @@ _MAX_WAITING = 4096  # boxes that are gathered and then measured together
 _IOU_UNIT = 1 << 24  # IoUs are summed as integers, so that no order of adding changes the sum
 
 
-def is_supported(generator: AnchorGenerator) -> TypeGuard[MultiscaleAnchorGenerator]:
-    """Whether this generator's anchors are known: those that `trainer_module/anchors.py` builds."""
+def is_supported(generator: AnchorGenerator | None) -> TypeGuard[MultiscaleAnchorGenerator]:
+    """Whether `anchor_grid.py` knows the best of this generator's anchors."""
     return isinstance(generator, MultiscaleAnchorGenerator)
 
 

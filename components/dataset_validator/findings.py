@@ -284,6 +284,8 @@ def _find_anchor_recall(evidence: Evidence) -> Finding:
     if evidence.params.model_input is None:
         return _NO_MODEL
     anchors, split = evidence.anchors, evidence.params.train_split
+    if evidence.params.model_input.anchor_generator is None:
+        return Finding(None, "the detector has no anchors")
     if anchors is None:
         return Finding(None, f"anchors of {type(evidence.params.model_input.anchor_generator).__name__} are not built")
     if anchors["recall_at_50"] is None:

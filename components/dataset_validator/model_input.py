@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detloom.schemas.config import Model
 from detloom.schemas.model_config import AnchorGenerator, Ssd
 from detloom.schemas.network_config import FixedShapeResizer, ImageResizer
 
@@ -14,16 +15,18 @@ class ModelInput:
     """The part of a configuration that boxes are judged by.
 
     Attributes:
+        anchor_generator: None where the detector has no anchors.
         max_boxes: that training takes of one picture (`train_input.max_number_of_boxes`).
     """
 
     image_resizer: ImageResizer
-    anchor_generator: AnchorGenerator
+    anchor_generator: AnchorGenerator | None
     max_boxes: int = 100
 
     @classmethod
-    def of_model(cls, model: Ssd, max_boxes: int) -> "ModelInput":
-        return cls(image_resizer=model.image_resizer, anchor_generator=model.anchor_generator, max_boxes=max_boxes)
+    def of_model(cls, model: Model, max_boxes: int) -> "ModelInput":
+        anchors = model.anchor_generator if isinstance(model, Ssd) else None
+        return cls(image_resizer=model.image_resizer, anchor_generator=anchors, max_boxes=max_boxes)
 
     def describe(self) -> str:
         """The resizer in a few words."""

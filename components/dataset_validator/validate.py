@@ -20,10 +20,10 @@ from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report import write_report
 from detloom.components.dataset_validator.sample_pictures import choose, draw_pictures
 from detloom.components.record_files import list_shards
+from detloom.schemas.config import Model
 from detloom.schemas.data_checks import DataChecks
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
-from detloom.schemas.model_config import Ssd
 
 _SPLIT_PREFIX = "Split-"  # of TFX's split folders
 _USUAL_ORDER = ("train", "eval", "test")
@@ -112,7 +112,7 @@ def validate_examples(
     output: Path,
     *,
     checks: DataChecks | None = None,
-    model: Ssd | None = None,
+    model: Model | None = None,
     max_boxes: int = 100,
     splits: Sequence[str] = (),
     train_split: str = "",

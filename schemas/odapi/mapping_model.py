@@ -4,13 +4,15 @@ Checked against the Object Detection API's builders, `ssd_meta_arch.py` and `cor
 """
 
 from detloom.schemas import model_config as tree
-from detloom.schemas.odapi.rules import Depends, Ignored, Refused, Rule, Structure, at, each, same, unless
+from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, same, unless
 from detloom.schemas.odapi.text_format import Message
 
 _FASTER = Ignored(reason="chooses among implementations with the same result")
-_FAMILIES = "supported: model.ssd (SSD, RetinaNet, EfficientDet)"
-_NO_ANCHORS = Refused(reason="not supported; supported: ssd_anchor_generator, multiscale_anchor_generator")
-_NO_CODER = Refused(reason="not supported; supported: faster_rcnn_box_coder")
+_FAMILIES = "supported: model.ssd (SSD, RetinaNet, EfficientDet), model.center_net"
+_NO_ANCHORS = Refused(
+    reason="not supported; supported: ssd_anchor_generator, multiscale_anchor_generator, grid_anchor_generator"
+)
+_NO_CODER = Refused(reason="not supported; supported: faster_rcnn_box_coder, keypoint_box_coder")
 _NO_CLASSIFICATION = Refused(
     reason="not supported; supported: weighted_sigmoid, weighted_softmax, weighted_sigmoid_focal"
 )
@@ -31,7 +33,7 @@ MODEL: dict[str, Structure] = {
         fields={
             "ssd": at(""),
             "faster_rcnn": Refused(reason=f"the Faster R-CNN family is not supported; {_FAMILIES}"),
-            "center_net": Refused(reason=f"the CenterNet family is not supported; {_FAMILIES}"),
+            "center_net": at(""),
             "experimental_model": Refused(reason=f"experimental models are not supported; {_FAMILIES}"),
         },
     ),
@@ -44,7 +46,7 @@ MODEL: dict[str, Structure] = {
             **same("normalize_loss_by_num_matches", "normalize_loc_loss_by_codesize"),
             **same("add_background_class", "encode_background_as_zeros", "freeze_batchnorm"),
             "similarity_calculator": at("", "intersection over union is what the matcher compares"),
-            "negative_class_weight": unless(1.0, "another weight of background anchors is not supported"),
+            "negative_class_weight": at("negative_class_weight"),
             "inplace_batchnorm_update": Ignored(reason="TF1: when moving averages are updated"),
             "use_confidences_as_targets": unless(False, "confidences as targets are not supported"),
             "implicit_example_weight": Ignored(reason="counts only with use_confidences_as_targets, which is refused"),
@@ -66,7 +68,8 @@ MODEL: dict[str, Structure] = {
         fields={
             "ssd_anchor_generator": at(""),
             "multiscale_anchor_generator": at(""),
-            **each(_NO_ANCHORS, "grid_anchor_generator", "flexible_grid_anchor_generator"),
+            "grid_anchor_generator": at(""),
+            "flexible_grid_anchor_generator": _NO_ANCHORS,
         },
     ),
     "MultiscaleAnchorGenerator": Structure(
@@ -94,16 +97,28 @@ MODEL: dict[str, Structure] = {
             "interpolated_scale_aspect_ratio",
         ),
     ),
+    "GridAnchorGenerator": Structure(
+        makes=tree.GridAnchorGenerator,
+        fields={
+            **same("scales", "aspect_ratios", "height", "width"),
+            **same("height_stride", "width_stride", "height_offset", "width_offset"),
+        },
+    ),
     # --- targets ------------------------------------------------------------------------------------------------------
     "BoxCoder": Structure(
         choice="box_coder_oneof",
         fields={
             "faster_rcnn_box_coder": at(""),
-            **each(_NO_CODER, "mean_stddev_box_coder", "square_box_coder", "keypoint_box_coder"),
+            "keypoint_box_coder": at(""),
+            **each(_NO_CODER, "mean_stddev_box_coder", "square_box_coder"),
         },
     ),
     "FasterRcnnBoxCoder": Structure(
         makes=tree.FasterRcnnBoxCoder, fields=same("y_scale", "x_scale", "height_scale", "width_scale")
+    ),
+    "KeypointBoxCoder": Structure(
+        makes=tree.KeypointBoxCoder,
+        fields=same("num_keypoints", "y_scale", "x_scale", "height_scale", "width_scale"),
     ),
     "Matcher": Structure(
         choice="matcher_oneof",
@@ -139,7 +154,8 @@ MODEL: dict[str, Structure] = {
             "weighted_softmax": at(""),
             "weighted_sigmoid_focal": at(""),
             **each(_NO_CLASSIFICATION, "bootstrapped_sigmoid", "weighted_logits_softmax"),
-            **each(_NO_CLASSIFICATION, "penalty_reduced_logistic_focal_loss", "weighted_dice_classification_loss"),
+            "penalty_reduced_logistic_focal_loss": at("", "in model.center_net"),
+            "weighted_dice_classification_loss": _NO_CLASSIFICATION,
         },
     ),
     "WeightedSigmoidClassificationLoss": Structure(
@@ -156,19 +172,22 @@ MODEL: dict[str, Structure] = {
             "alpha": at("alpha", "left out, positives and negatives weigh the same"),
         },
     ),
+    "PenaltyReducedLogisticFocalLoss": Structure(
+        makes=tree.PenaltyReducedFocal,
+        fields={name: Mapped(key=name, implied=0.0, note="left out, 0") for name in ("alpha", "beta")},
+    ),
     "LocalizationLoss": Structure(
         choice="localization_loss",
         fields={
             **each(at(""), "weighted_l2", "weighted_smooth_l1", "weighted_iou", "weighted_giou"),
-            "l1_localization_loss": Refused(
-                reason="not supported; supported: weighted_l2, weighted_smooth_l1, weighted_iou, weighted_giou"
-            ),
+            "l1_localization_loss": at("", "in model.center_net"),
         },
     ),
     "WeightedL2LocalizationLoss": Structure(makes=tree.WeightedL2, fields={"anchorwise_output": _ANCHORWISE}),
     "WeightedSmoothL1LocalizationLoss": Structure(
         makes=tree.WeightedSmoothL1, fields={"anchorwise_output": _ANCHORWISE, **same("delta")}
     ),
+    "L1LocalizationLoss": Structure(makes=tree.WeightedL1, fields={}),
     "WeightedIOULocalizationLoss": Structure(makes=tree.WeightedIou, fields={}),
     "WeightedGIOULocalizationLoss": Structure(makes=tree.WeightedGiou, fields={}),
     "HardExampleMiner": Structure(

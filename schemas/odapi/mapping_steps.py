@@ -17,6 +17,7 @@ _SUPPORTED = (
     "random_crop_image",
     "ssd_random_crop",
     "random_scale_crop_and_pad_to_square",
+    "random_absolute_pad_image",
 )
 _REFUSED = (
     "normalize_image",
@@ -38,7 +39,6 @@ _REFUSED = (
     "ssd_random_crop_pad_fixed_aspect_ratio",
     "rgb_to_gray",
     "convert_class_logits_to_softmax",
-    "random_absolute_pad_image",
     "random_self_concat_image",
     "autoaugment_image",
     "drop_label_probabilistically",
@@ -85,6 +85,9 @@ STEPS: dict[str, Structure] = {
     "RandomCropImage": Structure(makes=tree.RandomCropImage, fields=_CROP),
     "SSDRandomCrop": Structure(makes=tree.SsdRandomCrop, fields=same("operations")),
     "SSDRandomCropOperation": Structure(makes=tree.SsdRandomCropOperation, fields=_CROP),
+    "RandomAbsolutePadImage": Structure(
+        makes=tree.RandomAbsolutePadImage, fields=same("max_height_padding", "max_width_padding", "pad_color")
+    ),
     "RandomScaleCropAndPadToSquare": Structure(
         makes=tree.RandomScaleCropAndPadToSquare, fields=same("output_size", "scale_min", "scale_max")
     ),

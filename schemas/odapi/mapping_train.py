@@ -34,7 +34,10 @@ def _checkpoint(message: Message) -> Rule:
 
 
 def _checkpoint_type(message: Message) -> Rule:
-    if message.scalar("fine_tune_checkpoint_type"):
+    text = message.scalar("fine_tune_checkpoint_type")
+    if text == "fine_tune":
+        return Refused(reason="the Object Detection API has dropped it too; set it to 'detection', which does the same")
+    if text:
         return at("fine_tune_checkpoint_type")
     return Ignored(reason="empty: from_detection_checkpoint decides")
 
@@ -49,6 +52,17 @@ _FROM_DETECTION = Mapped(
     key="fine_tune_checkpoint_type",
     read=lambda is_detector: "detection" if is_detector else "classification",
     write=lambda plain: None,
+    implied=False,
+)
+
+# --- what is trained --------------------------------------------------------------------------------------------------
+
+_TF2_READS_NOT = "TF1 only there: its TF2 loop does not read it"
+_BIAS_GRADIENTS = Mapped(
+    key="bias_grad_multiplier",
+    read=lambda factor: factor or 1.0,
+    write=lambda plain: 0.0 if plain["bias_grad_multiplier"] == 1 else plain["bias_grad_multiplier"],
+    note=f"0 multiplies nothing; {_TF2_READS_NOT}",
 )
 
 # --- optimizer --------------------------------------------------------------------------------------------------------
@@ -114,13 +128,11 @@ TRAIN: dict[str, Structure] = {
             ),
             "load_all_detection_checkpoint_vars": unless(False, "the TF2 loop refuses it as well"),
             "run_fine_tune_checkpoint_dummy_computation": Ignored(reason="variables are always made before restoring"),
-            **each(_TF1, "sync_replicas", "startup_delay_steps", "replicas_to_aggregate", "bias_grad_multiplier"),
+            **each(_TF1, "sync_replicas", "startup_delay_steps", "replicas_to_aggregate"),
+            "bias_grad_multiplier": _BIAS_GRADIENTS,
             **each(_QUEUES, "batch_queue_capacity", "num_batch_queue_threads", "prefetch_queue_capacity"),
-            **each(
-                Refused(reason="which variables are trained cannot be chosen; the TF2 loop does not read it either"),
-                "freeze_variables",
-                "update_trainable_variables",
-            ),
+            "freeze_variables": at("freeze_variables", _TF2_READS_NOT),
+            "update_trainable_variables": at("update_trainable_variables", _TF2_READS_NOT),
             "max_number_of_boxes": Ignored(reason="replaced by train_input_reader.max_number_of_boxes"),
             "unpad_groundtruth_tensors": Ignored(reason="padding never counts as ground truth"),
             "merge_multiple_label_boxes": unless(False, "boxes with several classes are not supported"),

@@ -8,7 +8,7 @@ from typing import Any
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.field_docs import nested_dataclasses
 from detloom.schemas.odapi.rules import NOTHING
-from detloom.schemas.typed_dict import dataclass_members, to_dict, type_hints
+from detloom.schemas.typed_dict import dataclass_members, is_untagged, to_dict, type_hints
 
 
 def item_type(annotation: Any) -> Any:
@@ -18,10 +18,11 @@ def item_type(annotation: Any) -> Any:
 
 @functools.cache
 def tagged_classes() -> frozenset[type]:
-    """Dataclasses that stand in unions, so that their plain form has a "type" key."""
+    """Dataclasses whose plain form has a "type" key, because they stand in unions."""
     annotations = (each for cls in nested_dataclasses(TrainEvalConfig) for each in type_hints(cls).values())
     unions = (dataclass_members(item_type(annotation)) for annotation in annotations)
-    return frozenset(member for members in unions if len(members) > 1 for member in members)
+    tagged = (member for members in unions if len(members) > 1 for member in members)
+    return frozenset(member for member in tagged if not is_untagged(member))
 
 
 def allowed_texts(cls: type, name: str) -> tuple[str, ...]:

@@ -12,7 +12,15 @@ from detloom.schemas.odapi.reader import read_messages
 from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped
 from detloom.schemas.odapi.text_format import merge_text, new_root
 from detloom.schemas.odapi.tree import item_type, plain_default, tagged_classes
-from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, dataclass_members, format_key_path, to_dict, type_hints
+from detloom.schemas.typed_dict import (
+    TYPE_KEY,
+    KeyPath,
+    dataclass_members,
+    format_key_path,
+    is_untagged,
+    to_dict,
+    type_hints,
+)
 
 _INDENT = "  "
 
@@ -69,7 +77,9 @@ def _sub_message_lines(field: Field, plain: Any, indent: str) -> Iterator[str]:
     if structure is None:  # an empty message that only has to be there
         yield f"{indent}{field.name} {{\n{indent}}}"
         return
-    if structure.makes in tagged_classes() and plain.get(TYPE_KEY) != structure.makes.__name__:
+    tag = structure.makes.__name__ if structure.makes in tagged_classes() else None
+    is_member = tag is not None or (structure.makes is not None and is_untagged(structure.makes))
+    if is_member and plain.get(TYPE_KEY) != tag:
         return
     lines = list(_message_lines(field.type, plain, indent + _INDENT))
     if lines or not structure.choice:
@@ -115,7 +125,10 @@ def _differences(annotation: Any, wanted: Any, said: Any, path: KeyPath) -> Iter
         if wanted != said:
             yield path, wanted
         return
-    cls = next((member for member in members if member.__name__ == wanted.get(TYPE_KEY)), members[0])
+    tag = wanted.get(TYPE_KEY)
+    cls = next(
+        (member for member in members if tag in (member.__name__, None if is_untagged(member) else "")), members[0]
+    )
     for field in dataclasses.fields(cls):
         name = field.name
         below = said[name] if name in said else plain_default(cls, name)

@@ -170,7 +170,16 @@ def test_a_value_out_of_range_is_one_line_with_file_and_line(tmp_path, override,
             "model.faster_rcnn",
             "the Faster R-CNN family is not supported; supported: model.ssd",
         ),
-        ("model { center_net {} }", "model.center_net", "the CenterNet family is not supported"),
+        (
+            "model { center_net { feature_extractor { type: 'hourglass_104' } } }",
+            "model.center_net.feature_extractor.type",
+            'got "hourglass_104", allowed: resnet_v1_50_fpn, resnet_v1_101_fpn, mobilenet_v2_fpn',
+        ),
+        (
+            "model { center_net { keypoint_estimation_task { task_name: 'pose' } } }",
+            "model.center_net.keypoint_estimation_task[0]",
+            "keypoints are not supported; supported: object_detection_task",
+        ),
         (
             "model { ssd { feature_extractor { type: 'ssd_mobilenet_v2_fpn' } } }",
             "model.ssd.feature_extractor.type",
@@ -188,7 +197,6 @@ def test_a_value_out_of_range_is_one_line_with_file_and_line(tmp_path, override,
             "model.ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale",
             "got true, allowed: false; ",
         ),
-        ("model { ssd { negative_class_weight: 0.5 } }", "model.ssd.negative_class_weight", "got 0.5, allowed: 1.0; "),
         ("eval_input_reader { shuffle: true }", "eval_input_reader[1]", "evaluation reads one data set"),
         ("eval_config { metrics_set: 'coco_mask_metrics' }", "eval_config.metrics_set", "got ["),
         ("graph_rewriter {}", "graph_rewriter", "training with quantization is not supported"),
@@ -214,15 +222,15 @@ def test_what_is_not_supported_is_refused_by_name(override, path, reason):
 
 def test_all_fields_below_a_refused_message_are_listed_with_their_lines():
     report = parse(
-        FPNLITE, "model { center_net {\n num_classes: 2 feature_extractor {\n type: 'x' channel_means: [1, 2] } } }"
+        FPNLITE, "model { faster_rcnn {\n num_classes: 2 feature_extractor {\n type: 'x' pad_to_multiple: 2 } } }"
     )
     assert [(note.path, note.where, note.value) for note in report.refused] == [
-        ("model.center_net", "override:1", "{...}"),
-        ("model.center_net.num_classes", "override:2", "2"),
-        ("model.center_net.feature_extractor.type", "override:3", '"x"'),
-        ("model.center_net.feature_extractor.channel_means", "override:3", "[1, 2]"),
+        ("model.faster_rcnn", "override:1", "{...}"),
+        ("model.faster_rcnn.num_classes", "override:2", "2"),
+        ("model.faster_rcnn.feature_extractor.type", "override:3", '"x"'),
+        ("model.faster_rcnn.feature_extractor.pad_to_multiple", "override:3", "2"),
     ]
-    assert {note.reason for note in report.refused[1:]} == {"part of model.center_net"}
+    assert {note.reason for note in report.refused[1:]} == {"part of model.faster_rcnn"}
 
 
 def test_what_the_override_replaced_is_listed():
@@ -254,7 +262,7 @@ def test_an_unknown_extension_is_refused_with_all_its_fields():
         "train_config { unpad_groundtruth_tensors: false merge_multiple_label_boxes: false }",
         "eval_config { num_examples: 10 max_evals: 1 keypoint_edge { start: 1 end: 2 } skip_labels: true }",
         "train_input_reader { num_readers: 1 queue_capacity: 2 input_type: TF_EXAMPLE load_instance_masks: false }",
-        "model { ssd { implicit_example_weight: 0.2 explicit_background_class: false negative_class_weight: 1 } }",
+        "model { ssd { implicit_example_weight: 0.2 explicit_background_class: false } }",
         "model { ssd { post_processing { batch_non_max_suppression { use_hard_nms: true use_cpu_nms: true } } } }",
         "model { ssd { loss { equalization_loss { weight: 2 } min_num_negative_samples: 3 } } }",
     ],

@@ -215,6 +215,22 @@ def test_an_unknown_checkpoint_type_is_refused():
     assert reason.startswith('got "segmentation", allowed: classification, detection, full')
 
 
+def test_the_type_that_the_object_detection_api_dropped_is_refused_as_it_does():
+    found = refused("train_config { fine_tune_checkpoint_type: 'fine_tune' }")
+    assert "set it to 'detection', which does the same" in found["train_config.fine_tune_checkpoint_type"]
+
+
+def test_what_is_trained_can_be_chosen():
+    fields = "freeze_variables: 'a' freeze_variables: 'b' update_trainable_variables: 'c' bias_grad_multiplier: 2"
+    train = with_train(fields).train
+    assert (train.freeze_variables, train.update_trainable_variables) == (("a", "b"), ("c",))
+    assert train.bias_grad_multiplier == 2
+
+
+def test_a_bias_multiplier_of_0_multiplies_nothing():
+    assert with_train("bias_grad_multiplier: 0").train.bias_grad_multiplier == 1
+
+
 @pytest.mark.parametrize("version", ["", "fine_tune_checkpoint_version: V1", "fine_tune_checkpoint_version: 1"])
 def test_a_checkpoint_of_tf1_is_refused(version):
     text = replaced(FPNLITE, ("fine_tune_checkpoint_version: V2", version))

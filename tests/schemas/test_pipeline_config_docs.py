@@ -34,5 +34,5 @@ def test_the_page_of_the_zoo_is_up_to_date(generator, reference_dir):
 def test_the_page_of_fields_names_each_field(generator):
     page = generator.field_docs()
     assert "| `gradient_clipping_by_norm` | float | `0.0` | mapped to `gradient_clipping` (0 clips nothing) |" in page
-    assert "| `negative_class_weight` | float | `1.0` | refused unless `1.0`: " in page
+    assert "| `explicit_background_class` | bool | `false` | refused unless `false`: " in page
     assert "| FasterRcnn | DetectionModel.faster_rcnn | refused: the Faster R-CNN family is not supported" in page

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from detloom.schemas.augmentation_config import RandomHorizontalFlip, SsdRandomCrop, SsdRandomCropOperation
 from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.model_config import SigmoidFocal
+from detloom.schemas.model_config import PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
 from detloom.schemas.network_config import BiFpn, ExtraFeatureLayers, Fpn
 from detloom.schemas.odapi.tree import item_type
 from detloom.schemas.optimizer_config import (
@@ -123,6 +123,29 @@ def fix_model(values: dict[str, Any]) -> dict[str, Any]:
     return {"anchor_generator": kind(aspect_ratios=anchors.aspect_ratios, num_layers=layers)}
 
 
+def fix_loss(values: dict[str, Any]) -> dict[str, Any]:
+    """None of CenterNet's, and no miner beside a focal loss."""
+    if isinstance(values["localization_loss"], WeightedL1):
+        values["localization_loss"] = WeightedSmoothL1()
+    if isinstance(values["classification_loss"], PenaltyReducedFocal):
+        values["classification_loss"] = SigmoidFocal()
+    return {"hard_example_miner": None} if isinstance(values["classification_loss"], SigmoidFocal) else {}
+
+
+def fix_center_net(values: dict[str, Any]) -> dict[str, Any]:
+    """Sides that can be halved five times."""
+    resizer = values["image_resizer"]
+    names = [name for name in ("height", "width", "max_dimension") if hasattr(resizer, name)]
+    sides = {name: -(-getattr(resizer, name) // 32) * 32 for name in names}
+    return {"image_resizer": dataclasses.replace(resizer, **sides)}
+
+
+def fix_center_net_extractor(values: dict[str, Any]) -> dict[str, Any]:
+    only = {"depth_multiplier": 1.0, "use_separable_conv": False, "upsampling_interpolation": "nearest"}
+    lists = {name: (values[name] * 3)[:3] for name in ("channel_means", "channel_stds")}
+    return lists | ({} if values["backbone"] == "mobilenet_v2" else only)
+
+
 FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "SsdAnchorGenerator": fix_anchors,
     "MultiscaleAnchorGenerator": lambda values: {"min_level": 3, "max_level": 7},
@@ -131,9 +154,15 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "BiFpn": lambda values: {"min_level": 2 + values["min_level"] % 4, "max_level": 5 + values["max_level"] % 5},
     "KeepAspectRatioResizer": lambda values: {"per_channel_pad_value": (values["per_channel_pad_value"] * 3)[:3]},
     "ArgMaxMatcher": lambda values: {"negatives_lower_than_unmatched": True},
-    "Loss": lambda values: (
-        {"hard_example_miner": None} if isinstance(values["classification_loss"], SigmoidFocal) else {}
-    ),
+    "Loss": fix_loss,
+    "CenterNet": fix_center_net,
+    "CenterNetFeatureExtractor": fix_center_net_extractor,
+    "ObjectDetection": lambda values: {"localization_loss": WeightedL1()},
+    "ObjectCenterParams": lambda values: {
+        "classification_loss": PenaltyReducedFocal(alpha=values["min_box_overlap_iou"])
+    },
+    "PredictionHeadParams": lambda values: {"kernel_sizes": (values["kernel_sizes"] * 3)[: len(values["num_filters"])]},
+    "RandomAbsolutePadImage": lambda values: {"pad_color": (values["pad_color"] * 3)[:3]},
     "ManualStepLearningRate": fix_schedule,
     "CosineDecayLearningRate": lambda values: {
         "total_steps": values["total_steps"] + values["warmup_steps"] + values["hold_base_rate_steps"]

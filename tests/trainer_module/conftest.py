@@ -2,19 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from detloom.schemas.augmentation_config import RandomHorizontalFlip
+from detloom.schemas.center_net_config import (
+    CenterNet,
+    CenterNetFeatureExtractor,
+    ObjectCenterParams,
+    ObjectDetection,
+    PredictionHeadParams,
+)
 from detloom.schemas.config import Eval, InputReader, Train, TrainEvalConfig
 from detloom.schemas.model_config import (
     BatchNonMaxSuppression,
     Loss,
     MultiscaleAnchorGenerator,
+    PenaltyReducedFocal,
     PostProcessing,
     SigmoidFocal,
     Ssd,
+    WeightedL1,
     WeightedSmoothL1,
 )
 from detloom.schemas.network_config import (
@@ -23,6 +34,7 @@ from detloom.schemas.network_config import (
     FeatureExtractor,
     FixedShapeResizer,
     Fpn,
+    KeepAspectRatioResizer,
     L2Regularizer,
     VarianceScalingInitializer,
     WeightSharedConvolutionalBoxPredictor,
@@ -96,6 +108,80 @@ def tiny_config() -> TrainEvalConfig:
 def zoo_config() -> TrainEvalConfig:
     """What the Object Detection API's values in `reference_dir` were made with."""
     return find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+
+
+@pytest.fixture(scope="session")
+def center_net_reference() -> dict[str, np.ndarray]:
+    """What the Object Detection API gives for `center_net_configs`; the arrays' names begin with theirs."""
+    with np.load(Path(__file__).parent / "data" / "center_net_reference.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="session")
+def center_net_configs() -> dict[str, CenterNet]:
+    """One with the zoo's settings, one in which everything is set otherwise; both for small pictures."""
+    resizer = KeepAspectRatioResizer(min_dimension=96, max_dimension=96, pad_to_max_dimension=True)
+    usual = CenterNet(
+        image_resizer=resizer,
+        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v1"),
+        object_detection_task=ObjectDetection(localization_loss=WeightedL1()),
+        object_center_params=ObjectCenterParams(classification_loss=PenaltyReducedFocal(), max_box_predictions=20),
+    )
+    other = CenterNet(
+        image_resizer=resizer,
+        feature_extractor=CenterNetFeatureExtractor(
+            backbone="mobilenet_v2",
+            channel_means=(10.0, 5.0, 2.0),
+            channel_stds=(1.25, 1.0, 0.75),
+            bgr_ordering=True,
+            depth_multiplier=0.35,
+            use_separable_conv=True,
+            upsampling_interpolation="bilinear",
+        ),
+        object_detection_task=ObjectDetection(
+            localization_loss=WeightedL1(),
+            task_loss_weight=0.5,
+            offset_loss_weight=2.0,
+            scale_loss_weight=0.3,
+            scale_head_params=PredictionHeadParams(num_filters=(16,), kernel_sizes=(3,)),
+            offset_head_params=PredictionHeadParams(num_filters=(8,), kernel_sizes=(5,)),
+        ),
+        object_center_params=ObjectCenterParams(
+            classification_loss=PenaltyReducedFocal(alpha=1.5, beta=3.0),
+            object_center_loss_weight=1.5,
+            min_box_overlap_iou=0.5,
+            max_box_predictions=20,
+            peak_max_pool_kernel_size=5,
+            center_head_params=PredictionHeadParams(num_filters=(24, 16), kernel_sizes=(3, 1)),
+        ),
+        use_depthwise=True,
+    )
+    return {"resnet50": usual, "mobilenet_v2": other}
+
+
+@pytest.fixture(scope="session")
+def center_net_raw() -> dict[str, np.ndarray]:
+    """Made-up outputs of those networks for two pictures, from which the reference made losses and detections."""
+    random = np.random.default_rng(1)
+    return {
+        "class_logits_BHWK": (random.standard_normal((2, 24, 24, 5)) * 2 - 2).astype(np.float32),
+        "sizes_BHW2": (random.standard_normal((2, 24, 24, 2)) * 4 + 4).astype(np.float32),
+        "offsets_BHW2": random.uniform(0, 1, (2, 24, 24, 2)).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="session")
+def center_net_truth() -> dict[str, np.ndarray]:
+    """The ground truth of those two pictures: overlapping boxes of a class, a tiny one, one up to the edge, padding."""
+    boxes = [
+        [[0.1, 0.2, 0.5, 0.6], [0.12, 0.2, 0.5, 0.58], [0.6, 0.6, 0.64, 0.7], [0.3, 0.1, 0.75, 1.0]],
+        [[0.0, 0.0, 0.75, 0.4], [0.2, 0.5, 0.21, 0.51], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]],
+    ]
+    return {
+        "boxes_yxyx_rel": np.array(boxes, np.float32),
+        "class_indices": np.array([[0, 0, 3, 4], [2, 1, -1, -1]], np.int32),
+        "true_hw": np.array([[72, 96], [60, 96]], np.int32),
+    }
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.augmentation_config import (
+    RandomAbsolutePadImage,
     RandomAdjustBrightness,
     RandomAdjustContrast,
     RandomAdjustHue,
@@ -23,6 +24,7 @@ ALL = [
     RandomRotation90(probability=1.0),
     RandomCropImage(min_object_covered=0.1, min_area=0.3, max_area=0.6),
     RandomCropImage(min_object_covered=0.0, min_area=0.0, overlap_thresh=0.0),
+    RandomAbsolutePadImage(max_height_padding=30, max_width_padding=20),
     RandomAdjustBrightness(),
     RandomAdjustContrast(),
     RandomAdjustHue(max_delta=0.5),
@@ -183,3 +185,32 @@ def test_a_probability_of_zero_changes_nothing():
     sample = make_sample(BOXES[2])
     changed = augment.apply_augmentation(RandomHorizontalFlip(probability=0.0), sample, SEED)
     np.testing.assert_array_equal(changed["image"], sample["image"])
+
+
+def test_padding_grows_the_picture_by_less_than_the_most_and_moves_its_boxes_with_it():
+    sample = make_sample(BOXES[1])
+    config = RandomAbsolutePadImage(max_height_padding=30, max_width_padding=20, pad_color=(7.0, 8.0, 9.0))
+    sides = set()
+    for i in range(20):
+        padded = augment.apply_augmentation(config, sample, tf.constant([i, i], tf.int32))
+        height, width, _ = padded["image"].shape
+        assert 40 <= height < 70
+        assert 60 <= width < 80
+        sides.add((height, width))
+        # The box was rows 10 to 30 and columns 30 to 60: what it shows stays.
+        ymin, xmin, ymax, xmax = np.rint(padded["boxes_yxyx_rel"][0].numpy() * [height, width, height, width]).astype(
+            int
+        )
+        np.testing.assert_array_equal(padded["image"][ymin:ymax, xmin:xmax], sample["image"][10:30, 30:60])
+        added = height * width - 40 * 60
+        assert int(np.all(padded["image"].numpy() == [7, 8, 9], axis=-1).sum()) == added
+    assert len(sides) > 10
+
+
+def test_padding_without_a_colour_takes_the_pictures_mean():
+    sample = make_sample([])
+    padded = augment.apply_augmentation(RandomAbsolutePadImage(max_height_padding=30), sample, SEED)
+    assert len(padded["image"]) > 40
+    corners = padded["image"].numpy()[[0, -1], 0]
+    mean = sample["image"].numpy().mean(axis=(0, 1)).astype(np.uint8)
+    assert any((corner == mean).all() for corner in corners)

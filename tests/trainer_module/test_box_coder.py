@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.model_config import FasterRcnnBoxCoder
-from detloom.trainer_module.box_coder import decode_boxes, encode_boxes
+from detloom.schemas.model_config import FasterRcnnBoxCoder, KeypointBoxCoder
+from detloom.trainer_module.box_coder import decode_boxes, decode_keypoints, encode_boxes, encode_keypoints
 
 CODER = FasterRcnnBoxCoder()
 
@@ -36,3 +36,21 @@ def test_each_number_has_a_scale_of_its_own():
         encode_boxes(coder, boxes, anchors), [[0.5, 1.0, 3 * np.log(2), 4 * np.log(2)]], rtol=1e-6
     )
     np.testing.assert_allclose(decode_boxes(coder, encode_boxes(coder, boxes, anchors), anchors), boxes, atol=1e-6)
+
+
+def test_keypoints_are_offsets_from_the_anchors_centre_in_its_sides():
+    coder = KeypointBoxCoder(num_keypoints=2, y_scale=1.0, x_scale=2.0)
+    anchors = tf.constant([[0.0, 0.0, 0.4, 0.5], [0.2, 0.2, 0.6, 0.8]])  # centres (0.2, 0.25), (0.4, 0.5)
+    points = tf.constant([[[0.2, 0.3], [0.4, 0.4]], [[0.35, 0.5], [0.3, 0.9]]])
+    # y: (0.4 - 0.2) / 0.4; x: 2 * (0.3 - 0.25) / 0.5 and so on; the reference gives the same
+    expected = [[0.0, 0.2, 0.5, 0.6], [-0.125, 0.0, -0.25, 1.333333]]
+    offsets = encode_keypoints(coder, points, anchors)
+    np.testing.assert_allclose(offsets, expected, atol=1e-6)
+    np.testing.assert_allclose(decode_keypoints(coder, offsets, anchors), points, atol=1e-6)
+    np.testing.assert_allclose(encode_keypoints(coder, points[tf.newaxis], anchors)[0], offsets)
+
+
+def test_an_unknown_keypoint_stays_unknown():
+    coder = KeypointBoxCoder(num_keypoints=1)
+    anchors = tf.constant([[0.0, 0.0, 0.4, 0.5]])
+    assert np.isnan(encode_keypoints(coder, tf.constant([[[np.nan, np.nan]]]), anchors)).all()

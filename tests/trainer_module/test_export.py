@@ -9,6 +9,7 @@ from detloom.schemas import detections as names
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
+from detloom.schemas.network_config import KeepAspectRatioResizer
 from detloom.schemas.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module import export, run_fn
 from detloom.trainer_module.detector import build_detector
@@ -43,6 +44,25 @@ def test_the_exported_model_answers_every_signature_for_any_batch_size(model_dir
     examples = tf.constant([make_example([(0, 0, 1, 1)]), make_example([], image_hw=(30, 90))])
     classes = loaded.signatures[names.SIGNATURE_EXAMPLES](examples=examples)[names.CLASSES]
     assert set(np.unique(classes)) <= {0, 2, 5}
+
+
+def test_a_padded_model_answers_every_signature_with_boxes_of_the_true_picture(tiny_config, changed, tmp_path):
+    """Every box spans its input: of a picture of 40 x 80 in 64 x 64 it covers all, in each signature."""
+    resizer = KeepAspectRatioResizer(min_dimension=64, max_dimension=64, pad_to_max_dimension=True)
+    config = changed(tiny_config, {"model.image_resizer": resizer})
+    detector = build_detector(config.model, LABEL_MAP)
+    bias = detector.network.get_layer("head_offsets").bias
+    bias.assign(tf.tile([0.0, 0.0, 15.0, 15.0], [bias.shape[0] // 4]))  # heights and widths times e**3
+    export.export_saved_model(detector, config, tmp_path / "model")
+    images = np.random.default_rng(0).integers(0, 256, (3, 40, 80, 3), np.uint8)
+    encoded = [export._encode_png(image) for image in images]
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    for outputs in (
+        loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=tf.constant(images)),
+        loaded.signatures[names.SIGNATURE_ENCODED](image_bytes=tf.constant(encoded)),
+    ):
+        boxes = outputs[names.BOXES].numpy()
+        np.testing.assert_array_equal(boxes.max(axis=1), [[0, 0, 1, 1]] * 3)
 
 
 def test_label_map_and_configuration_travel_in_the_assets(model_dir, tiny_config):
@@ -88,6 +108,7 @@ def fn_args(tmp_path, tiny_config, make_example, write_records):
 def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path):
     run_fn(fn_args)
     assert read_label_map(tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_LABEL_MAP) == LABEL_MAP
+    assert (tmp_path / "model" / "Format-Checkpoint" / "ckpt.index").is_file()
     assert json.loads((tmp_path / "model_run" / "training_summary.json").read_text())["num_steps"] == 6
 
 

@@ -6,6 +6,7 @@ from detloom.schemas import example_keys as keys
 from detloom.schemas.augmentation_config import RandomCropImage, RandomHorizontalFlip, RandomRotation90
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.network_config import KeepAspectRatioResizer
 from detloom.trainer_module.example_parser import class_index_table, parse_example
 from detloom.trainer_module.input_pipeline import (
     build_eval_dataset,
@@ -58,6 +59,25 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others(config, ch
 def test_pictures_that_are_turned_have_the_networks_size(config, changed, shards):
     turned = changed(config, {"train.augmentations": (RandomRotation90(probability=1.0),)})
     assert next(iter(build_train_dataset(turned, LABEL_MAP, shards, batch_size=2)))["image"].shape == (2, 64, 96, 3)
+
+
+def test_padded_pictures_travel_with_their_true_size_and_boxes_relative_to_the_input(
+    config, changed, tmp_path, make_example, write_records
+):
+    """48 x 96 pixels become 32 x 64 of 64 x 64: heights are halved in training, and as they are in evaluation."""
+    resizer = KeepAspectRatioResizer(min_dimension=32, max_dimension=64, pad_to_max_dimension=True)
+    padded = changed(config, {"model.image_resizer": resizer, "train.augmentations": ()})
+    example = make_example([(0.5, 0.25, 1.0, 0.75)], [1], image_hw=(48, 96))
+    shards = [str(write_records(tmp_path / "data", [example]))]
+    batch = next(iter(build_train_dataset(padded, LABEL_MAP, shards, batch_size=2)))
+    assert (batch["image"].shape, batch["true_hw"].shape) == ((2, 64, 64, 3), (2, 2))
+    np.testing.assert_array_equal(batch["true_hw"], [[32, 64]] * 2)
+    np.testing.assert_allclose(batch["boxes_yxyx_rel"][:, 0], [[0.25, 0.25, 0.5, 0.75]] * 2)
+    assert np.asarray(batch["image"])[:, :32].all()
+    assert not np.asarray(batch["image"])[:, 32:].any()
+    (batch,) = build_eval_dataset(padded, LABEL_MAP, shards, batch_size=2)
+    np.testing.assert_array_equal(batch["true_hw"], [[32, 64]])
+    np.testing.assert_allclose(batch["boxes_yxyx_rel"], [[[0.5, 0.25, 1.0, 0.75]]])
 
 
 def boxes_and_dropped(config, shards, count):

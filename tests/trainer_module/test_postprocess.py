@@ -1,8 +1,13 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from detloom.schemas.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.schemas.model_config import BatchNonMaxSuppression, PostProcessing
+from detloom.schemas.network_config import KeepAspectRatioResizer
+from detloom.schemas.presets import find_preset
 from detloom.trainer_module.postprocess import build_detections
 
 ANCHORS = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.5, 0.45], [0.6, 0.6, 1.1, 1.1]])
@@ -54,3 +59,100 @@ def test_the_background_channel_is_never_a_detection(detect):
 def test_the_logit_scale_divides_logits(detect):
     outputs = detect([[3, -9], [-9, -9], [-9, -9]], **{"post_processing.logit_scale": 1.5})
     np.testing.assert_allclose(outputs[SCORES][0], 1 / (1 + np.exp(-2)), rtol=1e-5)
+
+
+def nms(**settings):
+    return BatchNonMaxSuppression(**{"score_threshold": 1e-8, "max_total_detections": 30, **settings})
+
+
+# As in benchmarks/peers/odapi_postprocess.py, which says how the values were made.
+CASES = {
+    "sigmoid": (nms(max_detections_per_class=30), "SIGMOID", 1.0),
+    "threshold": (nms(score_threshold=0.55, iou_threshold=0.3, max_detections_per_class=30), "SIGMOID", 1.5),
+    "few_of_a_class": (nms(iou_threshold=0.5, max_detections_per_class=3), "SIGMOID", 1.0),
+    "all_of_them": (nms(iou_threshold=1.0, max_detections_per_class=400, max_total_detections=400), "SIGMOID", 1.0),
+    "identity": (nms(score_threshold=0.0, iou_threshold=0.5, max_detections_per_class=30), "IDENTITY", 2.0),
+    "softmax": (nms(iou_threshold=0.5, max_detections_per_class=30), "SOFTMAX", 0.5),
+    "soft": (
+        nms(score_threshold=1e-3, max_detections_per_class=30, max_total_detections=40, soft_nms_sigma=0.5),
+        "SIGMOID",
+        1.0,
+    ),
+    "soft_few_of_a_class": (
+        nms(score_threshold=0.2, max_detections_per_class=4, max_total_detections=40, soft_nms_sigma=0.3),
+        "SIGMOID",
+        1.0,
+    ),
+    "class_agnostic": (nms(iou_threshold=0.5, max_detections_per_class=2, use_class_agnostic_nms=True), "SIGMOID", 1.0),
+    "class_agnostic_soft": (
+        nms(score_threshold=1e-3, max_detections_per_class=2, use_class_agnostic_nms=True, soft_nms_sigma=0.5),
+        "SIGMOID",
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_detections_are_the_references(tiny_config, changed, case):
+    settings, score_converter, logit_scale = CASES[case]
+    with np.load(Path(__file__).parent / "data" / "odapi_postprocess.npz") as file:
+        inputs = {name: tf.constant(file[name]) for name in ("anchors", "offsets", "logits", "true_hw")}
+        boxes, scores, classes, num = (file[f"{case}/{part}"] for part in ("boxes", "scores", "classes", "num"))
+    config = changed(
+        tiny_config.model,
+        {
+            "image_resizer": KeepAspectRatioResizer(min_dimension=64, max_dimension=64, pad_to_max_dimension=True),
+            "add_background_class": True,
+            "post_processing": PostProcessing(
+                batch_non_max_suppression=settings, score_converter=score_converter, logit_scale=logit_scale
+            ),
+        },
+    )
+    outputs = tf.function(build_detections, autograph=False)(
+        config, inputs["anchors"], tf.range(1, 5), inputs["offsets"], inputs["logits"], inputs["true_hw"]
+    )
+    np.testing.assert_array_equal(outputs[NUM_DETECTIONS], num)
+    is_row = np.arange(scores.shape[1]) < num[:, None]
+    np.testing.assert_allclose(outputs[SCORES], scores * is_row, atol=1e-5)
+    np.testing.assert_array_equal(outputs[CLASSES], (classes + 1) * is_row)
+    np.testing.assert_allclose(outputs[BOXES], boxes * is_row[..., None], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("preset", "folder"),
+    [
+        ("ssd_mobilenet_v2_fpnlite_320x320", "ssd_mobilenet_v2_fpnlite_320x320"),
+        ("efficientdet_d0", "ssd_efficientdet_d0_512x512"),
+    ],
+)
+def test_detections_of_the_reference_models_are_found_in_their_raw_outputs(reference_dir, preset, folder):
+    raw, expected = (np.load(reference_dir / folder / name) for name in ("predictions_eval.npz", "detections.npz"))
+    true_hw = np.load(reference_dir / folder / "preprocessed.npz")["true_image_shapes"][:, :2]
+    outputs = tf.function(build_detections, autograph=False)(
+        find_preset(preset).config.model,
+        tf.constant(raw["anchors"]),
+        tf.range(1, 91),
+        tf.constant(raw["box_encodings"]),
+        tf.constant(raw["class_predictions_with_background"]),
+        tf.constant(true_hw),
+    )
+    for name in (BOXES, SCORES, NUM_DETECTIONS):
+        np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5)
+    np.testing.assert_array_equal(outputs[CLASSES], expected[CLASSES] + 1)
+
+
+def test_boxes_are_relative_to_the_picture_without_its_padding(tiny_config, changed):
+    """Of 64 rows 32 are picture: the box to row 0.25 * 64 = 16 ends in its middle, that to row 38.4 at its edge."""
+    resizer = KeepAspectRatioResizer(min_dimension=32, max_dimension=64, pad_to_max_dimension=True)
+    config = changed(tiny_config.model, {"image_resizer": resizer})
+    anchors = tf.constant([[0.0, 0.0, 0.25, 0.5], [0.3, 0.0, 0.6, 1.0], [0.6, 0.0, 0.9, 1.0]])
+    outputs = build_detections(
+        config,
+        anchors,
+        tf.constant([1]),
+        tf.zeros([1, 3, 4]),
+        tf.constant([[[2.0], [1.0], [3.0]]]),
+        tf.constant([[32, 64]]),
+    )
+    assert outputs[NUM_DETECTIONS] == 2  # the third lies in the padding
+    np.testing.assert_allclose(outputs[BOXES][0, :2], [[0.0, 0.0, 0.5, 0.5], [0.6, 0.0, 1.0, 1.0]], atol=1e-6)

@@ -202,12 +202,6 @@ def test_warnings_of_configuration_and_data_come_together(write, make_example):
     assert warnings[0].startswith("train.batch_size is 1, but the learning rate was written for 128")
 
 
-def test_the_checkpoint_is_looked_at_before_the_data():
-    broken = config(fine_tune_checkpoint="PATH_TO_BE_CONFIGURED/ckpt-0")
-    with pytest.raises(InputError, match="the detection zoo's placeholder"):
-        preflight(broken, LABEL_MAP, detector(), ["nowhere/*"])
-
-
 def test_no_training_files_are_refused():
     with pytest.raises(InputError, match="no TFRecord file matches"):
         preflight(config(), LABEL_MAP, detector(), ["nowhere/*"])

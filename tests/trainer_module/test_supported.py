@@ -8,108 +8,53 @@ from typing import get_args
 import pytest
 
 from detloom.schemas import augmentation_config as augmentations
+from detloom.schemas import center_net_config as center_net
 from detloom.schemas import config as top
 from detloom.schemas import model_config as model
 from detloom.schemas import network_config as network
 from detloom.schemas import optimizer_config as optimizers
 from detloom.schemas.errors import InputError
 from detloom.schemas.field_docs import nested_dataclasses
-from detloom.schemas.presets import list_presets
+from detloom.schemas.presets import find_preset, list_presets
 from detloom.trainer_module.supported import check_trainable, untrained_parts
 
 TRAINER_MODULE = Path(__file__).parents[2] / "trainer_module"
-RATIOS = {"aspect_ratios": (1.0,)}
 HYPERPARAMS = network.ConvHyperparams(
     regularizer=network.L2Regularizer(weight=0.0), initializer=network.RandomNormalInitializer()
 )
 EXTRACTOR, HEAD = "model.feature_extractor", "model.box_predictor"
-HARD_EXAMPLES = {
-    "model.loss.classification_loss": model.WeightedSigmoid(),
-    "model.loss.hard_example_miner": model.HardExampleMiner(),
-}
 NMS = "model.post_processing.batch_non_max_suppression"
+PLAIN_SSD = {  # under heads that all levels share
+    f"{EXTRACTOR}.neck": network.ExtraFeatureLayers(num_layers=6),
+    "model.anchor_generator": model.SsdAnchorGenerator(aspect_ratios=(1.0,)),
+}
+EFFICIENTDET = {
+    f"{EXTRACTOR}.backbone": "efficientnet-b0",
+    f"{EXTRACTOR}.neck": network.BiFpn(max_level=6, num_iterations=3, num_filters=64),
+    f"{EXTRACTOR}.use_depthwise": False,
+    f"{EXTRACTOR}.depth_multiplier": 1.0,
+    f"{EXTRACTOR}.override_base_feature_extractor_hyperparams": False,
+    "model.anchor_generator.max_level": 6,
+}
 
 # Settings that are refused: "class.field", or a class whole; what is set, and what the sentence begins with.
 REFUSED = {
-    "KeepAspectRatioResizer": (
+    "KeepAspectRatioResizer.pad_to_max_dimension": (
         {"model.image_resizer": network.KeepAspectRatioResizer()},
-        "model.image_resizer: got Keep",
-    ),
-    "FixedShapeResizer.height": ({"model.image_resizer.height": 300}, "model.image_resizer.height: got 300"),
-    "FixedShapeResizer.width": ({"model.image_resizer.width": 300}, "model.image_resizer.width: got 300"),
-    "FeatureExtractor.backbone": (
-        {f"{EXTRACTOR}.backbone": "mobilenet_v1"},
-        "model.feature_extractor.backbone: got 'mobilenet_v1', trained here: 'mobilenet_v2'.",
-    ),
-    "ExtraFeatureLayers": (
-        {
-            f"{EXTRACTOR}.neck": network.ExtraFeatureLayers(),
-            "model.anchor_generator": model.SsdAnchorGenerator(**RATIOS),
-        },
-        f"{EXTRACTOR}.neck: got ExtraFeatureLayers",
-    ),
-    "BiFpn": (
-        {
-            f"{EXTRACTOR}.backbone": "efficientnet-b0",
-            f"{EXTRACTOR}.neck": network.BiFpn(max_level=5, num_iterations=3, num_filters=64),
-            f"{EXTRACTOR}.use_depthwise": False,
-            f"{EXTRACTOR}.depth_multiplier": 1.0,
-            f"{EXTRACTOR}.override_base_feature_extractor_hyperparams": False,
-        },
-        f"{EXTRACTOR}.neck: got BiFpn",
-    ),
-    "FeatureExtractor.use_depthwise": ({f"{EXTRACTOR}.use_depthwise": False}, f"{EXTRACTOR}.use_depthwise: got false"),
-    "FeatureExtractor.use_explicit_padding": (
-        {f"{EXTRACTOR}.use_explicit_padding": True},
-        f"{EXTRACTOR}.use_explicit_padding: got true",
-    ),
-    "FeatureExtractor.pad_to_multiple": (
-        {f"{EXTRACTOR}.pad_to_multiple": 128},
-        f"{EXTRACTOR}.pad_to_multiple: got 128",
-    ),
-    "SsdAnchorGenerator": (
-        {"model.anchor_generator": model.SsdAnchorGenerator(**RATIOS, num_layers=3)},
-        "model.anchor_generator: got SsdAnchorGenerator",
-    ),
-    "ConvolutionalBoxPredictor": (
-        {HEAD: network.ConvolutionalBoxPredictor(conv_hyperparams=HYPERPARAMS)},
-        f"{HEAD}: got ConvolutionalBoxPredictor",
-    ),
-    "WeightSharedConvolutionalBoxPredictor.use_depthwise": (
-        {f"{HEAD}.use_depthwise": False},
-        f"{HEAD}.use_depthwise: got false",
-    ),
-    "WeightSharedConvolutionalBoxPredictor.share_prediction_tower": (
-        {f"{HEAD}.share_prediction_tower": False},
-        f"{HEAD}.share_prediction_tower: got false",
+        "model.image_resizer.pad_to_max_dimension: got false",
     ),
     "WeightSharedConvolutionalBoxPredictor.score_converter": (
         {f"{HEAD}.score_converter": "SIGMOID"},
         f"{HEAD}.score_converter: got 'SIGMOID'",
     ),
-    "WeightedSoftmax": (
-        {"model.loss.classification_loss": model.WeightedSoftmax()},
-        "model.loss.classification_loss: got WeightedSoftmax",
+    "KeypointBoxCoder": (
+        {"model.box_coder": model.KeypointBoxCoder(num_keypoints=1)},
+        "model.box_coder: got KeypointBoxCoder",
     ),
-    "WeightedIou": (
-        {"model.loss.localization_loss": model.WeightedIou()},
-        "model.loss.localization_loss: got WeightedIou",
+    "BatchNonMaxSuppression.max_classes_per_detection": (
+        {f"{NMS}.use_class_agnostic_nms": True, f"{NMS}.max_classes_per_detection": 2},
+        f"{NMS}.max_classes_per_detection: got 2",
     ),
-    "WeightedGiou": (
-        {"model.loss.localization_loss": model.WeightedGiou()},
-        "model.loss.localization_loss: got WeightedGiou",
-    ),
-    "HardExampleMiner": (HARD_EXAMPLES, "model.loss.hard_example_miner: got HardExampleMiner"),
-    "Loss.hard_example_miner": (HARD_EXAMPLES, "model.loss.hard_example_miner: got HardExampleMiner"),
-    "PostProcessing.score_converter": (
-        {"model.post_processing.score_converter": "SOFTMAX"},
-        "model.post_processing.score_converter: got 'SOFTMAX'",
-    ),
-    "BatchNonMaxSuppression.use_class_agnostic_nms": (
-        {f"{NMS}.use_class_agnostic_nms": True},
-        f"{NMS}.use_class_agnostic_nms: got true",
-    ),
-    "BatchNonMaxSuppression.soft_nms_sigma": ({f"{NMS}.soft_nms_sigma": 0.5}, f"{NMS}.soft_nms_sigma: got 0.5"),
     "SsdRandomCrop": (
         {"train.augmentations": (augmentations.RandomVerticalFlip(), augmentations.SsdRandomCrop())},
         "train.augmentations[1]: got SsdRandomCrop",
@@ -122,10 +67,6 @@ REFUSED = {
         {"train.augmentations": (augmentations.RandomScaleCropAndPadToSquare(),)},
         "train.augmentations[0]: got RandomScaleCropAndPadToSquare",
     ),
-    "Train.fine_tune_checkpoint": (
-        {"train.fine_tune_checkpoint": "ckpt-0"},
-        "train.fine_tune_checkpoint: got 'ckpt-0', trained here: '', which starts from random weights",
-    ),
     "InputReader.num_epochs": ({"train_input.num_epochs": 3}, "train_input.num_epochs: got 3"),
 }
 # Single values that are refused of fields that are honoured otherwise.
@@ -135,6 +76,33 @@ REFUSED_VALUES = [
         {f"{HEAD}.conv_hyperparams.batch_norm.epsilon": 1e-6},
         f"{HEAD}.conv_hyperparams.batch_norm.epsilon: got 1e-06, trained here: 1.001e-05 or more",
     ),
+    ({"model.image_resizer.height": 300}, "model.image_resizer.height: got 300"),
+    ({"model.image_resizer.width": 300}, "model.image_resizer.width: got 300"),
+    (
+        {"model.image_resizer": network.KeepAspectRatioResizer(max_dimension=608, pad_to_max_dimension=True)}
+        | EFFICIENTDET,
+        "model.image_resizer.max_dimension: got 608",  # 76, 38, 19, 10
+    ),
+    (
+        {
+            f"{EXTRACTOR}.neck": network.ExtraFeatureLayers(num_layers=7),
+            "model.anchor_generator": model.SsdAnchorGenerator(aspect_ratios=(1.0,), num_layers=7),
+        },
+        f"{EXTRACTOR}.neck.num_layers: got 7, trained here: 1 to 6",
+    ),
+    (
+        {f"{EXTRACTOR}.backbone": "resnet50_v1"},
+        f"{EXTRACTOR}.use_depthwise: got true, trained here: false with resnet50_v1",
+    ),
+    (
+        {f"{EXTRACTOR}.backbone": "resnet50_v1", f"{EXTRACTOR}.use_explicit_padding": True},
+        f"{EXTRACTOR}.use_explicit_padding: got true",
+    ),
+    (
+        {HEAD: network.ConvolutionalBoxPredictor(conv_hyperparams=HYPERPARAMS, min_depth=9, max_depth=8)},
+        f"{HEAD}.min_depth: got 9, trained here: at most max_depth (8)",
+    ),
+    (PLAIN_SSD, "model.anchor_generator: got SsdAnchorGenerator, trained here: as many anchors at each place"),
     ({f"{HEAD}.kernel_size": 1}, f"{HEAD}.kernel_size: got 1"),
     ({f"{HEAD}.depth": 0}, f"{HEAD}.depth: got 0"),
     ({"train.moving_average": None}, "eval.use_moving_averages: got true, trained here: true only with train.moving"),
@@ -142,8 +110,6 @@ REFUSED_VALUES = [
 ]
 # Settings that change nothing here, and why that is no loss.
 WITHOUT_EFFECT = {
-    "BatchNonMaxSuppression.max_classes_per_detection": "only with class-agnostic suppression, which is refused",
-    "Train.fine_tune_checkpoint_type": "only with a checkpoint, which is refused",
     "Train.learning_rate_batch_size": "for a warning before training, not for training",
     "Train.use_bfloat16": "float32 everywhere but on TPU, where this version does not train",
     "Eval.metrics_set": "there is only one",
@@ -153,24 +119,32 @@ WITHOUT_EFFECT = {
 # Who reads the fields of a class, all but those above. Fields that hold other classes are read on the way to these.
 READ_IN = {
     top.TrainEvalConfig: ("train_loop", "input_pipeline"),
-    top.Train: ("train_loop", "input_pipeline"),
+    top.Train: ("train_loop", "input_pipeline", "freezing", "checkpoints/restore"),
     top.Eval: ("train_loop",),
     top.InputReader: ("train_loop", "input_pipeline"),
-    model.Ssd: ("ssd", "losses", "detector", "postprocess"),
-    model.MultiscaleAnchorGenerator: ("anchors",),
+    model.Ssd: ("ssd", "losses", "targets", "detector", "postprocess"),
+    **dict.fromkeys(get_args(model.AnchorGenerator), ("anchors",)),
     model.FasterRcnnBoxCoder: ("box_coder",),
     model.ArgMaxMatcher: ("matcher",),
     model.Loss: ("losses",),
-    model.SigmoidFocal: ("losses",),
-    model.WeightedSigmoid: ("losses",),
-    model.WeightedSmoothL1: ("losses",),
-    model.WeightedL2: ("losses",),
+    model.HardExampleMiner: ("hard_examples",),
+    **dict.fromkeys((*get_args(model.ClassificationLoss), *get_args(model.LocalizationLoss)), ("losses",)),
+    model.PenaltyReducedFocal: ("centernet_losses",),
+    center_net.CenterNet: ("centernet", "centernet_network", "detector"),
+    center_net.CenterNetFeatureExtractor: ("centernet_network", "preprocess"),
+    center_net.PredictionHeadParams: ("centernet_network",),
+    center_net.ObjectDetection: ("centernet_network", "centernet_losses"),
+    center_net.ObjectCenterParams: ("centernet", "centernet_network", "centernet_losses", "centernet_decode"),
     model.PostProcessing: ("postprocess",),
-    model.BatchNonMaxSuppression: ("postprocess",),
+    model.BatchNonMaxSuppression: ("postprocess", "nms"),
     network.FixedShapeResizer: ("preprocess",),
-    network.FeatureExtractor: ("ssd", "mobilenet_v2"),
-    network.Fpn: ("ssd",),
-    network.WeightSharedConvolutionalBoxPredictor: ("ssd",),
+    network.KeepAspectRatioResizer: ("preprocess",),
+    network.FeatureExtractor: ("ssd", "backbones/mobilenet_v2", "necks/fpn"),
+    network.Fpn: ("necks/fpn",),
+    network.BiFpn: ("necks/bifpn", "backbones/efficientnet"),
+    network.ExtraFeatureLayers: ("necks/pyramid_levels",),
+    network.ConvolutionalBoxPredictor: ("heads/level_heads",),
+    network.WeightSharedConvolutionalBoxPredictor: ("heads/shared_heads",),
     network.ConvHyperparams: ("conv_layers",),
     network.BatchNorm: ("conv_layers",),
     **dict.fromkeys(get_args(network.Regularizer), ("conv_layers",)),
@@ -214,8 +188,8 @@ def test_a_configuration_that_is_trained_has_no_such_part(tiny_config):
 
 
 def test_all_that_is_refused_stands_in_one_line(tiny_config, changed):
-    both = changed(tiny_config, {"train.fine_tune_checkpoint": "ckpt-0", "train_input.num_epochs": 3})
-    with pytest.raises(InputError, match=r"fine_tune_checkpoint: got 'ckpt-0'.*num_epochs: got 3") as caught:
+    both = changed(tiny_config, {"train.moving_average": None, "train_input.num_epochs": 3})
+    with pytest.raises(InputError, match=r"use_moving_averages: got true.*num_epochs: got 3") as caught:
         check_trainable(both)
     assert "\n" not in str(caught.value)
 
@@ -230,9 +204,27 @@ def test_another_side_is_refused_with_the_nearest_that_works(tiny_config, change
     assert "as 288 and all multiples of 32" in part  # 300 / 8 = 37.5 -> 38, / 16 -> 19, / 32 -> 10: 19 is not 2 * 10
 
 
-def test_of_the_presets_those_with_this_network_are_trained():
-    trained = {preset.name for preset in list_presets() if not untrained_parts(preset.config)}
-    assert trained == {"ssd_mobilenet_v2_fpnlite_320x320", "ssd_mobilenet_v2_fpnlite_640x640"}
+def test_explicit_padding_fits_maps_of_any_size(tiny_config, changed):
+    size = {"model.image_resizer.height": 300, f"{EXTRACTOR}.use_explicit_padding": True}
+    assert untrained_parts(changed(tiny_config, size)) == ()
+
+
+def test_padding_to_a_multiple_makes_sides_that_double_back(tiny_config, changed):
+    size = {"model.image_resizer.height": 300, f"{EXTRACTOR}.pad_to_multiple": 32}
+    assert untrained_parts(changed(tiny_config, size)) == ()
+
+
+def test_a_center_net_needs_pictures_of_one_size_too(changed):
+    config = find_preset("centernet_resnet101_v1_fpn_512x512").config
+    parts = untrained_parts(changed(config, {"model.image_resizer.pad_to_max_dimension": False}))
+    assert [part.partition(", ")[0] for part in parts] == ["model.image_resizer.pad_to_max_dimension: got false"]
+
+
+def test_the_detector_of_every_preset_is_trained():
+    parts = {preset.name: untrained_parts(preset.config) for preset in list_presets()}
+    assert {name: [part for part in found if part.startswith("model.")] for name, found in parts.items()} == {
+        name: [] for name in parts
+    }
 
 
 def test_asking_takes_no_tensorflow():

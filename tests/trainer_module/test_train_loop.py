@@ -1,4 +1,5 @@
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,10 @@ from detloom.schemas.network_config import L2Regularizer
 from detloom.schemas.optimizer_config import ClipByGlobalNorm, ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.typed_dict import from_json
 from detloom.trainer_module import train_loop
+from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
+from detloom.trainer_module.checkpoints.restore_report import REPORT_JSON, REPORT_TEXT
 from detloom.trainer_module.coco_metrics import CocoMetrics
+from detloom.trainer_module.detector import build_detector
 from detloom.trainer_module.train_loop import CONFIG_FILE, LOG_FILE, SUMMARY_FILE, build_strategy, train
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
@@ -189,13 +193,49 @@ def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path, shards, tiny_
         train(config, LABEL_MAP, *shards, tmp_path / "run")
 
 
-def test_a_configuration_that_is_not_trained_yet_is_refused_before_anything_is_written(
-    tmp_path, shards, tiny_config, changed
-):
-    config = changed(tiny_config, {"train.fine_tune_checkpoint": "model/ckpt-0"})
-    with pytest.raises(InputError, match=r"train\.fine_tune_checkpoint: got 'model/ckpt-0'"):
+def test_a_checkpoint_that_is_not_there_is_refused_before_anything_is_written(tmp_path, shards, tiny_config, changed):
+    config = changed(tiny_config, {"train.fine_tune_checkpoint": str(tmp_path / "model" / "ckpt-0")})
+    with pytest.raises(InputError, match=r"no checkpoint .*ckpt-0"):
         train(config, LABEL_MAP, *shards, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_fine_tuning_starts_from_the_restored_weights_and_goes_on_from_its_own(
+    tmp_path, shards, tiny_config, changed, monkeypatch
+):
+    """Another class count, a frozen backbone, then the same folder again: the first checkpoint is not read twice."""
+    monkeypatch.setattr(train_loop, "evaluate", lambda detect, dataset, label_map: metrics_of(0.5))
+    start = build_detector(changed(tiny_config.model, {"num_classes": 5}), LabelMap.from_names(list("abcde")))
+    folder = write_weights(start, tiny_config, tmp_path / "model")
+    settings = {
+        "train.fine_tune_checkpoint": str(tmp_path / "model"),
+        "train.freeze_variables": ("^backbone/",),
+        "train.num_steps": 2,
+    }
+    config = changed(tiny_config, settings)
+    result = train(config, LABEL_MAP, *shards, tmp_path / "run")
+
+    report = json.loads((tmp_path / "run" / REPORT_JSON).read_text())
+    assert (report["mode"], report["refusal"], report["share"]) == ("all_but_classes", "", 1.0)
+    assert {row["path"].rpartition("/")[0] for row in report["fresh"]} == {"head/classes"}
+    assert (tmp_path / "run" / REPORT_TEXT).read_text().startswith("Restored: ")
+    summary = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
+    assert [part["num_trained"] > 0 for part in summary["trained"]] == [False, True, True]
+    ours, theirs = (each.network.get_layer("block_1_expand").kernel.numpy() for each in (result.detector, start))
+    np.testing.assert_array_equal(ours, theirs)
+
+    shutil.rmtree(folder)
+    assert make_loop(config, shards, tmp_path / "run").restored is None
+
+
+def test_averages_start_at_the_restored_weights(tmp_path, shards, tiny_config, changed):
+    start = build_detector(tiny_config.model, LABEL_MAP)
+    start.network.get_layer("head_offsets").bias.assign_add(tf.fill([4], 3.0))
+    write_weights(start, tiny_config, tmp_path / "model")
+    config = changed(tiny_config, {"train.fine_tune_checkpoint": str(tmp_path / "model")})
+    loop = make_loop(config, shards, tmp_path / "run")
+    averages = dict(zip(loop.trained.by_path, loop.averaged_weights.averages, strict=True))
+    np.testing.assert_array_equal(averages["head/offsets/bias"].numpy(), np.full(4, 3.0, np.float32))
 
 
 def test_a_record_that_cannot_be_used_is_one_sentence(tmp_path, shards, tiny_config, make_example, write_records):

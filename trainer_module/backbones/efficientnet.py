@@ -1,12 +1,208 @@
-"""EfficientNet (arXiv:1905.11946) without its classifier, as the Object Detection API and google/automl build it."""
+"""EfficientNet (arXiv:1905.11946) without its classifier, as the Object Detection API and google/automl build it.
+
+Layers have the names that they have in `keras.applications`. Its `top_conv` and `top_bn`, which the reference keeps in
+the model and never uses, are not built; nor are, for the same reason, blocks behind the last feature map.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import keras
 
-from detloom.schemas.network_config import FeatureExtractor
+from detloom.schemas.network_config import (
+    BatchNorm,
+    BiFpn,
+    ConvHyperparams,
+    FeatureExtractor,
+    L2Regularizer,
+    VarianceScalingInitializer,
+)
+from detloom.trainer_module.conv_layers import ConvLayers
+
+# Kernel size, expansion, channels, repetitions, stride of the first: B0, the paper's table 1.
+_STAGES = (
+    (3, 1, 16, 1, 1),
+    (3, 6, 24, 2, 2),
+    (5, 6, 40, 2, 2),
+    (3, 6, 80, 3, 2),
+    (5, 6, 112, 3, 1),
+    (5, 6, 192, 4, 2),
+    (3, 6, 320, 1, 1),
+)
+_LEVEL_BY_STAGE = {1: 2, 2: 3, 4: 4, 6: 5}  # the last stage of each stride
+# Factors of channels and repetitions; google/automl's efficientnet_builder.py. Table 2 of the paper has resolutions.
+_SCALING = {
+    "efficientnet-b0": (1.0, 1.0),
+    "efficientnet-b1": (1.0, 1.1),
+    "efficientnet-b2": (1.1, 1.2),
+    "efficientnet-b3": (1.2, 1.4),
+    "efficientnet-b4": (1.4, 1.8),
+    "efficientnet-b5": (1.6, 2.2),
+    "efficientnet-b6": (1.8, 2.6),
+    "efficientnet-b7": (2.0, 3.1),
+}
+_SE_RATIO = 0.25  # of the block's input channels
+_DROP_CONNECT_RATE = 0.2  # at the end of the network, growing linearly from 0 at its beginning
+_OWN_HYPERPARAMS = ConvHyperparams(
+    regularizer=L2Regularizer(weight=1e-5),
+    initializer=VarianceScalingInitializer(factor=2.0, mode="FAN_OUT"),
+    activation="SWISH",
+    batch_norm=BatchNorm(decay=0.99, scale=True, epsilon=1e-3),
+)
+
+
+@dataclass(frozen=True)
+class EfficientNetBlock:
+    """One inverted residual with squeeze and excitation."""
+
+    name: str
+    kernel_size: int
+    expansion: int
+    channels_in: int
+    channels_out: int
+    stride: int
+    drop_rate: float
+    level: int | None
+    """The pyramid level whose feature map this block gives."""
+
+    @property
+    def has_shortcut(self) -> bool:
+        return self.stride == 1 and self.channels_in == self.channels_out
+
+
+def efficientnet_blocks(config: FeatureExtractor) -> list[EfficientNetBlock]:
+    """All blocks up to the last whose features the neck takes."""
+    assert isinstance(config.neck, BiFpn), config.neck
+    blocks = _all_blocks(config.backbone, last_of_stride=config.neck.features_of_last_blocks)
+    top = min(config.neck.max_level, 5)
+    return blocks[: 1 + next(index for index, block in enumerate(blocks) if block.level == top)]
 
 
 def build_efficientnet(
     config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
 ) -> dict[int, keras.KerasTensor]:
-    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a normalized picture."""
-    raise NotImplementedError
+    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a normalized picture.
+
+    Fewer where the neck needs fewer. In training, blocks with a shortcut are skipped at random for whole pictures
+    (arXiv:1603.09382), as in the reference.
+    """
+    own = _OWN_HYPERPARAMS
+    if config.override_base_feature_extractor_hyperparams:  # the penalty alone, as in the reference
+        own = replace(own, regularizer=config.conv_hyperparams.regularizer)
+    layers = ConvLayers(own, freeze_batchnorm)
+    blocks = efficientnet_blocks(config)
+    stem = _conv(layers, blocks[0].channels_in, "stem_conv", kernel_size=3, strides=2)(image)
+    features = layers.activate(layers.normalize(stem, "stem_bn"), "stem_activation")
+    levels: dict[int, keras.KerasTensor] = {}
+    for block in blocks:
+        features = _inverted_residual(layers, features, block)
+        if block.level is not None:
+            levels[block.level] = features
+    return levels
+
+
+def _all_blocks(backbone: str, *, last_of_stride: bool) -> list[EfficientNetBlock]:
+    width, depth = _SCALING[backbone]
+    repetitions = [math.ceil(depth * stage[3]) for stage in _STAGES]
+    total, channels_in = sum(repetitions), _round_channels(32 * width)
+    blocks: list[EfficientNetBlock] = []
+    for index, (kernel_size, expansion, channels, repetitions_of_b0, first_stride) in enumerate(_STAGES):
+        channels_out = _round_channels(channels * width)
+        source = repetitions[index] if last_of_stride else repetitions_of_b0
+        for repetition in range(repetitions[index]):
+            block = EfficientNetBlock(
+                name=f"block{index + 1}{chr(ord('a') + repetition)}",
+                kernel_size=kernel_size,
+                expansion=expansion,
+                channels_in=channels_in,
+                channels_out=channels_out,
+                stride=first_stride if repetition == 0 else 1,
+                drop_rate=_DROP_CONNECT_RATE * len(blocks) / total,
+                level=_LEVEL_BY_STAGE.get(index) if repetition == source - 1 else None,
+            )
+            blocks.append(block)
+            channels_in = channels_out
+    return blocks
+
+
+def _inverted_residual(layers: ConvLayers, inputs: keras.KerasTensor, block: EfficientNetBlock) -> keras.KerasTensor:
+    """Widen, filter each channel, weigh the channels, narrow; plus the input where the shape stays."""
+    name, features, channels = block.name, inputs, block.channels_in * block.expansion
+    if block.expansion > 1:
+        features = _conv(layers, channels, f"{name}_expand_conv")(features)
+        features = layers.normalize(features, f"{name}_expand_bn")
+        features = layers.activate(features, f"{name}_expand_activation")
+    # The reference passes this kernel's penalty by a name that the layer does not read: there is none.
+    initializer = layers.kernel("depthwise")["depthwise_initializer"]
+    depthwise = keras.layers.DepthwiseConv2D(
+        block.kernel_size,
+        block.stride,
+        "same",
+        use_bias=False,
+        depthwise_initializer=initializer,
+        name=f"{name}_dwconv",
+    )
+    features = layers.activate(layers.normalize(depthwise(features), f"{name}_bn"), f"{name}_activation")
+    features = _squeeze_and_excite(layers, features, block)
+    features = _conv(layers, block.channels_out, f"{name}_project_conv")(features)
+    features = layers.normalize(features, f"{name}_project_bn")
+    if block.has_shortcut:
+        if block.drop_rate > 0:
+            drop = keras.layers.Dropout(block.drop_rate, noise_shape=(None, 1, 1, 1), name=f"{name}_drop")
+            features = drop(features)
+        features = keras.layers.Add(name=f"{name}_add")([features, inputs])
+    return features
+
+
+def _squeeze_and_excite(layers: ConvLayers, features: keras.KerasTensor, block: EfficientNetBlock) -> keras.KerasTensor:
+    """Factors of the channels from the mean of each (arXiv:1709.01507)."""
+    name = block.name
+    means = keras.layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_se_squeeze")(features)
+    num_reduced = max(1, int(block.channels_in * _SE_RATIO))
+    reduced = _conv(layers, num_reduced, f"{name}_se_reduce", use_bias=True)(means)
+    reduced = layers.activate(reduced, f"{name}_se_reduce_activation")
+    factors = _conv(layers, features.shape[-1], f"{name}_se_expand", use_bias=True)(reduced)
+    factors = keras.layers.Activation("sigmoid", name=f"{name}_se_expand_activation")(factors)
+    return keras.layers.Multiply(name=f"{name}_se_excite")([features, factors])
+
+
+def _conv(
+    layers: ConvLayers,
+    num_channels: int,
+    name: str,
+    *,
+    kernel_size: int = 1,
+    strides: int = 1,
+    use_bias: bool = False,
+) -> keras.layers.Conv2D:
+    """With the kernels' penalty on the bias too, as in the reference."""
+    kernel = layers.kernel()
+    bias_regularizer = kernel["kernel_regularizer"] if use_bias else None
+    return keras.layers.Conv2D(
+        num_channels,
+        kernel_size,
+        strides,
+        "same",
+        use_bias=use_bias,
+        bias_regularizer=bias_regularizer,
+        name=name,
+        **kernel,
+    )
+
+
+def _round_channels(num_channels: float) -> int:
+    """To the nearest multiple of 8, at least 8, and never more than a tenth below."""
+    rounded = max(8, int(num_channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * num_channels else rounded
+
+
+def efficientnet_layers(config: FeatureExtractor) -> Iterator[str]:
+    """Names of the layers that have weights, in the order in which features pass them."""
+    yield from ("stem_conv", "stem_bn")
+    for block in efficientnet_blocks(config):
+        if block.expansion > 1:
+            yield from (f"{block.name}_expand_conv", f"{block.name}_expand_bn")
+        yield from (f"{block.name}_dwconv", f"{block.name}_bn")
+        yield from (f"{block.name}_se_reduce", f"{block.name}_se_expand")
+        yield from (f"{block.name}_project_conv", f"{block.name}_project_bn")

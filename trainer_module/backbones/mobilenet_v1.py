@@ -1,12 +1,80 @@
-"""MobileNetV1 (arXiv:1704.04861) without its classifier, as the Object Detection API builds it."""
+"""MobileNetV1 (arXiv:1704.04861) without its classifier, as the Object Detection API builds it.
+
+Layers have the names that they have in `keras.applications`. No convolution has a bias, whatever the settings.
+"""
 
 import keras
 
-from detloom.schemas.network_config import FeatureExtractor
+from detloom.schemas.network_config import (
+    BatchNorm,
+    ConvHyperparams,
+    FeatureExtractor,
+    Fpn,
+    L2Regularizer,
+    TruncatedNormalInitializer,
+)
+from detloom.trainer_module.conv_layers import ConvLayers, pad_before_stride
+
+# Channels and stride of the blocks 1 to 13: the paper's table 1.
+MOBILENET_V1_BLOCKS = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    *5 * ((512, 1),),
+    (1024, 2),
+    (1024, 1),
+)
+_LEVEL_BY_BLOCK = {3: 2, 5: 3, 11: 4, 13: 5}  # the last block of each stride
+_FPN_LITE_CHANNELS = {12: 512, 13: 256}  # with a separable pyramid the reference makes the last two blocks narrower
+# What the reference gives MobileNets where they may not have `conv_hyperparams`.
+MOBILENET_HYPERPARAMS = ConvHyperparams(
+    regularizer=L2Regularizer(weight=4e-5),
+    initializer=TruncatedNormalInitializer(stddev=0.09),
+    activation="RELU_6",
+    batch_norm=BatchNorm(decay=0.9997, scale=True, epsilon=1e-3),
+)
 
 
 def build_mobilenet_v1(
     config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
 ) -> dict[int, keras.KerasTensor]:
-    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a normalized picture."""
-    raise NotImplementedError
+    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a picture scaled to [-1, 1]."""
+    overridden = config.override_base_feature_extractor_hyperparams
+    layers = ConvLayers(config.conv_hyperparams if overridden else MOBILENET_HYPERPARAMS, freeze_batchnorm)
+    features, padding = pad_before_stride(config, image, "conv1_pad")
+    conv = keras.layers.Conv2D(
+        _num_channels(config, 0, 32), 3, 2, padding, use_bias=False, name="conv1", **layers.kernel()
+    )
+    features = layers.activate(layers.normalize(conv(features), "conv1_bn"), "conv1_relu")
+    levels: dict[int, keras.KerasTensor] = {}
+    for index, (channels, strides) in enumerate(MOBILENET_V1_BLOCKS, start=1):
+        padding = "same"
+        if strides > 1:
+            features, padding = pad_before_stride(config, features, f"conv_pad_{index}")
+        depthwise = keras.layers.DepthwiseConv2D(
+            3, strides, padding, use_bias=False, name=f"conv_dw_{index}", **layers.kernel("depthwise")
+        )
+        features = layers.normalize(depthwise(features), f"conv_dw_{index}_bn")
+        features = layers.activate(features, f"conv_dw_{index}_relu")
+        num_channels = _num_channels(config, index, channels)
+        pointwise = keras.layers.Conv2D(num_channels, 1, use_bias=False, name=f"conv_pw_{index}", **layers.kernel())
+        features = layers.normalize(pointwise(features), f"conv_pw_{index}_bn")
+        features = layers.activate(features, f"conv_pw_{index}_relu")
+        if index in _LEVEL_BY_BLOCK:
+            levels[_LEVEL_BY_BLOCK[index]] = features
+    return levels
+
+
+def _num_channels(config: FeatureExtractor, index: int, channels: int) -> int:
+    """Of block `index`, 0 being the first convolution.
+
+    The reference multiplies by `depth_multiplier` twice (its layers do, on top of Keras' own MobileNet), except
+    where it sets a number of its own. Its checkpoints have these widths.
+    """
+    alpha = config.depth_multiplier
+    if config.use_depthwise and isinstance(config.neck, Fpn) and index in _FPN_LITE_CHANNELS:
+        return max(int(_FPN_LITE_CHANNELS[index] * alpha), config.min_depth)
+    return max(int(int(channels * alpha) * alpha), config.min_depth)

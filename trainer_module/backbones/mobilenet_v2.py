@@ -5,17 +5,12 @@ Layers have the names that they have in `keras.applications`. No convolution has
 
 import keras
 
-from detloom.schemas.network_config import (
-    BatchNorm,
-    ConvHyperparams,
-    FeatureExtractor,
-    L2Regularizer,
-    TruncatedNormalInitializer,
-)
-from detloom.trainer_module.conv_layers import ConvLayers
+from detloom.schemas.network_config import ExtraFeatureLayers, FeatureExtractor
+from detloom.trainer_module.backbones.mobilenet_v1 import MOBILENET_HYPERPARAMS
+from detloom.trainer_module.conv_layers import ConvLayers, pad_before_stride
 
 # Expansion, channels, repetitions, stride of the first: the paper's table 2.
-_BLOCKS = (
+MOBILENET_V2_BLOCKS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -25,13 +20,7 @@ _BLOCKS = (
     (6, 320, 1, 1),
 )
 _LEVEL_BY_BLOCK = {2: 2, 5: 3, 12: 4}  # the last block of each stride; level 5 is the last layer
-# What the reference gives the backbone where it may not have `conv_hyperparams`.
-_OWN_HYPERPARAMS = ConvHyperparams(
-    regularizer=L2Regularizer(weight=4e-5),
-    initializer=TruncatedNormalInitializer(stddev=0.09),
-    activation="RELU_6",
-    batch_norm=BatchNorm(decay=0.9997, scale=True, epsilon=1e-3),
-)
+_SSD_BLOCK = 13  # plain SSD's level 4 is what this block filters with a stride of 2
 
 
 def build_mobilenet_v2(
@@ -39,19 +28,24 @@ def build_mobilenet_v2(
 ) -> dict[int, keras.KerasTensor]:
     """Feature maps of the levels 2 to 5, which have strides of 2**level, of a picture scaled to [-1, 1]."""
     overridden = config.override_base_feature_extractor_hyperparams
-    layers = ConvLayers(config.conv_hyperparams if overridden else _OWN_HYPERPARAMS, freeze_batchnorm)
+    layers = ConvLayers(config.conv_hyperparams if overridden else MOBILENET_HYPERPARAMS, freeze_batchnorm)
     alpha, min_depth = config.depth_multiplier, config.min_depth
-    features = _conv(layers, image, max(_round_channels(32 * alpha), min_depth), "Conv1", kernel_size=3, strides=2)
+    features, padding = pad_before_stride(config, image, "Conv1_pad")
+    num_channels = max(_round_channels(32 * alpha), min_depth)
+    features = _conv(layers, features, num_channels, "Conv1", kernel_size=3, strides=2, padding=padding)
     features = layers.activate(layers.normalize(features, "bn_Conv1"), "Conv1_relu")
     levels: dict[int, keras.KerasTensor] = {}
     index = 0
-    for expansion, channels, repetitions, first_stride in _BLOCKS:
+    for expansion, channels, repetitions, first_stride in MOBILENET_V2_BLOCKS:
         num_channels = _round_channels(int(channels * alpha))
         for repetition in range(repetitions):
             strides = first_stride if repetition == 0 else 1
-            features = _inverted_residual(layers, features, index, expansion, num_channels, strides, min_depth)
+            expanded = _expand(layers, features, index, expansion)
+            features = _inverted_residual(config, layers, features, expanded, index, num_channels, strides)
             if index in _LEVEL_BY_BLOCK:
                 levels[_LEVEL_BY_BLOCK[index]] = features
+            if index == _SSD_BLOCK and isinstance(config.neck, ExtraFeatureLayers):
+                levels[4] = expanded
             index += 1
     last = max(_round_channels(1280 * min(alpha, 1.0)), min_depth)
     features = layers.normalize(_conv(layers, features, last, "Conv_1"), "Conv_1_bn")
@@ -59,34 +53,46 @@ def build_mobilenet_v2(
     return levels
 
 
+def _expand(layers: ConvLayers, inputs: keras.KerasTensor, index: int, expansion: int) -> keras.KerasTensor:
+    """A block's first part: widen."""
+    if expansion == 1:
+        return inputs
+    name = _block_name(index)
+    features = _conv(layers, inputs, expansion * inputs.shape[-1], f"{name}_expand")
+    return layers.activate(layers.normalize(features, f"{name}_expand_BN"), f"{name}_expand_relu")
+
+
 def _inverted_residual(
+    config: FeatureExtractor,
     layers: ConvLayers,
     inputs: keras.KerasTensor,
+    expanded: keras.KerasTensor,
     index: int,
-    expansion: int,
     num_channels: int,
     strides: int,
-    min_depth: int,
 ) -> keras.KerasTensor:
-    """Widen, filter each channel, narrow; plus the input where the block leaves its shape as it is.
+    """The rest: filter each channel, narrow; plus the input where the block leaves its shape as it is.
 
     As in the reference, a block that `min_depth` widened to the input's channels has no such shortcut.
     """
-    name = f"block_{index}" if index else "expanded_conv"
-    features, channels_in = inputs, inputs.shape[-1]
-    if expansion > 1:
-        features = _conv(layers, features, expansion * channels_in, f"{name}_expand")
-        features = layers.activate(layers.normalize(features, f"{name}_expand_BN"), f"{name}_expand_relu")
+    name = _block_name(index)
+    features, padding = expanded, "same"
+    if strides > 1:
+        features, padding = pad_before_stride(config, features, f"{name}_pad")
     depthwise = keras.layers.DepthwiseConv2D(
-        3, strides, "same", use_bias=False, name=f"{name}_depthwise", **layers.kernel("depthwise")
+        3, strides, padding, use_bias=False, name=f"{name}_depthwise", **layers.kernel("depthwise")
     )
     features = layers.normalize(depthwise(features), f"{name}_depthwise_BN")
     features = layers.activate(features, f"{name}_depthwise_relu")
-    features = _conv(layers, features, max(num_channels, min_depth), f"{name}_project")
+    features = _conv(layers, features, max(num_channels, config.min_depth), f"{name}_project")
     features = layers.normalize(features, f"{name}_project_BN")
-    if channels_in == num_channels and strides == 1:
+    if inputs.shape[-1] == num_channels and strides == 1:
         features = keras.layers.Add(name=f"{name}_add")([inputs, features])
     return features
+
+
+def _block_name(index: int) -> str:
+    return f"block_{index}" if index else "expanded_conv"
 
 
 def _conv(
@@ -97,8 +103,11 @@ def _conv(
     *,
     kernel_size: int = 1,
     strides: int = 1,
+    padding: str = "same",
 ) -> keras.KerasTensor:
-    conv = keras.layers.Conv2D(num_channels, kernel_size, strides, "same", use_bias=False, name=name, **layers.kernel())
+    conv = keras.layers.Conv2D(
+        num_channels, kernel_size, strides, padding, use_bias=False, name=name, **layers.kernel()
+    )
     return conv(features)
 
 

@@ -1,12 +1,91 @@
-"""ResNet-50, -101 and -152 (arXiv:1512.03385) without classifier, as the Object Detection API builds them."""
+"""ResNet-50, -101 and -152 (arXiv:1512.03385) without classifier, as the Object Detection API builds them.
+
+Layers have the names that they have in `keras.applications`, but no convolution has a bias. The stride is in a block's
+first 1x1 convolution, and the pooling pads as TensorFlow's 'SAME' does: by nothing at the top and left of an even size,
+where `keras.applications` pads by one.
+"""
 
 import keras
 
-from detloom.schemas.network_config import FeatureExtractor
+from detloom.schemas.network_config import (
+    BatchNorm,
+    ConvHyperparams,
+    FeatureExtractor,
+    L2Regularizer,
+    VarianceScalingInitializer,
+)
+from detloom.trainer_module.conv_layers import ConvLayers
+
+# Blocks of the levels 2 to 5: the paper's table 1.
+RESNET_V1_BLOCKS = {
+    "resnet50_v1": (3, 4, 6, 3),
+    "resnet101_v1": (3, 4, 23, 3),
+    "resnet152_v1": (3, 8, 36, 3),
+}
+_EXPANSION = 4  # a block's output has this many times its inner channels
+# What the reference gives the backbone where it may not have `conv_hyperparams`.
+_OWN_HYPERPARAMS = ConvHyperparams(
+    regularizer=L2Regularizer(weight=2e-4),  # it adds 1e-4 times the sum of squares, without halving that
+    initializer=VarianceScalingInitializer(factor=1.0, mode="FAN_IN"),
+    activation="RELU",
+    batch_norm=BatchNorm(decay=0.997, scale=True, epsilon=1e-5),  # 1.001e-5 in both: TensorFlow's fused kernel's floor
+)
 
 
 def build_resnet_v1(
     config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
 ) -> dict[int, keras.KerasTensor]:
-    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a normalized picture."""
-    raise NotImplementedError
+    """Feature maps of the levels 2 to 5, which have strides of 2**level, of a picture less its channel means."""
+    overridden = config.override_base_feature_extractor_hyperparams
+    layers = ConvLayers(config.conv_hyperparams if overridden else _OWN_HYPERPARAMS, freeze_batchnorm)
+    features = keras.layers.ZeroPadding2D(3, name="conv1_pad")(image)
+    features = _conv(layers, features, _num_channels(config, 64), "conv1", kernel_size=7, strides=2, padding="valid")
+    features = layers.activate(features, "conv1_relu")
+    features = keras.layers.MaxPooling2D(3, 2, "same", name="pool1_pool")(features)
+    levels: dict[int, keras.KerasTensor] = {}
+    for level, repetitions in enumerate(RESNET_V1_BLOCKS[config.backbone], start=2):
+        channels = 64 * 2 ** (level - 2)
+        for block in range(1, repetitions + 1):
+            strides = 2 if block == 1 and level > 2 else 1
+            features = _bottleneck(config, layers, features, channels, strides, f"conv{level}_block{block}", block == 1)
+        levels[level] = features
+    return levels
+
+
+def _bottleneck(
+    config: FeatureExtractor,
+    layers: ConvLayers,
+    inputs: keras.KerasTensor,
+    channels: int,
+    strides: int,
+    name: str,
+    has_conv_shortcut: bool,
+) -> keras.KerasTensor:
+    """Narrow, filter, widen; plus the input, through a convolution where the shape changes."""
+    inner, outer = _num_channels(config, channels), _num_channels(config, _EXPANSION * channels)
+    shortcut = _conv(layers, inputs, outer, f"{name}_0", strides=strides) if has_conv_shortcut else inputs
+    features = layers.activate(_conv(layers, inputs, inner, f"{name}_1", strides=strides), f"{name}_1_relu")
+    features = layers.activate(_conv(layers, features, inner, f"{name}_2", kernel_size=3), f"{name}_2_relu")
+    features = _conv(layers, features, outer, f"{name}_3")
+    return layers.activate(keras.layers.Add(name=f"{name}_add")([shortcut, features]), f"{name}_out")
+
+
+def _conv(
+    layers: ConvLayers,
+    features: keras.KerasTensor,
+    num_channels: int,
+    name: str,
+    *,
+    kernel_size: int = 1,
+    strides: int = 1,
+    padding: str = "same",
+) -> keras.KerasTensor:
+    """Convolution and batch norm."""
+    conv = keras.layers.Conv2D(
+        num_channels, kernel_size, strides, padding, use_bias=False, name=f"{name}_conv", **layers.kernel()
+    )
+    return layers.normalize(conv(features), f"{name}_bn")
+
+
+def _num_channels(config: FeatureExtractor, channels: int) -> int:
+    return max(int(channels * config.depth_multiplier), config.min_depth)

@@ -2,11 +2,51 @@
 
 import keras
 
-from detloom.schemas.network_config import FeatureExtractor
+from detloom.schemas.network_config import ExtraFeatureLayers, FeatureExtractor
+from detloom.trainer_module.conv_layers import ConvLayers, pad_before_stride, scaled_depth
+from detloom.trainer_module.necks.pyramid_levels import pyramid_levels
+
+# Channels before `depth_multiplier`, of the reference's extractors on MobileNetV1 and V2.
+_DEPTH_BY_LEVEL = {6: 512, 7: 256, 8: 256, 9: 128}
 
 
 def build_extra_layers(
     config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
 ) -> dict[int, keras.KerasTensor]:
-    """Pyramid by level."""
-    raise NotImplementedError
+    """Pyramid by level: the backbone's as they are, then each from the one before it."""
+    assert isinstance(config.neck, ExtraFeatureLayers), config.neck
+    layers = ConvLayers(config.conv_hyperparams, freeze_batchnorm)
+    pyramid: dict[int, keras.KerasTensor] = {}
+    for level in pyramid_levels(config.neck):
+        backbones = features.get(level)
+        pyramid[level] = _coarser(config, layers, pyramid[level - 1], level) if backbones is None else backbones
+    return pyramid
+
+
+def _coarser(
+    config: FeatureExtractor, layers: ConvLayers, features: keras.KerasTensor, level: int
+) -> keras.KerasTensor:
+    """Half the channels, then half the size.
+
+    Of a depthwise convolution the kernel has Keras' initializer and no penalty, as in the reference.
+    """
+    depth, name = _DEPTH_BY_LEVEL[level], f"neck_coarse_{level}"
+    squeeze = keras.layers.Conv2D(
+        scaled_depth(config, depth // 2), 1, use_bias=layers.use_bias, name=f"neck_squeeze_{level}", **layers.kernel()
+    )
+    features = layers.finish(squeeze(features), squeeze.name)
+    features, padding = pad_before_stride(config, features, f"{name}_pad")
+    if config.use_depthwise:
+        depthwise = keras.layers.DepthwiseConv2D(3, 2, padding, use_bias=layers.use_bias, name=f"{name}_depthwise")
+        features = layers.finish(depthwise(features), depthwise.name)
+    kernel_size, strides, padding = (1, 1, "same") if config.use_depthwise else (3, 2, padding)
+    conv = keras.layers.Conv2D(
+        scaled_depth(config, depth),
+        kernel_size,
+        strides,
+        padding,
+        use_bias=layers.use_bias,
+        name=name,
+        **layers.kernel(),
+    )
+    return layers.finish(conv(features), name)

@@ -3,29 +3,54 @@
 import keras
 
 from detloom.schemas.network_config import FeatureExtractor, Fpn
-from detloom.trainer_module.conv_layers import ConvLayers, separable
+from detloom.trainer_module.conv_layers import ConvLayers, conv_or_separable, pad_before_stride, scaled_depth
 
 
 def build_fpn(
     config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
 ) -> dict[int, keras.KerasTensor]:
-    """Pyramid by level. Top-down path with nearest-neighbour upsampling; coarser levels by stride-2 convolutions."""
+    """Pyramid by level. Top-down path with nearest-neighbour upsampling; coarser levels by stride-2 convolutions.
+
+    With `use_explicit_padding` what is doubled is cut to the finer level; without, sizes have to double back exactly.
+    """
     assert isinstance(config.neck, Fpn), config.neck
     neck, layers = config.neck, ConvLayers(config.conv_hyperparams, freeze_batchnorm)
-    num_channels = max(int(neck.additional_layer_depth * config.depth_multiplier), config.min_depth)
+    num_channels = scaled_depth(config, neck.additional_layer_depth)
 
     def lateral(level: int) -> keras.KerasTensor:
-        conv = keras.layers.Conv2D(num_channels, 1, padding="same", name=f"neck_lateral_{level}", **layers.kernel())
+        conv = keras.layers.Conv2D(num_channels, 1, name=f"neck_lateral_{level}", **layers.kernel())
         return conv(features[level])
+
+    def conv3x3(inputs: keras.KerasTensor, name: str, *, strides: int = 1) -> keras.KerasTensor:
+        padded, padding = pad_before_stride(config, inputs, f"{name}_pad") if strides > 1 else (inputs, "same")
+        conv = conv_or_separable(
+            layers,
+            num_channels,
+            3,
+            name,
+            use_depthwise=config.use_depthwise,
+            padding=padding,
+            strides=strides,
+            use_bias=layers.use_bias,
+        )
+        return layers.finish(conv(padded), name)
 
     top = min(neck.max_level, max(features))
     pyramid = {top: lateral(top)}
     for level in range(top - 1, neck.min_level - 1, -1):
-        upsample = keras.layers.UpSampling2D(2, interpolation="nearest", name=f"neck_upsample_{level}")
-        merged = keras.layers.Add(name=f"neck_merge_{level}")([lateral(level), upsample(pyramid[level + 1])])
-        conv = separable(layers, num_channels, 3, f"neck_smooth_{level}", use_bias=layers.use_bias)
-        pyramid[level] = layers.finish(conv(merged), conv.name)
+        finer = lateral(level)
+        doubled = keras.layers.UpSampling2D(2, interpolation="nearest", name=f"neck_upsample_{level}")
+        coarser = doubled(pyramid[level + 1])
+        if config.use_explicit_padding:
+            coarser = _cut(coarser, finer, f"neck_cut_{level}")
+        merged = keras.layers.Add(name=f"neck_merge_{level}")([finer, coarser])
+        pyramid[level] = conv3x3(merged, f"neck_smooth_{level}")
     for level in range(top + 1, neck.max_level + 1):
-        conv = separable(layers, num_channels, 3, f"neck_coarse_{level}", use_bias=layers.use_bias, strides=2)
-        pyramid[level] = layers.finish(conv(pyramid[level - 1]), conv.name)
+        pyramid[level] = conv3x3(pyramid[level - 1], f"neck_coarse_{level}", strides=2)
     return {level: pyramid[level] for level in sorted(pyramid)}
+
+
+def _cut(features: keras.KerasTensor, like: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    """Without the last row or column where `like` has one less."""
+    rows, columns = (features.shape[side] - like.shape[side] for side in (1, 2))
+    return keras.layers.Cropping2D(((0, rows), (0, columns)), name=name)(features)

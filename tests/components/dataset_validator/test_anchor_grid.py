@@ -3,7 +3,7 @@ import pytest
 
 from detloom.components.dataset_validator.anchor_grid import anchor_shapes, best_anchor_iou
 from detloom.schemas.model_config import MultiscaleAnchorGenerator
-from detloom.trainer_module.anchors import build_anchors
+from detloom.trainer_module.anchors import build_anchors, feature_hw
 
 GENERATOR = MultiscaleAnchorGenerator(aspect_ratios=(0.5, 1.0, 2.0))
 
@@ -17,7 +17,8 @@ def random_boxes_px(input_hw, num_boxes, seed):
 
 def brute_force(generator, boxes_yxyx_px, input_hw):
     """Every box with every anchor that training has."""
-    anchors = build_anchors(generator, input_hw).astype(np.float64) * [*input_hw, *input_hw]
+    hws = [feature_hw(input_hw, level) for level in range(generator.min_level, generator.max_level + 1)]
+    anchors = build_anchors(generator, input_hw, hws).astype(np.float64) * [*input_hw, *input_hw]
     top_left = np.maximum(boxes_yxyx_px[:, np.newaxis, :2], anchors[np.newaxis, :, :2])
     bottom_right = np.minimum(boxes_yxyx_px[:, np.newaxis, 2:], anchors[np.newaxis, :, 2:])
     shared = np.maximum(bottom_right - top_left, 0).prod(axis=2)

@@ -6,6 +6,8 @@ import pytest
 from detloom.components.dataset_validator.model_input import ModelInput, boxes_in_input, resize_geometry
 from detloom.schemas.model_config import MultiscaleAnchorGenerator
 from detloom.schemas.network_config import FixedShapeResizer, KeepAspectRatioResizer
+from detloom.schemas.presets import find_preset
+from detloom.schemas.typed_dict import from_json, to_canonical_json
 
 
 def test_a_fixed_shape_is_the_same_for_all_images():
@@ -44,3 +46,10 @@ def test_the_resizer_is_described_in_a_few_words():
     assert describe(FixedShapeResizer(height=320, width=640)) == "FixedShapeResizer, 320 x 640 px (height x width)"
     padded = KeepAspectRatioResizer(min_dimension=512, max_dimension=512, pad_to_max_dimension=True)
     assert describe(padded) == "KeepAspectRatioResizer, 512 to 512 px, padded to a square"
+
+
+def test_a_detector_without_anchors_has_none():
+    config = find_preset("centernet_resnet101_v1_fpn_512x512").config
+    found = ModelInput.of_model(config.model, max_boxes=7)
+    assert found.anchor_generator is None
+    assert from_json(ModelInput, to_canonical_json(found)) == found

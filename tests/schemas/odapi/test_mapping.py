@@ -13,6 +13,9 @@ FIELDS = [(name, field) for name in STRUCTURES for field in message_types()[name
 # Where the tree's default is not the file's, and why.
 OTHER_DEFAULTS = {
     "Ssd.num_classes": "None takes the label map's number; 0 classes cannot be trained",
+    "CenterNet.num_classes": "None takes the label map's number; 0 classes cannot be trained",
+    "PenaltyReducedLogisticFocalLoss.alpha": "read as 0 where it is left out; the paper's number in a run file",
+    "PenaltyReducedLogisticFocalLoss.beta": "read as 0 where it is left out; the paper's number in a run file",
     "SigmoidFocalClassificationLoss.alpha": "left out, the Object Detection API weighs both sides the same",
     "ManualStepLearningRate.LearningRateSchedule.step": "must be set: a jump at step 0, its default, is hardly meant",
     "TrainConfig.num_steps": "must be set: 0 trains nothing",
@@ -84,12 +87,18 @@ def test_each_field_of_the_tree_can_be_written_or_is_known_to_be_ours():
         "Train.optimizer",
     }  # by rules whose key is ""
     ours = {
+        "BiFpn.features_of_last_blocks",
         "Eval.best_metric",
         "Eval.evaluate_every",
         "MomentumOptimizer.nesterov",
+        "Train.fine_tune_exclude",
+        "Train.fine_tune_include",
+        "Train.fine_tune_min_restored_share",
+        "Train.fine_tune_skip_mismatch",
         "Train.learning_rate_batch_size",
         "Train.seed",
         "Train.steps_per_call",
+        "Train.var_freeze_expr",
     }
     assert unsaid <= inline | ours, unsaid - inline - ours
 

@@ -1,19 +1,25 @@
 import keras
+import numpy as np
 import pytest
 
-from detloom.schemas.network_config import BatchNorm
+from detloom.schemas.network_config import BatchNorm, ExtraFeatureLayers
 from detloom.trainer_module.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
 
 
 @pytest.fixture
 def build(zoo_config, changed):
-    def run(**settings):
+    def run(image_hw=(64, 96), levels=(2, 3, 4, 5), **settings):
         config = changed(zoo_config.model.feature_extractor, settings)
-        image = keras.Input((64, 96, 3))
-        return keras.Model(image, build_mobilenet_v2(config, image, freeze_batchnorm=False))
+        image = keras.Input((*image_hw, 3))
+        features = build_mobilenet_v2(config, image, freeze_batchnorm=False)
+        return keras.Model(image, {level: features[level] for level in levels})
 
     return run
+
+
+def approx(means: dict[int, list[float]]) -> dict[int, object]:
+    return {level: pytest.approx(values, rel=1e-3) for level, values in means.items()}
 
 
 def test_levels_have_their_strides_and_the_papers_channels(build):
@@ -21,13 +27,23 @@ def test_levels_have_their_strides_and_the_papers_channels(build):
     assert shapes == {2: (16, 24, 24), 3: (8, 12, 32), 4: (4, 6, 96), 5: (2, 3, 1280)}
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_it_has_the_parameters_of_kerass_own(build, alpha):
-    theirs = keras.applications.MobileNetV2((64, 96, 3), alpha=alpha, include_top=False, weights=None)
-    difference = theirs.count_params() - build(depth_multiplier=alpha, min_depth=1).count_params()
+def test_a_narrow_one_has_the_parameters_of_kerass_own_but_for_the_last_layer(build):
+    theirs = keras.applications.MobileNetV2((64, 96, 3), alpha=0.5, include_top=False, weights=None)
+    difference = theirs.count_params() - build(depth_multiplier=0.5, min_depth=1).count_params()
     # Keras leaves the last layer at 1280 channels where the others are halved; here it has 640. Each channel has a
     # weight from each of the 160 before, and factor, offset, mean and variance.
-    assert difference == (0 if alpha == 1 else 640 * (160 + 4))
+    assert difference == 640 * (160 + 4)
+
+
+def test_layers_and_features_are_those_of_keras_applications(build):
+    theirs = keras.applications.MobileNetV2((64, 96, 3), include_top=False, weights=None)
+    ours = build()
+    image = np.random.default_rng(0).uniform(-1, 1, (1, 64, 96, 3)).astype(np.float32)
+    with_weights = [layer for layer in theirs.layers if layer.weights]
+    assert {layer.name for layer in ours.layers if layer.weights} == {layer.name for layer in with_weights}
+    for layer in with_weights:
+        ours.get_layer(layer.name).set_weights(layer.get_weights())
+    np.testing.assert_allclose(ours(image)[5], theirs(image), atol=1e-5)
 
 
 def test_channels_are_multiples_of_8_that_lose_at_most_a_tenth(build):
@@ -70,3 +86,33 @@ def test_with_the_override_the_settings_hold_for_the_backbone(build):
     assert {(norm.momentum, norm.scale) for norm in norms} == {(0.9, False)}
     assert len([layer for layer in network.layers if isinstance(layer, keras.layers.Activation)]) == 35
     assert len(network.losses) == 52  # one penalty a convolution
+
+
+def test_plain_ssd_takes_level_4_before_the_stride_of_its_block(build):
+    features = build(neck=ExtraFeatureLayers()).output
+    assert features[4].shape[1:] == (4, 6, 576)  # six times the block's 96 channels
+    assert features[5].shape[1:] == (2, 3, 1280)
+
+
+def test_features_are_the_references(build, corner_means):
+    network = build(override_base_feature_extractor_hyperparams=False)
+    inference = {2: [-0.520829, -0.239135], 3: [0.103911, 0.262565], 4: [-0.669579, -0.439181], 5: [1.46248, 1.48717]}
+    training = {2: [-0.382907, -0.139398], 3: [0.235132, 0.0978363], 4: [-0.108862, -0.0101099], 5: [0.43195, 0.398132]}
+    assert corner_means(network, training=False) == approx(inference)
+    assert corner_means(network, training=True) == approx(training)
+
+
+def test_features_of_plain_ssd_with_explicit_padding_are_the_references(build, corner_means):
+    network = build(
+        (64, 100),
+        levels=(4, 5),
+        neck=ExtraFeatureLayers(),
+        depth_multiplier=0.5,
+        use_explicit_padding=True,
+        override_base_feature_extractor_hyperparams=False,
+    )
+    in_inference = {4: [1.85753, 1.60721], 5: [1.66182, 1.49853]}
+    in_training = {4: [0.395032, 0.294553], 5: [0.329933, 0.371325]}
+    assert corner_means(network, training=False) == approx(in_inference)
+    assert corner_means(network, training=True) == approx(in_training)
+    assert float(sum(network.losses)) == pytest.approx(0.3438951, rel=1e-5)

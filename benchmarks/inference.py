@@ -1,0 +1,215 @@
+"""Claim: an exported model, from pictures to detections, takes at most 1.3 times the bare network with 90 classes; one
+signature serves every batch size.
+
+SSD MobileNetV2 FPNLite 320 and EfficientDet-D0 512, 90 and 3 classes, batches of 1 and 8 pictures of 640x480: the
+exported model, its network alone on prepared pictures, and, where its environment is built (`make peer-odapi`), the
+Object Detection API's exported model. Weights are those of the reference checkpoints beside the checkout, without
+which they are random; scores then lie close together. Each system runs in a process of its own, and they take turns,
+so that a noisy machine slows all. Prints a table, writes JSON.
+
+    python benchmarks/inference.py [--rounds 5] [--models fpnlite d0] [--classes 90 3] [--output inference.json]
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+PEER_SCRIPT = Path(__file__).parent / "peers/odapi_inference.py"
+PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
+SHARED = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared"))
+MODELS = {
+    "fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", "ssd_mobilenet_v2_fpnlite_320x320"),
+    "d0": ("efficientdet_d0", "ssd_efficientdet_d0_512x512"),
+}  # preset, folder of the reference checkpoint
+BATCH_SIZES = {1: 8, 8: 2}  # calls a round
+
+
+def write_inputs(folder: Path, preset_name: str, num_classes: int, checkpoint: str) -> list[str]:
+    """Configuration, checkpoint or "", pictures, and a folder for the model: the arguments of both processes."""
+    from detloom.schemas.pipeline_config import format_pipeline_config
+    from detloom.schemas.presets import find_preset
+
+    config = find_preset(preset_name).config
+    config = replace(config, model=replace(config.model, num_classes=num_classes))
+    (folder / "pipeline.config").write_text(format_pipeline_config(config), encoding="utf-8")
+    pictures = SHARED / "parity/input_images_uint8.npy"
+    if not pictures.is_file():
+        pictures = folder / "pictures.npy"
+        np.save(pictures, np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3), np.uint8))
+    return [str(folder / "pipeline.config"), checkpoint, str(pictures), str(folder)]
+
+
+def build_calls(config_path: str, checkpoint: str, pictures: str, output: str) -> dict[str, Callable[[int], None]]:
+    """By name: a call with so many pictures."""
+    import tensorflow as tf
+
+    from detloom.schemas.detections import BOXES, SIGNATURE_IMAGES, SIGNATURE_INPUTS
+    from detloom.schemas.label_map import LabelMap
+    from detloom.schemas.pipeline_config import read_pipeline_config
+    from detloom.trainer_module.checkpoints.restore import find_trained, restore
+    from detloom.trainer_module.detector import build_detector
+    from detloom.trainer_module.export import export_saved_model
+    from detloom.trainer_module.preprocess import prepare_image
+
+    config = read_pipeline_config(Path(config_path))
+    detector = build_detector(config.model, LabelMap.from_names(f"class {i}" for i in range(config.model.num_classes)))
+    if checkpoint:
+        train = replace(config.train, fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type="full")
+        restore(train, detector, find_trained(train, detector))
+    export_saved_model(detector, config, Path(output) / "ours")
+    loaded = tf.saved_model.load(f"{output}/ours")
+    largest = max(BATCH_SIZES)
+    images = np.resize(np.load(pictures), (largest, 480, 640, 3))
+    prepared, _ = prepare_image(tf.constant(images), config.model)
+    network = tf.function(lambda batch: detector.network(batch, training=False))
+
+    def call_exported(batch_size: int, loaded: Any = loaded) -> None:  # `loaded` holds the variables
+        signature = loaded.signatures[SIGNATURE_IMAGES]
+        signature(**{SIGNATURE_INPUTS[SIGNATURE_IMAGES]: tf.constant(images[:batch_size])})[BOXES].numpy()
+
+    def call_network(batch_size: int) -> None:
+        for output in network(prepared[:batch_size]).values():
+            output.numpy()
+
+    return {"exported": call_exported, "network": call_network}
+
+
+def serve(arguments: list[str]) -> None:
+    """In a process of its own: as the peer's script."""
+    calls = build_calls(*arguments)
+    for call in calls.values():
+        for batch_size in BATCH_SIZES:
+            call(batch_size)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        name, batch_size, count = line.split()
+        seconds = []
+        for _ in range(int(count)):
+            started = time.perf_counter()
+            calls[name](int(batch_size))
+            seconds.append(time.perf_counter() - started)
+        print(json.dumps(seconds), flush=True)
+
+
+class Server:
+    """A process that times calls on request."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line[0] in "[{":
+                return json.loads(line)
+        self._errors.seek(0)
+        raise RuntimeError(f"{self._process.args!r}: {self._errors.read()[-3000:]}")
+
+    def measure(self, name: str, batch_size: int) -> float:
+        """Milliseconds of a call, the median of a few."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{name} {batch_size} {BATCH_SIZES[batch_size]}\n")
+        self._process.stdin.flush()
+        return 1000 * statistics.median(self._read())
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+
+def measure_model(name: str, num_classes: int, num_rounds: int) -> dict[str, Any]:
+    """Milliseconds by batch size and system, one value a round, and the load of the machine."""
+    preset_name, folder = MODELS[name]
+    reference = SHARED / "parity" / folder / "checkpoint/ckpt-0"
+    checkpoint = str(reference) if num_classes == 90 and reference.with_suffix(".index").is_file() else ""
+    with tempfile.TemporaryDirectory() as work:
+        arguments = write_inputs(Path(work), preset_name, num_classes, checkpoint)
+        ours = Server([sys.executable, __file__, "--child", *arguments])
+        systems = [("network", ours, "network"), ("ours", ours, "exported")]
+        if (PEER_ENV / "complete").is_file():
+            peer = Server([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *arguments])
+            systems.append(("odapi", peer, "exported"))
+        rounds: dict[int, dict[str, list[float]]] = {
+            batch_size: {system: [] for system, *_ in systems} for batch_size in BATCH_SIZES
+        }
+        for number in range(num_rounds):
+            for batch_size, times in rounds.items():
+                for system, server, call in systems:
+                    times[system].append(server.measure(call, batch_size))
+            print(f"  {name}, {num_classes} classes: round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
+        for server in {server for _, server, _ in systems}:
+            server.close()
+    return {"weights": "reference" if checkpoint else "random", "load": psutil.getloadavg()[0], "rounds": rounds}
+
+
+def summarize(result: dict[str, Any]) -> dict[int, dict[str, float]]:
+    """By batch size: the median time of each system, and the medians of the rounds' ratios."""
+    summary = {}
+    for batch_size, times in result["rounds"].items():
+        row = {system: statistics.median(values) for system, values in times.items()}
+        for one, other in (("ours", "network"), ("odapi", "ours")):
+            if one in times:
+                ratios = [a / b for a, b in zip(times[one], times[other], strict=True)]
+                row[f"{one}_to_{other}"] = statistics.median(ratios)
+        summary[batch_size] = row
+    return summary
+
+
+def print_table(results: dict[str, dict[str, Any]]) -> None:
+    print(f"{'ms':40}{'network':>9}{'ours':>8}{'odapi':>8}  ours/network  odapi/ours")
+    for name, result in results.items():
+        for batch_size, row in result["summary"].items():
+            odapi, ratio = (f"{row[key]:.1f}" if key in row else "-" for key in ("odapi", "odapi_to_ours"))
+            label = f"{name}, {result['weights']} weights, batch {batch_size}"
+            print(
+                f"{label:40}{row['network']:9.1f}{row['ours']:8.1f}{odapi:>8}{row['ours_to_network']:14.2f}{ratio:>12}"
+            )
+    print(f"load of the machine: {max(result['load'] for result in results.values()):.1f} of {os.cpu_count()} cores")
+    if not any("odapi" in row for result in results.values() for row in result["summary"].values()):
+        print(f"odapi: skipped, {PEER_ENV} is not built (make peer-odapi)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--classes", nargs="+", type=int, default=[90, 3])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        serve(args.child)
+        return
+    results = {}
+    for name in args.models:
+        for num_classes in args.classes:
+            result = measure_model(name, num_classes, args.rounds)
+            results[f"{name}, {num_classes} classes"] = {**result, "summary": summarize(result)}
+    print_table(results)
+    if args.output:
+        machine = platform.processor() or platform.machine()
+        settings = {"rounds": args.rounds, "calls": BATCH_SIZES, "cores": os.cpu_count(), "machine": machine}
+        args.output.write_text(json.dumps({"settings": settings, "models": results}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

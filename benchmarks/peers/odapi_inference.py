@@ -1,0 +1,58 @@
+"""Runs in the peer's environment (build_odapi.sh): the Object Detection API's exported model, timed on request.
+
+    python odapi_inference.py PIPELINE_CONFIG CHECKPOINT IMAGES_NPY OUTPUT_FOLDER
+
+With "" for the checkpoint the weights are random. Prints a line of JSON when the model is exported, loaded and has
+answered once, then one for each line that it reads: `exported BATCH_SIZE COUNT` is answered with the seconds of that
+many calls. Its model answers one picture a call, so that a batch is as many calls.
+"""
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import text_format
+from object_detection import exporter_lib_v2
+from object_detection.builders import model_builder
+from object_detection.protos import pipeline_pb2
+
+
+def export(config_path, checkpoint, output):
+    with open(config_path) as file:
+        config = text_format.Parse(file.read(), pipeline_pb2.TrainEvalPipelineConfig())
+    model = model_builder.build(config.model, is_training=False)
+    model.predict(*model.preprocess(tf.zeros([1, 480, 640, 3])))
+    if checkpoint:
+        tf.train.Checkpoint(model=model).restore(checkpoint).expect_partial()
+    weights = os.path.join(output, "weights")
+    tf.train.CheckpointManager(tf.train.Checkpoint(model=model), weights, max_to_keep=1).save()
+    exporter_lib_v2.export_inference_graph("image_tensor", config, weights, os.path.join(output, "exported"))
+    return tf.saved_model.load(os.path.join(output, "exported", "saved_model"))
+
+
+def main():
+    config_path, checkpoint, images_path, output = sys.argv[1:5]
+    signature = export(config_path, checkpoint, output).signatures["serving_default"]
+    images = np.load(images_path)
+
+    def call(batch_size):
+        for i in range(batch_size):
+            signature(input_tensor=tf.constant(images[i % len(images)][np.newaxis]))["detection_boxes"].numpy()
+
+    call(1)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        _, batch_size, count = line.split()
+        seconds = []
+        for _ in range(int(count)):
+            started = time.perf_counter()
+            call(int(batch_size))
+            seconds.append(time.perf_counter() - started)
+        print(json.dumps(seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

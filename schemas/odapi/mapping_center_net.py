@@ -1,0 +1,115 @@
+"""What becomes of the fields that describe a CenterNet.
+
+Checked against the Object Detection API's `model_builder.py` (`_build_center_net_model`), `center_net_meta_arch.py` and
+the feature extractors named there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from detloom.schemas import center_net_config as tree
+from detloom.schemas.odapi.rules import (
+    Depends,
+    Ignored,
+    Mapped,
+    Refused,
+    Rule,
+    Structure,
+    UnsupportedError,
+    at,
+    same,
+    unless,
+)
+from detloom.schemas.odapi.text_format import Message
+
+# The Object Detection API's names of the feature extractors that there is a backbone for.
+_BACKBONES = {
+    "resnet_v1_50_fpn": "resnet50_v1",
+    "resnet_v1_101_fpn": "resnet101_v1",
+    "mobilenet_v2_fpn": "mobilenet_v2",
+    "mobilenet_v2_fpn_sep_conv": "mobilenet_v2",
+}
+_ONLY_BOXES = "supported: object_detection_task"
+_SEPARABLE = "mobilenet_v2_fpn_sep_conv"
+
+
+def _backbone(extractor: str) -> str:
+    if extractor not in _BACKBONES:
+        raise UnsupportedError(", ".join(_BACKBONES))
+    return _BACKBONES[extractor]
+
+
+def _extractor(plain: Mapping[str, Any]) -> str:
+    return next(name for name, backbone in _BACKBONES.items() if backbone == plain["backbone"])
+
+
+def _with_mobilenet(key: str) -> Depends:
+    """A field that only MobileNet's feature extractors read."""
+
+    def choose(message: Message) -> Rule:
+        if str(message.scalar("type")).startswith("resnet"):
+            return Ignored(reason="the Object Detection API's ResNets do not read it")
+        return at(key)
+
+    return Depends(usual=at(key), when="with a ResNet: ignored", choose=choose)
+
+
+def _use_separable_conv(message: Message) -> Rule:
+    if message.scalar("type") == _SEPARABLE:
+        return Mapped(key="use_separable_conv", read=lambda _: True)
+    return _with_mobilenet("use_separable_conv").choose(message)
+
+
+CENTER_NET: dict[str, Structure] = {
+    "CenterNet": Structure(
+        makes=tree.CenterNet,
+        fields={
+            **same("num_classes", "feature_extractor", "image_resizer", "object_detection_task"),
+            **same("object_center_params", "use_depthwise"),
+            "keypoint_label_map_path": Ignored(reason="counts only with keypoint_estimation_task, which is refused"),
+            "keypoint_estimation_task": Refused(reason=f"keypoints are not supported; {_ONLY_BOXES}"),
+            "mask_estimation_task": Refused(reason=f"masks are not supported; {_ONLY_BOXES}"),
+            "densepose_estimation_task": Refused(reason=f"DensePose is not supported; {_ONLY_BOXES}"),
+            "track_estimation_task": Refused(reason=f"tracking is not supported; {_ONLY_BOXES}"),
+            "temporal_offset_task": Refused(reason=f"tracking is not supported; {_ONLY_BOXES}"),
+            "deepmac_mask_estimation": Refused(reason=f"Deep-MAC's masks are not supported; {_ONLY_BOXES}"),
+            "compute_heatmap_sparse": Ignored(reason="chooses among implementations with the same result"),
+            "post_processing": Refused(reason="suppression among the peaks of the heat map is not supported"),
+            "output_prediction_dict": Ignored(reason="adds outputs, changes no detection"),
+        },
+    ),
+    "CenterNetFeatureExtractor": Structure(
+        makes=tree.CenterNetFeatureExtractor,
+        fields={
+            "type": Mapped(key="backbone", read=_backbone, write=_extractor, note="the network's name here"),
+            **same("channel_means", "channel_stds", "bgr_ordering"),
+            "use_depthwise": Ignored(reason="only feature extractors read it that are refused"),
+            "depth_multiplier": _with_mobilenet("depth_multiplier"),
+            "use_separable_conv": Depends(
+                usual=at("use_separable_conv"),
+                when=f"with a ResNet: ignored; with {_SEPARABLE}: true if it is set at all",
+                choose=_use_separable_conv,
+            ),
+            "upsampling_interpolation": _with_mobilenet("upsampling_interpolation"),
+        },
+    ),
+    "CenterNet.ObjectDetection": Structure(
+        makes=tree.ObjectDetection,
+        fields={
+            **same("task_loss_weight", "offset_loss_weight", "scale_loss_weight", "localization_loss"),
+            **same("scale_head_params", "offset_head_params"),
+        },
+    ),
+    "CenterNet.PredictionHeadParams": Structure(
+        makes=tree.PredictionHeadParams, fields=same("num_filters", "kernel_sizes")
+    ),
+    "CenterNet.ObjectCenterParams": Structure(
+        makes=tree.ObjectCenterParams,
+        fields={
+            **same("object_center_loss_weight", "classification_loss", "heatmap_bias_init", "min_box_overlap_iou"),
+            **same("max_box_predictions", "center_head_params", "peak_max_pool_kernel_size"),
+            "use_labeled_classes": unless(False, "a loss of labelled classes alone is not supported"),
+            "keypoint_weights_for_center": Refused(reason="centres from keypoints are not supported"),
+        },
+    ),
+}

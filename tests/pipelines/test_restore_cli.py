@@ -1,0 +1,41 @@
+import json
+
+import tensorflow as tf
+from click.testing import CliRunner
+
+from detloom.pipelines.cli import cli
+
+PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
+
+
+def restore_report(*arguments):
+    return CliRunner().invoke(cli, ["restore-report", *map(str, arguments)])
+
+
+def test_help_shows_an_example():
+    result = restore_report("--help")
+    assert result.exit_code == 0
+    assert "detloom restore-report --preset" in result.output
+
+
+def test_a_checkpoint_that_fits_is_a_table_and_one_that_does_not_an_error(reference_dir):
+    path = reference_dir / PRESET / "checkpoint" / "ckpt-0"
+    result = restore_report("--preset", PRESET, "--checkpoint", path, "--num-classes", 3)
+    assert result.exit_code == 0
+    assert result.output.startswith("Restored: 381 of 384 variables, ")
+    refused = restore_report("--preset", PRESET, "--checkpoint", path, "--num-classes", 3, "--mode", "full", "--json")
+    assert refused.exit_code == 1
+    assert "has 91 classes and this detector 4" in json.loads(refused.output)["refusal"]
+
+
+def test_what_is_missing_on_the_command_line_is_said():
+    assert "one of --config and --preset" in str(restore_report("--checkpoint", "x").exception)
+    assert "give --checkpoint" in str(restore_report("--preset", PRESET).exception)
+    assert "give --num-classes" in str(restore_report("--preset", PRESET, "--checkpoint", "x").exception)
+
+
+def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
+    path = str(tmp_path / "named")
+    tf.raw_ops.SaveV2(prefix=path, tensor_names=["a/b"], shape_and_slices=[""], tensors=[tf.zeros(1)])
+    result = restore_report("--preset", PRESET, "--checkpoint", path, "--num-classes", 3)
+    assert "stores weights by name" in str(result.exception)

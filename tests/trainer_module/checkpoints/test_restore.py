@@ -1,0 +1,244 @@
+"""Modes, findings and refusals, on a small detector with weights in the Object Detection API's layout."""
+
+import json
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.trainer_module.checkpoints.odapi_keys import odapi_keys
+from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
+from detloom.trainer_module.checkpoints.restore import find_trained, plan_restore, restore
+from detloom.trainer_module.checkpoints.restore_report import format_report
+from detloom.trainer_module.detector import build_detector
+from detloom.trainer_module.variable_names import layer_variable, part_of, variables_by_path
+
+CLASSIFICATION_ROOT = "feature_extractor/"
+
+
+def detector_of(config, count):
+    return build_detector(config.model, LabelMap.from_names([f"class {i}" for i in range(count)]))
+
+
+@pytest.fixture(scope="module")
+def detector(tiny_config):
+    """Of two classes; tests that change its weights set them anew."""
+    return detector_of(tiny_config, 2)
+
+
+def lively(variables):
+    rng = np.random.default_rng(1)
+    return {path: rng.normal(size=variable.shape).astype(np.float32) for path, variable in variables.items()}
+
+
+def save(path, arrays):
+    """Arrays by key, with the mark of a checkpoint that stores objects."""
+    arrays = {**arrays, "_CHECKPOINTABLE_OBJECT_GRAPH": TrackableObjectGraph(nodes=[{}]).SerializeToString()}
+    tensors = [tf.constant(array) for array in arrays.values()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tf.raw_ops.SaveV2(prefix=str(path), tensor_names=list(arrays), shape_and_slices=[""] * len(arrays), tensors=tensors)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory, tiny_config, detector):
+    """Checkpoint of the zoo's layout for 2 classes: path, and its arrays by our path and by key."""
+    variables = variables_by_path(detector.network)
+    keys = odapi_keys(tiny_config.model, detector.network)
+    by_path = lively(variables)
+    by_key = {keys[layer_variable(path)]: array for path, array in by_path.items()}
+    return save(tmp_path_factory.mktemp("zoo") / "ckpt-0", by_key), by_path, by_key
+
+
+@pytest.fixture(scope="module")
+def three(tiny_config):
+    return detector_of(tiny_config, 3)
+
+
+def plan(config, detector, path, mode="auto", **settings):
+    train = replace(config.train, fine_tune_checkpoint=str(path), fine_tune_checkpoint_type=mode, **settings)
+    return plan_restore(train, detector, find_trained(train, detector))
+
+
+def refusal(*arguments, **settings):
+    report = plan(*arguments, **settings).report
+    assert "\n" not in report.refusal
+    assert f"error: {report.refusal}" in format_report(report)
+    return report.refusal
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts"), [("full", {"backbone", "neck", "head"}), ("detection", {"backbone", "neck"})]
+)
+def test_a_mode_restores_its_parts(tiny_config, detector, stored, mode, parts):
+    path, by_path, _ = stored
+    found = plan(tiny_config, detector, path, mode)
+    assert found.report.refusal == ""
+    assert found.report.share == 1.0
+    assert set(found.arrays) == {name for name in by_path if part_of(name) in parts}
+    for name, array in found.arrays.items():
+        np.testing.assert_array_equal(array, by_path[name])
+
+
+def test_auto_is_full_where_all_classes_agree(tiny_config, detector, stored):
+    assert plan(tiny_config, detector, stored[0]).report.mode == "full"
+
+
+def test_auto_leaves_only_the_last_class_layer_fresh_where_they_do_not(tiny_config, three, stored):
+    report = plan(tiny_config, three, stored[0]).report
+    assert report.mode == "all_but_classes"
+    assert {row.path.rpartition("/")[0] for row in report.fresh} == {"head/classes"}
+    assert report.sentence().startswith("Restored: ")
+
+
+def test_auto_is_classification_for_a_backbone(tmp_path, tiny_config, detector, stored):
+    keys = {key: array for key, array in stored[2].items() if "classification_backbone" in key}
+    arrays = {CLASSIFICATION_ROOT + key.partition("classification_backbone/")[2]: a for key, a in keys.items()}
+    path = save(tmp_path / "ckpt-1", arrays)
+    report = plan(tiny_config, detector, path).report
+    assert (report.mode, report.refusal, report.unread) == ("classification", "", ())
+    assert {part_of(row.path) for row in report.restored} == {"backbone"}
+    assert "is a backbone from training on classification; set it to 'classification'" in refusal(
+        tiny_config, detector, path, "full"
+    )
+
+
+def test_a_whole_detector_named_as_a_backbone_is_refused(tiny_config, detector, stored):
+    message = refusal(tiny_config, detector, stored[0], "classification")
+    assert message.endswith("is a whole detector; set it to 'full', 'all_but_classes' or 'detection'.")
+
+
+def test_another_class_count_is_named_with_the_way_out(tiny_config, three, stored):
+    message = refusal(tiny_config, three, stored[0], "full")
+    assert "has 2 classes and this detector 3" in message
+    assert "set it to 'all_but_classes'" in message
+
+
+def test_skipping_mismatches_restores_the_rest(tiny_config, three, stored):
+    settings = {"fine_tune_skip_mismatch": True, "fine_tune_min_restored_share": 0.5}
+    report = plan(tiny_config, three, stored[0], "full", **settings).report
+    assert report.refusal == ""
+    assert {row.reason.partition(" with")[0] for row in report.fresh} == {"stored"}
+
+
+def test_what_is_absent_counts_against_the_share(tmp_path, tiny_config, detector, stored):
+    keys = list(stored[2])
+    path = save(tmp_path / "ckpt-0", {key: stored[2][key] for key in keys if "_fpn_features_generator" not in key})
+    assert "of the parameters that 'detection' restores, allowed: 100%" in refusal(
+        tiny_config, detector, path, "detection", fine_tune_min_restored_share=1.0
+    )
+    assert plan(tiny_config, detector, path, "detection", fine_tune_min_restored_share=0.1).report.refusal == ""
+    assert "'full' restores everything, but" in refusal(
+        tiny_config, detector, path, "full", fine_tune_min_restored_share=0.1
+    )
+
+
+def test_a_value_of_another_type_or_that_is_not_finite_is_refused(tmp_path, tiny_config, detector, stored):
+    key = next(key for key in stored[2] if key.endswith("gamma/.ATTRIBUTES/VARIABLE_VALUE"))
+    integers = save(tmp_path / "a", {**stored[2], key: stored[2][key].astype(np.int64)})
+    assert "stored as int64" in refusal(tiny_config, detector, integers, "full")
+    broken = save(tmp_path / "b", {**stored[2], key: np.full_like(stored[2][key], np.nan)})
+    assert f"values that are not finite in {key}" in refusal(tiny_config, detector, broken)
+
+
+def test_another_architecture_is_one_sentence(tmp_path, tiny_config, detector, stored):
+    others = save(tmp_path / "ckpt-0", {key: array[..., None] for key, array in stored[2].items()})
+    assert "is of another architecture than the configuration's: of" in refusal(tiny_config, detector, others, "full")
+
+
+def test_weights_by_name_and_strange_objects_are_refused(tmp_path, tiny_config, detector):
+    path = str(tmp_path / "model.ckpt")
+    tf.raw_ops.SaveV2(prefix=path, tensor_names=["conv/kernel"], shape_and_slices=[""], tensors=[tf.zeros(1)])
+    with pytest.raises(InputError, match="stores weights by name, as TensorFlow 1 does"):
+        plan(tiny_config, detector, path)
+    strange = save(tmp_path / "ckpt-0", {"brain/cell/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(1, np.float32)})
+    with pytest.raises(InputError, match=r"no checkpoint of a detector or a backbone: it holds brain/cell"):
+        plan(tiny_config, detector, strange)
+
+
+def test_patterns_choose_what_is_restored(tiny_config, detector, stored):
+    settings = {"fine_tune_include": ("^backbone/", "^neck/"), "fine_tune_exclude": ("block_1_",)}
+    report = plan(tiny_config, detector, stored[0], **settings).report
+    reasons = {row.path: row.reason for row in report.fresh}
+    assert reasons["head/offsets/bias"] == "not in fine_tune_include"
+    assert reasons["backbone/block_1_expand/kernel"] == "in fine_tune_exclude"
+    assert report.share == 1.0
+
+
+def test_a_pattern_that_is_found_nowhere_is_refused_with_near_names(tiny_config, detector, stored):
+    message = r"train\.fine_tune_exclude: got 'block_1_expnd', .* backbone/block_1_expand/kernel"
+    with pytest.raises(InputError, match=message):
+        plan(tiny_config, detector, stored[0], fine_tune_exclude=("block_1_expnd",))
+
+
+def test_slots_of_a_training_checkpoint_are_not_listed_as_unread(tmp_path, tiny_config, detector, stored):
+    key = next(iter(stored[2]))
+    slot = key.replace("/.ATTRIBUTES", "/.OPTIMIZER_SLOT/optimizer/momentum/.ATTRIBUTES")
+    extra = {slot: stored[2][key], "step/.ATTRIBUTES/VARIABLE_VALUE": np.int64(5)}
+    report = plan(tiny_config, detector, save(tmp_path / "ckpt-5", {**stored[2], **extra})).report
+    assert (report.refusal, report.unread) == ("", ())
+
+
+def test_a_refused_checkpoint_leaves_the_network_as_it_is(tiny_config, three, stored):
+    before = three.network.get_layer("Conv1").kernel.numpy()
+    train = replace(tiny_config.train, fine_tune_checkpoint=stored[0], fine_tune_checkpoint_type="full")
+    with pytest.raises(InputError, match="all_but_classes"):
+        restore(train, three, find_trained(train, three))
+    np.testing.assert_array_equal(three.network.get_layer("Conv1").kernel.numpy(), before)
+
+
+def test_a_models_own_weights_come_back_from_its_folder(tmp_path, tiny_config, detector):
+    variables = variables_by_path(detector.network)
+    values = lively(variables)
+    for name, value in values.items():
+        variables[name].assign(value)
+    folder = write_weights(detector, tiny_config, tmp_path / "model")
+    assert sorted(path.name.partition(".data")[0] for path in folder.iterdir()) == [
+        "ckpt",
+        "ckpt.index",
+        "config.json",
+        "label_map.pbtxt",
+    ]
+    (tmp_path / "model" / "Format-Serving").mkdir()
+    for where in (tmp_path / "model", folder, folder / "ckpt", tmp_path / "model" / "Format-Serving"):
+        found = plan(tiny_config, detector, where)
+        assert (found.report.mode, found.report.unread) == ("full", ())
+        np.testing.assert_array_equal(found.arrays["head/classes/bias"], values["head/classes/bias"])
+
+
+@pytest.mark.parametrize("averages_count", [True, False])
+def test_of_a_runs_checkpoint_the_averages_count_if_it_evaluated_them(tmp_path, tiny_config, detector, averages_count):
+    variables = variables_by_path(detector.network)
+    roots = {"network": 1.0, "averaged_weights": 2.0}
+    trees = {
+        root: {path: tf.Variable(tf.fill(variable.shape, value)) for path, variable in variables.items()}
+        for root, value in roots.items()
+    }
+    path = tf.train.Checkpoint(**trees).write(str(tmp_path / "checkpoints" / "ckpt-1"))
+    (tmp_path / "config.json").write_text(json.dumps({"eval": {"use_moving_averages": averages_count}}))
+    array = plan(tiny_config, detector, path).arrays["head/offsets/bias"]
+    np.testing.assert_array_equal(array, np.full(4, 2.0 if averages_count else 1.0))
+
+
+def test_a_keras_file_is_read_by_the_names_of_layers(tmp_path, tiny_config, detector, stored):
+    path = tmp_path / "backbone.h5"
+    with h5py.File(path, "w") as file:
+        for name, array in stored[1].items():
+            layer, _, variable = layer_variable(name).rpartition("/")
+            if part_of(name) == "backbone":
+                file[f"{layer}/{layer}/{variable}:0"] = array
+    found = plan(tiny_config, detector, path)
+    assert (found.report.mode, found.report.share) == ("classification", 1.0)
+    np.testing.assert_array_equal(found.arrays["backbone/Conv1/kernel"], stored[1]["backbone/Conv1/kernel"])
+
+
+def test_a_broken_keras_file_is_one_sentence(tmp_path, tiny_config, detector):
+    for name in ("a.h5", "a.keras"):
+        (tmp_path / name).write_bytes(b"nothing")
+        with pytest.raises(InputError, match=rf"{name} cannot be read"):
+            plan(tiny_config, detector, tmp_path / name)

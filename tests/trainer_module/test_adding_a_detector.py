@@ -1,0 +1,80 @@
+"""The code of docs/adding_a_detector.md runs, and its detector is one."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas import detections as names
+from detloom.schemas.label_map import LabelMap
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding_a_detector.md"
+LABEL_MAP = LabelMap.from_names(["red", "green"])
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page's code as a module; in a file, because AutoGraph reads the source of what it compiles."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    file = tmp_path_factory.mktemp("page") / "cell_net_of_the_docs.py"
+    file.write_text("\n\n".join(blocks), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[file.stem]
+
+
+@pytest.fixture
+def detector(page):
+    tf.keras.utils.set_random_seed(0)
+    return page.build_cell_net_detector(page.CellNet(), LABEL_MAP)
+
+
+@pytest.fixture
+def batch():
+    """A red square in the upper left and nothing in the second picture."""
+    images = np.full((2, 96, 96, 3), -1, np.float32)
+    images[0, 10:38, 10:38, 0] = 1
+    return {
+        "image": tf.constant(images),
+        "boxes_yxyx_rel": tf.constant([[[10 / 96, 10 / 96, 38 / 96, 38 / 96], [0, 0, 0, 0]], [[0.0] * 4] * 2]),
+        "class_indices": tf.constant([[0, -1], [-1, -1]]),
+    }
+
+
+def gradients(detector, batch):
+    variables = detector.network.trainable_variables
+    with tf.GradientTape() as tape:
+        loss = tf.add_n(list(detector.losses(batch, training=True).values()))
+    return loss, tape.gradient(loss, variables)
+
+
+def test_only_the_cell_of_the_centre_learns_the_box(detector, batch):
+    losses = {name: float(value) for name, value in detector.losses(batch, training=True).items()}
+    assert set(losses) == set(detector.loss_names)
+    outputs = detector.network(batch["image"])
+    expected = np.abs(outputs["boxes_BA4"][0, 1 * 6 + 1] - np.array([0.25, 0.25, 28 / 96, 28 / 96])).sum()
+    assert losses["box_loss"] == pytest.approx(expected, rel=1e-5)  # centre at 24 / 96: row 1, column 1 of 6 x 6
+
+
+def test_it_learns_and_then_finds_the_object(detector, batch):
+    optimizer = tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.CosineDecay(3e-3, 300))
+    step = tf.function(lambda: gradients(detector, batch))
+    for _ in range(300):
+        _, slopes = step()
+        optimizer.apply_gradients(zip(slopes, detector.network.trainable_variables, strict=True))
+    found = detector.detect(batch["image"])
+    assert found[names.NUM_DETECTIONS].numpy().tolist() == [1, 0]
+    assert int(found[names.CLASSES][0, 0]) == 1
+    np.testing.assert_allclose(found[names.BOXES][0, 0], [10 / 96, 10 / 96, 38 / 96, 38 / 96], atol=0.06)
+
+
+def test_its_training_step_compiles_under_xla(detector, batch):
+    eager, _ = gradients(detector, batch)
+    compiled, _ = tf.function(lambda: gradients(detector, batch), jit_compile=True)()
+    assert float(compiled) == pytest.approx(float(eager), rel=1e-5)

@@ -1,0 +1,163 @@
+"""TensorFlow checkpoints: is one there and whole, and what does it hold? Read by key; nothing of it is executed."""
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from detloom.schemas.config import PLACEHOLDER
+from detloom.schemas.config_checks import placeholder_sentence
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.checkpoints.odapi_keys import VALUE
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the key that tf.train.Checkpoint writes and tf.compat.v1's Saver not
+_SLOT = ".OPTIMIZER_SLOT"
+_NOT_WEIGHTS = ("save_counter", "step", "global_step", "optimizer", "best_step", "best_value")  # first steps of keys
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """A whole checkpoint.
+
+    Attributes:
+        path: without ending.
+        shapes: by key, of every array but the object graph.
+    """
+
+    path: str
+    shapes: dict[str, tuple[int, ...]]
+    _reader: Any
+    _graph: TrackableObjectGraph | None
+
+    @property
+    def stores_objects(self) -> bool:
+        """Whether `tf.train.Checkpoint` wrote it; otherwise it stores arrays by name."""
+        return self._graph is not None
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of `shapes` what is neither a counter nor the state of an optimizer."""
+        return {
+            key: shape
+            for key, shape in self.shapes.items()
+            if _SLOT not in key and key.split("/")[0] not in _NOT_WEIGHTS
+        }
+
+    def find_key(self, key: str) -> str | None:
+        """The key under which the variable of this object path is stored; None if there is none.
+
+        An object that several names lead to is stored under one of them, so that the path is followed in the stored
+        graph of objects.
+        """
+        if key in self.shapes:
+            return key
+        found = self._follow(tuple(key.removesuffix(VALUE).split("/"))) if self._graph is not None else None
+        if self._graph is None or found is None:
+            return None
+        stored = {attribute.checkpoint_key for attribute in self._graph.nodes[found].attributes}
+        return next((name for name in sorted(stored) if name in self.shapes), None)
+
+    def read(self, key: str) -> np.ndarray:
+        return np.asarray(self._reader.get_tensor(key))
+
+    def dtype(self, key: str) -> tf.DType:
+        return self._reader.get_variable_to_dtype_map()[key]
+
+    def _follow(self, steps: tuple[str, ...]) -> int | None:
+        node: int | None = 0
+        for step in steps:
+            node = None if node is None else self._children[node].get(step)
+        return node
+
+    @functools.cached_property
+    def _children(self) -> list[dict[str, int]]:
+        """By node, its children under their names as keys spell them."""
+        assert self._graph is not None
+        return [{escape_name(child.local_name): child.node_id for child in node.children} for node in self._graph.nodes]
+
+
+def read_checkpoint(path: str) -> CheckpointFile:
+    """Open a checkpoint; every value is read once, so that a torn file shows.
+
+    Args:
+        path: without ending, such as ".../ckpt-0".
+
+    Raises:
+        InputError: if it is the zoo's placeholder, missing, incomplete, broken or empty.
+    """
+    _check_files(path)
+    try:
+        reader = tf.train.load_checkpoint(path)
+        shapes = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
+        for key in shapes:
+            reader.get_tensor(key)
+        serialized = reader.get_tensor(_OBJECT_GRAPH) if _OBJECT_GRAPH in shapes else None
+        graph = TrackableObjectGraph.FromString(serialized) if serialized is not None else None
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError, DecodeError) as error:  # a torn file makes any
+        cause = " ".join(str(error).split())
+        raise InputError(
+            f"train.fine_tune_checkpoint: {path} cannot be read ({cause}); copy it again from where it came from."
+        ) from None
+    shapes.pop(_OBJECT_GRAPH, None)
+    file = CheckpointFile(path, shapes, reader, graph)
+    if not file.weight_shapes():
+        raise InputError(
+            f"train.fine_tune_checkpoint: {path} holds no weights; allowed: a checkpoint of a detector or a backbone."
+        )
+    return file
+
+
+def escape_name(name: str) -> str:
+    """As tf.train.Checkpoint spells the name of an object in a key."""
+    return name.replace(".", "..").replace("/", ".S")
+
+
+def check_path(path: str) -> None:
+    """Raise InputError for what can be no path of a checkpoint: the zoo's placeholder, a pattern."""
+    if PLACEHOLDER in path:
+        raise InputError(placeholder_sentence(path))
+    if re.search(r"[*?]", path):
+        found = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{path}.index"))
+        hint = f" Did you mean '{found[-1]}'?" if found else ""
+        raise InputError(f"train.fine_tune_checkpoint: got the pattern {path}, allowed: one path.{hint}")
+
+
+def _check_files(path: str) -> None:
+    endings = (".index", ".data-")
+    if any(ending in path.rpartition("/")[2] for ending in endings):
+        stem = path[: max(path.rfind(ending) for ending in endings)]
+        raise InputError(f"train.fine_tune_checkpoint: got {path}, allowed: the path without ending, {stem}.")
+    if not tf.io.gfile.exists(f"{path}.index"):
+        raise InputError(f"train.fine_tune_checkpoint: {_what_is_there(path)}")
+    folder, _, stem = path.rpartition("/")
+    counts = [
+        int(match[1])
+        for name in tf.io.gfile.listdir(folder or ".")
+        if (match := re.fullmatch(rf"{re.escape(stem)}\.data-\d{{5}}-of-(\d{{5}})", name))
+    ]
+    if not counts or len(counts) != max(counts):
+        raise InputError(
+            f"train.fine_tune_checkpoint: {path} is incomplete: got {len(counts)} of {max(counts, default=1)} files "
+            f"{stem}.data-...; copy it again with all of them."
+        )
+
+
+def _what_is_there(path: str) -> str:
+    if tf.io.gfile.isdir(path):
+        has_state = tf.io.gfile.exists(f"{path}/checkpoint") and not tf.io.gfile.isdir(f"{path}/checkpoint")
+        latest = (has_state and tf.train.latest_checkpoint(path)) or _only_checkpoint(path)
+        hint = f" Did you mean '{latest}'?" if latest else ""
+        return f"{path} is a folder; there is no {path}.index.{hint}"
+    if tf.io.gfile.exists(path):
+        return f"{path} is no checkpoint: there is no {path}.index; allowed: the path of a checkpoint without ending."
+    return f"no checkpoint {path}: there is no {path}.index."
+
+
+def _only_checkpoint(folder: str) -> str:
+    """The checkpoint that lies there or in its folder `checkpoint`, as in the zoo's archives."""
+    found = [name for place in (folder, f"{folder}/checkpoint") for name in tf.io.gfile.glob(f"{place}/*.index")]
+    return found[0].removesuffix(".index") if found else ""

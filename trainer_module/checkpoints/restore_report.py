@@ -1,0 +1,137 @@
+"""What was restored, what was not and why: as a table and as JSON."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from detloom.trainer_module.freezing import PartCounts
+from detloom.trainer_module.variable_names import PARTS, part_of
+
+REPORT_JSON = "restore_report.json"
+REPORT_TEXT = "restore_report.txt"
+_MAX_LISTED = 30  # lines of each list in the text
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRow:
+    """A variable of the network.
+
+    Attributes:
+        keys: what it was restored from; empty if it was not.
+        reason: why not; empty if it was.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    keys: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def num_parameters(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreReport:
+    """Attributes:
+    checkpoint: as it was named.
+    kind: what it is, in words.
+    asked, mode: `train.fine_tune_checkpoint_type`, and what it came to.
+    share: restored parameters of those that the mode restores, 0 to 1.
+    restored, fresh: variables, in the network's order.
+    unread: keys of stored weights that found no use.
+    refusal: why it must not be used, one sentence; empty if it may.
+    trains: by part, what is trained afterwards.
+    """
+
+    checkpoint: str
+    kind: str
+    asked: str
+    mode: str
+    share: float
+    restored: tuple[RestoreRow, ...]
+    fresh: tuple[RestoreRow, ...]
+    unread: tuple[str, ...]
+    refusal: str
+    trains: tuple[PartCounts, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """For the log."""
+        rows = (*self.restored, *self.fresh)
+        chosen = f"'{self.mode}'" + (" (chosen by auto)" if self.asked == "auto" else "")
+        return (
+            f"{'Refused' if self.refusal else 'Restored'}: {len(self.restored)} of {len(rows)} variables, "
+            f"{_parameters(self.restored)} of {_parameters(rows)} parameters, {self.share:.1%} of what {chosen} "
+            f"restores, from {self.checkpoint}, {self.kind}."
+        )
+
+
+def write_report(report: RestoreReport, folder: Path) -> None:
+    """Write both files, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {REPORT_JSON: json.dumps(report.to_dict(), indent=1) + "\n", REPORT_TEXT: format_report(report) + "\n"}
+    for name, text in texts.items():
+        partial = (folder / name).with_suffix(".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(folder / name)
+
+
+def format_report(report: RestoreReport, max_listed: int = _MAX_LISTED) -> str:
+    """Sentences first, then a table by part, then what was not restored and what was not read."""
+    return "\n".join(_lines(report, max_listed))
+
+
+def _lines(report: RestoreReport, max_listed: int) -> Iterator[str]:
+    yield report.sentence()
+    if report.refusal:
+        yield f"error: {report.refusal}"
+    yield ""
+    yield f"{'':10}{'restored':>22}{'re-initialized':>22}{'trained':>22}"
+    for part in PARTS:
+        restored = [row for row in report.restored if part_of(row.path) == part]
+        fresh = [row for row in report.fresh if part_of(row.path) == part]
+        trains = next((each for each in report.trains if each.part == part), None)
+        trained = (trains.num_trained, trains.num_trained_parameters) if trains else (0, 0)
+        cells = [(len(rows), _parameters(rows)) for rows in (restored, fresh)]
+        yield f"{part:10}" + "".join(f"{f'{count} ({size})':>22}" for count, size in (*cells, trained))
+    yield "variables (parameters)"
+    if report.fresh:
+        yield ""
+        yield "Re-initialized:"
+        yield from _cut([f"  {line}" for line in _fresh_lines(report.fresh)], max_listed)
+    if report.unread:
+        yield ""
+        yield "Left unread:"
+        yield from _cut([f"  {key}" for key in report.unread], max_listed)
+
+
+def _fresh_lines(rows: Sequence[RestoreRow]) -> Iterator[str]:
+    """A line a variable; whole parts that the settings leave out are one line."""
+    whole = Counter((part_of(row.path), row.reason) for row in rows if not _is_finding(row))
+    for (part, reason), count in whole.items():
+        yield f"{part}: {count} variables, {reason}"
+    for row in rows:
+        if _is_finding(row):
+            yield f"{row.path} {list(row.shape)}: {row.reason}"
+
+
+def _is_finding(row: RestoreRow) -> bool:
+    """Whether the checkpoint is the reason, not the settings."""
+    return row.reason.startswith(("absent", "stored"))
+
+
+def _cut(lines: Sequence[str], count: int) -> list[str]:
+    more = [f"  ... and {len(lines) - count} more; {REPORT_JSON} has them all"] if len(lines) > count else []
+    return [*lines[:count], *more]
+
+
+def _parameters(rows: Sequence[RestoreRow]) -> int:
+    return sum(row.num_parameters for row in rows)
