@@ -27,7 +27,7 @@ import psutil
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_step.py"
 PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
-MODELS = {"fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8), "d0": ("ssd_efficientdet_d0_512x512", 2)}
+MODELS = {"fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8), "d0": ("efficientdet_d0", 2)}
 PARTS = ("full", "network", "losses", "optimizer", "input")
 CALLS = {"full": 3, "network": 3, "losses": 10, "optimizer": 10, "input": 16}  # a round
 NUM_PICTURES, BOXES_EACH, NUM_CLASSES = 32, 5, 90

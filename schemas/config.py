@@ -56,7 +56,7 @@ class Train:
     fine_tune_skip_mismatch: bool = False
     """Leave variables whose stored shape is another as they are initialized, instead of refusing the checkpoint."""
     fine_tune_min_restored_share: float = 0.9
-    """Share of the parameters to restore that the checkpoint must have; with less it is refused."""
+    """Share of the parameters to restore that the checkpoint must have of each part; with less it is refused."""
     update_trainable_variables: tuple[str, ...] = ()
     """Regular expressions; train only variables in whose name one of them is found. Empty trains all."""
     freeze_variables: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Train:
     bias_grad_multiplier: float = 1.0
     """Factor of the gradients of biases."""
     use_bfloat16: bool = False
-    """Compute in bfloat16 on TPU; elsewhere in float32, as the reference does."""
+    """Compute in bfloat16 on TPU, as the reference does. Read and kept, but not used so far: all is float32."""
     keep_checkpoint_every_n_hours: float = 10_000.0
     """Keep one checkpoint of each such span for good."""
     steps_per_call: int = 20

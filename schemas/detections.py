@@ -25,6 +25,8 @@ SIGNATURE_INPUTS = {
     SIGNATURE_EXAMPLES: "examples",
 }
 
-# Files in the SavedModel's `assets/` folder.
+# Folders and files of an exported model; the assets lie in its `assets/`.
+SERVING_FOLDER = "Format-Serving"  # where a TFX Model artifact keeps its SavedModel
+SAVED_MODEL_FILE = "saved_model.pb"
 ASSET_LABEL_MAP = "label_map.pbtxt"
 ASSET_CONFIG = "config.json"

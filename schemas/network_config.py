@@ -26,6 +26,9 @@ class FixedShapeResizer:
     """Width of the network's input in pixels."""
     resize_method: ResizeMethod = "BILINEAR"
     """How pixels are interpolated."""
+    half_pixel_centers: bool = False
+    """Sample at pixels' centres, as TensorFlow 2 and google/automl; else at their corners, as the Object Detection API:
+    up to half a pixel of the original picture further up and left."""
 
     def __post_init__(self) -> None:
         for field in ("height", "width"):
@@ -43,6 +46,9 @@ class KeepAspectRatioResizer:
     """Largest length of the longer side in pixels."""
     resize_method: ResizeMethod = "BILINEAR"
     """How pixels are interpolated."""
+    half_pixel_centers: bool = False
+    """Sample at pixels' centres, as TensorFlow 2 and google/automl; else at their corners, as the Object Detection API:
+    up to half a pixel of the original picture further up and left."""
     pad_to_max_dimension: bool = False
     """Pad below and to the right to a square of `max_dimension`, so that all pictures have one size."""
     per_channel_pad_value: tuple[float, ...] = ()

@@ -359,7 +359,12 @@ def _efficientdet(row: _CompoundScaled) -> Preset:
         return _hyperparams(4e-5, initializer, _EFFICIENTDET_DECAY, activation="SWISH", force_use_bias=True)
 
     model = _model(
-        KeepAspectRatioResizer(min_dimension=row.side, max_dimension=row.side, pad_to_max_dimension=True),
+        KeepAspectRatioResizer(
+            min_dimension=row.side,
+            max_dimension=row.side,
+            pad_to_max_dimension=True,
+            half_pixel_centers=row.coefficient == "d7x",
+        ),
         FeatureExtractor(
             backbone=row.backbone,
             neck=BiFpn(
@@ -390,8 +395,8 @@ def _efficientdet(row: _CompoundScaled) -> Preset:
     )
     if row.coefficient == "d7x":
         description += (
-            " Not in the TF2 detection zoo: google/automl's sizes with the zoo's anchors and training; the AP is "
-            "google/automl's, which trained it otherwise (600 epochs)."
+            " Not in the TF2 detection zoo: google/automl's sizes and resizing with the zoo's anchors and training; "
+            "the AP is google/automl's, which trained it otherwise (600 epochs)."
         )
     return Preset(
         name=f"efficientdet_{row.coefficient}",

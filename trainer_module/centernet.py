@@ -51,6 +51,7 @@ class CenterNetDetector:
         targets = assign_centernet_targets(
             batch["boxes_yxyx_rel"],
             batch["class_indices"],
+            batch.get("box_weights"),
             map_hw=self.map_hw,
             num_classes=self.label_map.num_classes,
             min_iou=self.config.object_center_params.min_box_overlap_iou,

@@ -32,7 +32,7 @@ def centernet_losses(
         centers.classification_loss, outputs["class_logits_BHWK"], targets.heatmap_BHWK
     )
     is_picture_BHW1 = cells_of_picture(true_cells_hw_B2, outputs["class_logits_BHWK"].shape[1:3])
-    num_boxes = tf.maximum(tf.reduce_sum(targets.is_box_BG), 1.0)
+    num_boxes = tf.maximum(tf.math.count_nonzero(targets.box_weight_BG, dtype=tf.float32), 1.0)
     class_loss = tf.reduce_sum(per_cell_BHWK * is_picture_BHW1) / num_boxes
     size_loss = _l1_at_centers(outputs["sizes_BHW2"], targets.size_BG2, targets) / num_boxes
     offset_loss = _l1_at_centers(outputs["offsets_BHW2"], targets.offset_BG2, targets) / num_boxes
@@ -54,4 +54,4 @@ def _l1_at_centers(map_BHW2: tf.Tensor, targets_BG2: tf.Tensor, targets: CenterN
     """Sum over all boxes of how far the map is off at their centres."""
     cells_BN2 = tf.reshape(map_BHW2, [tf.shape(map_BHW2)[0], -1, 2])
     predicted_BG2 = tf.gather(cells_BN2, targets.cell_BG, batch_dims=1)
-    return tf.reduce_sum(tf.abs(predicted_BG2 - targets_BG2) * targets.is_box_BG[..., tf.newaxis])
+    return tf.reduce_sum(tf.abs(predicted_BG2 - targets_BG2) * targets.box_weight_BG[..., tf.newaxis])

@@ -13,19 +13,20 @@ class CenterNetTargets(NamedTuple):
         cell_BG: int32, the centre's place in the map, row by row; 0 in padding.
         size_BG2: height and width.
         offset_BG2: from the cell's corner to the centre, y and x.
-        is_box_BG: float32 0 or 1.
+        box_weight_BG: float32, 0 in padding.
     """
 
     heatmap_BHWK: tf.Tensor
     cell_BG: tf.Tensor
     size_BG2: tf.Tensor
     offset_BG2: tf.Tensor
-    is_box_BG: tf.Tensor
+    box_weight_BG: tf.Tensor
 
 
 def assign_centernet_targets(
     boxes_yxyx_rel_BG4: tf.Tensor,
     class_indices_BG: tf.Tensor,
+    box_weights_BG: tf.Tensor | None = None,
     *,
     map_hw: tuple[int, int],
     num_classes: int,
@@ -33,10 +34,15 @@ def assign_centernet_targets(
 ) -> CenterNetTargets:
     """Targets from boxes relative to the network's input, padded with `class_index` -1.
 
+    Without weights, every box weighs 1; otherwise its Gaussian is that much lower, as in the reference.
+
     Args:
         min_iou: a box of the object's size that overlaps it this much is hardly penalized.
     """
     is_box_BG = class_indices_BG >= 0
+    box_weight_BG = tf.cast(is_box_BG, tf.float32)
+    if box_weights_BG is not None:
+        box_weight_BG *= box_weights_BG
     map_hw_2 = tf.constant(map_hw, tf.float32)
     boxes_yxyx_BG4 = tf.where(is_box_BG[..., tf.newaxis], boxes_yxyx_rel_BG4, 0.0) * tf.tile(map_hw_2, [2])
     first_BG2, last_BG2 = tf.split(boxes_yxyx_BG4, 2, axis=-1)
@@ -46,11 +52,11 @@ def assign_centernet_targets(
     inside_BG2 = tf.cast(tf.clip_by_value(corner_BG2, 0.0, map_hw_2 - 1), tf.int32)
     sigma_BG = gaussian_sigma(size_BG2, min_iou)
     return CenterNetTargets(
-        heatmap_BHWK=_heatmap(corner_BG2, sigma_BG, class_indices_BG, map_hw, num_classes),
+        heatmap_BHWK=_heatmap(corner_BG2, sigma_BG, box_weight_BG, class_indices_BG, map_hw, num_classes),
         cell_BG=inside_BG2[..., 0] * map_hw[1] + inside_BG2[..., 1],
         size_BG2=size_BG2,
         offset_BG2=center_BG2 - corner_BG2,
-        is_box_BG=tf.cast(is_box_BG, tf.float32),
+        box_weight_BG=box_weight_BG,
     )
 
 
@@ -74,7 +80,12 @@ def _larger_root(a: float, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
 
 
 def _heatmap(
-    corner_BG2: tf.Tensor, sigma_BG: tf.Tensor, class_indices_BG: tf.Tensor, map_hw: tuple[int, int], num_classes: int
+    corner_BG2: tf.Tensor,
+    sigma_BG: tf.Tensor,
+    box_weight_BG: tf.Tensor,
+    class_indices_BG: tf.Tensor,
+    map_hw: tuple[int, int],
+    num_classes: int,
 ) -> tf.Tensor:
     """[B, H, W, K]; where Gaussians of a class meet, the larger counts."""
     batch_size, num_boxes = tf.shape(corner_BG2)[0], tf.shape(corner_BG2)[1]
@@ -85,6 +96,7 @@ def _heatmap(
         return tf.exp(-tf.square(distance) / (2 * tf.square(sigma_BG[..., tf.newaxis])))
 
     gaussian_BGHW = along(0)[..., tf.newaxis] * along(1)[..., tf.newaxis, :]
+    gaussian_BGHW *= box_weight_BG[..., tf.newaxis, tf.newaxis]
     # One segment for each picture and class; what pads goes to one more, which is left out.
     num_segments = batch_size * num_classes
     first_of_image = tf.range(batch_size)[:, tf.newaxis] * num_classes

@@ -15,6 +15,7 @@ from detloom.schemas import example_keys
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.label_map import write_label_map
 from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.checkpoints.own_checkpoint import weights_by_path
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.preprocess import decode_image, network_hw, prepare_image
 
@@ -28,7 +29,8 @@ class _Servable(tf.Module):
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()
-        self.network = detector.network  # tracked, so that its variables are saved
+        # Tracked, so that the variables are saved, and under the keys of our checkpoints: training can start from them.
+        self.network = weights_by_path(detector.network)
         self._detector = detector
         image_spec = tf.TensorSpec([*network_hw(detector.config.image_resizer), 3], tf.float32)
         self._prepared_spec = (image_spec, tf.TensorSpec([2], tf.int32))

@@ -5,7 +5,7 @@ its TF2 loop does not read them. Nothing else of a frozen layer changes: batch n
 statistics (`model.freeze_batchnorm` stops that), and penalties on frozen weights stay part of the loss, as there.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -58,19 +58,31 @@ def choose_trained(
     """Of all trainable variables, those that `update_trainable_variables` names, without those that are frozen.
 
     Args:
-        foreign_names: by path, what else a pattern may call the variable: its key in other systems' checkpoints.
+        foreign_names: by path, what a pattern that is found in none of our own names may call the variable: its keys in
+            other systems' checkpoints.
 
     Raises:
         InputError: for a pattern that is found in no name, and if nothing is left to train.
     """
     trainable = {path: variable for path, variable in variables_by_path(network).items() if variable.trainable}
-    names = {path: {path, variable.path, *(foreign_names or {}).get(path, ())} for path, variable in trainable.items()}
+    keras_names = {path: (variable.path,) for path, variable in trainable.items()}
+
+    def find(setting: str, patterns: Sequence[str], *, only_from_start: bool = False) -> set[str]:
+        return find_matches(
+            patterns,
+            trainable,
+            f"train.{setting}",
+            other_names=(keras_names, foreign_names or {}),
+            kind="trainable variable",
+            only_from_start=only_from_start,
+        )
+
     chosen = set(trainable)
     if train.update_trainable_variables:
-        chosen = find_matches(train.update_trainable_variables, names, "train.update_trainable_variables")
-    chosen -= find_matches(train.freeze_variables, names, "train.freeze_variables")
+        chosen = find("update_trainable_variables", train.update_trainable_variables)
+    chosen -= find("freeze_variables", train.freeze_variables)
     if train.var_freeze_expr:
-        chosen -= find_matches([train.var_freeze_expr], names, "train.var_freeze_expr", only_from_start=True)
+        chosen -= find("var_freeze_expr", [train.var_freeze_expr], only_from_start=True)
     if not chosen:
         raise InputError(
             "train: update_trainable_variables, freeze_variables and var_freeze_expr leave no variable to train; "

@@ -47,13 +47,13 @@ class _Pairs(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Pairs kept so far, `L` columns; what is not visible is never reported, but suppresses and counts all the same."""
+    """Pairs kept so far, `S` columns; what is not visible is never reported, but suppresses and counts all the same."""
 
-    places_BL: tf.Tensor  # in `_Pairs`
-    class_indices_BL: tf.Tensor  # -1 pads
-    boxes_yxyx_BL4: tf.Tensor
-    scores_BL: tf.Tensor
-    is_visible_BL: tf.Tensor
+    places_BS: tf.Tensor  # in `_Pairs`
+    class_indices_BS: tf.Tensor  # -1 pads
+    boxes_yxyx_BS4: tf.Tensor
+    scores_BS: tf.Tensor
+    is_visible_BS: tf.Tensor
 
 
 class _Taken(NamedTuple):
@@ -74,7 +74,8 @@ def select_boxes(
     """Suppress within each class, then keep the best of all classes.
 
     Args:
-        ranks_BNK: of each box and class, a number that grows with the score.
+        ranks_BNK: of each box and class, a number that grows with the score. With NaN among them, valid pairs may be
+            lost.
         to_scores: from ranks of any shape to scores of the same; it must be monotone.
         boxes_of: from box indices [B, M] to boxes [B, M, 4].
         clip_windows_yxyx_B4: boxes without area inside are not reported; they are compared as they are, unclipped.
@@ -143,7 +144,7 @@ def _suppress(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection:
     least_score_B = tf.maximum(pairs.best_left_out_B, config.score_threshold)
 
     def is_unfinished(begin: tf.Tensor, kept: _Kept) -> tf.Tensor:
-        num_visible_B = tf.reduce_sum(tf.cast(kept.is_visible_BL, tf.int32), axis=1)
+        num_visible_B = tf.reduce_sum(tf.cast(kept.is_visible_BS, tf.int32), axis=1)
         next_score_B = pairs.scores_BN[:, tf.minimum(begin, num_pairs - 1)]
         is_open_B = (num_visible_B < config.max_total_detections) & (next_score_B > least_score_B)
         return (begin < num_pairs) & tf.reduce_any(is_open_B)
@@ -153,7 +154,7 @@ def _suppress(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection:
         places_BN = tf.broadcast_to(tf.range(begin, end), [tf.shape(pairs.scores_BN)[0], end - begin])
         parts = (pairs.class_indices_BN, pairs.boxes_yxyx_BN4, pairs.scores_BN, pairs.is_visible_BN)
         block = _Kept(places_BN, *(part[:, begin:end] for part in parts))
-        is_kept_BN = _keep_of_block(config, block, kept, block.scores_BL > least_score_B[:, tf.newaxis])
+        is_kept_BN = _keep_of_block(config, block, kept, block.scores_BS > least_score_B[:, tf.newaxis])
         return end, _append(kept, block, is_kept_BN)
 
     num_pictures = tf.shape(pairs.scores_BN)[0]
@@ -168,20 +169,20 @@ def _suppress(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection:
     _, kept = tf.while_loop(
         is_unfinished, look_at_block, (tf.constant(0), none), shape_invariants=(tf.TensorShape([]), shapes)
     )
-    return _report(config, pairs, kept.places_BL, kept.scores_BL, kept.is_visible_BL)
+    return _report(config, pairs, kept.places_BS, kept.scores_BS, kept.is_visible_BS)
 
 
 def _keep_of_block(config: BatchNonMaxSuppression, block: _Kept, kept: _Kept, is_candidate_BN: tf.Tensor) -> tf.Tensor:
     """bool [B, N]: which of the block's pairs are neither suppressed nor too many of their class."""
-    same_as_kept_BNL = block.class_indices_BL[:, :, tf.newaxis] == kept.class_indices_BL[:, tf.newaxis, :]
-    overlaps_BNL = pairwise_iou(block.boxes_yxyx_BL4, kept.boxes_yxyx_BL4) > config.iou_threshold
-    is_candidate_BN &= ~tf.reduce_any(same_as_kept_BNL & overlaps_BNL, axis=-1)
+    same_as_kept_BNS = block.class_indices_BS[:, :, tf.newaxis] == kept.class_indices_BS[:, tf.newaxis, :]
+    overlaps_BNS = pairwise_iou(block.boxes_yxyx_BS4, kept.boxes_yxyx_BS4) > config.iou_threshold
+    is_candidate_BN &= ~tf.reduce_any(same_as_kept_BNS & overlaps_BNS, axis=-1)
 
-    columns = tf.range(tf.shape(block.scores_BL)[1])
+    columns = tf.range(tf.shape(block.scores_BS)[1])
     is_earlier_NN = columns[tf.newaxis, :] < columns[:, tf.newaxis]  # [later, earlier]
-    same_class_BNN = block.class_indices_BL[:, :, tf.newaxis] == block.class_indices_BL[:, tf.newaxis, :]
+    same_class_BNN = block.class_indices_BS[:, :, tf.newaxis] == block.class_indices_BS[:, tf.newaxis, :]
     same_class_BNN &= is_earlier_NN
-    overlaps_BNN = pairwise_iou(block.boxes_yxyx_BL4, block.boxes_yxyx_BL4) > config.iou_threshold
+    overlaps_BNN = pairwise_iou(block.boxes_yxyx_BS4, block.boxes_yxyx_BS4) > config.iou_threshold
     can_suppress_BNN = tf.cast(same_class_BNN & overlaps_BNN, tf.float32)
 
     def without_suppressed(is_kept_BN: tf.Tensor) -> tf.Tensor:
@@ -195,7 +196,7 @@ def _keep_of_block(config: BatchNonMaxSuppression, block: _Kept, kept: _Kept, is
         lambda before_BN, now_BN: (now_BN, without_suppressed(now_BN)),
         (is_candidate_BN, without_suppressed(is_candidate_BN)),
     )
-    num_before_BN = tf.reduce_sum(tf.cast(same_as_kept_BNL, tf.float32), axis=-1) + tf.linalg.matvec(
+    num_before_BN = tf.reduce_sum(tf.cast(same_as_kept_BNS, tf.float32), axis=-1) + tf.linalg.matvec(
         tf.cast(same_class_BNN, tf.float32), tf.cast(is_kept_BN, tf.float32)
     )
     return is_kept_BN & (num_before_BN < config.max_detections_per_class)
@@ -203,20 +204,20 @@ def _keep_of_block(config: BatchNonMaxSuppression, block: _Kept, kept: _Kept, is
 
 def _append(kept: _Kept, block: _Kept, is_kept_BN: tf.Tensor) -> _Kept:
     """Both in order and without gaps; as wide as the picture with most."""
-    is_used_BL = tf.concat([kept.class_indices_BL >= 0, is_kept_BN], axis=1)
-    num_used_B = tf.reduce_sum(tf.cast(is_used_BL, tf.int32), axis=1)
+    is_used_BS = tf.concat([kept.class_indices_BS >= 0, is_kept_BN], axis=1)
+    num_used_B = tf.reduce_sum(tf.cast(is_used_BS, tf.int32), axis=1)
     width = tf.reduce_max(num_used_B, axis=0)
-    used_first_BL = tf.argsort(tf.cast(~is_used_BL, tf.int32), axis=1, stable=True)[:, :width]
+    used_first_BS = tf.argsort(tf.cast(~is_used_BS, tf.int32), axis=1, stable=True)[:, :width]
     joined = _Kept(
         *(
-            tf.gather(tf.concat([old, new], axis=1), used_first_BL, batch_dims=1)
+            tf.gather(tf.concat([old, new], axis=1), used_first_BS, batch_dims=1)
             for old, new in zip(kept, block, strict=True)
         )
     )
-    is_used_BL = tf.sequence_mask(num_used_B, width)
+    is_used_BS = tf.sequence_mask(num_used_B, width)
     return joined._replace(
-        class_indices_BL=tf.where(is_used_BL, joined.class_indices_BL, -1),
-        is_visible_BL=joined.is_visible_BL & is_used_BL,
+        class_indices_BS=tf.where(is_used_BS, joined.class_indices_BS, -1),
+        is_visible_BS=joined.is_visible_BS & is_used_BS,
     )
 
 
@@ -266,19 +267,19 @@ def _suppress_softly(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection
 def _report(
     config: BatchNonMaxSuppression,
     pairs: _Pairs,
-    places_BL: tf.Tensor,
-    scores_BL: tf.Tensor,
-    is_visible_BL: tf.Tensor,
+    places_BS: tf.Tensor,
+    scores_BS: tf.Tensor,
+    is_visible_BS: tf.Tensor,
 ) -> Selection:
     """The first `max_total_detections` that are visible."""
     most = config.max_total_detections
-    missing = tf.maximum(most - tf.shape(places_BL)[1], 0)
-    places_BL, scores_BL, is_visible_BL = (
-        tf.pad(part, [[0, 0], [0, missing]]) for part in (places_BL, scores_BL, is_visible_BL)
+    missing = tf.maximum(most - tf.shape(places_BS)[1], 0)
+    places_BS, scores_BS, is_visible_BS = (
+        tf.pad(part, [[0, 0], [0, missing]]) for part in (places_BS, scores_BS, is_visible_BS)
     )
-    visible_first_BM = tf.argsort(tf.cast(~is_visible_BL, tf.int32), axis=1, stable=True)[:, :most]
-    is_visible_BM = tf.gather(is_visible_BL, visible_first_BM, batch_dims=1)
-    places_BM = tf.gather(places_BL, visible_first_BM, batch_dims=1)
+    visible_first_BM = tf.argsort(tf.cast(~is_visible_BS, tf.int32), axis=1, stable=True)[:, :most]
+    is_visible_BM = tf.gather(is_visible_BS, visible_first_BM, batch_dims=1)
+    places_BM = tf.gather(places_BS, visible_first_BM, batch_dims=1)
 
     def rows(values_BN: tf.Tensor, places_BM: tf.Tensor) -> tf.Tensor:
         values_BM = tf.gather(values_BN, places_BM, batch_dims=1)
@@ -287,6 +288,6 @@ def _report(
     return Selection(
         rows(pairs.box_indices_BN, places_BM),
         rows(pairs.class_indices_BN, places_BM),
-        rows(scores_BL, visible_first_BM),
+        rows(scores_BS, visible_first_BM),
         tf.reduce_sum(tf.cast(is_visible_BM, tf.int32), axis=1),
     )

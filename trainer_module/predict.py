@@ -18,9 +18,6 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, parse_label_map
 from detloom.trainer_module.draw import decode_image_rgb, draw_detections
 
-_SAVED_MODEL_FILE = "saved_model.pb"
-_SERVING_FOLDER = "Format-Serving"  # where a TFX Model artifact keeps its SavedModel
-
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -131,10 +128,10 @@ def find_saved_model(model_dir: Path) -> Path:
     if not model_dir.is_dir():
         raise InputError(f"{model_dir}: no such folder; give an exported SavedModel or a folder of model versions.")
     versions = sorted((int(path.name) for path in model_dir.iterdir() if path.name.isdecimal()), reverse=True)
-    for folder in (model_dir, model_dir / _SERVING_FOLDER, *(model_dir / str(version) for version in versions)):
-        if (folder / _SAVED_MODEL_FILE).is_file():
+    for folder in (model_dir, model_dir / names.SERVING_FOLDER, *(model_dir / str(version) for version in versions)):
+        if (folder / names.SAVED_MODEL_FILE).is_file():
             return folder
-    raise InputError(f"{model_dir}: holds neither {_SAVED_MODEL_FILE} nor a numbered version folder with one.")
+    raise InputError(f"{model_dir}: holds neither {names.SAVED_MODEL_FILE} nor a numbered version folder with one.")
 
 
 def check_signature(model_dir: str, signature: str) -> None:
@@ -143,13 +140,13 @@ def check_signature(model_dir: str, signature: str) -> None:
     Raises:
         InputError: no SavedModel, or one without that signature, input or outputs.
     """
-    path = f"{model_dir}/{_SAVED_MODEL_FILE}"
+    path = f"{model_dir}/{names.SAVED_MODEL_FILE}"
     saved_model = saved_model_pb2.SavedModel()
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             saved_model.ParseFromString(file.read())
     except tf.errors.OpError:
-        raise InputError(f"{model_dir}: no SavedModel ({_SAVED_MODEL_FILE} cannot be read).") from None
+        raise InputError(f"{model_dir}: no SavedModel ({names.SAVED_MODEL_FILE} cannot be read).") from None
     except DecodeError:
         raise InputError(f"{path}: is not a SavedModel; export the model again.") from None
     graphs = [graph.signature_def for graph in saved_model.meta_graphs if "serve" in graph.meta_info_def.tags]

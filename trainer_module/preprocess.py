@@ -1,16 +1,15 @@
 """From encoded bytes to what the network takes; training, evaluation and the exported model call the same functions.
 
-The order is the Object Detection API's: resize and normalize, then pad. So padding is 0 in the network's units,
-whatever colour that is. For CenterNet it is resize, pad, then normalize: padding is black.
+The order is the Object Detection API's: normalize, resize, then pad. So padding is 0 in the network's units, whatever
+colour that is. For CenterNet it is resize, pad, then normalize: padding is black.
 """
-
-from dataclasses import dataclass
 
 import tensorflow as tf
 
 from detloom.schemas.center_net_config import CenterNet, CenterNetFeatureExtractor
 from detloom.schemas.config import Model
-from detloom.schemas.network_config import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
+from detloom.schemas.model_config import Ssd
+from detloom.schemas.network_config import Backbone, FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
 
 _METHODS = {
     "BILINEAR": tf.image.ResizeMethod.BILINEAR,
@@ -20,20 +19,8 @@ _METHODS = {
 }
 
 
-@dataclass(frozen=True)
-class Normalization:
-    """(colour - mean) / std, for red, green and blue of 0 to 255."""
-
-    mean_rgb: tuple[float, float, float]
-    std_rgb: tuple[float, float, float]
-    to_bgr: bool = False
-    """Reverse the channels' order then."""
-
-
-# What the backbones' ImageNet weights were trained with.
-_MINUS_ONE_TO_ONE = Normalization((127.5,) * 3, (127.5,) * 3)
-_MEANS_ONLY = Normalization((123.68, 116.779, 103.939), (1.0,) * 3)  # VGG's (arXiv:1409.1556), in the released ResNets
-_IMAGENET = Normalization((0.485 * 255, 0.456 * 255, 0.406 * 255), (0.229 * 255, 0.224 * 255, 0.225 * 255))
+_VGG_MEANS = (123.68, 116.779, 103.939)  # of red, green, blue (arXiv:1409.1556), in the released ResNets too
+_IMAGENET_MEANS, _IMAGENET_STDS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def network_hw(resizer: ImageResizer) -> tuple[int, int]:
@@ -52,7 +39,7 @@ def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
 
 
 def prepare_image(image_HW3: tf.Tensor, model: Model) -> tuple[tf.Tensor, tf.Tensor]:
-    """Resize, normalize and pad: the network's input, and which part of it is picture.
+    """Normalize, resize and pad: the network's input, and which part of it is picture.
 
     Args:
         image_HW3: [H, W, 3], or a batch of pictures of one size, of any numeric type, 0 to 255.
@@ -60,17 +47,23 @@ def prepare_image(image_HW3: tf.Tensor, model: Model) -> tuple[tf.Tensor, tf.Ten
     Returns:
         float32 of `network_hw`, and int32 [2]: the rows and columns that are picture; the rest is padding.
     """
+    if isinstance(model, Ssd):
+        # Before the resize, as in the reference: after it the last bits are others, and in training mode batch norm on
+        # levels of a few pixels makes more than 1e-3 of that.
+        image_HW3 = normalize_image(tf.cast(image_HW3, tf.float32), model)
+        return _pad_to_network(resize_image(image_HW3, model.image_resizer), model)
     return normalize_and_pad(resize_image(image_HW3, model.image_resizer), model)
 
 
 def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
     """[..., H, W, 3] of any numeric type to float32 [..., height, width, 3], not yet padded.
 
-    The value range stays what it is, but bicubic interpolation can go beyond it at sharp edges. Sampled as by the
-    reference, which is TensorFlow 1's way: output pixel (i, j) shows input pixel (i, j) * scale, corners instead of
-    centres, so that the picture is a fraction of a pixel off from what `tf.image.resize` gives.
+    The value range stays what it is, but bicubic interpolation can go beyond it at sharp edges. Without
+    `half_pixel_centers` sampled as by the reference, which is TensorFlow 1's way: output pixel (i, j) shows input pixel
+    (i, j) * scale, corners instead of centres, so that the picture is a fraction of a pixel off.
     """
-    resized = tf.compat.v1.image.resize(image_HW3, _resized_hw(image_HW3, resizer), _METHODS[resizer.resize_method])
+    resize = tf.image.resize if resizer.half_pixel_centers else tf.compat.v1.image.resize
+    resized = resize(image_HW3, _resized_hw(image_HW3, resizer), _METHODS[resizer.resize_method])
     return tf.cast(resized, tf.float32)
 
 
@@ -85,46 +78,48 @@ def _resized_hw(image_HW3: tf.Tensor, resizer: ImageResizer) -> tuple[int, int] 
 
 
 def normalize_and_pad(resized_HW3: tf.Tensor, model: Model) -> tuple[tf.Tensor, tf.Tensor]:
-    """What is left to do after `resize_image`; see `prepare_image`."""
-    true_hw, resizer = tf.shape(resized_HW3)[-3:-1], model.image_resizer
-    image = normalize_image(resized_HW3, model)
+    """What is left to do after `resize_image` and augmentations; see `prepare_image`."""
+    return _pad_to_network(normalize_image(resized_HW3, model), model)
+
+
+def _pad_to_network(image_HW3: tf.Tensor, model: Model) -> tuple[tf.Tensor, tf.Tensor]:
+    true_hw, resizer = tf.shape(image_HW3)[-3:-1], model.image_resizer
     if isinstance(resizer, KeepAspectRatioResizer):
-        image = _pad(image, true_hw, resizer, _padding_colour(model, resizer))
-    return image, true_hw
-
-
-def normalize_image(image_HW3: tf.Tensor, model: Model) -> tf.Tensor:
-    """Float colours of 0 to 255 to what the backbone is trained with."""
-    normalization = build_normalization(model)
-    image_HW3 = (image_HW3 - tf.constant(normalization.mean_rgb)) / tf.constant(normalization.std_rgb)
-    return image_HW3[..., ::-1] if normalization.to_bgr else image_HW3
+        image_HW3 = _pad(image_HW3, true_hw, resizer, _padding_colour(model, resizer))
+    return image_HW3, true_hw
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`
-def build_normalization(model: Model) -> Normalization:
-    if isinstance(model, CenterNet):
-        return _of_center_net(model.feature_extractor)
-    match model.feature_extractor.backbone:
+def normalize_image(image_HW3: tf.Tensor, model: Model) -> tf.Tensor:
+    """Float colours of 0 to 255 to what the backbone is trained with, in the reference's order of operations."""
+    match model:
+        case Ssd():
+            return _normalize_for_ssd(image_HW3, model.feature_extractor.backbone)
+        case CenterNet():
+            return _normalize_for_center_net(image_HW3, model.feature_extractor)
+    raise AssertionError(f"no such detector: {model}")
+
+
+def _normalize_for_ssd(image_HW3: tf.Tensor, backbone: Backbone) -> tf.Tensor:
+    match backbone:
         case "mobilenet_v1" | "mobilenet_v2":
-            return _MINUS_ONE_TO_ONE
+            return (2.0 / 255.0) * image_HW3 - 1.0
         case "resnet50_v1" | "resnet101_v1" | "resnet152_v1":
-            return _MEANS_ONLY
+            return image_HW3 - tf.constant(_VGG_MEANS)
         case _:
-            return _IMAGENET
+            assert backbone.startswith("efficientnet"), backbone
+            return (image_HW3 / 255.0 - tf.constant(_IMAGENET_MEANS)) / tf.constant(_IMAGENET_STDS)
 
 
-def _of_center_net(extractor: CenterNetFeatureExtractor) -> Normalization:
-    """Its own means and deviations, and after them those of keras.applications, which feeds ResNets with BGR."""
-    is_resnet = extractor.backbone != "mobilenet_v2"
-    own_means, own_stds = extractor.channel_means or (0.0,) * 3, extractor.channel_stds or (1.0,) * 3
-    # In the order in which the first step leaves the channels.
-    base = _MEANS_ONLY if is_resnet else _MINUS_ONE_TO_ONE
-    steps = zip(own_means, own_stds, base.mean_rgb, base.std_rgb, strict=True)
-    pairs = [(own_mean + own_std * mean, own_std * std) for own_mean, own_std, mean, std in steps]
+def _normalize_for_center_net(image_HW3: tf.Tensor, extractor: CenterNetFeatureExtractor) -> tf.Tensor:
+    """With its own means and deviations, and after them as keras.applications does, which feeds ResNets with BGR."""
     if extractor.bgr_ordering:
-        pairs.reverse()
-    means, stds = zip(*pairs, strict=True)
-    return Normalization(means, stds, to_bgr=is_resnet != extractor.bgr_ordering)
+        image_HW3 = image_HW3[..., ::-1]
+    means, stds = extractor.channel_means or (0.0,) * 3, extractor.channel_stds or (1.0,) * 3
+    image_HW3 = (image_HW3 - tf.constant(means)) / tf.constant(stds)
+    if extractor.backbone == "mobilenet_v2":
+        return image_HW3 / 127.5 - 1.0
+    return image_HW3[..., ::-1] - tf.constant(_VGG_MEANS[::-1])
 
 
 def _padding_colour(model: Model, resizer: KeepAspectRatioResizer) -> tf.Tensor | None:

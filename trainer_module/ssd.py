@@ -69,6 +69,12 @@ class SsdDetector:
     def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Detections (`schemas/detections.py`) in prepared pictures; see `Detector.detect`."""
         outputs = self.network(images_BHW3, training=False)
+        return self.detections_of_outputs(outputs, true_hw_B2)
+
+    def detections_of_outputs(
+        self, outputs: dict[str, tf.Tensor], true_hw_B2: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """The same from what the network answered."""
         return build_detections(
             self.config,
             self.anchors_yxyx_rel_A4,

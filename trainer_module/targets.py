@@ -38,13 +38,19 @@ def assign_targets(
     class_indices_BG: tf.Tensor,
     box_weights_BG: tf.Tensor | None = None,
 ) -> Targets:
-    """Targets from ground truth padded with `class_index` -1; without weights, every box weighs 1.
+    """Targets from ground truth padded with `class_index` -1, G may be 0; without weights, every box weighs 1.
 
     A box of weight 0 takes anchors from the others, as in the reference, but is not forced on its best one.
     """
-    is_box_BG = class_indices_BG >= 0
     if box_weights_BG is None:
-        box_weights_BG = tf.cast(is_box_BG, tf.float32)
+        box_weights_BG = tf.cast(class_indices_BG >= 0, tf.float32)
+    num_rows = boxes_yxyx_rel_BG4.shape[1]
+    if not num_rows:  # XLA gathers from no empty axis
+        num_missing = 1 if num_rows == 0 else tf.maximum(1 - tf.shape(boxes_yxyx_rel_BG4)[1], 0)
+        boxes_yxyx_rel_BG4 = tf.pad(boxes_yxyx_rel_BG4, [[0, 0], [0, num_missing], [0, 0]])
+        class_indices_BG = tf.pad(class_indices_BG, [[0, 0], [0, num_missing]], constant_values=-1)
+        box_weights_BG = tf.pad(box_weights_BG, [[0, 0], [0, num_missing]])
+    is_box_BG = class_indices_BG >= 0
 
     def iou_of_box(g: tf.Tensor) -> tf.Tensor:
         return iou(boxes_yxyx_rel_BG4[:, g, tf.newaxis, :], anchors_yxyx_rel_A4)

@@ -20,7 +20,7 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.typed_dict import to_canonical_json
-from detloom.trainer_module.checkpoints.own_checkpoint import CHECKPOINTS_DIR, weights_by_path
+from detloom.trainer_module.checkpoints.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR, weights_by_path
 from detloom.trainer_module.checkpoints.restore import find_trained, restore
 from detloom.trainer_module.checkpoints.restore_report import RestoreReport, write_report
 from detloom.trainer_module.coco_metrics import CocoMetrics
@@ -192,7 +192,7 @@ class _Loop:
             keep_checkpoint_every_n_hours=config.train.keep_checkpoint_every_n_hours,
         )
         self.best_checkpoint = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
-        self.best_dir = out_dir / "best"
+        self.best_dir = out_dir / BEST_DIR
         self.log_path = out_dir / LOG_FILE
         self.summaries = tf.summary.create_file_writer(str(out_dir / "tensorboard"))
         self.step_seconds: list[float] = []
@@ -213,7 +213,28 @@ class _Loop:
             return None
         report = restore(self.config.train, self.detector, self.trained)
         _LOGGER.info("%s", report.sentence())
+        if report.note:
+            _LOGGER.warning("%s", report.note)
         return report
+
+    def _go_on(self) -> bool:
+        """Take up the newest checkpoint of this run, if there is one.
+
+        Raises:
+            InputError: if it lacks anything that is trained, or cannot be read.
+        """
+        latest = self.checkpoints.latest_checkpoint
+        if not latest:
+            return False
+        try:
+            self.checkpoints.checkpoint.restore(latest).assert_existing_objects_matched()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            cause = " ".join(str(error).split())
+            raise InputError(
+                f"{latest}: this run cannot go on from it ({cause}); train into another folder, with "
+                "train.fine_tune_checkpoint set to this one to keep its weights."
+            ) from error
+        return True
 
     def _averages_by_path(self) -> dict[str, dict[str, tf.Variable]]:
         if self.averaged_weights is None:
@@ -227,7 +248,7 @@ class _Loop:
 
     def run(self) -> TrainResult:
         config, every, started = self.config.train, self.config.eval.evaluate_every, time.monotonic()
-        if self.checkpoints.restore_or_initialize():
+        if self._go_on():
             _LOGGER.info("Training goes on from step %d (%s).", self.step, self.checkpoints.latest_checkpoint)
         _LOGGER.info(
             "Training %s: %d parameters, %s, %d classes, batch %d, %d steps.",

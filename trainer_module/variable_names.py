@@ -5,6 +5,7 @@ layer's name without the "neck_" or "head_" that the layers of those parts start
 """
 
 import difflib
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from detloom.schemas.errors import InputError
 
 PARTS = ("backbone", "neck", "head")
 _MAX_NEAR = 3  # names in a message
+_LOGGER = logging.getLogger("detloom")
 
 
 def variables_by_path(network: keras.Model) -> dict[str, keras.Variable]:
@@ -37,19 +39,32 @@ def layer_variable(path: str) -> str:
     return rest if part == "backbone" else f"{part}_{rest}"
 
 
-def depends_on_classes(path: str) -> bool:
-    """Whether its shape depends on the number of classes: the last layers of the class head, and only they."""
+def is_in_last_class_layer(path: str) -> bool:
+    """Whether it is of the layers that give the class logits."""
     return path.startswith("head/classes")
 
 
+def depends_on_classes(path: str) -> bool:
+    """Whether its own shape depends on the number of classes: in the last class layer all but a depthwise kernel."""
+    return is_in_last_class_layer(path) and not path.endswith("/depthwise_kernel")
+
+
 def find_matches(
-    patterns: Sequence[str], names: Mapping[str, Collection[str]], setting: str, *, only_from_start: bool = False
+    patterns: Sequence[str],
+    paths: Collection[str],
+    setting: str,
+    *,
+    other_names: Sequence[Mapping[str, Collection[str]]] = (),
+    kind: str = "variable",
+    only_from_start: bool = False,
 ) -> set[str]:
     """The paths that any of the regular expressions is found in.
 
     Args:
-        names: by path, what it may be called, the path among them.
         setting: key path of the patterns, for the message.
+        other_names: by path, what else the variable is called. A pattern that is found in no path is looked for in the
+            first of these mappings, then in the next: what fits our own names means them alone.
+        kind: what has the paths, for the message.
         only_from_start: the expression has to match from the name's beginning on.
 
     Raises:
@@ -59,14 +74,32 @@ def find_matches(
     for pattern in patterns:
         compiled = re.compile(pattern)
         find = compiled.match if only_from_start else compiled.search
-        found = {path for path, called in names.items() if any(find(name) for name in called)}
+        found = {path for path in paths if find(path)}
+        for names in other_names:
+            if not found:
+                found = {path for path in paths if any(find(name) for name in names.get(path, ()))}
+                _log_other_names(setting, pattern, found, names)
         if not found:
             raise InputError(
-                f"{setting}: got {pattern!r}, which is found in no variable's name; allowed: a regular expression on "
-                f"names such as {', '.join(_near(pattern, names))}{_translation(pattern)}."
+                f"{setting}: got {pattern!r}, which is found in no {kind}'s name; allowed: a regular expression on "
+                f"names such as {', '.join(_near(pattern, paths))}{_translation(pattern)}."
             )
         matches |= found
     return matches
+
+
+def _log_other_names(setting: str, pattern: str, found: set[str], names: Mapping[str, Collection[str]]) -> None:
+    """A short pattern may be found in longer names than it was meant for."""
+    if found:
+        first = min(found)
+        _LOGGER.info(
+            "%s: %r is found in no path, but in %d other names, such as %s of %s.",
+            setting,
+            pattern,
+            len(found),
+            next(name for name in names[first] if re.search(pattern, name)),
+            first,
+        )
 
 
 def _layer_path(layer_name: str) -> str:

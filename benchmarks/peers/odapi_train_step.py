@@ -39,7 +39,7 @@ class Parts:
         dataset = inputs.train_input(config.train_config, config.train_input_reader, config.model, model=self.model)
         self.iterator = iter(dataset)
         self.features, self.labels = next(self.iterator)
-        self.step = tf.Variable(0, dtype=tf.int64)
+        self.step = tf.Variable(0, trainable=False, dtype=tf.int64)
         self.optimizer, _ = optimizer_builder.build(config.train_config.optimizer, global_step=self.step)
         self.unpads = config.train_config.unpad_groundtruth_tensors
         self.clip = config.train_config.gradient_clipping_by_norm

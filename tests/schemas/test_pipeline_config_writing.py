@@ -1,6 +1,7 @@
 """read(write(c)) == c, for configurations of every kind."""
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 
 from detloom.schemas.augmentation_config import RandomHorizontalFlip, SsdRandomCrop, SsdRandomCropOperation
 from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.model_config import PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
+from detloom.schemas.model_config import (
+    GridAnchorGenerator,
+    PenaltyReducedFocal,
+    SigmoidFocal,
+    WeightedL1,
+    WeightedSmoothL1,
+)
 from detloom.schemas.network_config import BiFpn, ExtraFeatureLayers, Fpn
 from detloom.schemas.odapi.tree import item_type
 from detloom.schemas.optimizer_config import (
@@ -47,6 +54,11 @@ FLOATS = {  # others are shares between 0 and 1
     "per_channel_pad_value": st.floats(0, 255),
 }
 SHARES = st.floats(1e-6, 0.999)
+PATTERNS = TEXT.filter(bool).map(re.escape)
+TEXTS = {  # others are any text
+    **dict.fromkeys(("fine_tune_include", "fine_tune_exclude"), PATTERNS),
+    **dict.fromkeys(("update_trainable_variables", "freeze_variables", "var_freeze_expr"), PATTERNS),
+}
 PAIRS = (  # the first is at most the second
     ("min_dimension", "max_dimension"),
     ("min_scale", "max_scale"),
@@ -86,7 +98,7 @@ def value_of(name: str, annotation: Any) -> st.SearchStrategy[Any]:
         return st.one_of(st.none(), value_of(name, typing.get_args(annotation)[0]))
     if annotation is float:
         return FLOATS.get(name, SHARES)
-    return {bool: st.booleans(), int: INTS.get(name, st.integers(1, 1000)), str: TEXT}[annotation]
+    return {bool: st.booleans(), int: INTS.get(name, st.integers(1, 1000)), str: TEXTS.get(name, TEXT)}[annotation]
 
 
 def fix_anchors(values: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +126,11 @@ def fix_extractor(values: dict[str, Any]) -> dict[str, Any]:
 
 def fix_model(values: dict[str, Any]) -> dict[str, Any]:
     """Anchors for the neck's levels."""
-    neck, anchors = values["feature_extractor"].neck, values["anchor_generator"]
+    extractor, anchors = values["feature_extractor"], values["anchor_generator"]
+    neck = extractor.neck
+    if isinstance(neck, Fpn) and isinstance(anchors, GridAnchorGenerator):
+        one_level = dataclasses.replace(neck, max_level=neck.min_level)
+        return {"feature_extractor": dataclasses.replace(extractor, neck=one_level)}
     if isinstance(neck, Fpn | BiFpn) and hasattr(anchors, "min_level"):
         return {"anchor_generator": dataclasses.replace(anchors, min_level=neck.min_level, max_level=neck.max_level)}
     layers = neck.num_layers if isinstance(neck, ExtraFeatureLayers) else neck.max_level - neck.min_level + 1
@@ -148,10 +164,11 @@ def fix_center_net_extractor(values: dict[str, Any]) -> dict[str, Any]:
 
 FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "SsdAnchorGenerator": fix_anchors,
+    "GridAnchorGenerator": lambda values: {name: values[name] + 1 for name in ("height_stride", "width_stride")},
     "MultiscaleAnchorGenerator": lambda values: {"min_level": 3, "max_level": 7},
     "ExtraFeatureLayers": lambda values: {"num_layers": values["num_layers"] % 10 + 1},
     "Fpn": lambda values: {"min_level": 2 + values["min_level"] % 4, "max_level": 5 + values["max_level"] % 5},
-    "BiFpn": lambda values: {"min_level": 2 + values["min_level"] % 4, "max_level": 5 + values["max_level"] % 5},
+    "BiFpn": lambda values: {"min_level": 2 + values["min_level"] % 4, "max_level": 6 + values["max_level"] % 4},
     "KeepAspectRatioResizer": lambda values: {"per_channel_pad_value": (values["per_channel_pad_value"] * 3)[:3]},
     "ArgMaxMatcher": lambda values: {"negatives_lower_than_unmatched": True},
     "Loss": fix_loss,

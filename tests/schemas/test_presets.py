@@ -96,6 +96,7 @@ def test_input_size_of_a_stretched_and_of_a_padded_input():
 def test_d7x_has_one_level_more_and_says_that_the_zoo_lacks_it():
     preset = find_preset("efficientdet_d7x")
     assert preset.config.model.feature_extractor.neck.max_level == 8
+    assert preset.config.model.image_resizer.half_pixel_centers
     assert "Not in the TF2 detection zoo" in preset.description
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,12 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas import detections as names
+from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.presets import find_preset
+from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
+from detloom.trainer_module.checkpoints.restore import find_trained, restore
+from detloom.trainer_module.variable_names import part_of, variables_by_path
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding_a_detector.md"
 LABEL_MAP = LabelMap.from_names(["red", "green"])
@@ -78,3 +84,22 @@ def test_its_training_step_compiles_under_xla(detector, batch):
     eager, _ = gradients(detector, batch)
     compiled, _ = tf.function(lambda: gradients(detector, batch), jit_compile=True)()
     assert float(compiled) == pytest.approx(float(eager), rel=1e-5)
+
+
+def test_its_parts_are_frozen_and_its_own_weights_restored_and_no_others(page, detector, tmp_path):
+    config = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    write_weights(detector, config, tmp_path)
+    train = replace(config.train, fine_tune_checkpoint=str(tmp_path), freeze_variables=("^backbone/",))
+    other = page.build_cell_net_detector(page.CellNet(), LABEL_MAP)
+    trained = find_trained(train, other)
+    assert {part_of(path) for path in trained.by_path} == {"head"}
+    report = restore(train, other, trained)
+    assert (report.mode, report.share) == ("full", 1.0)
+    for path, variable in variables_by_path(detector.network).items():
+        np.testing.assert_array_equal(variables_by_path(other.network)[path], variable)
+    foreign = tf.train.Checkpoint(
+        model=tf.train.Checkpoint(_box_predictor=tf.train.Checkpoint(kernel=tf.Variable(1.0)))
+    )
+    for path in (foreign.write(str(tmp_path / "foreign")), "imagenet"):
+        with pytest.raises(InputError, match=r"train\.fine_tune_checkpoint: .*"):
+            restore(replace(train, fine_tune_checkpoint=path), other, trained)

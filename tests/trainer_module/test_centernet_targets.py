@@ -19,7 +19,7 @@ def assign(truth: dict[str, np.ndarray], min_iou: float = 0.7) -> CenterNetTarge
 def test_targets_are_the_references(name, min_iou, center_net_truth, center_net_reference):
     targets = assign(center_net_truth, min_iou)
     wanted = {key: center_net_reference[f"{name}_{key}"] for key in ("indices", "sizes_target", "offsets_target")}
-    is_box = targets.is_box_BG.numpy().ravel() > 0
+    is_box = targets.box_weight_BG.numpy().ravel() > 0
     cells = wanted["indices"][:, 1] * 24 + wanted["indices"][:, 2]
     np.testing.assert_allclose(targets.heatmap_BHWK.numpy(), center_net_reference[f"{name}_heatmap"], atol=1e-6)
     assert targets.cell_BG.numpy().ravel()[is_box].tolist() == cells[is_box].tolist()
@@ -50,7 +50,7 @@ def test_without_boxes_the_heat_map_is_empty():
     nothing = {"boxes_yxyx_rel": np.zeros((1, 2, 4), np.float32), "class_indices": np.full((1, 2), -1, np.int32)}
     targets = assign(nothing)
     assert not targets.heatmap_BHWK.numpy().any()
-    assert not targets.is_box_BG.numpy().any()
+    assert not targets.box_weight_BG.numpy().any()
 
 
 def test_a_centre_on_the_far_edge_points_into_the_map():
@@ -62,3 +62,19 @@ def test_targets_compile_under_xla(center_net_truth):
     compiled = tf.function(assign, jit_compile=True)(center_net_truth)
     for ours, eager in zip(compiled, assign(center_net_truth), strict=True):
         np.testing.assert_allclose(ours.numpy(), eager.numpy(), atol=1e-6)
+
+
+def test_the_weight_of_a_box_lowers_its_gaussian(center_net_truth):
+    weights = tf.constant([[1.0, 1.0, 0.5, 1.0], [1.0, 0.0, 1.0, 1.0]])
+    targets = assign_centernet_targets(
+        tf.convert_to_tensor(center_net_truth["boxes_yxyx_rel"]),
+        tf.convert_to_tensor(center_net_truth["class_indices"]),
+        weights,
+        map_hw=(24, 24),
+        num_classes=5,
+        min_iou=0.7,
+    )
+    heatmap = targets.heatmap_BHWK.numpy()
+    assert heatmap[0, 14, 15, 3] == 0.5
+    assert not heatmap[1, ..., 1].any()
+    assert targets.box_weight_BG.numpy().tolist() == [[1, 1, 0.5, 1], [1, 0, 0, 0]]

@@ -1,10 +1,13 @@
 import json
+import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from detloom.components.pusher.atomic_push import push_model
 from detloom.schemas import detections as names
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
@@ -12,8 +15,10 @@ from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, 
 from detloom.schemas.network_config import KeepAspectRatioResizer
 from detloom.schemas.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module import export, run_fn
+from detloom.trainer_module.checkpoints.restore import find_trained, plan_restore
 from detloom.trainer_module.detector import build_detector
 from detloom.trainer_module.tfx_run import CONFIG_KEY
+from detloom.trainer_module.variable_names import variables_by_path
 
 LABEL_MAP = LabelMap(((2, "cat"), (5, "dog")))
 
@@ -71,6 +76,29 @@ def test_label_map_and_configuration_travel_in_the_assets(model_dir, tiny_config
     assert from_json(TrainEvalConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
 
 
+def test_training_can_start_from_an_exported_or_a_pushed_model(model_dir, detector, tiny_config, tmp_path):
+    """By its SavedModel's folder, by the version that was pushed, and by the folder of versions."""
+    pushed = push_model(model_dir, tmp_path / "serving", model_uri="model").path
+    (tmp_path / "serving" / "1").mkdir()  # an older version, of which nothing is left
+    expected = {path: variable.numpy() for path, variable in variables_by_path(detector.network).items()}
+    shutil.copytree(model_dir, tmp_path / "model" / "Format-Serving")
+    for where in (model_dir, pushed, tmp_path / "serving", tmp_path / "model", tmp_path / "model" / "Format-Serving"):
+        train = replace(tiny_config.train, fine_tune_checkpoint=str(where))
+        plan = plan_restore(train, detector, find_trained(train, detector))
+        assert (plan.report.refusal, plan.report.mode, plan.report.unread) == ("", "full", ())
+        assert plan.report.kind == "a detector of detloom"
+        assert plan.arrays.keys() == expected.keys()
+        for path, array in plan.arrays.items():
+            np.testing.assert_array_equal(array, expected[path])
+
+
+def test_an_exported_model_restores_all_but_its_classes_into_a_detector_of_others(model_dir, tiny_config):
+    detector = build_detector(tiny_config.model, LabelMap.from_names(["a", "b", "c"]))
+    train = replace(tiny_config.train, fine_tune_checkpoint=str(model_dir))
+    report = plan_restore(train, detector, find_trained(train, detector)).report
+    assert (report.refusal, report.mode) == ("", "all_but_classes")
+
+
 def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):
     """The bias of the offsets moves in memory after the export: every box of the exported model is now elsewhere."""
     bias = detector.network.get_layer("head_offsets").bias
@@ -85,6 +113,7 @@ def test_an_export_that_fails_its_check_is_not_left_behind(tmp_path, detector, t
         raise RuntimeError("differs")
 
     monkeypatch.setattr(export, "_check_export", refuse)
+    monkeypatch.setattr(export._Servable, "signatures", lambda self: {})  # tracing them takes the most of an export
     with pytest.raises(RuntimeError, match="differs"):
         export.export_saved_model(detector, tiny_config, tmp_path / "model")
     assert not (tmp_path / "model").exists()

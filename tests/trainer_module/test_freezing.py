@@ -1,3 +1,4 @@
+import logging
 from dataclasses import replace
 
 import keras
@@ -47,6 +48,28 @@ def test_a_layer_may_be_called_by_its_own_name_or_another_systems(network, tiny_
     names = {path: ("model/_feature_extractor/x",) for path in ALL if path.startswith("backbone")}
     found = trained(network, tiny_config, names, freeze_variables=("_feature_extractor",))
     assert found == {path for path in ALL if not path.startswith("backbone")}
+
+
+def test_what_our_paths_are_called_is_not_looked_for_in_other_systems_names(network, tiny_config):
+    names = {"backbone/Conv1/kernel": ("model/_feature_extractor/classification_backbone/offsets",)}
+    assert trained(network, tiny_config, names, update_trainable_variables=("offsets",)) == {
+        "head/offsets/kernel",
+        "head/offsets/bias",
+    }
+    without_backbone = {path for path in ALL if not path.startswith("backbone")}
+    assert trained(network, tiny_config, names, update_trainable_variables=("^(?!backbone/)",)) == without_backbone
+
+
+def test_what_is_found_in_other_names_alone_is_logged(network, tiny_config, caplog):
+    names = {path: (f"model/_box_predictor/{path}",) for path in ALL if path.startswith("head")}
+    with caplog.at_level(logging.INFO, "detloom"):
+        trained(network, tiny_config, names, freeze_variables=("box",))
+    assert "'box' is found in no path, but in 2 other names, such as model/_box_predictor/head" in caplog.text
+
+
+def test_moving_statistics_are_no_trainable_variables(network, tiny_config):
+    with pytest.raises(InputError, match="'moving_mean', which is found in no trainable variable's name"):
+        trained(network, tiny_config, freeze_variables=("moving_mean",))
 
 
 def test_a_pattern_that_is_found_nowhere_is_refused_with_the_names_here(network, tiny_config):

@@ -30,6 +30,22 @@ def test_momentum_keeps_a_share_of_the_last_update():
     assert weight_after(optimizer, [1.0, 2.0]) == pytest.approx(1 - 0.1 - 0.25)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_fused_update_gives_keras_weights_and_slots(momentum, nesterov):
+    ours = build_optimizer(MomentumOptimizer(learning_rate=RATE, momentum=momentum, nesterov=nesterov))
+    keras_own = keras.optimizers.SGD(0.1, momentum=momentum, nesterov=nesterov)
+    random = np.random.default_rng(0)
+    start, *gradients = random.normal(size=(6, 3, 4)).astype(np.float32)
+    weights = [keras.Variable(start) for _ in range(2)]
+    for gradient in gradients:
+        for optimizer, weight in zip((ours, keras_own), weights, strict=True):
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+    np.testing.assert_allclose(weights[0].numpy(), weights[1].numpy(), rtol=1e-6, atol=1e-6)
+    slots = [[slot.numpy() for slot in optimizer.momentums] if momentum else [] for optimizer in (ours, keras_own)]
+    np.testing.assert_allclose(slots[0], slots[1], rtol=1e-6, atol=1e-6)
+
+
 def test_nesterovs_momentum_looks_ahead():
     # velocity 0.1, update 0.5 * 0.1 + 0.1 * 1; velocity 0.25, update 0.5 * 0.25 + 0.1 * 2
     optimizer = MomentumOptimizer(learning_rate=RATE, momentum=0.5, nesterov=True)

@@ -45,6 +45,23 @@ def test_a_picture_without_boxes_has_only_background(zoo_config):
     np.testing.assert_array_equal(targets.box_weight_BA, np.zeros([2, 2]))
 
 
+@pytest.mark.parametrize("num_rows", [0, None])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_ground_truth_without_a_row_is_background_under_xla_too(zoo_config, num_rows, jit_compile):
+    rows = [
+        tf.TensorSpec([2, num_rows, 4]),
+        tf.TensorSpec([2, num_rows], tf.int32),
+        tf.TensorSpec([2, num_rows]),
+    ]
+    assign = tf.function(
+        lambda *given: assign_targets(zoo_config.model, ANCHORS, *given), rows, jit_compile=jit_compile
+    )
+    targets = assign(tf.zeros([2, 0, 4]), tf.zeros([2, 0], tf.int32), tf.zeros([2, 0]))
+    np.testing.assert_array_equal(targets.match_BA, [[-1, -1], [-1, -1]])
+    np.testing.assert_array_equal(targets.class_weight_BA, np.ones([2, 2]))
+    np.testing.assert_array_equal(targets.offsets_BA4, np.zeros([2, 2, 4]))
+
+
 def test_a_box_of_no_weight_takes_anchors_but_is_not_forced_on_one(zoo_config, changed):
     config = changed(zoo_config.model, {"matcher.force_match_for_each_row": True})
     boxes = tf.constant([[[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.6, 0.6]]])  # IoU 1 with anchor 0; 0.04 with anchor 1

@@ -130,7 +130,7 @@ def test_a_training_step_updates_the_averages_and_a_resumed_run_has_them(tmp_pat
     after = [average.numpy() for average in loop.averaged_weights.averages]
     assert not any(np.array_equal(first, second) for first, second in zip(before, after, strict=True))
     resumed = make_loop(config, shards, tmp_path)
-    assert resumed.checkpoints.restore_or_initialize()
+    assert resumed._go_on()
     for average, value in zip(resumed.averaged_weights.averages, after, strict=True):
         np.testing.assert_array_equal(average.numpy(), value)
 
@@ -181,6 +181,13 @@ def test_gradients_are_clipped_and_their_norm_before_is_logged(tmp_path, shards,
 def test_evaluation_has_a_batch_size_of_its_own(tmp_path, shards, tiny_config, changed):
     loop = make_loop(changed(tiny_config, {"eval.batch_size": 3}), shards, tmp_path)
     assert [len(batch["image"]) for batch in loop.eval_dataset] == [3, 1]
+
+
+def test_a_checkpoint_that_lacks_something_is_not_gone_on_from(tmp_path, shards, tiny_config):
+    state = tf.train.Checkpoint(best_step=tf.Variable(1, dtype=tf.int64))
+    tf.train.CheckpointManager(state, str(tmp_path / "checkpoints"), max_to_keep=1).save()
+    with pytest.raises(InputError, match=r"ckpt-1: this run cannot go on from it \(.*train\.fine_tune_checkpoint"):
+        make_loop(tiny_config, shards, tmp_path)._go_on()
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_sentence(tmp_path, shards, tiny_config, changed):

@@ -163,7 +163,7 @@ def _head_names(config: Ssd) -> Iterator[tuple[str, str]]:
 def _source(config: Ssd, layer: str, there: str, attribute: str, shape: tuple[int, ...]) -> AutomlSource:
     if attribute == "bifpn_combine_weights":
         names = tuple(f"{there}/WSM" + (f"_{index}" if index else "") for index in range(shape[0]))
-        return AutomlSource(names, lambda *weights: np.array(weights, np.float32).reshape(-1, 1))
+        return AutomlSource(names, lambda *weights: np.hstack(weights).astype(np.float32).reshape(-1, 1))
     name = (f"{there}/{attribute}",)
     if layer.startswith(("head_offsets", "head_classes")) and attribute != "depthwise_kernel":
         factors = _box_factors(config) if layer.startswith("head_offsets") else None
@@ -178,9 +178,16 @@ def _box_factors(config: Ssd) -> np.ndarray:
 
 
 def _reordered(config: Ssd, value: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
-    """Last axis from (scale, aspect ratio, code) to (aspect ratio, scale, code), each code times its factor."""
+    """Last axis from (scale, aspect ratio, code) to (aspect ratio, scale, code), each code times its factor.
+
+    As it is where that axis is none of our anchors: its shape then says that it does not fit.
+    """
     generator = config.anchor_generator
     assert isinstance(generator, MultiscaleAnchorGenerator), generator
-    by_scale = value.reshape(*value.shape[:-1], generator.scales_per_octave, len(generator.aspect_ratios), -1)
+    num_scales, num_ratios = generator.scales_per_octave, len(generator.aspect_ratios)
+    num_codes, rest = divmod(value.shape[-1], num_scales * num_ratios) if value.ndim else (0, 1)
+    if rest or (factors is not None and num_codes != len(factors)):
+        return value
+    by_scale = value.reshape(*value.shape[:-1], num_scales, num_ratios, num_codes)
     by_aspect = np.swapaxes(by_scale, -3, -2)
     return (by_aspect if factors is None else by_aspect * factors).reshape(value.shape)

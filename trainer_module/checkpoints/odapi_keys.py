@@ -17,8 +17,13 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # how the key of a variable ends in a che
 
 
 def odapi_keys(config: Model, network: keras.Model) -> dict[str, str]:
-    """Our "layer/variable" -> the whole key, for every weight of the network, moving statistics too."""
+    """Our "layer/variable" -> the whole key, for every weight of the network, moving statistics too.
+
+    Empty for a family of detectors that the Object Detection API's checkpoints are not mapped to.
+    """
     layer_keys = _layer_keys(config)
+    if not layer_keys:
+        return {}
     found: dict[str, str] = {}
     for layer in network.layers:
         for variable in layer.weights:
@@ -28,12 +33,13 @@ def odapi_keys(config: Model, network: keras.Model) -> dict[str, str]:
 
 
 def _layer_keys(config: Model) -> dict[str, str]:
+    keys: dict[str, str] = {}
     match config:
         case Ssd(feature_extractor=extractor):
-            return {**_backbone_keys(extractor), **_neck_keys(extractor), **head_layer_keys(config)}
+            keys = {**_backbone_keys(extractor), **_neck_keys(extractor), **head_layer_keys(config)}
         case CenterNet():
-            return centernet_layer_keys(config)
-    raise AssertionError(f"no such detector: {config}")
+            keys = centernet_layer_keys(config)
+    return keys
 
 
 def _backbone_keys(extractor: FeatureExtractor) -> dict[str, str]:

@@ -1,21 +1,28 @@
 """Our own checkpoints: the keys are the paths of `variable_names.py`, so that other class counts can restore them."""
 
+import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from detloom.schemas import detections as names
 from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.label_map import write_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import parse_label_map, write_label_map
 from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.checkpoints.odapi_keys import VALUE
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.variable_names import variables_by_path
 
 CHECKPOINTS_DIR = "checkpoints"  # of a run: what it goes on from
+BEST_DIR = "best"  # of a run: the best weights
 WEIGHTS_DIR = "Format-Checkpoint"  # beside Format-Serving in a model artifact
 WEIGHTS_FILE = "ckpt"  # in it: the weights as they were evaluated
+SAVED_MODEL_WEIGHTS = "variables/variables"  # of an exported model; the same keys
 
 
 def weights_by_path(network: keras.Model) -> dict[str, tf.Variable]:
@@ -35,3 +42,77 @@ def write_weights(detector: Detector, config: TrainEvalConfig, model_dir: Path) 
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
+
+
+def find_best_weights(run_dir: str) -> str:
+    """The best weights in a run's folder, without ending; empty if that has none.
+
+    A run that was killed while it evaluated leaves two of them; its newest checkpoint says which of them counts.
+
+    Raises:
+        InputError: if there are several, and that is not said.
+    """
+    best_dir = os.path.join(run_dir, BEST_DIR)
+    stems = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{best_dir}/ckpt-*.index"))
+    if len(stems) < 2:
+        return stems[0] if stems else ""
+    chosen = os.path.join(best_dir, f"ckpt-{_best_step(os.path.join(run_dir, CHECKPOINTS_DIR))}")
+    if chosen not in stems:
+        raise InputError(
+            f"train.fine_tune_checkpoint: {run_dir} holds {len(stems)} best weights, and no checkpoint that says which "
+            f"of them counts; name one: {', '.join(stems)}."
+        )
+    return chosen
+
+
+def evaluates_averages(path: str) -> bool:
+    """Whether the run that a checkpoint lies in evaluates the moving average of its weights."""
+    try:
+        return bool(_read_config(_folder_above(path))["eval"]["use_moving_averages"])
+    except (KeyError, TypeError):
+        return False
+
+
+def read_class_names(path: str) -> tuple[str, ...]:
+    """What the class channels of a checkpoint of ours mean, the background's too; empty if that is not known."""
+    for folder in (os.path.dirname(path), _folder_above(path), os.path.join(_folder_above(path), "assets")):
+        try:
+            text = _read_text(os.path.join(folder, names.ASSET_LABEL_MAP))
+            classes = parse_label_map(text).names if text else ()
+            has_background = classes and _read_config(folder)["model"]["add_background_class"]
+        except (InputError, KeyError, TypeError):
+            continue
+        if classes:
+            return ("background", *classes) if has_background else classes
+    return ()
+
+
+def _best_step(checkpoints_dir: str) -> int | None:
+    try:
+        latest = tf.train.latest_checkpoint(checkpoints_dir)
+        return int(tf.train.load_variable(latest, f"best_step{VALUE}")) if latest else None
+    except (tf.errors.OpError, ValueError, RuntimeError):
+        return None
+
+
+def _folder_above(path: str) -> str:
+    """The folder that holds the folder of a file; a path without a folder lies in the working directory."""
+    folder = os.path.dirname(path)
+    return os.path.dirname(folder) if "://" in path else os.path.normpath(os.path.join(folder, ".."))
+
+
+def _read_config(folder: str) -> Any:
+    """The configuration that lies there, as plain values; None if there is none."""
+    try:
+        return json.loads(_read_text(os.path.join(folder, names.ASSET_CONFIG)) or "null")
+    except ValueError:
+        return None
+
+
+def _read_text(path: str) -> str:
+    """Empty if there is no such file."""
+    try:
+        with tf.io.gfile.GFile(path) as opened:
+            return str(opened.read())
+    except (tf.errors.OpError, UnicodeDecodeError):
+        return ""

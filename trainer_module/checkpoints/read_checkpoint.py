@@ -1,7 +1,9 @@
 """TensorFlow checkpoints: is one there and whole, and what does it hold? Read by key; nothing of it is executed."""
 
+import contextlib
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +67,11 @@ class CheckpointFile:
         return np.asarray(self._reader.get_tensor(key))
 
     def dtype(self, key: str) -> tf.DType:
-        return self._reader.get_variable_to_dtype_map()[key]
+        return self._dtypes[key]
+
+    @functools.cached_property
+    def _dtypes(self) -> dict[str, tf.DType]:
+        return dict(self._reader.get_variable_to_dtype_map())
 
     def _follow(self, steps: tuple[str, ...]) -> int | None:
         node: int | None = 0
@@ -89,14 +95,15 @@ def read_checkpoint(path: str) -> CheckpointFile:
     Raises:
         InputError: if it is the zoo's placeholder, missing, incomplete, broken or empty.
     """
-    _check_files(path)
+    with refused_as_input(path):
+        _check_files(path)
     try:
         reader = tf.train.load_checkpoint(path)
         shapes = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
         for key in shapes:
             reader.get_tensor(key)
         serialized = reader.get_tensor(_OBJECT_GRAPH) if _OBJECT_GRAPH in shapes else None
-        graph = TrackableObjectGraph.FromString(serialized) if serialized is not None else None
+        graph = _parse_graph(serialized) if serialized is not None else None
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError, DecodeError) as error:  # a torn file makes any
         cause = " ".join(str(error).split())
         raise InputError(
@@ -111,6 +118,27 @@ def read_checkpoint(path: str) -> CheckpointFile:
     return file
 
 
+@contextlib.contextmanager
+def refused_as_input(path: str) -> Iterator[None]:
+    """Makes an InputError of what a file system that is unknown, away or closed to the user raises on a look-up."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        cause = " ".join(error.message.split())
+        raise InputError(
+            f"train.fine_tune_checkpoint: {path} cannot be looked up ({cause}); allowed: a path that TensorFlow can "
+            "read here."
+        ) from None
+
+
+def _parse_graph(serialized: bytes) -> TrackableObjectGraph:
+    graph = TrackableObjectGraph.FromString(serialized)
+    ids = range(len(graph.nodes))
+    if not ids or any(child.node_id not in ids for node in graph.nodes for child in node.children):
+        raise ValueError("its graph of objects is damaged: it names objects that are not there")
+    return graph
+
+
 def escape_name(name: str) -> str:
     """As tf.train.Checkpoint spells the name of an object in a key."""
     return name.replace(".", "..").replace("/", ".S")
@@ -121,7 +149,8 @@ def check_path(path: str) -> None:
     if PLACEHOLDER in path:
         raise InputError(placeholder_sentence(path))
     if re.search(r"[*?]", path):
-        found = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{path}.index"))
+        with refused_as_input(path):
+            found = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{path}.index"))
         hint = f" Did you mean '{found[-1]}'?" if found else ""
         raise InputError(f"train.fine_tune_checkpoint: got the pattern {path}, allowed: one path.{hint}")
 

@@ -1,7 +1,7 @@
 """Fine-tuning: which stored weights go into a network, which do not, and whether they are enough."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 
 from detloom.schemas.config import FineTuneMode, Train
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.checkpoints.restore_report import RestoreReport, RestoreRow
+from detloom.trainer_module.checkpoints.restore_report import RestoreReport, RestoreRow, format_share
 from detloom.trainer_module.checkpoints.stored_weights import (
     DESCRIPTIONS,
     StoredValue,
@@ -19,7 +19,14 @@ from detloom.trainer_module.checkpoints.stored_weights import (
 )
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.freezing import TrainedVariables, choose_trained
-from detloom.trainer_module.variable_names import PARTS, depends_on_classes, find_matches, part_of, variables_by_path
+from detloom.trainer_module.variable_names import (
+    PARTS,
+    depends_on_classes,
+    find_matches,
+    is_in_last_class_layer,
+    part_of,
+    variables_by_path,
+)
 
 _PARTS_OF: dict[FineTuneMode, tuple[str, ...]] = {
     "classification": ("backbone",),
@@ -29,7 +36,8 @@ _PARTS_OF: dict[FineTuneMode, tuple[str, ...]] = {
 }
 _MIN_ALIKE = 0.5  # share of the parameters below which a checkpoint is of another architecture
 _INCLUDE, _EXCLUDE = "not in fine_tune_include", "in fine_tune_exclude"
-_ABSENT = "absent in the checkpoint"
+_ABSENT, _TYPE = "absent in the checkpoint", "stored as"
+_MAX_CLASSES = 5  # named in a note
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,8 @@ def plan_restore(train: Train, detector: Detector, trained: TrainedVariables) ->
         A plan whose report says in `refusal` why it must not be carried out; empty if it may.
 
     Raises:
-        InputError: if there is no checkpoint that can be read, or a pattern is found in no path.
+        InputError: if there is no checkpoint that can be read, a pattern is found in no path, or patterns leave nothing
+            to restore.
     """
     network = detector.network
     stored = find_stored_weights(train.fine_tune_checkpoint, detector.config, network)
@@ -55,8 +64,10 @@ def plan_restore(train: Train, detector: Detector, trained: TrainedVariables) ->
     mode = _choose_mode(train.fine_tune_checkpoint_type, stored, variables)
     wanted = _wanted(mode, variables)
     reasons = {path: _not_in_mode(mode) for path in variables if path not in wanted}
-    reasons |= _left_out(train, [path for path in variables if path in wanted])
+    reasons |= _left_out(train, variables, wanted)
     wanted = [path for path in wanted if path not in reasons]
+    if not wanted:
+        raise _nothing_left(train, mode)
     unusable = {path: reason for path in wanted if (reason := _unusable(variables[path], stored.values.get(path)))}
     arrays = {path: stored.values[path].read().astype(np.float32) for path in wanted if path not in unusable}
     broken = next((path for path, array in arrays.items() if not np.isfinite(array).all()), "")
@@ -67,20 +78,19 @@ def plan_restore(train: Train, detector: Detector, trained: TrainedVariables) ->
         if (reason := reasons.get(path) or unusable.get(path, ""))
     )
     used = {key for row in restored for key in row.keys}
-    num_wanted = sum(_size(variables[path]) for path in wanted)
-    share = sum(row.num_parameters for row in restored) / num_wanted if num_wanted else 0.0
-    judge = _Judge(train, detector, stored, mode, variables, wanted, unusable, share)
+    judge = _Judge(train, detector, stored, mode, variables, wanted, unusable)
     report = RestoreReport(
-        checkpoint=train.fine_tune_checkpoint,
+        checkpoint=stored.where,
         kind=DESCRIPTIONS[stored.origin],
         asked=train.fine_tune_checkpoint_type,
         mode=mode,
-        share=share,
+        share=judge.share,
         restored=restored,
         fresh=fresh,
         unread=tuple(sorted(key for key in stored.shapes if key not in used)),
-        refusal=_not_finite(train, stored, broken) if broken else judge.refusal(),
+        refusal=_not_finite(stored, broken) if broken else judge.refusal(),
         trains=trained.parts,
+        note=" ".join([*judge.notes(), *_notes_on_classes(train, detector, stored, arrays), *_notes(stored, detector)]),
     )
     return Restore(report, arrays)
 
@@ -118,7 +128,7 @@ def _choose_mode(asked: FineTuneMode, stored: StoredWeights, variables: Mapping[
         return "classification"
     if "head" not in stored.parts:
         return "detection"
-    classes = [path for path in variables if depends_on_classes(path)]
+    classes = [path for path in variables if is_in_last_class_layer(path)]
     agree = all(not _unusable(variables[path], stored.values.get(path)) for path in classes)
     return "full" if agree else "all_but_classes"
 
@@ -128,32 +138,37 @@ def _wanted(mode: FineTuneMode, variables: Collection[str]) -> list[str]:
     return [
         path
         for path in variables
-        if part_of(path) in parts and not (mode == "all_but_classes" and depends_on_classes(path))
+        if part_of(path) in parts and not (mode == "all_but_classes" and is_in_last_class_layer(path))
     ]
 
 
 def _not_in_mode(mode: FineTuneMode) -> str:
     if mode == "all_but_classes":
-        return f"depends on the number of classes: not restored by '{mode}'"
+        return f"the last class layer: not restored by '{mode}'"
     return f"not restored by '{mode}'"
 
 
-def _left_out(train: Train, wanted: list[str]) -> dict[str, str]:
-    """By path, why `fine_tune_include` and `fine_tune_exclude` leave it as it is."""
-    names = {path: {path} for path in wanted}
+def _left_out(train: Train, paths: Collection[str], wanted: list[str]) -> dict[str, str]:
+    """By path of what is wanted, why `fine_tune_include` and `fine_tune_exclude` leave it as it is."""
     reasons: dict[str, str] = {}
     if train.fine_tune_include:
-        included = find_matches(train.fine_tune_include, names, "train.fine_tune_include")
+        included = find_matches(train.fine_tune_include, paths, "train.fine_tune_include")
         reasons |= {path: _INCLUDE for path in wanted if path not in included}
-    excluded = find_matches(train.fine_tune_exclude, names, "train.fine_tune_exclude")
+    excluded = find_matches(train.fine_tune_exclude, paths, "train.fine_tune_exclude")
     return reasons | {path: _EXCLUDE for path in wanted if path in excluded}
+
+
+def _nothing_left(train: Train, mode: FineTuneMode) -> InputError:
+    settings = {"fine_tune_include": train.fine_tune_include, "fine_tune_exclude": train.fine_tune_exclude}
+    patterns = " and ".join(f"{name} {list(given)}" for name, given in settings.items() if given)
+    return InputError(f"train: {patterns} leave nothing of what '{mode}' restores; allowed: patterns that leave some.")
 
 
 def _unusable(variable: keras.Variable, value: StoredValue | None) -> str:
     if value is None:
         return _ABSENT
     if not value.dtype.startswith(("float", "bfloat")):
-        return f"stored as {value.dtype}"
+        return f"{_TYPE} {value.dtype}"
     if value.shape != tuple(variable.shape):
         return f"stored with the shape {list(value.shape)}, here {list(variable.shape)}"
     return ""
@@ -167,12 +182,47 @@ def _size(variable: keras.Variable) -> int:
     return math.prod(variable.shape)
 
 
+def _notes(stored: StoredWeights, detector: Detector) -> Iterator[str]:
+    """What the weights expect, and the configuration does not give them."""
+    if stored.origin == "automl" and not detector.config.image_resizer.half_pixel_centers:
+        yield (
+            f"{stored.where} was trained on pictures sampled at pixels' centres, this configuration samples at "
+            "corners; set model.image_resizer.half_pixel_centers to true."
+        )
+
+
+def _notes_on_classes(
+    train: Train, detector: Detector, stored: StoredWeights, restored: Collection[str]
+) -> Iterator[str]:
+    """A class layer of the right shape may be of other classes."""
+    if not any(is_in_last_class_layer(path) for path in restored):
+        return
+    has_background = getattr(detector.config, "add_background_class", False)
+    ours = (*(("background",) if has_background else ()), *detector.label_map.names)
+    if stored.class_names and stored.class_names != ours:
+        yield (
+            f"The class layer is taken channel by channel: the classes of {stored.where} are "
+            f"{_cut(stored.class_names)}, here {_cut(ours)}; set train.fine_tune_checkpoint_type to 'all_but_classes' "
+            "to leave that layer as it is initialized."
+        )
+    elif not stored.class_names and train.fine_tune_checkpoint_type == "auto":
+        yield (
+            f"{stored.where} does not name its classes; as their number agrees, they are taken to be those of the "
+            "label map, in the same order."
+        )
+
+
+def _cut(classes: tuple[str, ...]) -> str:
+    more = f" and {len(classes) - _MAX_CLASSES} more" if len(classes) > _MAX_CLASSES else ""
+    return ", ".join(classes[:_MAX_CLASSES]) + more
+
+
 # --- whether it is enough ---------------------------------------------------------------------------------------------
 
 
-def _not_finite(train: Train, stored: StoredWeights, path: str) -> str:
+def _not_finite(stored: StoredWeights, path: str) -> str:
     return (
-        f"train.fine_tune_checkpoint: {train.fine_tune_checkpoint} holds values that are not finite in "
+        f"train.fine_tune_checkpoint: {stored.where} holds values that are not finite in "
         f"{stored.values[path].keys[0]}; that training went wrong: choose an earlier checkpoint."
     )
 
@@ -188,33 +238,86 @@ class _Judge:
     variables: Mapping[str, keras.Variable]
     wanted: list[str]
     unusable: Mapping[str, str]
-    share: float
 
     @property
-    def _where(self) -> str:
-        return self.train.fine_tune_checkpoint
+    def share(self) -> float:
+        """Parameters that can be restored, of those that are wanted."""
+        return self._share_of(self.wanted)
 
     def refusal(self) -> str:
         """Empty if nothing is wrong."""
         return (
-            self._wrong_kind()
+            self._wrong_parts()
+            or self._other_types()
             or self._other_architecture()
+            or self._whole_detector()
             or self._other_classes()
             or self._other_shapes()
             or self._too_little()
         )
 
-    def _wrong_kind(self) -> str:
-        is_backbone = self.stored.parts <= {"backbone"}
+    def notes(self) -> Iterator[str]:
+        """What is not restored although it is wanted, where that is no reason to refuse."""
+        if self.unusable and not self.refusal():
+            path, reason = next(iter(self.unusable.items()))
+            yield (
+                f"{len(self.unusable)} of {len(self.wanted)} variables that '{self.mode}' restores stay as they are "
+                f"initialized, first {path} ({reason})."
+            )
+
+    @property
+    def _where(self) -> str:
+        return self.stored.where
+
+    def _share_of(self, paths: Collection[str]) -> float:
+        total = sum(_size(self.variables[path]) for path in paths)
+        return sum(_size(self.variables[path]) for path in paths if path not in self.unusable) / total
+
+    def _share_by_part(self) -> dict[str, float]:
+        """Of the parts that anything is wanted of."""
+        paths = {part: [path for path in self.wanted if part_of(path) == part] for part in PARTS}
+        return {part: self._share_of(found) for part, found in paths.items() if found}
+
+    def _way_out(self) -> str:
+        """How to restore the parts that fit."""
+        least = self.train.fine_tune_min_restored_share
+        shares = self._share_by_part()
+        fit = [part for part, share in shares.items() if share > 0 and share >= least]
+        if not fit or len(fit) == len(shares):
+            return ""
+        patterns = ", ".join(f"'^{part}/'" for part in fit)
+        return f"; train.fine_tune_include: [{patterns}] restores what fits, the {' and the '.join(fit)}"
+
+    def _wrong_parts(self) -> str:
         setting = f"train.fine_tune_checkpoint_type: got '{self.mode}', but {self._where} is"
-        if self.mode == "classification" and self.stored.origin == "odapi_detector":
-            advice = "'full', 'all_but_classes' or 'detection'" if "head" in self.stored.parts else "'detection'"
-            return f"{setting} a whole detector; set it to {advice}."
-        if self.mode != "classification" and is_backbone and self.stored.values:
+        if self.mode == "classification" or not self.stored.values:
+            return ""
+        if self.stored.parts <= {"backbone"}:
             return f"{setting} {DESCRIPTIONS[self.stored.origin]}; set it to 'classification'."
-        if self.mode in ("full", "all_but_classes") and "head" not in self.stored.parts and self.stored.values:
+        if self.mode in ("full", "all_but_classes") and "head" not in self.stored.parts:
             return f"{setting} a detector without its heads; set it to 'detection'."
         return ""
+
+    def _whole_detector(self) -> str:
+        if self.mode != "classification" or self.stored.origin != "odapi_detector":
+            return ""
+        setting = f"train.fine_tune_checkpoint_type: got 'classification', but {self._where} is a whole detector"
+        if {part_of(path) for path in self.stored.values} == {"backbone"}:
+            return (
+                f"{setting}, of which the backbone alone fits; set it to 'detection', and train.fine_tune_include to "
+                "['^backbone/']."
+            )
+        advice = "'full', 'all_but_classes' or 'detection'" if "head" in self.stored.parts else "'detection'"
+        return f"{setting}; set it to {advice}."
+
+    def _other_types(self) -> str:
+        others = [path for path, reason in self.unusable.items() if reason.startswith(_TYPE)]
+        if not others:
+            return ""
+        return (
+            f"train.fine_tune_checkpoint: {self._where} has {len(others)} variables of another type, first "
+            f"{others[0]}, {self.unusable[others[0]]}; allowed: floating-point numbers."
+        )
 
     def _other_architecture(self) -> str:
         total = sum(_size(self.variables[path]) for path in self.wanted)
@@ -226,11 +329,15 @@ class _Judge:
         return (
             f"train.fine_tune_checkpoint: {self._where} is of another architecture than the configuration's: of "
             f"{len(self.wanted)} variables to restore it has {len(self.wanted) - len(self.unusable)} with the right "
-            f"shape; the first that differs is {first} ({self.unusable.get(first, '')})."
+            f"shape; the first that differs is {first} ({self.unusable.get(first, '')}){self._way_out()}."
         )
 
     def _is_class_size(self, path: str) -> bool:
-        return depends_on_classes(path) and path in self.stored.values
+        """Whether it is unusable for the number of classes alone."""
+        if not depends_on_classes(path) or path not in self.stored.values:
+            return False
+        ours, theirs = tuple(self.variables[path].shape), self.stored.values[path].shape
+        return len(ours) == len(theirs) and ours[:-1] == theirs[:-1] and ours != theirs
 
     def _other_classes(self) -> str:
         """Only the last class layer differs, and nothing was said about that."""
@@ -244,7 +351,7 @@ class _Judge:
         background = int(bool(getattr(self.detector.config, "add_background_class", False)))
         channels = self.detector.label_map.num_classes + background
         places = ours // channels
-        if theirs % places:
+        if places == 0 or theirs % places:
             return ""
         stored = theirs // places
         with_background = ", the background among them" if background else ""
@@ -277,10 +384,11 @@ class _Judge:
                 "as they are initialized."
             )
         least = self.train.fine_tune_min_restored_share
-        if self.share >= least:
+        part, share = min(self._share_by_part().items(), key=lambda item: item[1])
+        if share >= least:
             return ""
         return (
-            f"train.fine_tune_checkpoint: {self._where} has {self.share:.1%} of the parameters that "
-            f"'{self.mode}' restores, allowed: {least:.0%} (train.fine_tune_min_restored_share); `detloom "
-            "restore-report` lists what it lacks."
+            f"train.fine_tune_checkpoint: {self._where} has {format_share(share)} of the parameters of the {part} that "
+            f"'{self.mode}' restores, allowed: {least:.0%} (train.fine_tune_min_restored_share){self._way_out()}; "
+            "`detloom restore-report` lists what it lacks."
         )

@@ -46,6 +46,7 @@ class RestoreReport:
     unread: keys of stored weights that found no use.
     refusal: why it must not be used, one sentence; empty if it may.
     trains: by part, what is trained afterwards.
+    note: what to know beside that, one sentence; empty if there is nothing.
     """
 
     checkpoint: str
@@ -58,6 +59,7 @@ class RestoreReport:
     unread: tuple[str, ...]
     refusal: str
     trains: tuple[PartCounts, ...]
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -69,8 +71,8 @@ class RestoreReport:
         chosen = f"'{self.mode}'" + (" (chosen by auto)" if self.asked == "auto" else "")
         return (
             f"{'Refused' if self.refusal else 'Restored'}: {len(self.restored)} of {len(rows)} variables, "
-            f"{_parameters(self.restored)} of {_parameters(rows)} parameters, {self.share:.1%} of what {chosen} "
-            f"restores, from {self.checkpoint}, {self.kind}."
+            f"{_parameters(self.restored)} of {_parameters(rows)} parameters, {format_share(self.share)} of what "
+            f"{chosen} restores, from {self.checkpoint}, {self.kind}."
         )
 
 
@@ -93,6 +95,8 @@ def _lines(report: RestoreReport, max_listed: int) -> Iterator[str]:
     yield report.sentence()
     if report.refusal:
         yield f"error: {report.refusal}"
+    if report.note:
+        yield f"note: {report.note}"
     yield ""
     yield f"{'':10}{'restored':>22}{'re-initialized':>22}{'trained':>22}"
     for part in PARTS:
@@ -121,6 +125,11 @@ def _fresh_lines(rows: Sequence[RestoreRow]) -> Iterator[str]:
     for row in rows:
         if _is_finding(row):
             yield f"{row.path} {list(row.shape)}: {row.reason}"
+
+
+def format_share(share: float) -> str:
+    """Percent, rounded down: 100.0% is all of it."""
+    return f"{math.floor(1000 * share) / 10:.1f}%"
 
 
 def _is_finding(row: RestoreRow) -> bool:

@@ -1,9 +1,9 @@
 """Weights of any origin under the paths of our variables: zoo, google/automl, keras.applications, our own."""
 
 import functools
-import json
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from detloom.schemas import detections
 from detloom.schemas.config import Model
 from detloom.schemas.errors import InputError
 from detloom.schemas.model_config import Ssd
@@ -18,9 +19,22 @@ from detloom.schemas.network_config import BiFpn
 from detloom.trainer_module.checkpoints.automl_keys import automl_values, automl_variables, is_training_state
 from detloom.trainer_module.checkpoints.keras_weights import IMAGENET, is_keras_file, read_keras_weights
 from detloom.trainer_module.checkpoints.odapi_keys import VALUE, odapi_keys
-from detloom.trainer_module.checkpoints.own_checkpoint import WEIGHTS_DIR, WEIGHTS_FILE
-from detloom.trainer_module.checkpoints.read_checkpoint import CheckpointFile, check_path, escape_name, read_checkpoint
-from detloom.trainer_module.variable_names import layer_variable, part_of, variables_by_path
+from detloom.trainer_module.checkpoints.own_checkpoint import (
+    SAVED_MODEL_WEIGHTS,
+    WEIGHTS_DIR,
+    WEIGHTS_FILE,
+    evaluates_averages,
+    find_best_weights,
+    read_class_names,
+)
+from detloom.trainer_module.checkpoints.read_checkpoint import (
+    CheckpointFile,
+    check_path,
+    escape_name,
+    read_checkpoint,
+    refused_as_input,
+)
+from detloom.trainer_module.variable_names import PARTS, layer_variable, part_of, variables_by_path
 
 Origin = Literal["odapi_detector", "odapi_backbone", "automl", "keras", "own"]
 DESCRIPTIONS: dict[Origin, str] = {
@@ -34,6 +48,13 @@ DESCRIPTIONS: dict[Origin, str] = {
 _BACKBONE_ROOTS = ("feature_extractor", "backbone", "model/backbone", "model", "")
 _LAYER = re.compile(r"layer_with_weights-\d+/.*")
 _MAX_ROOTS = 8  # named in a message
+# How keys begin that are of none but a head; what else a detector has is backbone and neck.
+_ODAPI_HEADS = ("model/_box_predictor/", "model/_prediction_head_dict/", "model/_first_stage_box_predictor/")
+_AUTOML_PARTS = {
+    "backbone": ("efficientnet-",),
+    "neck": ("resample_p6/", "fpn_cells/"),
+    "head": ("box_net/", "class_net/"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,17 +79,16 @@ class StoredWeights:
         where: path, as it was given.
         values: by the path of our variable; what the file lacks is left out.
         shapes: by key, of all weights in the file.
+        parts: which of backbone, neck and head the file has, whether it fits ours or not.
+        class_names: what its class channels mean, the background's too; empty if the file does not say.
     """
 
     where: str
     origin: Origin
     values: dict[str, StoredValue]
     shapes: dict[str, tuple[int, ...]]
-
-    @property
-    def parts(self) -> set[str]:
-        """Which of backbone, neck and head it has anything of."""
-        return {part_of(path) for path in self.values}
+    parts: frozenset[str]
+    class_names: tuple[str, ...] = ()
 
 
 def find_stored_weights(where: str, config: Model, network: keras.Model) -> StoredWeights:
@@ -78,22 +98,27 @@ def find_stored_weights(where: str, config: Model, network: keras.Model) -> Stor
         InputError: if nothing is there, it cannot be read, or it is of no known kind.
     """
     paths = list(variables_by_path(network))
+    where = _tidy(where)
     check_path(where)
     if where == IMAGENET or is_keras_file(where):
-        return _from_keras(where, read_keras_weights(where, config.feature_extractor), paths)
-    file = read_checkpoint(_find_in_folder(where))
+        extractor = getattr(config, "feature_extractor", None)  # a detector may have a backbone of its own
+        return _from_keras(where, read_keras_weights(where, extractor), paths)
+    with refused_as_input(where):
+        path = _find_in_folder(where)
+    file = read_checkpoint(path)
     if not file.stores_objects:
         return _from_names(where, file, config, network)
     if any(key.startswith("network/backbone.S") for key in file.shapes):
         return _from_own(where, file, paths)
     keys_by_name = odapi_keys(config, network)
-    keys = {path: keys_by_name[layer_variable(path)] for path in paths}
+    keys = {path: key for path in paths if (key := keys_by_name.get(layer_variable(path)))}
     if any(key.startswith("model/_") for key in file.shapes):
         found = {path: found for path, key in keys.items() if (found := file.find_key(key))}
-        return _from_file(where, "odapi_detector", file, found)
+        has_head = any(key.startswith(_ODAPI_HEADS) for key in file.shapes)
+        return _from_file(where, "odapi_detector", file, found, PARTS if has_head else ("backbone", "neck"))
     backbone = _find_backbone(file, keys)
     if backbone:
-        return _from_file(where, "odapi_backbone", file, backbone)
+        return _from_file(where, "odapi_backbone", file, backbone, ("backbone",))
     raise InputError(
         f"train.fine_tune_checkpoint: {where} is no checkpoint of a detector or a backbone: it holds "
         f"{_roots(file.shapes)}; allowed: one of the TF2 detection zoo, of google/automl's EfficientDet, or of detloom."
@@ -110,44 +135,78 @@ def foreign_names(config: Model, network: keras.Model) -> dict[str, tuple[str, .
     names: dict[str, tuple[str, ...]] = {}
     for path in variables_by_path(network):
         name = layer_variable(path)
-        names[path] = (keys[name].removesuffix(VALUE), *(automl[name].names if name in automl else ()))
+        ours = (keys[name].removesuffix(VALUE),) if name in keys else ()
+        names[path] = (*ours, *(automl[name].names if name in automl else ()))
     return names
 
 
 # --- where it lies ----------------------------------------------------------------------------------------------------
 
 
+def _tidy(where: str) -> str:
+    """Without what a copied path may bring along at its ends.
+
+    Raises:
+        InputError: for a line break inside, which would be one in every message.
+    """
+    tidy = where.strip()
+    if not tidy.isprintable():
+        raise InputError(
+            f"train.fine_tune_checkpoint: got {where!r}, allowed: a path without line breaks and the like."
+        )
+    return tidy.rstrip("/") or tidy
+
+
 def _find_in_folder(where: str) -> str:
-    """The checkpoint in a model's folder or in a run's; any other path is returned as it is."""
+    """The checkpoint in a model's folder, in a SavedModel's or in a run's; any other path is returned as it is."""
     if not tf.io.gfile.isdir(where):
         return where
-    folder = where.rstrip("/")
+    folder = where
     for candidate in (
         f"{folder}/{WEIGHTS_FILE}",
         f"{folder}/{WEIGHTS_DIR}/{WEIGHTS_FILE}",
-        f"{folder.rpartition('/')[0]}/{WEIGHTS_DIR}/{WEIGHTS_FILE}",  # given was Format-Serving
+        os.path.join(os.path.dirname(folder), WEIGHTS_DIR, WEIGHTS_FILE),  # given was Format-Serving
     ):
         if tf.io.gfile.exists(f"{candidate}.index"):
             return candidate
-    best = tf.io.gfile.glob(f"{folder}/best/ckpt-*.index")  # a run's folder: the best weights, one file
-    return str(best[0]).removesuffix(".index") if best else folder
+    versions = sorted((int(name) for name in map(_name, tf.io.gfile.listdir(folder)) if name.isdecimal()), reverse=True)
+    for saved_model in (
+        folder,
+        f"{folder}/{detections.SERVING_FOLDER}",
+        *(f"{folder}/{version}" for version in versions),
+    ):
+        if tf.io.gfile.exists(f"{saved_model}/{detections.SAVED_MODEL_FILE}"):
+            return f"{saved_model}/{SAVED_MODEL_WEIGHTS}"
+    return find_best_weights(folder) or folder
+
+
+def _name(entry: str) -> str:
+    """Of a file system's entry; some end folders with a slash."""
+    return entry.rstrip("/")
 
 
 # --- by origin --------------------------------------------------------------------------------------------------------
 
 
-def _from_file(where: str, origin: Origin, file: CheckpointFile, keys: Mapping[str, str]) -> StoredWeights:
+def _from_file(
+    where: str,
+    origin: Origin,
+    file: CheckpointFile,
+    keys: Mapping[str, str],
+    parts: Iterable[str],
+    class_names: tuple[str, ...] = (),
+) -> StoredWeights:
     values = {
         path: StoredValue((key,), file.shapes[key], file.dtype(key).name, functools.partial(file.read, key))
         for path, key in keys.items()
     }
-    return StoredWeights(where, origin, values, file.weight_shapes())
+    return StoredWeights(where, origin, values, file.weight_shapes(), frozenset(parts), class_names)
 
 
 def _from_own(where: str, file: CheckpointFile, paths: list[str]) -> StoredWeights:
     """Keys are the paths, escaped; of a run's checkpoint the averages count where that run evaluated them."""
     roots = ["network"]
-    if _evaluated_averages(file.path):
+    if evaluates_averages(file.path):
         roots.insert(0, "averaged_weights")
     found: dict[str, str] = {}
     for path in paths:
@@ -155,19 +214,8 @@ def _from_own(where: str, file: CheckpointFile, paths: list[str]) -> StoredWeigh
         key = next((key for key in keys if key in file.shapes), None)
         if key:
             found[path] = key
-    return _from_file(where, "own", file, found)
-
-
-def _evaluated_averages(path: str) -> bool:
-    """Whether the run that a checkpoint lies in evaluates the moving average of its weights."""
-    config_file = f"{path.rpartition('/')[0]}/../config.json"
-    if not tf.io.gfile.exists(config_file):
-        return False
-    try:
-        with tf.io.gfile.GFile(config_file) as opened:
-            return bool(json.load(opened)["eval"]["use_moving_averages"])
-    except (ValueError, KeyError, TypeError):
-        return False
+    parts = [part for part in PARTS if any(key.startswith(f"network/{part}.S") for key in file.shapes)]
+    return _from_file(where, "own", file, found, parts, read_class_names(file.path))
 
 
 def _find_backbone(file: CheckpointFile, keys: Mapping[str, str]) -> dict[str, str]:
@@ -195,7 +243,7 @@ def _from_names(where: str, file: CheckpointFile, config: Model, network: keras.
     if not isinstance(config, Ssd) or not isinstance(config.feature_extractor.neck, BiFpn):
         raise InputError(
             f"train.fine_tune_checkpoint: {where} is an EfficientDet of google/automl, but the configuration's "
-            f"backbone is {config.feature_extractor.backbone} without a BiFPN; choose the EfficientDet it belongs to."
+            "detector has no BiFPN; choose the EfficientDet it belongs to."
         )
     sources = automl_variables(config, network)
     arrays = automl_values(sources, file.read, set(file.shapes), use_moving_average=True)
@@ -205,7 +253,8 @@ def _from_names(where: str, file: CheckpointFile, config: Model, network: keras.
         if name in arrays:
             values[path] = _held(sources[name].names, arrays[name])
     shapes = {name: shape for name, shape in file.weight_shapes().items() if not is_training_state(name)}
-    return StoredWeights(where, "automl", values, shapes)
+    parts = [part for part, roots in _AUTOML_PARTS.items() if any(name.startswith(roots) for name in shapes)]
+    return StoredWeights(where, "automl", values, shapes, frozenset(parts))
 
 
 def _held(keys: tuple[str, ...], array: np.ndarray) -> StoredValue:
@@ -222,7 +271,8 @@ def _from_keras(where: str, arrays: Mapping[str, np.ndarray], paths: list[str]) 
         raise InputError(
             f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it holds {_roots(arrays)}."
         )
-    return StoredWeights(where, "keras", values, {name: array.shape for name, array in arrays.items()})
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return StoredWeights(where, "keras", values, shapes, frozenset({"backbone"}))
 
 
 def _roots(keys: Mapping[str, object]) -> str:

@@ -7,14 +7,13 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
 from detloom.schemas.model_config import Ssd
 from detloom.schemas.presets import find_preset
-from detloom.trainer_module.anchors import build_anchors
 from detloom.trainer_module.checkpoints.automl_keys import automl_values, automl_variables, is_training_state
-from detloom.trainer_module.ssd import build_ssd
-
-CELLS = {3: 64 * 64, 4: 32 * 32, 5: 16 * 16, 6: 8 * 8, 7: 4 * 4}  # places of each level in 512 pixels
-BOX_FACTORS = [10, 10, 5, 5]
+from detloom.trainer_module.checkpoints.restore import find_trained, plan_restore
+from detloom.trainer_module.checkpoints.restore_report import format_report
+from detloom.trainer_module.ssd import SsdDetector, build_ssd
 
 
 @pytest.fixture(scope="module")
@@ -32,44 +31,18 @@ def folder(reference_dir) -> Path:
     return reference_dir / "automl_efficientdet_d0"
 
 
-def by_level(values: np.ndarray) -> dict[int, np.ndarray]:
-    """[B, A, depth] of all levels in google/automl's order: of its anchors at one place, scale before aspect ratio."""
-    levels, start = {}, 0
-    for level, cells in CELLS.items():
-        part = values[:, start : start + 9 * cells]
-        start += 9 * cells
-        levels[level] = np.swapaxes(part.reshape(len(part), cells, 3, 3, -1), 2, 3)
-    return levels
-
-
-def test_anchors_are_equal_in_another_order(folder, config):
-    anchors = (
-        build_anchors(config.anchor_generator, (512, 512), [(512 >> level, 512 >> level) for level in CELLS])[None]
-        * 512
-    )
-    theirs = np.concatenate([level.reshape(-1, 4) for level in by_level(anchors).values()])
-    with np.load(folder / "anchors.npz") as file:
-        np.testing.assert_allclose(theirs[::5], file["boxes_yxyx_px_stride5"], atol=1e-4)
-
-
-@pytest.mark.parametrize(("use_moving_average", "file"), [(False, "outputs_raw.npz"), (True, "outputs_ema.npz")])
-def test_outputs_are_the_references(folder, config, network, use_moving_average, file):
-    reader = tf.train.load_checkpoint(str(folder / "model"))
-    stored = set(reader.get_variable_to_shape_map())
-    sources = automl_variables(config, network)
-    values = automl_values(sources, reader.get_tensor, stored, use_moving_average=use_moving_average)
-    variables = {f"{layer.name}/{v.name}": v for layer in network.layers for v in layer.weights}
-    assert set(values) == set(variables)
-    for name, value in values.items():
-        variables[name].assign(value)
-    outputs = network(np.load(folder / "preprocessed.npz")["preprocessed"], training=False)
-    boxes = by_level(outputs["offsets_BA4"].numpy() / BOX_FACTORS)
-    classes = by_level(outputs["class_logits_BAC"].numpy())
-    with np.load(folder / file) as expected:
-        for kind, ours, stride in (("box", boxes, 3), ("class", classes, 11)):
-            for level in CELLS:
-                theirs = expected[f"{kind}_level{level}_stride{stride}"]
-                np.testing.assert_allclose(ours[level].ravel()[::stride], theirs, rtol=0, atol=1e-3 * theirs.std())
+@pytest.mark.parametrize("half_pixel_centers", [False, True])
+def test_the_report_says_where_pictures_are_sampled_otherwise_than_in_its_training(
+    folder, config, network, half_pixel_centers
+):
+    resizer = replace(config.image_resizer, half_pixel_centers=half_pixel_centers)
+    label_map = LabelMap.from_names([f"class {i}" for i in range(90)])
+    detector = SsdDetector(replace(config, image_resizer=resizer), label_map, network, tf.zeros([0, 4]))
+    train = replace(find_preset("efficientdet_d0").config.train, fine_tune_checkpoint=str(folder / "model"))
+    report = plan_restore(train, detector, find_trained(train, detector)).report
+    assert (report.refusal, report.mode) == ("", "full")
+    sentence = "set model.image_resizer.half_pixel_centers to true"
+    assert (sentence in report.note) == (sentence in format_report(report)) == (not half_pixel_centers)
 
 
 def test_every_variable_of_a_checkpoint_is_used_or_of_its_training(folder, config, network):
@@ -91,6 +64,12 @@ def test_channels_of_boxes_are_reordered_and_scaled(config, network):
     # Nine anchors of four numbers, 0 to 35. Ours after the first is aspect ratio 0 of scale 1: theirs is number 3.
     ours = automl_variables(config, network)["head_offsets/bias"].transform(np.arange(36.0))
     assert ours[:8].tolist() == [0, 1 * 10, 2 * 5, 3 * 5, 12 * 10, 13 * 10, 14 * 5, 15 * 5]
+
+
+@pytest.mark.parametrize("shape", [(24,), (64, 24), (810,), ()])  # 6 anchors, and 9 of other things than boxes
+def test_what_does_not_fit_the_anchors_stays_as_it_is(config, network, shape):
+    value = np.ones(shape)
+    assert automl_variables(config, network)["head_offsets/bias"].transform(value) is value
 
 
 def test_weights_of_a_node_are_gathered(config, network):

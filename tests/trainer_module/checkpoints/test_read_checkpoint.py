@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.checkpoints.read_checkpoint import check_path, read_checkpoint
+from detloom.trainer_module.checkpoints.read_checkpoint import CheckpointFile, check_path, read_checkpoint
 
 
 def write_checkpoint(folder: Path) -> str:
@@ -93,3 +94,33 @@ def test_a_checkpoint_beside_another_of_a_longer_name_is_whole(tmp_path):
     path = write_checkpoint(tmp_path)
     tf.train.Checkpoint(model=tf.Variable(1.0)).write(path + "0")
     assert read_checkpoint(path).path == path
+
+
+@pytest.mark.parametrize("child", [None, 1, -1])
+def test_a_damaged_graph_of_objects_is_found(tmp_path, child):
+    """Without nodes, and with a child that is none of them."""
+    graph = TrackableObjectGraph(nodes=[] if child is None else [{"children": [{"node_id": child, "local_name": "m"}]}])
+    names, tensors = ["m/kernel", "_CHECKPOINTABLE_OBJECT_GRAPH"], [tf.zeros(2), graph.SerializeToString()]
+    path = str(tmp_path / "ckpt")
+    tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=[""] * 2, tensors=tensors)
+    with pytest.raises(InputError, match=r"cannot be read \(its graph of objects is damaged"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(("look_up", "path"), [(read_checkpoint, "nosuch://x/ckpt-1"), (check_path, "nosuch://x/*")])
+def test_an_unknown_file_system_is_one_sentence(look_up, path):
+    with pytest.raises(InputError, match=r"nosuch://x/.* cannot be looked up \(File system scheme 'nosuch' not impl"):
+        look_up(path)
+
+
+def test_types_are_looked_up_once():
+    calls = []
+
+    class Reader:
+        def get_variable_to_dtype_map(self):
+            calls.append("")
+            return {"a": tf.float32, "b": tf.int64}
+
+    file = CheckpointFile("ckpt", {"a": (), "b": ()}, Reader(), None)
+    assert [file.dtype(key) for key in ("a", "b")] == [tf.float32, tf.int64]
+    assert len(calls) == 1

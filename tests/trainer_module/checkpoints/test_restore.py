@@ -14,7 +14,7 @@ from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.checkpoints.odapi_keys import odapi_keys
 from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
 from detloom.trainer_module.checkpoints.restore import find_trained, plan_restore, restore
-from detloom.trainer_module.checkpoints.restore_report import format_report
+from detloom.trainer_module.checkpoints.restore_report import format_report, format_share
 from detloom.trainer_module.detector import build_detector
 from detloom.trainer_module.variable_names import layer_variable, part_of, variables_by_path
 
@@ -126,22 +126,43 @@ def test_skipping_mismatches_restores_the_rest(tiny_config, three, stored):
     assert {row.reason.partition(" with")[0] for row in report.fresh} == {"stored"}
 
 
-def test_what_is_absent_counts_against_the_share(tmp_path, tiny_config, detector, stored):
-    keys = list(stored[2])
-    path = save(tmp_path / "ckpt-0", {key: stored[2][key] for key in keys if "_fpn_features_generator" not in key})
-    assert "of the parameters that 'detection' restores, allowed: 100%" in refusal(
-        tiny_config, detector, path, "detection", fine_tune_min_restored_share=1.0
-    )
-    assert plan(tiny_config, detector, path, "detection", fine_tune_min_restored_share=0.1).report.refusal == ""
+def test_an_absent_part_is_refused_however_small_it_is(tmp_path, tiny_config, detector, stored):
+    keys = [key for key in stored[2] if "_fpn_features_generator" not in key]
+    path = save(tmp_path / "ckpt-0", {key: stored[2][key] for key in keys})
+    found = plan(tiny_config, detector, path, "detection", fine_tune_min_restored_share=0.1).report
+    assert found.share > 0.8
+    assert "has 0.0% of the parameters of the neck that 'detection' restores, allowed: 10%" in found.refusal
+    way_out = plan(tiny_config, detector, path, "detection", fine_tune_include=("^backbone/",)).report
+    assert "train.fine_tune_include: ['^backbone/'] restores what fits" in found.refusal
+    assert (way_out.refusal, way_out.note) == ("", "")
     assert "'full' restores everything, but" in refusal(
         tiny_config, detector, path, "full", fine_tune_min_restored_share=0.1
     )
+
+
+def test_what_is_wanted_and_absent_is_noted(tmp_path, tiny_config, detector, stored):
+    missing = "head/conv_0/pointwise_kernel"
+    keys = odapi_keys(tiny_config.model, detector.network)
+    arrays = {key: array for key, array in stored[2].items() if key != keys[layer_variable(missing)]}
+    path = save(tmp_path / "ckpt-0", arrays)
+    report = plan(tiny_config, detector, path, "all_but_classes", fine_tune_min_restored_share=0.0).report
+    assert report.refusal == ""
+    assert f"stay as they are initialized, first {missing} (absent in the checkpoint)." in report.note
+
+
+def test_a_share_below_one_is_never_a_hundred_percent():
+    assert [format_share(share) for share in (1.0, 0.9996, 0.5, 0.0)] == ["100.0%", "99.9%", "50.0%", "0.0%"]
 
 
 def test_a_value_of_another_type_or_that_is_not_finite_is_refused(tmp_path, tiny_config, detector, stored):
     key = next(key for key in stored[2] if key.endswith("gamma/.ATTRIBUTES/VARIABLE_VALUE"))
     integers = save(tmp_path / "a", {**stored[2], key: stored[2][key].astype(np.int64)})
     assert "stored as int64" in refusal(tiny_config, detector, integers, "full")
+    all_integers = save(tmp_path / "c", {key: array.astype(np.int32) for key, array in stored[2].items()})
+    assert (
+        "variables of another type, first backbone/Conv1/kernel, stored as int32; allowed: floating-point"
+        in refusal(tiny_config, detector, all_integers, "full")
+    )
     broken = save(tmp_path / "b", {**stored[2], key: np.full_like(stored[2][key], np.nan)})
     assert f"values that are not finite in {key}" in refusal(tiny_config, detector, broken)
 
@@ -174,6 +195,82 @@ def test_a_pattern_that_is_found_nowhere_is_refused_with_near_names(tiny_config,
     message = r"train\.fine_tune_exclude: got 'block_1_expnd', .* backbone/block_1_expand/kernel"
     with pytest.raises(InputError, match=message):
         plan(tiny_config, detector, stored[0], fine_tune_exclude=("block_1_expnd",))
+
+
+def test_a_pattern_may_name_what_the_mode_does_not_restore(tiny_config, three, stored):
+    report = plan(tiny_config, three, stored[0], fine_tune_exclude=("^head/classes",)).report
+    assert (report.mode, report.refusal, report.share) == ("all_but_classes", "", 1.0)
+
+
+def test_patterns_that_leave_nothing_are_named(tiny_config, three, stored):
+    with pytest.raises(
+        InputError, match=r"fine_tune_exclude \['\.\*'\] leave nothing of what 'all_but_classes' restores"
+    ):
+        plan(tiny_config, three, stored[0], fine_tune_exclude=(".*",))
+    with pytest.raises(InputError, match=r"fine_tune_include .* leave nothing"):
+        plan(tiny_config, three, stored[0], fine_tune_include=("^head/classes",))
+
+
+def test_a_detector_that_shares_the_backbone_alone_gives_its_backbone(tmp_path, tiny_config, detector, stored):
+    """Each refusal's advice leads on to what is not refused."""
+    renamed = {
+        key if "classification_backbone" in key else key.replace("model/_", "model/_box_predictor/other_"): array
+        for key, array in stored[2].items()
+    }
+    path = save(tmp_path / "ckpt-0", renamed)
+    for mode in ("auto", "all_but_classes", "detection"):
+        assert "fine_tune_include: ['^backbone/'] restores what fits" in refusal(tiny_config, detector, path, mode)
+    assert "set it to 'detection', and train.fine_tune_include to ['^backbone/']" in refusal(
+        tiny_config, detector, path, "classification"
+    )
+    for mode in ("auto", "detection"):
+        report = plan(tiny_config, detector, path, mode, fine_tune_include=("^backbone/",)).report
+        assert (report.refusal, report.share) == ("", 1.0)
+
+
+def test_a_detector_of_another_architecture_is_not_called_a_backbone_of_ours(tmp_path, tiny_config, detector, stored):
+    path = save(tmp_path / "ckpt-0", {key: array[..., None] for key, array in stored[2].items()})
+    assert "is of another architecture" in refusal(tiny_config, detector, path, "classification")
+
+
+@pytest.mark.parametrize("change", ["depthwise", "scalar"])
+def test_a_class_layer_that_differs_in_more_than_classes_is_named(tmp_path, tiny_config, three, stored, change):
+    """The depthwise kernel of the last class layer stands before what has the number of classes in its shape."""
+    name = {"depthwise": "depthwise_kernel", "scalar": "bias"}[change]
+    key = odapi_keys(tiny_config.model, three.network)[f"head_classes/{name}"]
+    array = np.zeros((5, 5, 16, 1) if change == "depthwise" else (), np.float32)
+    path = save(tmp_path / "ckpt-0", {**stored[2], key: array})
+    message = refusal(tiny_config, three, path, "full")
+    assert "variables that do not fit, first head/classes/" in message
+
+
+def test_a_path_is_read_without_what_copying_adds(tiny_config, detector, stored):
+    path = stored[0]
+    assert plan(tiny_config, detector, f"  {path}/\n").report.checkpoint == path
+    with pytest.raises(InputError, match=r"got 'a\\nb', allowed: a path without line breaks"):
+        plan(tiny_config, detector, "a\nb")
+
+
+def test_classes_that_a_checkpoint_does_not_name_are_taken_as_ours_with_a_note(tiny_config, detector, three, stored):
+    assert "does not name its classes" in plan(tiny_config, detector, stored[0]).report.note
+    assert plan(tiny_config, detector, stored[0], "full").report.note == ""
+    assert plan(tiny_config, three, stored[0]).report.note == ""
+
+
+def test_other_classes_of_the_same_number_are_noted(tmp_path, tiny_config, detector):
+    write_weights(detector, tiny_config, tmp_path / "model")
+    assert plan(tiny_config, detector, tmp_path / "model").report.note == ""
+    swapped = build_detector(tiny_config.model, LabelMap.from_names(["class 1", "class 0"]))
+    note = plan(tiny_config, swapped, tmp_path / "model").report.note
+    assert "are class 0, class 1, here class 1, class 0; set train.fine_tune_checkpoint_type to 'all_but_cl" in note
+
+
+def test_a_class_in_place_of_the_background_is_noted(tmp_path, tiny_config, detector):
+    with_background = replace(tiny_config, model=replace(tiny_config.model, add_background_class=True))
+    one = build_detector(with_background.model, LabelMap.from_names(["class 1"]))
+    write_weights(one, with_background, tmp_path / "model")
+    note = plan(tiny_config, detector, tmp_path / "model").report.note
+    assert "are background, class 1, here class 0, class 1;" in note
 
 
 def test_slots_of_a_training_checkpoint_are_not_listed_as_unread(tmp_path, tiny_config, detector, stored):
@@ -211,18 +308,43 @@ def test_a_models_own_weights_come_back_from_its_folder(tmp_path, tiny_config, d
         np.testing.assert_array_equal(found.arrays["head/classes/bias"], values["head/classes/bias"])
 
 
-@pytest.mark.parametrize("averages_count", [True, False])
-def test_of_a_runs_checkpoint_the_averages_count_if_it_evaluated_them(tmp_path, tiny_config, detector, averages_count):
+def write_run(folder, detector, *, averages_count):
+    """A checkpoint of a run, all weights 1 and their averages 2."""
     variables = variables_by_path(detector.network)
     roots = {"network": 1.0, "averaged_weights": 2.0}
     trees = {
         root: {path: tf.Variable(tf.fill(variable.shape, value)) for path, variable in variables.items()}
         for root, value in roots.items()
     }
-    path = tf.train.Checkpoint(**trees).write(str(tmp_path / "checkpoints" / "ckpt-1"))
-    (tmp_path / "config.json").write_text(json.dumps({"eval": {"use_moving_averages": averages_count}}))
+    (folder / "config.json").write_text(json.dumps({"eval": {"use_moving_averages": averages_count}}))
+    return tf.train.Checkpoint(**trees).write(str(folder / "checkpoints" / "ckpt-1"))
+
+
+@pytest.mark.parametrize("averages_count", [True, False])
+def test_of_a_runs_checkpoint_the_averages_count_if_it_evaluated_them(tmp_path, tiny_config, detector, averages_count):
+    path = write_run(tmp_path, detector, averages_count=averages_count)
     array = plan(tiny_config, detector, path).arrays["head/offsets/bias"]
     np.testing.assert_array_equal(array, np.full(4, 2.0 if averages_count else 1.0))
+
+
+def test_a_path_without_a_folder_lies_in_the_working_directory(tmp_path, tiny_config, detector, monkeypatch):
+    write_run(tmp_path, detector, averages_count=True)
+    monkeypatch.chdir(tmp_path / "checkpoints")
+    np.testing.assert_array_equal(plan(tiny_config, detector, "ckpt-1").arrays["head/offsets/bias"], np.full(4, 2.0))
+
+
+def test_of_two_best_weights_the_newest_checkpoint_says_which_counts(tmp_path, tiny_config, detector):
+    """A run that was killed between writing the best weights and the checkpoint leaves those of two steps."""
+    for step in (10, 9):
+        trees = {
+            path: tf.Variable(tf.fill(v.shape, float(step))) for path, v in variables_by_path(detector.network).items()
+        }
+        tf.train.Checkpoint(network=trees).write(str(tmp_path / "best" / f"ckpt-{step}"))
+    with pytest.raises(InputError, match=r"holds 2 best weights.*best/ckpt-10, .*best/ckpt-9\."):
+        plan(tiny_config, detector, tmp_path)
+    state = tf.train.Checkpoint(best_step=tf.Variable(9, dtype=tf.int64))
+    tf.train.CheckpointManager(state, str(tmp_path / "checkpoints"), max_to_keep=1).save()
+    np.testing.assert_array_equal(plan(tiny_config, detector, tmp_path).arrays["head/offsets/bias"], np.full(4, 9.0))
 
 
 def test_a_keras_file_is_read_by_the_names_of_layers(tmp_path, tiny_config, detector, stored):

@@ -5,10 +5,13 @@ DETLOOM_SHARED/parity and in DETLOOM_PARITY_DIR). The small files hold no weight
 `DETLOOM_PARITY_TABLE=docs/parity.md` writes the table into that page.
 """
 
+import csv
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,19 +20,30 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from detloom.schemas.center_net_config import CenterNet
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.pipeline_config import read_pipeline_config
 from detloom.trainer_module.anchors import feature_hws, num_anchors_per_location
 from detloom.trainer_module.checkpoints.odapi_keys import odapi_keys
+from detloom.trainer_module.checkpoints.restore import find_trained, restore
 from detloom.trainer_module.detector import build_detector
-from detloom.trainer_module.preprocess import network_hw
+from detloom.trainer_module.preprocess import network_hw, prepare_image
 
 ROOT = Path(__file__).parents[3]
 STEP = 2.0**-12  # of the small files' predictions
-SLOW = ("efficientdet_d1", "resnet101", "resnet152")  # of the small files; folders are slow except for the first two
+SLOW = (  # what others cover, or takes long; the default tier has one whole model
+    "ssd_efficientdet_d0_512x512",
+    "ssd_efficientdet_d0_attention",
+    "ssd_efficientdet_d0_sum",
+    "ssd_efficientdet_d1",
+    "ssd_resnet101_v1_fpn",
+    "centernet_resnet50_v1_fpn",
+)
 SHARED = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "parity"
+SMALL, FOLDER, OTHER_FOLDER = "small", "whole", "whole, `DETLOOM_PARITY_DIR`"
 COLUMNS = (
     "preprocessed",
     "anchors",
@@ -45,6 +59,20 @@ COLUMNS = (
     "detections",
 )
 TABLE_START, TABLE_END = "<!-- table: written by `make parity` -->", "<!-- end of table -->"
+# By our output, what the reference calls it.
+SSD_OUTPUTS = {"offsets_BA4": "box_encodings", "class_logits_BAC": "class_predictions_with_background"}
+CENTERNET_OUTPUTS = {"sizes_BHW2": "box|scale", "offsets_BHW2": "box|offset", "class_logits_BHWK": "object_center"}
+SSD_LOSSES = {"class_loss": "Loss/classification_loss", "box_loss": "Loss/localization_loss"}
+CENTERNET_LOSSES = {
+    "class_loss": "Loss/object_center",
+    "size_loss": "Loss/box/scale",
+    "offset_loss": "Loss/box/offset",
+}
+UNUSED = "/classification_backbone/"  # in the keys of what EfficientDet's network holds there and never uses
+EFFICIENTNET_PENALTY = 5e-6  # times the sum of squares, as the reference penalizes its EfficientNets
+# What was drawn when the training mode of the shared EfficientDet-D0 was made, found by its statistics: of all blocks
+# and both pictures, block6d was skipped for the second.
+DRAWN = {SHARED / "ssd_efficientdet_d0_512x512": {"block6d_drop": [1.0, 0.0]}}
 
 
 def _load_lively_weights() -> Any:
@@ -61,8 +89,8 @@ lively = _load_lively_weights()
 class Reference:
     """One model's values, and our detector with the same weights."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
-        self.name, self.path, self._scratch = path.stem, path, folder
+    def __init__(self, path: Path, source: str, folder: Path) -> None:
+        self.name, self.source, self.path, self._scratch = path.stem, source, path, folder
 
     @cached_property
     def _small(self) -> dict[str, np.ndarray] | None:
@@ -81,10 +109,13 @@ class Reference:
         return bool(self.summary.get("is_thin", False))
 
     @cached_property
+    def is_center_net(self) -> bool:
+        return isinstance(self.config.model, CenterNet)
+
+    @cached_property
     def has_random_training_mode(self) -> bool:
-        """Made with stochastic depth; odapi_reference.py turns it off."""
-        is_dropping = any(isinstance(layer, keras.layers.Dropout) for layer in self.detector.network.layers)
-        return is_dropping and self.summary.get("dropout") != "off"
+        """Made with stochastic depth that nobody wrote down; odapi_reference.py turns it off."""
+        return bool(self._dropouts) and self.summary.get("dropout") != "off" and self.path not in DRAWN
 
     @cached_property
     def config(self) -> TrainEvalConfig:
@@ -98,22 +129,28 @@ class Reference:
 
     @cached_property
     def detector(self) -> Any:
+        """With the reference's weights, read as a user's training reads them; what training drops at random is kept."""
         detector = build_detector(self.config.model, self.label_map)
+        train = replace(
+            self.config.train,
+            fine_tune_checkpoint=str(self._checkpoint(detector.network)),
+            fine_tune_checkpoint_type="full",
+        )
+        report = restore(train, detector, find_trained(train, detector))
+        assert not report.fresh
+        drawn = DRAWN.get(self.path, {})
         for layer in detector.network.layers:
             if isinstance(layer, keras.layers.Dropout):
-                layer.rate = 0.0  # random: off in the reference values too
-        self._restore(detector.network)
+                layer.call = _scaled_by(drawn.get(layer.name, [1.0, 1.0]), layer.rate if drawn else 0.0)
         return detector
+
+    @property
+    def _dropouts(self) -> list[keras.layers.Layer]:
+        return [layer for layer in self.detector.network.layers if isinstance(layer, keras.layers.Dropout)]
 
     @cached_property
     def keys(self) -> dict[str, str]:
         return odapi_keys(self.config.model, self.detector.network)
-
-    def _restore(self, network: keras.Model) -> None:
-        variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
-        reader = tf.train.load_checkpoint(str(self._checkpoint(network)))
-        for name, key in odapi_keys(self.config.model, network).items():
-            variables[name].assign(reader.get_tensor(key))
 
     def _checkpoint(self, network: keras.Model) -> Path:
         """Prefix of one in the layout of the model zoo's."""
@@ -123,6 +160,8 @@ class Reference:
         scales = {key: int(value) for key, value in self.by_key("input_scales").items()}
         keys = odapi_keys(self.config.model, network)
         tensors = {key: lively.lively_value(key, tuple(variables[name].shape), scales) for name, key in keys.items()}
+        graph = TrackableObjectGraph(nodes=[TrackableObjectGraph.TrackableObject()])
+        tensors["_CHECKPOINTABLE_OBJECT_GRAPH"] = graph.SerializeToString()
         prefix = self._scratch / "ckpt-0"
         names = sorted(tensors)
         tf.raw_ops.SaveV2(
@@ -132,6 +171,27 @@ class Reference:
             tensors=[tensors[name] for name in names],
         )
         return prefix
+
+    def is_unused(self, key: str) -> bool:
+        """Whether the reference keeps it, and nothing there reads it."""
+        return UNUSED in key and key not in self.keys.values()
+
+    def unused_penalty(self) -> float:
+        """What the reference adds to its loss for EfficientNet's parts that nothing reads: kernels and biases."""
+        if self._small is not None:  # a weight that only the penalty reaches has the gradient 2 * factor * weight
+            norms = [
+                norm / (2 * EFFICIENTNET_PENALTY)
+                for key, norm in self.by_key("gradient_norms").items()
+                if self.is_unused(key)
+            ]
+            return sum(EFFICIENTNET_PENALTY * norm**2 for norm in norms)
+        reader = tf.train.load_checkpoint(str(self.path / "checkpoint/ckpt-0"))
+        unused = [
+            key
+            for key in reader.get_variable_to_shape_map()
+            if self.is_unused(key) and lively.variable_name(key) in ("kernel", "bias")
+        ]
+        return sum(EFFICIENTNET_PENALTY * np.square(reader.get_tensor(key), dtype=np.float64).sum() for key in unused)
 
     @cached_property
     def pictures_BHW3(self) -> np.ndarray:
@@ -159,29 +219,63 @@ class Reference:
             return np.load(self.path / "predictions_eval.npz")["anchors"], 1
         return self._small["anchors"], self._training_stride
 
-    def predictions(self, mode: str) -> tuple[np.ndarray, np.ndarray, int]:
-        """Offsets and class logits of "eval" or "train" mode, and of which anchors (every n-th)."""
+    @property
+    def outputs(self) -> dict[str, str]:
+        """By name of our network's output, what the reference calls it."""
+        return CENTERNET_OUTPUTS if self.is_center_net else SSD_OUTPUTS
+
+    @property
+    def losses(self) -> dict[str, str]:
+        return CENTERNET_LOSSES if self.is_center_net else SSD_LOSSES
+
+    def predictions(self, mode: str) -> dict[str, np.ndarray]:
+        """By our output, what the reference answers in "eval" or "train" mode; see `as_stored`."""
+        if self._small is not None:
+            return {ours: np.float32(self._small[f"predictions_{mode}/{name}"] * STEP) for ours, name in self._pairs}
+        file = "predictions_eval" if mode == "eval" else f"predictions_train_stride{self._training_stride}"
+        stored = np.load(self.path / f"{file}.npz")
+        return {ours: stored[name] for ours, name in self._pairs}
+
+    @property
+    def _pairs(self) -> list[tuple[str, str]]:
+        return list(self.outputs.items())
+
+    def as_stored(self, outputs: Any, mode: str) -> dict[str, np.ndarray]:
+        """Of our network's answers the anchors or rows that `predictions` has: every n-th where there are many."""
         stride = self._training_stride if mode == "train" or self.is_thin else 1
-        names = ("box_encodings", "class_predictions_with_background")
-        if self._small is None:
-            file = "predictions_eval.npz" if mode == "eval" else f"predictions_train_stride{stride}.npz"
-            stored = np.load(self.path / file)
-            return stored[names[0]], stored[names[1]], stride
-        offsets, logits = (np.float32(self._small[f"predictions_{mode}/{name}"] * STEP) for name in names)
-        return offsets, logits, stride
+        return {name: _every(np.asarray(outputs[name]), stride) for name in self.outputs}
 
-    @cached_property
-    def rows_of_several_pixels(self) -> np.ndarray:
-        """bool [A]: anchors of levels of more than one pixel.
+    def prepared(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Our network's input and its true rows and columns, [B, 2]."""
+        pictures, true_hw = prepare_image(tf.constant(self.pictures_BHW3), self.config.model)
+        return pictures, tf.broadcast_to(true_hw, [len(pictures), 2])
 
-        In training mode, batch norm has two values there, one of each picture: their difference, however small, becomes
-        1, and so the last bits decide.
+    def rows_of_one_pixel(self) -> np.ndarray:
+        """bool, of the stored rows of training mode: anchors of levels of one pixel.
+
+        Batch norm has two values there, one of each picture: their difference, however small, becomes 1, so that
+        rounding is enlarged, and again in the next such level that is made from it.
         """
         model = self.config.model
+        if self.is_center_net:
+            return np.zeros(len(_every(np.zeros([1, self.detector.map_hw[0]]), self._training_stride)[0]), bool)
         levels = feature_hws(model, network_hw(model.image_resizer))
         counts = num_anchors_per_location(model.anchor_generator)
-        rows = [np.full(h * w * count, h * w > 1) for (h, w), count in zip(levels, counts, strict=True)]
-        return np.concatenate(rows)
+        rows = [np.full(h * w * count, h * w == 1) for (h, w), count in zip(levels, counts, strict=True)]
+        return _every(np.concatenate(rows)[np.newaxis], self._training_stride)[0]
+
+    def detections(self) -> tuple[dict[str, np.ndarray], tf.Tensor | None]:
+        """The reference's, and the true rows and columns to give to ours.
+
+        CenterNet's are in the frame of the whole input, with padding: the reference finds centres there, ours not.
+        """
+        stored = self.part("detections")
+        if not self.is_center_net:
+            return stored, self.prepared()[1]
+        if "detection_boxes_strided" in stored:
+            boxes_cells = stored["detection_boxes_strided"]
+            stored["detection_boxes"] = np.clip(boxes_cells / np.tile(np.float32(self.detector.map_hw), 2), 0, 1)
+        return stored, None
 
     def part(self, part: str) -> dict[str, np.ndarray]:
         """`groundtruth`, `targets` or `detections`."""
@@ -196,7 +290,23 @@ class Reference:
                 zip(self._text(f"{part}/keys").split("\n"), self._small[f"{part}/values"].tolist(), strict=True)
             )
         path = self.path / "by_key.json"
-        return json.loads(path.read_text())[part] if path.exists() else {}
+        if path.exists():
+            return json.loads(path.read_text())[part]
+        return self._moved_means_by_name() if part == "moved_means" else {}
+
+    def _moved_means_by_name(self) -> dict[str, float]:
+        """From a folder that stores the statistics by the names of variables."""
+        with (self.path / "checkpoint_keys.tsv").open() as lines:  # written by a second model of the same process
+            rows = csv.DictReader(lines, delimiter="\t")
+            keys = {re.sub(r"extractor_\d+/", "extractor/", row["variable_name"]): row["key"] for row in rows}
+        with np.load(self.path / "moving_stats_after_train_forward.npz") as stored:
+            return {keys[name.split(":")[0].replace("|", "/")]: float(stored[name].mean()) for name in stored}
+
+    def batch(self) -> dict[str, tf.Tensor]:
+        """The ground truth as `Detector.losses` takes it."""
+        boxes, classes, weights = (tf.constant(each) for each in self.padded_groundtruth())
+        true_hw = self.prepared()[1]
+        return {"boxes_yxyx_rel": boxes, "class_indices": classes, "box_weights": weights, "true_hw": true_hw}
 
     def padded_groundtruth(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes [B, G, 4], class indices [B, G] (-1 pads) and weights [B, G]."""
@@ -209,47 +319,73 @@ class Reference:
         return boxes, classes.astype(np.int32), weights
 
 
+def _every(array: np.ndarray, stride: int) -> np.ndarray:
+    """As odapi_reference.py thins: every n-th of the second axis where there are many."""
+    return array[:, ::stride] if array.shape[1] > 4 * stride else array
+
+
+def _scaled_by(drawn: list[float], rate: float) -> Callable[..., tf.Tensor]:
+    """What a dropout does that drew this, picture by picture."""
+    kept_B111 = np.float32(drawn)[:, None, None, None] / (1 - rate)
+
+    def call(inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        return inputs * kept_B111 if training else inputs
+
+    return call
+
+
 def _references() -> Iterator[Any]:
-    for path in sorted((Path(__file__).parent / "data").glob("ssd_*.npz")):
-        yield pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem.endswith(SLOW) else [])
-    folders = [SHARED, *(Path(each) for each in [os.environ.get("DETLOOM_PARITY_DIR")] if each)]
-    for folder in folders:
-        for path in sorted(folder.glob("ssd_*/pipeline.config")):
-            yield pytest.param(path.parent, id=path.parent.name, marks=[] if folder == SHARED else [pytest.mark.slow])
+    small = [(path, SMALL) for path in sorted((Path(__file__).parent / "data").glob("*.npz"))]
+    shared = [(path.parent, FOLDER) for path in sorted(SHARED.glob("*/pipeline.config"))]
+    for path, source in (*small, *shared):
+        yield pytest.param((path, source), id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
+    if folder := os.environ.get("DETLOOM_PARITY_DIR"):
+        for path in sorted(Path(folder).glob("*/pipeline.config")):
+            yield pytest.param((path.parent, OTHER_FOLDER), id=f"{path.parent.name}-other", marks=[pytest.mark.slow])
 
 
-_errors: dict[str, dict[str, float]] = {}  # by reference and column; the summary below shows them
+_errors: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}  # by model, source and column: error and mark
 
 
 @pytest.fixture(scope="module", params=list(_references()))
 def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    yield Reference(request.param, tmp_path_factory.mktemp("reference"))
+    path, source = request.param
+    yield Reference(path, source, tmp_path_factory.mktemp("reference"))
     keras.backend.clear_session()
 
 
-@pytest.fixture
-def record(reference: Reference) -> Any:
-    """`record(column, error)` puts the error into the table; the largest of a column counts."""
+@pytest.fixture(scope="session")
+def record_of() -> Callable[..., None]:
+    """`record_of(model, source, column, error, mark="")` puts it into the table; the largest of a column counts."""
 
-    def put(column: str, error: float) -> None:
+    def put(model: str, source: str, column: str, error: float, mark: str = "") -> None:
         assert column in COLUMNS, column
-        row = _errors.setdefault(reference.name, {})
-        row[column] = max(error, row.get(column, 0.0))
+        row = _errors.setdefault((model, source), {})
+        row[column] = max((float(error), mark), row.get(column, (0.0, mark)))
+
+    return put
+
+
+@pytest.fixture
+def record(reference: Reference, record_of: Callable[..., None]) -> Callable[..., None]:
+    def put(column: str, error: float, mark: str = "") -> None:
+        record_of(reference.name, reference.source, column, error, mark)
 
     return put
 
 
 def _table() -> str:
-    lines = [f"| model | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for name, row in sorted(_errors.items()):
-        lines.append(f"| {name} | {' | '.join(_shown(column, row.get(column)) for column in COLUMNS)} |")
+    lines = [f"| model | values | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 2) + "|"]
+    for (model, source), row in sorted(_errors.items()):
+        lines.append(f"| {model} | {source} | {' | '.join(_shown(column, row.get(column)) for column in COLUMNS)} |")
     return "\n".join(lines)
 
 
-def _shown(column: str, error: float | None) -> str:
-    if error is None:
+def _shown(column: str, cell: tuple[float, str] | None) -> str:
+    if cell is None:
         return ""
-    return f"{error:.0f}" if column == "matches" else f"{error:.1e}" if error else "0"
+    error, mark = cell
+    return (f"{error:.0f}" if column == "matches" else f"{error:.1e}" if error else "0") + mark
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -9,14 +9,14 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
-from detloom.trainer_module.losses import detection_losses
-from detloom.trainer_module.postprocess import build_detections
-from detloom.trainer_module.preprocess import prepare_image
-from detloom.trainer_module.targets import Targets, assign_targets
+from detloom.trainer_module.targets import assign_targets
 
 NETWORK = 2e-3
 STORED = 1e-5
-LOSSES = {"class_loss": "Loss/classification_loss", "box_loss": "Loss/localization_loss"}
+ONE_PIXEL = 0.1  # in training mode, see `rows_of_one_pixel`
+# In training mode, where batch norm over few values enlarges rounding through a hundred layers: with oneDNN on and off,
+# the reference differs from itself by 1.1e-2, and by 6e-3 of its gradient norm.
+UNSTEADY = {"ssd_resnet101_v1_fpn": 0.02}
 
 
 def worst(ours, theirs) -> float:
@@ -28,105 +28,124 @@ def relative(ours, theirs) -> float:
     return abs(float(ours) - theirs) / max(abs(theirs), 1e-6)
 
 
+def column_of(output: str, mode: str) -> str:
+    return f"{'classes' if output.startswith('class') else 'boxes'}, {mode}"
+
+
+@pytest.fixture(scope="module")
 def prepared(reference) -> tuple[tf.Tensor, tf.Tensor]:
     """The network's input and its true rows and columns."""
-    pictures, true_hw = prepare_image(tf.constant(reference.pictures_BHW3), reference.config.model)
-    return pictures, tf.broadcast_to(true_hw, [len(pictures), 2])
+    return reference.prepared()
 
 
-def our_targets(reference) -> Targets:
-    boxes, classes, weights = (tf.constant(each) for each in reference.padded_groundtruth())
-    anchors = reference.detector.anchors_yxyx_rel_A4
-    return assign_targets(reference.config.model, anchors, boxes, classes, weights)
+@pytest.fixture
+def anchors(reference) -> tf.Tensor:
+    if reference.is_center_net:
+        pytest.skip("CenterNet has no anchors")
+    return reference.detector.anchors_yxyx_rel_A4
 
 
-def losses_of(reference, offsets, logits) -> dict[str, tf.Tensor]:
-    anchors = reference.detector.anchors_yxyx_rel_A4
-    return detection_losses(reference.config.model, anchors, our_targets(reference), offsets, logits)
-
-
-def test_pictures_are_prepared_as_there(reference, record):
-    pictures, true_hw = prepared(reference)
+def test_pictures_are_prepared_as_there(reference, record, prepared):
+    pictures, true_hw = prepared
     stored, true_shapes, stride = reference.preprocessed()
     record("preprocessed", worst(pictures[:, ::stride, ::stride], stored))
     assert worst(pictures[:, ::stride, ::stride], stored) < NETWORK
     np.testing.assert_array_equal(true_hw, true_shapes[:, :2])
 
 
-def test_anchors_are_those_of_there(reference, record):
+def test_anchors_are_those_of_there(reference, record, anchors):
     stored, stride = reference.anchors()
-    error = worst(reference.detector.anchors_yxyx_rel_A4[::stride], stored)
-    record("anchors", error)
-    assert error < STORED
+    record("anchors", worst(anchors[::stride], stored))
+    assert worst(anchors[::stride], stored) < STORED
 
 
-def test_inference_mode_answers_as_there(reference, record):
-    offsets, logits, stride = reference.predictions("eval")
-    outputs = reference.detector.network(prepared(reference)[0], training=False)
-    box_error = worst(outputs["offsets_BA4"][:, ::stride], offsets)
-    class_error = worst(outputs["class_logits_BAC"][:, ::stride], logits)
-    record("boxes, inference", box_error)
-    record("classes, inference", class_error)
-    assert max(box_error, class_error) < NETWORK
+def test_inference_mode_answers_as_there(reference, record, prepared):
+    stored = reference.predictions("eval")
+    answers = reference.as_stored(reference.detector.network(prepared[0], training=False), "eval")
+    errors = {name: worst(answers[name], stored[name]) for name in stored}
+    for name, error in errors.items():
+        record(column_of(name, "inference"), error)
+    assert max(errors.values()) < NETWORK
 
 
-def test_training_mode_answers_and_learns_as_there(reference, record):
-    network = reference.detector.network
+class TrainingStep:
+    """Answers, losses, gradients and moved statistics of one step; the network is as before after it."""
+
+    def __init__(self, reference, pictures: tf.Tensor) -> None:
+        network = reference.detector.network
+        before = [(each, each.numpy()) for each in network.non_trainable_variables]
+        with tf.GradientTape() as tape:
+            outputs = network(pictures, training=True)
+            self.losses = reference.detector.losses_of_outputs(outputs, reference.batch())
+            self.penalty = tf.add_n(network.losses) if network.losses else tf.constant(0.0)
+            total = tf.add_n([*self.losses.values(), self.penalty])
+        gradients = tape.gradient(total, [each.value for each in network.trainable_variables])
+        self.answers = reference.as_stored(outputs, "train")
+        self.gradient_norm = float(tf.linalg.global_norm(gradients))
+        variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
+        keys = {id(each): reference.keys[name] for name, each in variables.items()}
+        self.norms = {
+            keys[id(variable)]: float(tf.norm(gradient))
+            for variable, gradient in zip(network.trainable_variables, gradients, strict=True)
+        }
+        self.moved_means = {keys[id(each)]: float(np.mean(each)) for each in variables.values()}
+        for variable, value in before:
+            variable.assign(value)
+
+
+@pytest.fixture(scope="module")
+def training_step(reference, prepared) -> TrainingStep:
     if reference.has_random_training_mode:
         pytest.skip("the stochastic depth of these values is random")
-    offsets, logits, stride = reference.predictions("train")
-    before = [(each, each.numpy()) for each in network.non_trainable_variables]
-    with tf.GradientTape() as tape:
-        outputs = network(prepared(reference)[0], training=True)
-        losses = losses_of(reference, outputs["offsets_BA4"], outputs["class_logits_BAC"])
-        penalty = tf.add_n(network.losses) if network.losses else tf.constant(0.0)
-        total = tf.add_n([*losses.values(), penalty])
-    gradients = tape.gradient(total, [each.value for each in network.trainable_variables])
-    variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
-    moved = {reference.keys[name]: float(np.mean(each)) for name, each in variables.items()}
-    for variable, value in before:
-        variable.assign(value)
+    return TrainingStep(reference, prepared[0])
 
-    rows = reference.rows_of_several_pixels[::stride]
-    box_error = worst(outputs["offsets_BA4"].numpy()[:, ::stride][:, rows], offsets[:, rows])
-    class_error = worst(outputs["class_logits_BAC"].numpy()[:, ::stride][:, rows], logits[:, rows])
-    record("boxes, training", box_error)
-    record("classes, training", class_error)
+
+def test_training_mode_answers_as_there(reference, record, training_step):
+    stored = reference.predictions("train")
+    is_one_pixel = reference.rows_of_one_pixel()
+    mark = " §" if reference.name in UNSTEADY else ""
+    for name, answers in training_step.answers.items():
+        error = worst(answers[:, ~is_one_pixel], stored[name][:, ~is_one_pixel])
+        error_there = worst(answers[:, is_one_pixel], stored[name][:, is_one_pixel])
+        record(column_of(name, "training"), error, f" († {error_there:.0e})" if is_one_pixel.any() else mark)
+        assert error < UNSTEADY.get(reference.name, NETWORK)
+        assert error_there < ONE_PIXEL
+
+
+def test_training_mode_learns_as_there(reference, record, training_step):
     expected = reference.summary["losses_train_mode"]
-    loss_errors = [relative(losses[name], expected[there]) for name, there in LOSSES.items()]
-    penalty_error = relative(penalty, expected["Loss/regularization_loss"])
-    gradient_error = relative(tf.linalg.global_norm(gradients), expected["grad_global_norm"])
-    record("gradients", gradient_error)
-    names = {id(each): name for name, each in variables.items()}
-    by_key = reference.by_key("gradient_norms")
-    norms = {
-        reference.keys[names[id(variable)]]: float(tf.norm(gradient))
-        for variable, gradient in zip(network.trainable_variables, gradients, strict=True)
-    }
-    means = reference.by_key("moved_means")
-    has_more_there = reference.config.model.feature_extractor.backbone.startswith("efficientnet")  # its ImageNet head
-    if has_more_there:
-        ours = set(reference.keys.values())
-        means, by_key = (
-            {key: value for key, value in values.items() if key in ours or "classification_backbone" not in key}
-            for values in (means, by_key)
-        )
-    if means:
-        record("statistics", max(abs(moved[key] - mean) / max(1.0, abs(mean)) for key, mean in means.items()))
-    assert max(box_error, class_error) < NETWORK
+    loss_errors = [relative(training_step.losses[name], expected[there]) for name, there in reference.losses.items()]
+    penalty = float(training_step.penalty) + reference.unused_penalty()
+    penalty_error = relative(penalty, expected.get("Loss/regularization_loss", 0.0))
+    gradient_error = relative(training_step.gradient_norm, expected["grad_global_norm"])
+    norms, means = (without_unused(reference, part) for part in ("gradient_norms", "moved_means"))
+    moved = training_step.moved_means
+    record("gradients", gradient_error, " §" if reference.name in UNSTEADY else "")
+    record("statistics", max(abs(moved[key] - mean) / max(1.0, abs(mean)) for key, mean in means.items()))
     assert max(loss_errors) < NETWORK
-    assert penalty_error < STORED or (has_more_there and penalty < expected["Loss/regularization_loss"])
-    assert gradient_error < NETWORK
-    if by_key:
-        largest = max(by_key.values())
-        assert {key: norms[key] for key in by_key} == pytest.approx(by_key, rel=0.01, abs=1e-4 * largest)
-        assert {key: moved[key] for key in means} == pytest.approx(means, rel=NETWORK, abs=NETWORK)
+    assert penalty_error < STORED
+    assert gradient_error < UNSTEADY.get(reference.name, NETWORK)
+    assert {key: moved[key] for key in means} == pytest.approx(means, rel=NETWORK, abs=NETWORK)
+    if norms:
+        assert {key: training_step.norms[key] for key in norms} == pytest.approx(
+            norms, rel=max(0.01, UNSTEADY.get(reference.name, 0.0)), abs=1e-4 * max(norms.values())
+        )
 
 
-def test_anchors_are_matched_as_there(reference, record):
-    targets, stored = our_targets(reference), reference.part("targets")
+def without_unused(reference, part: str) -> dict[str, float]:
+    """By key, without what ours does not have: EfficientNet's classifier, the blocks behind the last features."""
+    ours = set(reference.keys.values())
+    values = reference.by_key(part)
+    assert all(key in ours or reference.is_unused(key) for key in values)
+    return {key: value for key, value in values.items() if key in ours}
+
+
+def test_anchors_are_matched_as_there(reference, record, anchors):
+    boxes, classes, weights = (tf.constant(each) for each in reference.padded_groundtruth())
+    targets = assign_targets(reference.config.model, anchors, boxes, classes, weights)
+    stored = reference.part("targets")
     num_channels = stored["cls_targets"].shape[-1]
-    record("matches", float(np.sum(targets.match_BA.numpy() != stored["match"])))
+    record("matches", np.sum(targets.match_BA.numpy() != stored["match"]))
     record("box targets", worst(targets.offsets_BA4, stored["reg_targets"]))
     np.testing.assert_array_equal(targets.match_BA, stored["match"])
     np.testing.assert_array_equal(tf.one_hot(targets.channel_BA, num_channels), stored["cls_targets"])
@@ -135,34 +154,31 @@ def test_anchors_are_matched_as_there(reference, record):
     np.testing.assert_allclose(targets.offsets_BA4, stored["reg_targets"], atol=STORED)
 
 
-def test_losses_of_stored_answers_are_those_of_there(reference, record):
+@pytest.fixture
+def stored_outputs(reference) -> dict[str, tf.Tensor]:
+    """What the reference's network answered, as ours would."""
     if reference.is_thin:
         pytest.skip("the small file does not hold the whole answers")
-    offsets, logits, _ = reference.predictions("eval")
-    losses = losses_of(reference, tf.constant(offsets), tf.constant(logits))
+    return {name: tf.constant(each) for name, each in reference.predictions("eval").items()}
+
+
+def test_losses_of_stored_answers_are_those_of_there(reference, record, stored_outputs):
+    losses = reference.detector.losses_of_outputs(stored_outputs, reference.batch())
     expected = reference.summary["losses_eval_mode"]
-    error = max(relative(losses[name], expected[there]) for name, there in LOSSES.items())
+    error = max(relative(losses[name], expected[there]) for name, there in reference.losses.items())
     record("losses", error)
     assert error < STORED
 
 
-def test_detections_of_stored_answers_are_those_of_there(reference, record):
-    if reference.is_thin:
-        pytest.skip("the small file does not hold the whole answers")
-    offsets, logits, _ = reference.predictions("eval")
-    stored, model = reference.part("detections"), reference.config.model
-    detections = build_detections(
-        model,
-        reference.detector.anchors_yxyx_rel_A4,
-        tf.range(model.num_classes),  # the reference counts from 0
-        tf.constant(offsets),
-        tf.constant(logits),
-        prepared(reference)[1],
-    )
+def test_detections_of_stored_answers_are_those_of_there(reference, record, stored_outputs):
+    stored, true_hw = reference.detections()
+    detections = reference.detector.detections_of_outputs(stored_outputs, true_hw)
     error = max(
         worst(detections[BOXES], stored["detection_boxes"]), worst(detections[SCORES], stored["detection_scores"])
     )
     record("detections", error)
-    np.testing.assert_array_equal(detections[CLASSES], stored["detection_classes"])
+    is_detection = np.arange(detections[CLASSES].shape[1]) < stored["num_detections"][:, None]
     np.testing.assert_array_equal(detections[NUM_DETECTIONS], stored["num_detections"])
+    # The reference counts classes from 0.
+    np.testing.assert_array_equal(detections[CLASSES] - np.float32(is_detection), stored["detection_classes"])
     assert error < STORED
