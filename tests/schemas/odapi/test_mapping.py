@@ -90,6 +90,8 @@ def test_each_field_of_the_tree_can_be_written_or_is_known_to_be_ours():
         "BiFpn.features_of_last_blocks",
         "Eval.best_metric",
         "Eval.evaluate_every",
+        "FixedShapeResizer.half_pixel_centers",
+        "KeepAspectRatioResizer.half_pixel_centers",
         "MomentumOptimizer.nesterov",
         "Train.fine_tune_exclude",
         "Train.fine_tune_include",
