@@ -4,6 +4,8 @@ Bounds: 2e-3 through a network (the reference differs from itself by up to 8e-4,
 is computed from stored inputs, none for matches.
 """
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,6 +99,8 @@ class TrainingStep:
 def training_step(reference, prepared) -> TrainingStep:
     if reference.has_random_training_mode:
         pytest.skip("the stochastic depth of these values is random")
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        pytest.skip("the values were made with oneDNN, and batch norm over few values enlarges the difference")
     return TrainingStep(reference, prepared[0])
 
 
