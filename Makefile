@@ -25,7 +25,7 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, about ten minutes
+test: venv ## the default tests, about fifteen minutes
 	@$(BIN)/pytest $(ARGS)
 
 .PHONY: test-slow
