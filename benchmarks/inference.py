@@ -15,10 +15,8 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from peers.timed_process import TimedProcess, answer_requests
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_inference.py"
 PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
@@ -93,47 +92,12 @@ def serve(arguments: list[str]) -> None:
     for call in calls.values():
         for batch_size in BATCH_SIZES:
             call(batch_size)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        name, batch_size, count = line.split()
-        seconds = []
-        for _ in range(int(count)):
-            started = time.perf_counter()
-            calls[name](int(batch_size))
-            seconds.append(time.perf_counter() - started)
-        print(json.dumps(seconds), flush=True)
+    answer_requests(lambda name, batch_size: calls[name](int(batch_size)))
 
 
-class Server:
-    """A process that times calls on request."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        self._read()
-
-    def _read(self) -> Any:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            if line[0] in "[{":
-                return json.loads(line)
-        self._errors.seek(0)
-        raise RuntimeError(f"{self._process.args!r}: {self._errors.read()[-3000:]}")
-
-    def measure(self, name: str, batch_size: int) -> float:
-        """Milliseconds of a call, the median of a few."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{name} {batch_size} {BATCH_SIZES[batch_size]}\n")
-        self._process.stdin.flush()
-        return 1000 * statistics.median(self._read())
-
-    def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-        self._errors.close()
+def measure_ms(process: TimedProcess, name: str, batch_size: int) -> float:
+    """Of a call, the median of a few."""
+    return 1000 * statistics.median(process.seconds(f"{name} {batch_size}", BATCH_SIZES[batch_size]))
 
 
 def measure_model(name: str, num_classes: int, num_rounds: int) -> dict[str, Any]:
@@ -143,21 +107,21 @@ def measure_model(name: str, num_classes: int, num_rounds: int) -> dict[str, Any
     checkpoint = str(reference) if num_classes == 90 and reference.with_suffix(".index").is_file() else ""
     with tempfile.TemporaryDirectory() as work:
         arguments = write_inputs(Path(work), preset_name, num_classes, checkpoint)
-        ours = Server([sys.executable, __file__, "--child", *arguments])
+        ours = TimedProcess([sys.executable, __file__, "--child", *arguments])
         systems = [("network", ours, "network"), ("ours", ours, "exported")]
         if (PEER_ENV / "complete").is_file():
-            peer = Server([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *arguments])
+            peer = TimedProcess([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *arguments])
             systems.append(("odapi", peer, "exported"))
         rounds: dict[int, dict[str, list[float]]] = {
             batch_size: {system: [] for system, *_ in systems} for batch_size in BATCH_SIZES
         }
         for number in range(num_rounds):
             for batch_size, times in rounds.items():
-                for system, server, call in systems:
-                    times[system].append(server.measure(call, batch_size))
+                for system, process, call in systems:
+                    times[system].append(measure_ms(process, call, batch_size))
             print(f"  {name}, {num_classes} classes: round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
-        for server in {server for _, server, _ in systems}:
-            server.close()
+        for process in {process for _, process, _ in systems}:
+            process.close()
     return {"weights": "reference" if checkpoint else "random", "load": psutil.getloadavg()[0], "rounds": rounds}
 
 

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from peers.timed_process import TimedProcess, answer_requests
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_step.py"
 PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
@@ -162,54 +162,17 @@ def serve(paths: list[str]) -> None:
     parts = OurParts(*paths)
     for part in PARTS:
         parts.call(part)
-    print(json.dumps({"ready": True, "num_variables": len(parts.variables)}), flush=True)
-    for line in sys.stdin:
-        part, count = line.split()
-        seconds = []
-        for _ in range(int(count)):
-            started = time.perf_counter()
-            parts.call(part)
-            seconds.append(time.perf_counter() - started)
-        print(json.dumps(seconds), flush=True)
+    answer_requests(parts.call, num_variables=len(parts.variables))
 
 
-class Server:
-    """A process that times parts on request."""
-
-    def __init__(self, command: list[str]) -> None:
-        started = time.monotonic()
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        self.num_variables = self._read()["num_variables"]
-        self.start_up_seconds = time.monotonic() - started
-
-    def _read(self) -> Any:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            if line[0] in "[{":
-                return json.loads(line)
-        self._errors.seek(0)
-        raise RuntimeError(f"{self._process.args!r}: {self._errors.read()[-3000:]}")
-
-    def measure(self, part: str) -> tuple[list[float], float]:
-        """Seconds of each call, and the share of the machine that others used meanwhile."""
-        assert self._process.stdin
-        own = psutil.Process(self._process.pid)
-        busy, mine, started = _busy_seconds(psutil.cpu_times()), _busy_seconds(own.cpu_times()), time.monotonic()
-        self._process.stdin.write(f"{part} {CALLS[part]}\n")
-        self._process.stdin.flush()
-        seconds = self._read()
-        passed = (time.monotonic() - started) * (os.cpu_count() or 1)
-        others = _busy_seconds(psutil.cpu_times()) - busy - (_busy_seconds(own.cpu_times()) - mine)
-        return seconds, max(0.0, others / passed)
-
-    def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-        self._errors.close()
+def measure(process: TimedProcess, part: str) -> tuple[list[float], float]:
+    """Seconds of each call, and the share of the machine that others used meanwhile."""
+    own = psutil.Process(process.pid)
+    busy, mine, started = _busy_seconds(psutil.cpu_times()), _busy_seconds(own.cpu_times()), time.monotonic()
+    seconds = process.seconds(part, CALLS[part])
+    passed = (time.monotonic() - started) * (os.cpu_count() or 1)
+    others = _busy_seconds(psutil.cpu_times()) - busy - (_busy_seconds(own.cpu_times()) - mine)
+    return seconds, max(0.0, others / passed)
 
 
 def typical_seconds(part: str, seconds: list[float]) -> float:
@@ -225,28 +188,28 @@ def measure_model(preset_name: str, batch_size: int, num_rounds: int) -> dict[st
     """By system and part: milliseconds (medians of the rounds' medians), each round's, and the largest disturbance."""
     with tempfile.TemporaryDirectory() as name:
         paths = write_inputs(Path(name), preset_name, batch_size)
-        servers = {"ours": Server([sys.executable, __file__, "--child", *paths])}
+        processes = {"ours": TimedProcess([sys.executable, __file__, "--child", *paths])}
         if (PEER_ENV / "complete").is_file():
-            servers["odapi"] = Server([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *paths])
-        rounds: dict[str, dict[str, list[float]]] = {system: {part: [] for part in PARTS} for system in servers}
+            processes["odapi"] = TimedProcess([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *paths])
+        rounds: dict[str, dict[str, list[float]]] = {system: {part: [] for part in PARTS} for system in processes}
         others = 0.0
         for number in range(num_rounds):
             for part in PARTS:
-                for system, server in servers.items():
-                    seconds, disturbance = server.measure(part)
+                for system, process in processes.items():
+                    seconds, disturbance = measure(process, part)
                     rounds[system][part].append(1000 * typical_seconds(part, seconds))
                     others = max(others, disturbance)
             print(f"  {preset_name}: round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
         result: dict[str, Any] = {"batch_size": batch_size, "others": others, "rounds": rounds}
-        for system, server in servers.items():
-            server.close()
+        for system, process in processes.items():
+            process.close()
             table = {part: statistics.median(values) for part, values in rounds[system].items()}
             pairs = zip(rounds[system]["full"], rounds[system]["network"], strict=True)
             result[system] = {
                 **table,
                 "full_to_network": statistics.median(full / network for full, network in pairs),
-                "start_up_seconds": server.start_up_seconds,
-                "num_variables": server.num_variables,
+                "start_up_seconds": process.start_up_seconds,
+                "num_variables": process.ready["num_variables"],
             }
         if "odapi" in result:
             pairs = zip(rounds["odapi"]["full"], rounds["ours"]["full"], strict=True)

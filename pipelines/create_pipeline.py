@@ -25,6 +25,7 @@ from detloom.components.pusher.executor import Executor as PusherExecutor
 from detloom.pipelines.source_fingerprint import source_fingerprint
 from detloom.schemas.example_keys import STATISTICS_KEYS
 from detloom.schemas.run_file import RunFile
+from detloom.schemas.text_file import write_text_file
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.tfx_run import CONFIG_KEY
 
@@ -193,11 +194,9 @@ def _statistics_schema() -> schema_pb2.Schema:
 
 def _stage_schema(workspace: Path) -> Path:
     """The schema under a name that changes with its content: ImportSchemaGen's cache sees the path alone."""
-    text = _schema_file().read_bytes()
-    staged = workspace / "schema" / hashlib.sha256(text).hexdigest()[:16] / "schema.pbtxt"
+    text = _schema_file().read_text(encoding="utf-8")
+    staged = workspace / "schema" / hashlib.sha256(text.encode()).hexdigest()[:16] / "schema.pbtxt"
     if not staged.is_file():
         staged.parent.mkdir(parents=True, exist_ok=True)
-        partial = staged.with_suffix(".partial")
-        partial.write_bytes(text)
-        partial.replace(staged)
+        write_text_file(staged, text)
     return staged

@@ -1,4 +1,4 @@
-"""Reading a configuration file's text: bounded, and with one sentence for whatever is wrong with it."""
+"""Text files: read bounded and with one sentence for whatever is wrong with them, written whole or not at all."""
 
 from pathlib import Path
 
@@ -32,3 +32,10 @@ def read_text_file(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{name}:{line}: got bytes that are not UTF-8, allowed: a text file.") from None
+
+
+def write_text_file(path: Path, text: str) -> None:
+    """Write under another name, then rename: a file of that name is never half written. Its folder must be there."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -70,6 +70,20 @@ class ConvLayers:
             f"{prefix}_regularizer": build_regularizer(self.hyperparams.regularizer),
         }
 
+    def backbone_conv(
+        self,
+        num_channels: int,
+        name: str,
+        *,
+        kernel_size: int = 1,
+        strides: int = 1,
+        padding: str = "same",
+        **bias: Any,
+    ) -> keras.Layer:
+        """Without a bias, whatever the settings, unless `bias`, which are Keras' arguments, says otherwise."""
+        settings = {"use_bias": False, **bias, **self.kernel()}
+        return keras.layers.Conv2D(num_channels, kernel_size, strides, padding, name=name, **settings)
+
     @property
     def use_bias(self) -> bool:
         """Of a convolution with batch norm behind it, which has an offset of its own."""
@@ -154,3 +168,9 @@ def pad_before_stride(
     if config.use_explicit_padding:
         return keras.layers.ZeroPadding2D(1, name=name)(features), "valid"
     return features, "same"
+
+
+def round_channels(num_channels: float) -> int:
+    """To the nearest multiple of 8, at least 8, and never more than a tenth below (MobileNetV2 and EfficientNet)."""
+    rounded = max(8, int(num_channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * num_channels else rounded

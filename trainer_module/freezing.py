@@ -5,6 +5,7 @@ its TF2 loop does not read them. Nothing else of a frozen layer changes: batch n
 statistics (`model.freeze_batchnorm` stops that), and penalties on frozen weights stay part of the loss, as there.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,13 +94,6 @@ def choose_trained(
 
 
 def _count(part: str, trainable: Mapping[str, keras.Variable], kept: Mapping[str, keras.Variable]) -> PartCounts:
-    sizes = {path: _size(variable) for path, variable in trainable.items() if part_of(path) == part}
+    sizes = {path: math.prod(variable.shape) for path, variable in trainable.items() if part_of(path) == part}
     trained = [size for path, size in sizes.items() if path in kept]
     return PartCounts(part, len(sizes), len(trained), sum(sizes.values()), sum(trained))
-
-
-def _size(variable: keras.Variable) -> int:
-    count = 1
-    for side in variable.shape:
-        count *= side
-    return count

@@ -19,6 +19,7 @@ import tensorflow as tf
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
+from detloom.schemas.text_file import write_text_file
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.checkpoints.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR, weights_by_path
 from detloom.trainer_module.checkpoints.restore import find_trained, restore
@@ -128,9 +129,7 @@ def _refuse_another_run(settings: dict[str, str], out_dir: Path) -> None:
 def _write_settings(settings: dict[str, str], out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
     for name, text in settings.items():
-        partial = (out_dir / name).with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out_dir / name)
+        write_text_file(out_dir / name, text)
 
 
 @contextlib.contextmanager
@@ -314,15 +313,14 @@ class _Loop:
     def _replica_step(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step; with one replica its losses and gradients are those of the batch."""
         config, variables = self.config.train, self.trained.variables
-        with tf.GradientTape(
-            watch_accessed_variables=False
-        ) as tape:  # what leads to frozen variables alone costs nothing
-            tape.watch([variable.value for variable in variables])
+        values = [variable.value for variable in variables]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(values)  # alone: what leads only to frozen variables costs nothing
             parts = self.detector.losses(batch, training=True)
             penalties = self.detector.network.losses if config.add_regularization_loss else []
             parts["regularization_loss"] = tf.add_n([tf.zeros([]), *penalties])
             loss = tf.add_n(list(parts.values()))
-        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        gradients = tape.gradient(loss, values)
         gradients = scale_bias_gradients(gradients, variables, config.bias_grad_multiplier)
         gradients, norm = clip_gradients(config.gradient_clipping, gradients)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))

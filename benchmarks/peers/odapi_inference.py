@@ -7,10 +7,8 @@ answered once, then one for each line that it reads: `exported BATCH_SIZE COUNT`
 many calls. Its model answers one picture a call, so that a batch is as many calls.
 """
 
-import json
 import os
 import sys
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +16,7 @@ from google.protobuf import text_format
 from object_detection import exporter_lib_v2
 from object_detection.builders import model_builder
 from object_detection.protos import pipeline_pb2
+from timed_process import answer_requests
 
 
 def export(config_path, checkpoint, output):
@@ -43,15 +42,7 @@ def main():
             signature(input_tensor=tf.constant(images[i % len(images)][np.newaxis]))["detection_boxes"].numpy()
 
     call(1)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        _, batch_size, count = line.split()
-        seconds = []
-        for _ in range(int(count)):
-            started = time.perf_counter()
-            call(int(batch_size))
-            seconds.append(time.perf_counter() - started)
-        print(json.dumps(seconds), flush=True)
+    answer_requests(lambda _, batch_size: call(int(batch_size)))
 
 
 if __name__ == "__main__":

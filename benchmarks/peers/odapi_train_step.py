@@ -7,9 +7,7 @@ seconds of that many calls. Parts: full, network, losses, optimizer, input. The 
 input; the step is the peer's own `eager_train_step`.
 """
 
-import json
 import sys
-import time
 
 import tensorflow as tf
 from google.protobuf import text_format
@@ -17,6 +15,7 @@ from object_detection import inputs, model_lib, model_lib_v2
 from object_detection.builders import model_builder, optimizer_builder
 from object_detection.core import box_list_ops
 from object_detection.protos import pipeline_pb2
+from timed_process import answer_requests
 
 OUTPUTS = ("box_encodings", "class_predictions_with_background")
 
@@ -102,15 +101,7 @@ def main():
     parts = Parts(read_config(*sys.argv[1:4]))
     for part in ("full", "network", "losses", "optimizer", "input"):
         parts.call(part)
-    print(json.dumps({"ready": True, "num_variables": len(parts.model.trainable_variables)}), flush=True)
-    for line in sys.stdin:
-        part, count = line.split()
-        seconds = []
-        for _ in range(int(count)):
-            started = time.perf_counter()
-            parts.call(part)
-            seconds.append(time.perf_counter() - started)
-        print(json.dumps(seconds), flush=True)
+    answer_requests(parts.call, num_variables=len(parts.model.trainable_variables))
 
 
 if __name__ == "__main__":

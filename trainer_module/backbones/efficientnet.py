@@ -7,6 +7,7 @@ the model and never uses, are not built; nor are, for the same reason, blocks be
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import keras
 
@@ -18,7 +19,7 @@ from detloom.schemas.network_config import (
     L2Regularizer,
     VarianceScalingInitializer,
 )
-from detloom.trainer_module.conv_layers import ConvLayers
+from detloom.trainer_module.conv_layers import ConvLayers, build_regularizer, round_channels
 
 # Kernel size, expansion, channels, repetitions, stride of the first: B0, the paper's table 1.
 _STAGES = (
@@ -92,7 +93,7 @@ def build_efficientnet(
         own = replace(own, regularizer=config.conv_hyperparams.regularizer)
     layers = ConvLayers(own, freeze_batchnorm)
     blocks = efficientnet_blocks(config)
-    stem = _conv(layers, blocks[0].channels_in, "stem_conv", kernel_size=3, strides=2)(image)
+    stem = layers.backbone_conv(blocks[0].channels_in, "stem_conv", kernel_size=3, strides=2)(image)
     features = layers.activate(layers.normalize(stem, "stem_bn"), "stem_activation")
     levels: dict[int, keras.KerasTensor] = {}
     for block in blocks:
@@ -105,10 +106,10 @@ def build_efficientnet(
 def _all_blocks(backbone: str, *, last_of_stride: bool) -> list[EfficientNetBlock]:
     width, depth = _SCALING[backbone]
     repetitions = [math.ceil(depth * stage[3]) for stage in _STAGES]
-    total, channels_in = sum(repetitions), _round_channels(32 * width)
+    total, channels_in = sum(repetitions), round_channels(32 * width)
     blocks: list[EfficientNetBlock] = []
     for index, (kernel_size, expansion, channels, repetitions_of_b0, first_stride) in enumerate(_STAGES):
-        channels_out = _round_channels(channels * width)
+        channels_out = round_channels(channels * width)
         source = repetitions[index] if last_of_stride else repetitions_of_b0
         for repetition in range(repetitions[index]):
             block = EfficientNetBlock(
@@ -130,7 +131,7 @@ def _inverted_residual(layers: ConvLayers, inputs: keras.KerasTensor, block: Eff
     """Widen, filter each channel, weigh the channels, narrow; plus the input where the shape stays."""
     name, features, channels = block.name, inputs, block.channels_in * block.expansion
     if block.expansion > 1:
-        features = _conv(layers, channels, f"{name}_expand_conv")(features)
+        features = layers.backbone_conv(channels, f"{name}_expand_conv")(features)
         features = layers.normalize(features, f"{name}_expand_bn")
         features = layers.activate(features, f"{name}_expand_activation")
     # The reference passes this kernel's penalty by a name that the layer does not read: there is none.
@@ -145,7 +146,7 @@ def _inverted_residual(layers: ConvLayers, inputs: keras.KerasTensor, block: Eff
     )
     features = layers.activate(layers.normalize(depthwise(features), f"{name}_bn"), f"{name}_activation")
     features = _squeeze_and_excite(layers, features, block)
-    features = _conv(layers, block.channels_out, f"{name}_project_conv")(features)
+    features = layers.backbone_conv(block.channels_out, f"{name}_project_conv")(features)
     features = layers.normalize(features, f"{name}_project_bn")
     if block.has_shortcut:
         if block.drop_rate > 0:
@@ -160,41 +161,13 @@ def _squeeze_and_excite(layers: ConvLayers, features: keras.KerasTensor, block: 
     name = block.name
     means = keras.layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_se_squeeze")(features)
     num_reduced = max(1, int(block.channels_in * _SE_RATIO))
-    reduced = _conv(layers, num_reduced, f"{name}_se_reduce", use_bias=True)(means)
+    # The biases are penalized as kernels are, as in the reference.
+    bias: dict[str, Any] = {"use_bias": True, "bias_regularizer": build_regularizer(layers.hyperparams.regularizer)}
+    reduced = layers.backbone_conv(num_reduced, f"{name}_se_reduce", **bias)(means)
     reduced = layers.activate(reduced, f"{name}_se_reduce_activation")
-    factors = _conv(layers, features.shape[-1], f"{name}_se_expand", use_bias=True)(reduced)
+    factors = layers.backbone_conv(features.shape[-1], f"{name}_se_expand", **bias)(reduced)
     factors = keras.layers.Activation("sigmoid", name=f"{name}_se_expand_activation")(factors)
     return keras.layers.Multiply(name=f"{name}_se_excite")([features, factors])
-
-
-def _conv(
-    layers: ConvLayers,
-    num_channels: int,
-    name: str,
-    *,
-    kernel_size: int = 1,
-    strides: int = 1,
-    use_bias: bool = False,
-) -> keras.layers.Conv2D:
-    """With the kernels' penalty on the bias too, as in the reference."""
-    kernel = layers.kernel()
-    bias_regularizer = kernel["kernel_regularizer"] if use_bias else None
-    return keras.layers.Conv2D(
-        num_channels,
-        kernel_size,
-        strides,
-        "same",
-        use_bias=use_bias,
-        bias_regularizer=bias_regularizer,
-        name=name,
-        **kernel,
-    )
-
-
-def _round_channels(num_channels: float) -> int:
-    """To the nearest multiple of 8, at least 8, and never more than a tenth below."""
-    rounded = max(8, int(num_channels + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * num_channels else rounded
 
 
 def efficientnet_layers(config: FeatureExtractor) -> Iterator[str]:

@@ -45,9 +45,7 @@ def build_mobilenet_v1(
     overridden = config.override_base_feature_extractor_hyperparams
     layers = ConvLayers(config.conv_hyperparams if overridden else MOBILENET_HYPERPARAMS, freeze_batchnorm)
     features, padding = pad_before_stride(config, image, "conv1_pad")
-    conv = keras.layers.Conv2D(
-        _num_channels(config, 0, 32), 3, 2, padding, use_bias=False, name="conv1", **layers.kernel()
-    )
+    conv = layers.backbone_conv(_num_channels(config, 0, 32), "conv1", kernel_size=3, strides=2, padding=padding)
     features = layers.activate(layers.normalize(conv(features), "conv1_bn"), "conv1_relu")
     levels: dict[int, keras.KerasTensor] = {}
     for index, (channels, strides) in enumerate(MOBILENET_V1_BLOCKS, start=1):
@@ -59,8 +57,7 @@ def build_mobilenet_v1(
         )
         features = layers.normalize(depthwise(features), f"conv_dw_{index}_bn")
         features = layers.activate(features, f"conv_dw_{index}_relu")
-        num_channels = _num_channels(config, index, channels)
-        pointwise = keras.layers.Conv2D(num_channels, 1, use_bias=False, name=f"conv_pw_{index}", **layers.kernel())
+        pointwise = layers.backbone_conv(_num_channels(config, index, channels), f"conv_pw_{index}")
         features = layers.normalize(pointwise(features), f"conv_pw_{index}_bn")
         features = layers.activate(features, f"conv_pw_{index}_relu")
         if index in _LEVEL_BY_BLOCK:

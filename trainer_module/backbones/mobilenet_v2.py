@@ -7,7 +7,7 @@ import keras
 
 from detloom.schemas.network_config import ExtraFeatureLayers, FeatureExtractor
 from detloom.trainer_module.backbones.mobilenet_v1 import MOBILENET_HYPERPARAMS
-from detloom.trainer_module.conv_layers import ConvLayers, pad_before_stride
+from detloom.trainer_module.conv_layers import ConvLayers, pad_before_stride, round_channels
 
 # Expansion, channels, repetitions, stride of the first: the paper's table 2.
 MOBILENET_V2_BLOCKS = (
@@ -31,13 +31,13 @@ def build_mobilenet_v2(
     layers = ConvLayers(config.conv_hyperparams if overridden else MOBILENET_HYPERPARAMS, freeze_batchnorm)
     alpha, min_depth = config.depth_multiplier, config.min_depth
     features, padding = pad_before_stride(config, image, "Conv1_pad")
-    num_channels = max(_round_channels(32 * alpha), min_depth)
-    features = _conv(layers, features, num_channels, "Conv1", kernel_size=3, strides=2, padding=padding)
-    features = layers.activate(layers.normalize(features, "bn_Conv1"), "Conv1_relu")
+    num_channels = max(round_channels(32 * alpha), min_depth)
+    conv = layers.backbone_conv(num_channels, "Conv1", kernel_size=3, strides=2, padding=padding)
+    features = layers.activate(layers.normalize(conv(features), "bn_Conv1"), "Conv1_relu")
     levels: dict[int, keras.KerasTensor] = {}
     index = 0
     for expansion, channels, repetitions, first_stride in MOBILENET_V2_BLOCKS:
-        num_channels = _round_channels(int(channels * alpha))
+        num_channels = round_channels(int(channels * alpha))
         for repetition in range(repetitions):
             strides = first_stride if repetition == 0 else 1
             expanded = _expand(layers, features, index, expansion)
@@ -47,8 +47,8 @@ def build_mobilenet_v2(
             if index == _SSD_BLOCK and isinstance(config.neck, ExtraFeatureLayers):
                 levels[4] = expanded
             index += 1
-    last = max(_round_channels(1280 * min(alpha, 1.0)), min_depth)
-    features = layers.normalize(_conv(layers, features, last, "Conv_1"), "Conv_1_bn")
+    last = max(round_channels(1280 * min(alpha, 1.0)), min_depth)
+    features = layers.normalize(layers.backbone_conv(last, "Conv_1")(features), "Conv_1_bn")
     levels[5] = layers.activate(features, "out_relu")
     return levels
 
@@ -58,7 +58,7 @@ def _expand(layers: ConvLayers, inputs: keras.KerasTensor, index: int, expansion
     if expansion == 1:
         return inputs
     name = _block_name(index)
-    features = _conv(layers, inputs, expansion * inputs.shape[-1], f"{name}_expand")
+    features = layers.backbone_conv(expansion * inputs.shape[-1], f"{name}_expand")(inputs)
     return layers.activate(layers.normalize(features, f"{name}_expand_BN"), f"{name}_expand_relu")
 
 
@@ -84,7 +84,7 @@ def _inverted_residual(
     )
     features = layers.normalize(depthwise(features), f"{name}_depthwise_BN")
     features = layers.activate(features, f"{name}_depthwise_relu")
-    features = _conv(layers, features, max(num_channels, config.min_depth), f"{name}_project")
+    features = layers.backbone_conv(max(num_channels, config.min_depth), f"{name}_project")(features)
     features = layers.normalize(features, f"{name}_project_BN")
     if inputs.shape[-1] == num_channels and strides == 1:
         features = keras.layers.Add(name=f"{name}_add")([inputs, features])
@@ -93,25 +93,3 @@ def _inverted_residual(
 
 def _block_name(index: int) -> str:
     return f"block_{index}" if index else "expanded_conv"
-
-
-def _conv(
-    layers: ConvLayers,
-    features: keras.KerasTensor,
-    num_channels: int,
-    name: str,
-    *,
-    kernel_size: int = 1,
-    strides: int = 1,
-    padding: str = "same",
-) -> keras.KerasTensor:
-    conv = keras.layers.Conv2D(
-        num_channels, kernel_size, strides, padding, use_bias=False, name=name, **layers.kernel()
-    )
-    return conv(features)
-
-
-def _round_channels(num_channels: float) -> int:
-    """To the nearest multiple of 8, at least 8, and never more than a tenth below."""
-    rounded = max(8, int(num_channels + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * num_channels else rounded

@@ -5,6 +5,8 @@ first 1x1 convolution, and the pooling pads as TensorFlow's 'SAME' does: by noth
 where `keras.applications` pads by one.
 """
 
+from typing import Any
+
 import keras
 
 from detloom.schemas.network_config import (
@@ -71,19 +73,10 @@ def _bottleneck(
 
 
 def _conv(
-    layers: ConvLayers,
-    features: keras.KerasTensor,
-    num_channels: int,
-    name: str,
-    *,
-    kernel_size: int = 1,
-    strides: int = 1,
-    padding: str = "same",
+    layers: ConvLayers, features: keras.KerasTensor, num_channels: int, name: str, **settings: Any
 ) -> keras.KerasTensor:
-    """Convolution and batch norm."""
-    conv = keras.layers.Conv2D(
-        num_channels, kernel_size, strides, padding, use_bias=False, name=f"{name}_conv", **layers.kernel()
-    )
+    """Convolution and batch norm; `settings` are those of `backbone_conv`."""
+    conv = layers.backbone_conv(num_channels, f"{name}_conv", **settings)
     return layers.normalize(conv(features), f"{name}_bn")
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from detloom.schemas.text_file import write_text_file
 from detloom.trainer_module.freezing import PartCounts
 from detloom.trainer_module.variable_names import PARTS, part_of
 
@@ -81,9 +82,7 @@ def write_report(report: RestoreReport, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     texts = {REPORT_JSON: json.dumps(report.to_dict(), indent=1) + "\n", REPORT_TEXT: format_report(report) + "\n"}
     for name, text in texts.items():
-        partial = (folder / name).with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(folder / name)
+        write_text_file(folder / name, text)
 
 
 def format_report(report: RestoreReport, max_listed: int = _MAX_LISTED) -> str:

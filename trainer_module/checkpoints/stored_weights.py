@@ -258,7 +258,7 @@ def _from_names(where: str, file: CheckpointFile, config: Model, network: keras.
 
 
 def _held(keys: tuple[str, ...], array: np.ndarray) -> StoredValue:
-    return StoredValue(keys, array.shape, str(array.dtype), functools.partial(np.asarray, array))
+    return StoredValue(keys, array.shape, str(array.dtype), lambda: array)
 
 
 def _from_keras(where: str, arrays: Mapping[str, np.ndarray], paths: list[str]) -> StoredWeights:
