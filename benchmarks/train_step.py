@@ -143,9 +143,9 @@ class OurParts:
         self._apply(self.gradients)
 
     def _apply(self, gradients: Any) -> None:
-        from detloom.trainer_module.gradients import clip_gradients
+        from detloom.trainer_module.gradients import clip_gradients, gradient_norms
 
-        clipped, _ = clip_gradients(self.config.train.gradient_clipping, gradients)
+        clipped = clip_gradients(self.config.train.gradient_clipping, gradients, gradient_norms(gradients))
         self.optimizer.apply_gradients(zip(clipped, self.variables, strict=True))
 
     def call(self, part: str) -> None:

@@ -9,7 +9,9 @@ import click
 from detloom import __version__
 from detloom.pipelines.config_cli import config, doctor, override_options, presets, read_override_options
 from detloom.pipelines.data_cli import COMMANDS as DATA_COMMANDS
+from detloom.pipelines.evaluate_cli import evaluate
 from detloom.pipelines.restore_cli import restore_report
+from detloom.pipelines.train_cli import train
 from detloom.schemas.errors import InputError
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported; its C++ notes help nobody here
@@ -28,7 +30,7 @@ def cli() -> None:
     """Retrain object detectors in production with TFX."""
 
 
-for command in (config, presets, doctor, restore_report, *DATA_COMMANDS):
+for command in (config, presets, doctor, train, evaluate, restore_report, *DATA_COMMANDS):
     cli.add_command(command)
 
 

@@ -65,6 +65,21 @@ def log_nodes(verbose: bool) -> NodeLog:
     return handler
 
 
+class _PlainLines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        print(f"{kind}{record.getMessage()}", file=sys.stderr, flush=True)  # looked up now: a bar may stand there
+
+
+def show_log() -> None:
+    """Print our own log lines as they are, and others' errors."""
+    logger = logging.getLogger("detloom")
+    logger.handlers, logger.propagate = [_PlainLines()], False
+    logger.setLevel(logging.INFO)
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
 def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """One line a row; each column but the last as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -22,12 +22,13 @@ from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.previous_report.strategy import REPORT, build_previous_report_resolver
 from detloom.components.pusher.executor import Executor as PusherExecutor
+from detloom.components.warm_start.resolver import build_warm_start_resolver
 from detloom.pipelines.source_fingerprint import source_fingerprint
 from detloom.schemas.example_keys import STATISTICS_KEYS
 from detloom.schemas.run_file import RunFile
 from detloom.schemas.text_file import write_text_file
 from detloom.schemas.typed_dict import to_canonical_json
-from detloom.trainer_module.tfx_run import CONFIG_KEY
+from detloom.trainer_module.tfx_run import CONFIG_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
 
 TRAIN, EVAL, TEST = "train", "eval", "test"  # split names inside the pipeline
 FINGERPRINT_KEY = "code_fingerprint"  # in the custom_config of stock components
@@ -64,9 +65,11 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
     )
     previous_report = build_previous_report_resolver(examples) if has_spans(run) else None
     dataset_validator = _build_dataset_validator(run, examples, previous_report)
-    trainer = _build_trainer(run, examples)
+    tuner = _build_tuner(run, examples) if run.tuner else None
+    warm_start = build_warm_start_resolver() if run.trainer.warm_start == "latest_blessed" else None
+    trainer = _build_trainer(run, examples, tuner, warm_start)
     # DatasetValidator fails on bad data, and then nothing trains; ExampleValidator reports, and the summary shows it.
-    trainer.add_upstream_nodes([example_validator, dataset_validator])
+    (tuner or trainer).add_upstream_nodes([example_validator, dataset_validator])
     baseline = build_baseline_resolver(candidate=trainer.outputs["model"])
     evaluator = DetectionEvaluator(
         examples=examples,
@@ -101,6 +104,7 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         example_validator,
         *([previous_report] if previous_report else []),
         dataset_validator,
+        *(node for node in (tuner, warm_start) if node),
         trainer,
         baseline,
         evaluator,
@@ -169,14 +173,36 @@ def _build_dataset_validator(
     )
 
 
-def _build_trainer(run: RunFile, examples: tfx.types.BaseChannel) -> tfx.components.Trainer:
+def _build_tuner(run: RunFile, examples: tfx.types.BaseChannel) -> tfx.components.Tuner:
+    assert run.tuner is not None
+    return tfx.components.Tuner(
+        tuner_fn="detloom.trainer_module.tuner_fn",
+        examples=examples,
+        train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.tuner.steps_per_trial),
+        eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
+        custom_config={
+            CONFIG_KEY: to_canonical_json(run.config),
+            TUNER_KEY: to_canonical_json(run.tuner),
+            STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
+            FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
+        },
+    )
+
+
+def _build_trainer(
+    run: RunFile, examples: tfx.types.BaseChannel, tuner: BaseNode | None, warm_start: BaseNode | None
+) -> tfx.components.Trainer:
     return tfx.components.Trainer(
         run_fn="detloom.trainer_module.run_fn",
         examples=examples,
+        hyperparameters=tuner.outputs["best_hyperparameters"] if tuner else None,
+        base_model=warm_start.outputs["model"] if warm_start else None,
         train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.train.num_steps),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
         custom_config={
             CONFIG_KEY: to_canonical_json(run.config),
+            STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
+            WARM_START_KEY: run.trainer.warm_start,
             FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
         },
     )

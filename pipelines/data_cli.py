@@ -188,21 +188,62 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
 
 @click.command()
 @click.argument("examples", metavar="DIR", type=_FOLDER)
-@click.option("--output", type=click.Path(path_type=Path), help="The page; default: DIR/inspect.html.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The page; default: DIR/inspect.html, or DIR/augment.html."
+)
 @click.option("--split", help="Only this split.")
 @click.option("--class", "class_name", help="Only pictures with an object of this class.")
-@click.option("--pictures", "num_pictures", type=click.IntRange(1, 200), default=24, show_default=True)
-def inspect(examples: Path, output: Path | None, split: str | None, class_name: str | None, num_pictures: int) -> None:
-    """Make a page of annotated samples, class and size distributions of the examples in DIR."""
-    from detloom.components.dataset_validator.inspect_page import write_inspect_page
+@click.option("--pictures", "num_pictures", type=click.IntRange(1, 200), help="Default: 24, or 8 with --augment.")
+@click.option("--augment", is_flag=True, help="Show what training makes of the pictures, beside them as stored.")
+@click.option("--config", metavar="CONFIG", help="With --augment: pipeline.config, run file or preset to train with.")
+@click.option(
+    "--versions",
+    "num_versions",
+    type=click.IntRange(1, 8),
+    default=3,
+    show_default=True,
+    help="With --augment: of each picture.",
+)
+def inspect(
+    examples: Path,
+    output: Path | None,
+    split: str | None,
+    class_name: str | None,
+    num_pictures: int | None,
+    augment: bool,
+    config: str | None,
+    num_versions: int,
+) -> None:
+    """Make a page of annotated samples, class and size distributions of the examples in DIR.
 
-    page = write_inspect_page(
-        str(examples),
-        output or examples / "inspect.html",
-        num_pictures=num_pictures,
-        split=split,
-        class_name=class_name,
-    )
+    With --augment, the page shows samples beside what training sees of them: `detloom inspect DIR --augment --config
+    run.yaml`.
+    """
+    if augment != (config is not None):
+        raise click.UsageError("--augment and --config go together: the augmentations are those of a configuration.")
+    if config is not None:
+        from detloom.components.dataset_validator.augment_page import AUGMENT_HTML, write_augment_page
+        from detloom.pipelines.config_check import read_config
+
+        page = write_augment_page(
+            examples,
+            output or examples / AUGMENT_HTML,
+            read_config(config),
+            num_pictures=num_pictures or 8,
+            num_versions=num_versions,
+            split=split,
+            class_name=class_name,
+        )
+    else:
+        from detloom.components.dataset_validator.inspect_page import INSPECT_HTML, write_inspect_page
+
+        page = write_inspect_page(
+            examples,
+            output or examples / INSPECT_HTML,
+            num_pictures=num_pictures or 24,
+            split=split,
+            class_name=class_name,
+        )
     click.echo(f"Wrote {page}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile, read_run_file
+from detloom.trainer_module.preemption import Preempted
 from detloom.trainer_module.supported import check_trainable
 
 RUN_FILE_VARIABLE = "DETLOOM_RUN_FILE"  # names the run file where no argument can, as under the tfx command line
@@ -59,13 +60,15 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         mistake = _find_mistake(error)
         if mistake is None:
             raise
-        raise InputError(f"{nodes.current} failed: {mistake}") from error
+        raise InputError(
+            f"{nodes.current} {'ended' if isinstance(mistake, Preempted) else 'failed'}: {mistake}"
+        ) from error
     return summarize_run(run, started, seconds=time.time() - started)
 
 
-def _find_mistake(error: BaseException | None) -> InputError | None:
-    """The user's mistake that an exception was raised from; what merely happened while handling one is our bug."""
-    while error is not None and not isinstance(error, InputError):
+def _find_mistake(error: BaseException | None) -> InputError | Preempted | None:
+    """The user's mistake or wish that an exception was raised from; what happened while handling one is our bug."""
+    while error is not None and not isinstance(error, InputError | Preempted):
         error = error.__cause__
     return error
 

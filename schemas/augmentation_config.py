@@ -1,12 +1,39 @@
-"""Random changes to training pictures, applied in the order in which they are listed.
+"""Random changes to training pictures, applied in the order in which they are listed: crops, frames and whatever else
+counts pixels before the resize; flips, colours and erased patches after it.
 
 Names and defaults are those of the Object Detection API's preprocessor. Colours are 0 to 255, areas and overlaps are
 shares from 0 to 1.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from detloom.schemas.checks import check, check_fields
+from detloom.schemas.color_augmentation_config import ColorAugmentation
+from detloom.schemas.crop_augmentation_config import (
+    RandomCropImage,
+    RandomCropPadImage,
+    RandomCropToAspectRatio,
+    RandomScaleCropAndPadToSquare,
+    RandomSquareCropByScale,
+    SsdRandomCrop,
+    SsdRandomCropFixedAspectRatio,
+    SsdRandomCropPad,
+    SsdRandomCropPadFixedAspectRatio,
+    check_color,
+)
+from detloom.schemas.mixing_config import Mixing
+from detloom.schemas.policy_augmentation_config import PolicyAugmentation
+
+JitterMode = Literal[
+    "DEFAULT",
+    "EXPAND",
+    "SHRINK",
+    "EXPAND_SYMMETRIC",
+    "SHRINK_SYMMETRIC",
+    "EXPAND_SYMMETRIC_XY",
+    "SHRINK_SYMMETRIC_XY",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +42,12 @@ class RandomHorizontalFlip:
 
     probability: float = 0.5
     """How often."""
+    keypoint_flip_permutation: tuple[int, ...] = ()
+    """Which keypoint takes the place of each, such as the left eye that of the right one; empty leaves all in place."""
 
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "probability")
+        _check_permutation(self.keypoint_flip_permutation, "keypoint_flip_permutation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +56,12 @@ class RandomVerticalFlip:
 
     probability: float = 0.5
     """How often."""
+    keypoint_flip_permutation: tuple[int, ...] = ()
+    """Which keypoint takes the place of each; empty leaves all in place."""
 
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "probability")
+        _check_permutation(self.keypoint_flip_permutation, "keypoint_flip_permutation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +70,12 @@ class RandomRotation90:
 
     probability: float = 0.5
     """How often."""
+    keypoint_rot_permutation: tuple[int, ...] = ()
+    """Which keypoint takes the place of each; empty leaves all in place."""
 
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "probability")
+        _check_permutation(self.keypoint_rot_permutation, "keypoint_rot_permutation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,90 +126,13 @@ class RandomAdjustSaturation:
         _check_deltas(self)
 
 
+def _check_permutation(permutation: tuple[int, ...], field: str) -> None:
+    is_one = sorted(permutation) == list(range(len(permutation)))
+    check(is_one, field, permutation, "each number from 0 on once")
+
+
 def _check_deltas(owner: RandomAdjustContrast | RandomAdjustSaturation) -> None:
     check(0 <= owner.min_delta <= owner.max_delta, "min_delta", owner.min_delta, "0 to max_delta")
-
-
-def _check_window(owner: "RandomCropImage | SsdRandomCropOperation") -> None:
-    check_fields(owner, "0 to 1", "min_object_covered", "overlap_thresh", "random_coef")
-    ratios, areas = (owner.min_aspect_ratio, owner.max_aspect_ratio), (owner.min_area, owner.max_area)
-    check(0 < ratios[0] <= ratios[1], "min_aspect_ratio", ratios[0], "above 0, at most max_aspect_ratio")
-    check(0 <= areas[0] <= areas[1] <= 1, "min_area", areas[0], "0 to max_area, at most 1")
-    check(areas[1] > 0, "max_area", areas[1], "above 0, at most 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomCropImage:
-    """Crop to a random window."""
-
-    min_object_covered: float = 1.0
-    """The window covers at least this share of some box."""
-    min_aspect_ratio: float = 0.75
-    """Smallest width / height of the window in pixels."""
-    max_aspect_ratio: float = 1.33
-    """Largest width / height of the window in pixels."""
-    min_area: float = 0.1
-    """Smallest share of the picture's area."""
-    max_area: float = 1.0
-    """Largest share of the picture's area."""
-    overlap_thresh: float = 0.3
-    """A box is kept if at least this share of it lies in the window."""
-    random_coef: float = 0.0
-    """How often the picture is left as it is."""
-    clip_boxes: bool = True
-    """Cut boxes at the window's edge."""
-
-    def __post_init__(self) -> None:
-        _check_window(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SsdRandomCropOperation:
-    """One kind of window that `SsdRandomCrop` draws from."""
-
-    min_object_covered: float = 0.0
-    """The window covers at least this share of some box."""
-    min_aspect_ratio: float
-    """Smallest width / height of the window in pixels."""
-    max_aspect_ratio: float
-    """Largest width / height of the window in pixels."""
-    min_area: float = 0.0
-    """Smallest share of the picture's area."""
-    max_area: float
-    """Largest share of the picture's area."""
-    overlap_thresh: float = 0.0
-    """A box is kept if at least this share of it lies in the window."""
-    random_coef: float = 0.0
-    """How often the picture is left as it is."""
-    clip_boxes: bool = True
-    """Cut boxes at the window's edge."""
-
-    def __post_init__(self) -> None:
-        _check_window(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SsdRandomCrop:
-    """Crop to a window of a kind drawn at random (arXiv:1512.02325, 2.2)."""
-
-    operations: tuple[SsdRandomCropOperation, ...] = ()
-    """The kinds; empty takes the reference's seven (coverage 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomScaleCropAndPadToSquare:
-    """Scale at random, then crop or pad to a square, as EfficientDet's jitter."""
-
-    output_size: int = 512
-    """Side of the square in pixels."""
-    scale_min: float = 0.1
-    """Smallest scale, relative to fitting the square."""
-    scale_max: float = 2.0
-    """Largest scale, relative to fitting the square."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "output_size")
-        check(0 < self.scale_min <= self.scale_max, "scale_min", self.scale_min, "above 0, at most scale_max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +148,94 @@ class RandomAbsolutePadImage:
 
     def __post_init__(self) -> None:
         check_fields(self, "0 or more", "max_height_padding", "max_width_padding")
-        check(len(self.pad_color) in (0, 3), "pad_color", self.pad_color, "none, or three numbers")
-        check(all(0 <= value <= 255 for value in self.pad_color), "pad_color", self.pad_color, "0 to 255")
+        check_color(self.pad_color)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPadImage:
+    """Put the picture at a random place of a larger one; a size below the picture's own stands for that."""
+
+    min_image_height: int = 0
+    """Smallest height in pixels."""
+    min_image_width: int = 0
+    """Smallest width in pixels."""
+    max_image_height: int = 0
+    """The height stays below this; 0 takes twice the picture's."""
+    max_image_width: int = 0
+    """The width stays below this; 0 takes twice the picture's."""
+    pad_color: tuple[float, ...] = ()
+    """Red, green and blue around it, 0 to 255; empty takes the picture's mean."""
+
+    def __post_init__(self) -> None:
+        sizes = ("min_image_height", "min_image_width", "max_image_height", "max_image_width")
+        check_fields(self, "0 or more", *sizes)
+        for height, width in (sizes[:2], sizes[2:]):
+            alike = (getattr(self, height) > 0) == (getattr(self, width) > 0)
+            check(alike, height, getattr(self, height), f"above 0 if {width} is, and only then", width)
+        check_color(self.pad_color)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomImageScale:
+    """Scale the picture by a random factor, which matters to what is in pixels: crops by scale, frames, patches."""
+
+    min_scale_ratio: float = 0.5
+    """Smallest factor."""
+    max_scale_ratio: float = 2.0
+    """Largest factor."""
+
+    def __post_init__(self) -> None:
+        ratio = self.min_scale_ratio
+        check(0 < ratio <= self.max_scale_ratio, "min_scale_ratio", ratio, "above 0, at most max_scale_ratio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDownscaleToTargetPixels:
+    """Scale a picture down to a random number of pixels, unless it has fewer."""
+
+    min_target_pixels: int = 300_000
+    """Smallest number of pixels."""
+    max_target_pixels: int = 800_000
+    """The number stays below this."""
+    random_coef: float = 0.0
+    """How often the picture is left as it is."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 to 1", "random_coef")
+        check_fields(self, "1 or more", "min_target_pixels")
+        check(
+            self.min_target_pixels < self.max_target_pixels,
+            "min_target_pixels",
+            self.min_target_pixels,
+            "less than max_target_pixels",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomJitterBoxes:
+    """Move the edges of boxes, as careless annotators would; masks and keypoints stay."""
+
+    ratio: float = 0.05
+    """Sides change by up to this share, in all."""
+    jitter_mode: JitterMode = "DEFAULT"
+    """Each edge alone (`DEFAULT`; `EXPAND` and `SHRINK` move it one way), or opposite edges alike so that the centre
+    stays (`..._SYMMETRIC`), and height and width by the same factor (`..._SYMMETRIC_XY`)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 to 1", "ratio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSelfConcatImage:
+    """Put a second copy of the picture below it, or beside it, or both."""
+
+    concat_vertical_probability: float = 0.1
+    """How often one stands below."""
+    concat_horizontal_probability: float = 0.1
+    """How often one stands beside."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 to 1", "concat_vertical_probability", "concat_horizontal_probability")
 
 
 Augmentation = (
@@ -202,7 +247,21 @@ Augmentation = (
     | RandomAdjustHue
     | RandomAdjustSaturation
     | RandomCropImage
+    | RandomCropPadImage
+    | RandomCropToAspectRatio
     | SsdRandomCrop
+    | SsdRandomCropFixedAspectRatio
+    | SsdRandomCropPad
+    | SsdRandomCropPadFixedAspectRatio
     | RandomScaleCropAndPadToSquare
+    | RandomSquareCropByScale
+    | RandomPadImage
     | RandomAbsolutePadImage
+    | RandomImageScale
+    | RandomDownscaleToTargetPixels
+    | RandomJitterBoxes
+    | RandomSelfConcatImage
+    | ColorAugmentation
+    | PolicyAugmentation
+    | Mixing
 )

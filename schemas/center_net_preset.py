@@ -6,7 +6,6 @@ from detloom.schemas.augmentation_config import (
     RandomAdjustContrast,
     RandomAdjustHue,
     RandomAdjustSaturation,
-    RandomCropImage,
     RandomHorizontalFlip,
 )
 from detloom.schemas.center_net_config import (
@@ -16,6 +15,7 @@ from detloom.schemas.center_net_config import (
     ObjectDetection,
 )
 from detloom.schemas.config import InputReader, Train, TrainEvalConfig
+from detloom.schemas.crop_augmentation_config import RandomCropImage
 from detloom.schemas.model_config import PenaltyReducedFocal, WeightedL1
 from detloom.schemas.network_config import KeepAspectRatioResizer
 from detloom.schemas.optimizer_config import AdamOptimizer, LearningRateStep, ManualStepLearningRate

@@ -13,14 +13,71 @@ from typing import Literal
 from detloom.schemas.augmentation_config import Augmentation
 from detloom.schemas.center_net_config import CenterNet
 from detloom.schemas.checks import check, check_fields
+from detloom.schemas.metric_names import check_metric
 from detloom.schemas.model_config import Ssd
 from detloom.schemas.optimizer_config import GradientClipping, MovingAverage, Optimizer
 from detloom.schemas.typed_dict import to_canonical_json
 
 FineTuneMode = Literal["classification", "detection", "full", "all_but_classes", "auto"]
+Precision = Literal["float32", "bfloat16", "float16"]
 Model = Ssd | CenterNet
 
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # stands in the detection zoo's files where the user's path belongs
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFinite:
+    """What happens when a loss or a gradient becomes NaN or infinite.
+
+    The step's update is never applied, and the run goes back to its last good checkpoint.
+    """
+
+    action: Literal["skip_batch", "lower_rate", "stop"] = "skip_batch"
+    """Then leave out the batch, or train with a lower rate, or stop with an error."""
+    rate_factor: float = 0.5
+    """With `lower_rate`: what the learning rate is multiplied by, each time."""
+    max_times: int = 5
+    """Stop with an error when it has happened more often."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "between 0 and 1", "rate_factor")
+        check_fields(self, "0 or more", "max_times")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Stop when a metric of the eval split no longer improves."""
+
+    metric: str = "AP"
+    """A COCO number (`AP`, `AP50`, ...), a class's AP as `AP/<class name>`, or `loss`, which has to fall."""
+    patience: int = 5
+    """Evaluations without improvement before training stops."""
+    min_delta: float = 0.0
+    """Improvements smaller than this are none."""
+
+    def __post_init__(self) -> None:
+        check_metric("metric", self.metric)
+        check_fields(self, "1 or more", "patience")
+        check_fields(self, "0 or more", "min_delta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitoring:
+    """What is recorded while training runs, beside losses, learning rate and speed."""
+
+    gradient_norms: bool = False
+    """Record the norm of each variable's gradient too."""
+    histograms: bool = False
+    """Record histograms of weights at each evaluation."""
+    num_pictures: int = 4
+    """Pictures of augmented input at the start, and of ground truth beside detections at each evaluation."""
+    profile_first_step: int = 0
+    """First step that TensorFlow's profiler records."""
+    profile_num_steps: int = 0
+    """Steps that it records; 0 records none."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "num_pictures", "profile_first_step", "profile_num_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +90,16 @@ class Train:
     """Optimizer and learning rate."""
     batch_size: int = 32
     """Pictures in one step, over all replicas."""
+    gradient_accumulation_steps: int = 1
+    """Parts that a replica takes its pictures of a step in, one after the other, for less memory."""
     learning_rate_batch_size: int | None = None
     """Batch size that the learning rate was written for, if another: a warning then names the scaled rate."""
+    scale_learning_rate: bool = False
+    """Train with the rate scaled from `learning_rate_batch_size` to `batch_size` instead of warning."""
     augmentations: tuple[Augmentation, ...] = ()
     """Random changes to training pictures, in order."""
+    last_steps_without_mixing: int = 0
+    """In so many of the last steps no pictures are mixed with others (`Mosaic`, `MixUp`)."""
     gradient_clipping: GradientClipping | None = None
     """Limit on the gradients; None sets none."""
     moving_average: MovingAverage | None = None
@@ -65,17 +128,38 @@ class Train:
     """google/automl's setting: do not train variables whose name this regular expression matches from its start."""
     bias_grad_multiplier: float = 1.0
     """Factor of the gradients of biases."""
+    precision: Precision = "float32"
+    """What the network computes in; weights, losses and updates are float32 always. float16 scales the loss."""
     use_bfloat16: bool = False
-    """Compute in bfloat16 on TPU, as the reference does. Read and kept, but not used so far: all is float32."""
+    """Compute in bfloat16 on TPU, as the reference does; elsewhere `precision` alone counts."""
+    nonfinite: NonFinite = NonFinite()
+    """What happens at a NaN."""
+    checkpoint_every_n: int = 1000
+    """Steps between two checkpoints; there is one at each evaluation too."""
+    max_to_keep: int = 3
+    """Newest checkpoints that are kept."""
     keep_checkpoint_every_n_hours: float = 10_000.0
     """Keep one checkpoint of each such span for good."""
+    early_stopping: EarlyStopping | None = None
+    """When to stop before `num_steps`; None: never."""
+    monitoring: Monitoring = Monitoring()
+    """What is recorded."""
     steps_per_call: int = 20
     """Steps in one call from the host, so that it does not slow the device."""
     seed: int = 0
     """Of initial weights, shuffling and augmentation."""
+    deterministic: bool = False
+    """Let TensorFlow use only operations that give the same bits each time; slower on accelerators."""
+    debug: bool = False
+    """Run step by step without compiling, and deterministic: slow, but errors point at the line."""
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "num_steps", "batch_size", "learning_rate_batch_size", "steps_per_call")
+        check_fields(self, "1 or more", "gradient_accumulation_steps", "checkpoint_every_n", "max_to_keep")
+        check_fields(self, "0 or more", "last_steps_without_mixing")
+        parts = self.gradient_accumulation_steps
+        divides = self.batch_size % parts == 0
+        check(divides, "gradient_accumulation_steps", parts, f"a divisor of batch_size ({self.batch_size})")
         check_fields(self, "above 0", "keep_checkpoint_every_n_hours")
         check_fields(self, "0 to 1", "fine_tune_min_restored_share")
         check_fields(self, "0 or more", "bias_grad_multiplier")
@@ -107,12 +191,16 @@ class Eval:
     """Which metrics are computed."""
     evaluate_every: int = 500
     """Training steps between two evaluations; the best one's weights are exported."""
-    best_metric: Literal["AP", "AP50", "AP75"] = "AP"
-    """The number by which the exported weights are chosen."""
+    best_metric: str = "AP"
+    """The number by which the exported weights are chosen: a COCO number (`AP`, `AP50`, ...), a class's AP as
+    `AP/<class name>`, or `loss`, of which the lowest is best."""
+    keep_best: int = 1
+    """How many of the best evaluations' weights are kept, with their numbers."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "batch_size", "evaluate_every")
+        check_fields(self, "1 or more", "batch_size", "evaluate_every", "keep_best")
         check(bool(self.metrics_set), "metrics_set", "nothing", "at least one")
+        check_metric("best_metric", self.best_metric)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +215,23 @@ class InputReader:
     """Read in random order."""
     shuffle_buffer_size: int = 2048
     """Encoded records among which the next one is drawn."""
+    shuffle_buffer_bytes: int = 512 * 2**20
+    """The same in bytes: fewer records are drawn among where they would take more memory."""
     num_epochs: int = 0
     """How often the data are read; 0 means without end."""
     max_number_of_boxes: int = 100
     """Boxes that a picture's ground truth is padded to; of more, the largest are kept."""
     sample_1_of_n_examples: int = 1
     """Read only every n-th example."""
+    class_balance: float = 0.0
+    """Repeat pictures of rare classes: one whose rarest class is in a share f of the pictures is read sqrt(this / f)
+    times, where that is more than once (arXiv:1908.03195, appendix). 0 reads every picture once."""
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "shuffle_buffer_size", "max_number_of_boxes", "sample_1_of_n_examples")
+        check_fields(self, "1 or more", "shuffle_buffer_bytes")
         check_fields(self, "0 or more", "num_epochs")
+        check_fields(self, "0 to 1", "class_balance")
 
 
 @dataclass(frozen=True, kw_only=True)

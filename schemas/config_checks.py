@@ -35,23 +35,24 @@ def scaled_learning_rates(train: Train) -> dict[str, float]:
         return {}
     ratio = train.batch_size / written_for
     factor = ratio if isinstance(train.optimizer, MomentumOptimizer) else math.sqrt(ratio)
-    return {path: rate * factor for path, rate in _rates(train.optimizer.learning_rate).items() if rate > 0}
+    return {path: rate * factor for path, rate in rates_by_path(train.optimizer.learning_rate).items() if rate > 0}
 
 
 def _batch_size(train: Train) -> Iterator[str]:
     scaled = scaled_learning_rates(train)
-    if not scaled:
+    if not scaled or train.scale_learning_rate:
         return
     rule = "in proportion to" if isinstance(train.optimizer, MomentumOptimizer) else "with the square root of"
     settings = " ".join(f"--set {path}={rate:.4g}" for path, rate in scaled.items())
     yield (
         f"train.batch_size is {train.batch_size}, but the learning rate was written for "
-        f"{train.learning_rate_batch_size}; {rule} the batch size it would be: {settings} (or, if the rate is meant, "
-        f"--set train.learning_rate_batch_size={train.batch_size})."
+        f"{train.learning_rate_batch_size}; {rule} the batch size it would be: {settings} (or --set "
+        "train.scale_learning_rate=true; or, if the rate is meant, --set "
+        f"train.learning_rate_batch_size={train.batch_size})."
     )
 
 
-def _rates(rate: LearningRate) -> dict[str, float]:
+def rates_by_path(rate: LearningRate) -> dict[str, float]:
     """Every rate in a schedule, by its key path."""
     fields: tuple[str, ...]
     match rate:

@@ -149,6 +149,8 @@ class BatchNorm:
     """Learn a factor."""
     epsilon: float = 0.001
     """Added to the variance, against division by zero."""
+    synchronized: bool = False
+    """Normalize by the pictures of all replicas instead of each replica's own."""
 
     def __post_init__(self) -> None:
         check_fields(self, "between 0 and 1", "decay")

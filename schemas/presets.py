@@ -18,15 +18,10 @@ import functools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from detloom.schemas.augmentation_config import (
-    Augmentation,
-    RandomCropImage,
-    RandomHorizontalFlip,
-    RandomScaleCropAndPadToSquare,
-    SsdRandomCrop,
-)
+from detloom.schemas.augmentation_config import Augmentation, RandomHorizontalFlip
 from detloom.schemas.center_net_preset import centernet_config
 from detloom.schemas.config import Eval, InputReader, Train, TrainEvalConfig
+from detloom.schemas.crop_augmentation_config import RandomCropImage, RandomScaleCropAndPadToSquare, SsdRandomCrop
 from detloom.schemas.errors import InputError
 from detloom.schemas.model_config import (
     ArgMaxMatcher,

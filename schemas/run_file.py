@@ -11,11 +11,14 @@ from detloom.schemas.checks import check, check_fields
 from detloom.schemas.config import Eval, InputReader, Model, Train, TrainEvalConfig
 from detloom.schemas.data_checks import DataChecks
 from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.hyperparameters import search_space, shortened
 from detloom.schemas.load_config import lay_over, load_tree
 from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
 from detloom.schemas.redact import redact
+from detloom.schemas.strategy_config import Strategy
+from detloom.schemas.tuner_config import Tuner
 from detloom.schemas.typed_dict import KeyPath, from_dict, nearest_hint, show_value
 from detloom.schemas.yaml_file import read_yaml
 
@@ -166,6 +169,17 @@ class Gates:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """Where training runs and what it starts from."""
+
+    strategy: Strategy = Strategy()
+    """On which devices; the environment variable DETLOOM_STRATEGY overrules it."""
+    warm_start: Literal["none", "latest_blessed"] = "none"
+    """Start from the latest blessed model of this pipeline instead of `train.fine_tune_checkpoint`, as soon as there is
+    one. Every run then trains, unchanged or not: there is another model to start from."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluator:
     """How the exported model is evaluated."""
 
@@ -202,6 +216,10 @@ class RunFile:
     """Reading of the training data; keys written here replace those of `detector`."""
     eval_input: InputReader
     """Reading of the eval split; keys written here replace those of `detector`."""
+    trainer: Trainer = Trainer()
+    """Where training runs and what it starts from."""
+    tuner: Tuner | None = None
+    """A search for hyperparameters before training; null searches none."""
     evaluator: Evaluator = Evaluator()
     """Evaluation of the exported model."""
     gates: Gates = Gates()
@@ -219,10 +237,24 @@ class RunFile:
     def __post_init__(self) -> None:
         allowed = "lower case letters, digits, '-', '_'; at most 63"
         check(bool(_NAME.fullmatch(self.name)), "name", repr(self.name), allowed)
+        if self.tuner is not None:
+            _check_search(self.tuner, self.config)
 
     @property
     def config(self) -> TrainEvalConfig:
         return TrainEvalConfig(**{section: getattr(self, section) for section in CONFIG_SECTIONS})
+
+
+def _check_search(tuner: Tuner, config: TrainEvalConfig) -> None:
+    """Raise FieldError for a search that would fail after hours: every end of every range is tried."""
+    try:
+        search_space(tuner, config)
+    except InputError as error:
+        raise FieldError("tuner.space", str(error)) from None
+    try:
+        shortened(config, tuner.steps_per_trial)
+    except InputError as error:
+        raise FieldError("tuner.steps_per_trial", str(error)) from None
 
 
 def load_run_tree(

@@ -1,5 +1,6 @@
 """Text files: read bounded and with one sentence for whatever is wrong with them, written whole or not at all."""
 
+import os
 from pathlib import Path
 
 from detloom.schemas.errors import InputError
@@ -35,7 +36,13 @@ def read_text_file(path: Path) -> str:
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write under another name, then rename: a file of that name is never half written. Its folder must be there."""
+    """Write under another name, then rename: a file of that name is never half written. Its folder must be there.
+
+    It is on the disk before it is renamed; otherwise a machine that loses its power may leave an empty one.
+    """
     partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     partial.replace(path)

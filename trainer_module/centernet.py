@@ -12,9 +12,9 @@ import tensorflow as tf
 from detloom.schemas.center_net_config import CenterNet
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.centernet_decode import build_centernet_detections
-from detloom.trainer_module.centernet_losses import centernet_losses
+from detloom.trainer_module.centernet_losses import centernet_losses, count_boxes
 from detloom.trainer_module.centernet_network import STRIDE, build_centernet
-from detloom.trainer_module.centernet_targets import assign_centernet_targets
+from detloom.trainer_module.centernet_targets import CenterNetTargets, assign_centernet_targets
 from detloom.trainer_module.preprocess import network_hw
 
 
@@ -41,14 +41,26 @@ class CenterNetDetector:
         """What of its size the log says beside the parameters."""
         return "a heat map of {} x {} cells".format(*self.map_hw)
 
-    def losses(self, batch: dict[str, tf.Tensor], *, training: bool) -> dict[str, tf.Tensor]:
-        """Scalar `class_loss`, `size_loss` and `offset_loss` of a batch of `build_train_dataset`."""
-        outputs = self.network(batch["image"], training=training)
-        return self.losses_of_outputs(outputs, batch)
+    def count_matches(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """See `Detector.count_matches`."""
+        return count_boxes(self._targets(batch))
 
-    def losses_of_outputs(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def losses(
+        self, batch: dict[str, tf.Tensor], *, training: bool, num_matches: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Scalar `class_loss`, `size_loss` and `offset_loss` of a batch of `build_train_dataset`; see `Detector`."""
+        outputs = self.network(batch["image"], training=training)
+        return self.losses_of_outputs(outputs, batch, num_matches)
+
+    def losses_of_outputs(
+        self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], num_matches: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         """The same from what the network answered."""
-        targets = assign_centernet_targets(
+        true_cells_hw_B2 = -(-batch["true_hw"] // STRIDE)
+        return centernet_losses(self.config, self._targets(batch), outputs, true_cells_hw_B2, num_matches)
+
+    def _targets(self, batch: dict[str, tf.Tensor]) -> CenterNetTargets:
+        return assign_centernet_targets(
             batch["boxes_yxyx_rel"],
             batch["class_indices"],
             batch.get("box_weights"),
@@ -56,7 +68,6 @@ class CenterNetDetector:
             num_classes=self.label_map.num_classes,
             min_iou=self.config.object_center_params.min_box_overlap_iou,
         )
-        return centernet_losses(self.config, targets, outputs, -(-batch["true_hw"] // STRIDE))
 
     def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Detections (`schemas/detections.py`) in prepared pictures; see `Detector.detect`."""

@@ -18,12 +18,17 @@ def penalty_reduced_focal_loss(config: PenaltyReducedFocal, logits: tf.Tensor, t
 
 
 def centernet_losses(
-    config: CenterNet, targets: CenterNetTargets, outputs: dict[str, tf.Tensor], true_cells_hw_B2: tf.Tensor
+    config: CenterNet,
+    targets: CenterNetTargets,
+    outputs: dict[str, tf.Tensor],
+    true_cells_hw_B2: tf.Tensor,
+    num_boxes: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Scalars `class_loss`, `size_loss` and `offset_loss`, weighted, over the number of boxes in the batch.
 
     Args:
         true_cells_hw_B2: rows and columns of the map that are picture; what the heat map says beyond does not count.
+        num_boxes: of `count_boxes`, of a larger batch that this one is a part of; None: of this batch.
     """
     centers, boxes = config.object_center_params, config.object_detection_task
     assert isinstance(centers.classification_loss, PenaltyReducedFocal)
@@ -32,7 +37,7 @@ def centernet_losses(
         centers.classification_loss, outputs["class_logits_BHWK"], targets.heatmap_BHWK
     )
     is_picture_BHW1 = cells_of_picture(true_cells_hw_B2, outputs["class_logits_BHWK"].shape[1:3])
-    num_boxes = tf.maximum(tf.math.count_nonzero(targets.box_weight_BG, dtype=tf.float32), 1.0)
+    num_boxes = tf.maximum(count_boxes(targets) if num_boxes is None else num_boxes, 1.0)
     class_loss = tf.reduce_sum(per_cell_BHWK * is_picture_BHW1) / num_boxes
     size_loss = _l1_at_centers(outputs["sizes_BHW2"], targets.size_BG2, targets) / num_boxes
     offset_loss = _l1_at_centers(outputs["offsets_BHW2"], targets.offset_BG2, targets) / num_boxes
@@ -41,6 +46,11 @@ def centernet_losses(
         "size_loss": boxes.task_loss_weight * boxes.scale_loss_weight * size_loss,
         "offset_loss": boxes.task_loss_weight * boxes.offset_loss_weight * offset_loss,
     }
+
+
+def count_boxes(targets: CenterNetTargets) -> tf.Tensor:
+    """What the losses are divided by, float32."""
+    return tf.math.count_nonzero(targets.box_weight_BG, dtype=tf.float32)
 
 
 def cells_of_picture(true_cells_hw_B2: tf.Tensor, map_hw: tuple[int, int]) -> tf.Tensor:

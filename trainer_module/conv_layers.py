@@ -100,6 +100,7 @@ class ConvLayers:
             epsilon=config.epsilon,
             center=config.center,
             scale=config.scale,
+            synchronized=config.synchronized,
             use_moving_statistics=self.freeze_batchnorm,
             name=name,
         )

@@ -35,8 +35,23 @@ class Detector(Protocol):
         """What of its size the log says beside the parameters, such as "12804 anchors"."""
         ...
 
-    def losses(self, batch: dict[str, tf.Tensor], *, training: bool) -> dict[str, tf.Tensor]:
-        """Weighted scalars, named `..._loss`, of a batch of `build_train_dataset`; training minimizes their sum."""
+    def count_matches(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """What `losses` divides by where it is 1 or more, float32: the count over parts of a batch is their sum."""
+        ...
+
+    def losses(
+        self, batch: dict[str, tf.Tensor], *, training: bool, num_matches: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Weighted scalars, named `..._loss`, of a batch of `build_train_dataset`; training minimizes their sum.
+
+        Args:
+            num_matches: of `count_matches`, where `batch` is a part of another, as a replica has it: the losses of the
+                parts then add up to those of the whole. None: of this batch.
+        """
+        ...
+
+    def losses_of_outputs(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The same from what the network answered."""
         ...
 
     def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
@@ -45,6 +60,12 @@ class Detector(Protocol):
         Args:
             true_hw_B2: rows and columns that are picture; the rest is padding. None: there is no padding.
         """
+        ...
+
+    def detections_of_outputs(
+        self, outputs: dict[str, tf.Tensor], true_hw_B2: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """The same from what the network answered."""
         ...
 
 

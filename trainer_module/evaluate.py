@@ -1,48 +1,263 @@
-"""COCO metrics of a detector in memory, on a split."""
+"""COCO metrics and losses of a detector in memory, on a split."""
 
-from collections.abc import Callable
+import contextlib
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from detloom.schemas import detections as names
+from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.metric_names import CLASS_AP, LOSS, METRIC_NAMES
 from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, ImageGroundTruth, compute_coco_metrics
+from detloom.trainer_module.detector import Detector
+
+_LOG_EVERY_SECONDS = 20.0
+_ROWS = 64  # ground truth is padded to a multiple of it: XLA compiles the targets anew for each shape
+_MAX_NAMED = 10  # classes in a message
+_LOGGER = logging.getLogger("detloom")
 
 
-def evaluate(
-    detect: Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]], dataset: tf.data.Dataset, label_map: LabelMap
-) -> CocoMetrics:
-    """Run `detect` (see `Detector.detect`) over a dataset of `build_eval_dataset`.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What one pass over a split measured.
 
-    Memory: the boxes of the split, never its pictures.
+    Attributes:
+        losses: by name, the mean over the pictures, and under `loss` their sum. The penalties of the weights are no
+            part of it: they say nothing about these pictures. Empty if none were asked for.
+        seconds: wall time.
     """
-    class_ids = np.array(label_map.class_ids)
-    truth: list[ImageGroundTruth] = []
-    found: list[ImageDetections] = []
-    for batch in dataset:
-        outputs = {key: value.numpy() for key, value in detect(batch["image"], batch["true_hw"]).items()}
-        numpy_batch = {key: value.numpy() for key, value in batch.items() if key != "image"}
-        for i, class_indices in enumerate(numpy_batch["class_indices"]):
-            image_id, is_box = len(truth) + 1, class_indices >= 0  # -1 pads
-            height, width = (int(side) for side in numpy_batch["image_hw"][i])
-            truth.append(
+
+    metrics: CocoMetrics
+    losses: dict[str, float]
+    num_images: int
+    seconds: float
+
+    def value_of(self, name: str) -> float:
+        """A COCO number, the AP of a class as `AP/<class name>`, or a loss.
+
+        Raises:
+            InputError: for a class that the label map lacks, and for a loss that was not computed.
+        """
+        if name in METRIC_NAMES:
+            return self.metrics.value_of(name)
+        class_name = name.removeprefix(CLASS_AP)
+        if class_name != name:
+            values = {row.name: row.AP for row in self.metrics.per_class}
+            if class_name not in values:
+                raise InputError(
+                    f"metric {name!r}: got the class {class_name!r}, allowed: those of the label map, {_list(values)}."
+                )
+            return values[class_name]
+        if name not in self.losses:
+            known = ", ".join([*METRIC_NAMES, f"{CLASS_AP}<class name>", *self.losses])
+            raise InputError(f"metric: got {name!r}, allowed of this evaluation: {known}.")
+        return self.losses[name]
+
+    def explain(self, name: str) -> str | None:
+        """Why the number of that name is -1, as a sentence; None when it is a measurement."""
+        if name in METRIC_NAMES:
+            return self.metrics.explain(name)
+        if name.startswith(CLASS_AP) and self.value_of(name) < 0:
+            return "no ground truth of this class"
+        return None
+
+    def numbers(self) -> dict[str, float]:
+        """Every number by the name that `value_of` knows."""
+        coco = {name: self.metrics.value_of(name) for name in METRIC_NAMES}
+        return coco | {f"{CLASS_AP}{row.name}": row.AP for row in self.metrics.per_class} | self.losses
+
+    def sentence(self) -> str:
+        """The most important numbers."""
+        loss = f", loss {self.losses[LOSS]:.3f}" if self.losses else ""
+        reason = self.explain("AP")
+        note = f" (-1: {reason})" if reason else ""
+        metrics = f"AP {self.metrics.AP:.3f}, AP50 {self.metrics.AP50:.3f}{note}"
+        return f"{metrics}{loss} on {self.num_images} pictures in {self.seconds:.1f} s"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` gives the same object back."""
+        return {**asdict(self), "metrics": self.metrics.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
+        return cls(**{**values, "metrics": CocoMetrics.from_dict(values["metrics"])})
+
+
+class Evaluator:
+    """Measures a detector as it is at each call, on one split; its graph is built once.
+
+    A batch goes through the network once, for detections and losses. Memory: the boxes of the split, never pictures.
+    """
+
+    def __init__(
+        self, detector: Detector, dataset: tf.data.Dataset, files: Sequence[str] = (), *, with_losses: bool = True
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            dataset: of `build_eval_dataset`.
+            files: what it reads, for messages.
+        """
+        self._detector, self._dataset, self._files = detector, dataset, files
+        self._with_losses = with_losses
+        self._num_images: int | None = None  # not known before the first pass
+        self._measure = tf.function(self._measure_batch, input_signature=[dataset.element_spec])
+
+    def __call__(self, between_batches: Callable[[], None] | None = None) -> Evaluation:
+        """One pass over the split.
+
+        Args:
+            between_batches: what it raises ends the pass.
+
+        Raises:
+            InputError: if a record cannot be used, or the split has no picture.
+        """
+        started = time.monotonic()
+        progress = _Progress(self._num_images)
+        boxes = _Boxes(self._detector.label_map)
+        sums: dict[str, float] = {}
+        with naming_bad_records(self._files):
+            for batch in self._dataset:
+                found, losses = self._measure(batch)
+                boxes.add(
+                    {key: value.numpy() for key, value in batch.items() if key != "image"},
+                    {key: value.numpy() for key, value in found.items()},
+                )
+                num_pictures = int(batch["image"].shape[0])
+                for name, loss in losses.items():
+                    sums[name] = sums.get(name, 0.0) + num_pictures * float(loss)
+                progress.report(boxes.num_images)
+                if between_batches is not None:
+                    between_batches()
+        if not boxes.num_images:
+            where = Path(self._files[0]).parent if self._files else "the eval split"
+            raise InputError(f"{where}: got no picture, needed: one or more to evaluate on; look at eval_input.")
+        self._num_images = boxes.num_images
+        losses = {name: total / boxes.num_images for name, total in sums.items()}
+        if losses:
+            losses = {LOSS: math.fsum(losses.values()), **losses}
+        return Evaluation(
+            metrics=boxes.coco_metrics(),
+            losses=losses,
+            num_images=boxes.num_images,
+            seconds=time.monotonic() - started,
+        )
+
+    def detect_batch(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Detections (`schemas/detections.py`) in a batch of the dataset, by the same graph."""
+        found: dict[str, tf.Tensor] = self._measure(batch)[0]
+        return found
+
+    def _measure_batch(self, batch: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        outputs = self._detector.network(batch["image"], training=False)
+        found = self._detector.detections_of_outputs(outputs, batch["true_hw"])
+        if not self._with_losses:
+            return found, {}
+        return found, self._detector.losses_of_outputs(outputs, as_training_batch(batch))
+
+
+def as_training_batch(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Of a batch of `build_eval_dataset` what training would see: no crowds, boxes relative to the padded picture."""
+    is_box_BG = (batch["class_indices"] >= 0) & ~batch["is_crowd"]
+    network_hw = tf.cast(tf.shape(batch["image"])[1:3], tf.float32)
+    shares_yx_B2 = tf.cast(batch["true_hw"], tf.float32) / network_hw
+    truth = {
+        "boxes_yxyx_rel": batch["boxes_yxyx_rel"] * tf.tile(shares_yx_B2, [1, 2])[:, tf.newaxis],
+        "class_indices": tf.where(is_box_BG, batch["class_indices"], -1),
+    }
+    if "box_weights" in batch:
+        truth["box_weights"] = tf.where(is_box_BG, batch["box_weights"], 0.0)
+    num_rows = tf.shape(is_box_BG)[1]
+    missing = tf.maximum(_ROWS - num_rows, -num_rows % _ROWS)
+    padded = {
+        name: tf.pad(
+            value,
+            [[0, 0], [0, missing], *[[0, 0]] * (len(value.shape) - 2)],
+            constant_values=-1 if name == "class_indices" else 0,
+        )
+        for name, value in truth.items()
+    }
+    return {"image": batch["image"], "true_hw": batch["true_hw"], **padded}
+
+
+@contextlib.contextmanager
+def naming_bad_records(files: Sequence[str]) -> Iterator[None]:
+    """Turn the error of a record that cannot be used into one sentence that names its split's folder."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        if not files or "IteratorGetNext" not in error.message:  # not from reading a record: our mistake
+            raise
+        cause = " ".join(re.sub(r"\{\{[^}]*\}\}|\[\[.*", "", error.message, flags=re.DOTALL).split())
+        raise InputError(f"{Path(files[0]).parent}: a record cannot be used: {cause}") from error
+
+
+class _Boxes:
+    """Ground truth and detections of the pictures so far."""
+
+    def __init__(self, label_map: LabelMap) -> None:
+        self._label_map, self._class_ids = label_map, np.array(label_map.class_ids)
+        self._truth: list[ImageGroundTruth] = []
+        self._found: list[ImageDetections] = []
+
+    @property
+    def num_images(self) -> int:
+        return len(self._truth)
+
+    def add(self, batch: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
+        for i, class_indices in enumerate(batch["class_indices"]):
+            image_id, is_box = self.num_images + 1, class_indices >= 0  # -1 pads
+            height, width = (int(side) for side in batch["image_hw"][i])
+            self._truth.append(
                 ImageGroundTruth(
                     image_id=image_id,
                     image_hw=(height, width),
-                    boxes_yxyx_rel=numpy_batch["boxes_yxyx_rel"][i][is_box],
-                    class_ids=class_ids[class_indices[is_box]],
-                    is_crowd=numpy_batch["is_crowd"][i][is_box],
-                    area_px=numpy_batch["area_px"][i][is_box],
+                    boxes_yxyx_rel=batch["boxes_yxyx_rel"][i][is_box],
+                    class_ids=self._class_ids[class_indices[is_box]],
+                    is_crowd=batch["is_crowd"][i][is_box],
+                    area_px=batch["area_px"][i][is_box],
                 )
             )
-            count = int(outputs[names.NUM_DETECTIONS][i])
-            found.append(
+            count = int(found[names.NUM_DETECTIONS][i])
+            self._found.append(
                 ImageDetections(
                     image_id=image_id,
-                    boxes_yxyx_rel=outputs[names.BOXES][i, :count],
-                    scores=outputs[names.SCORES][i, :count],
-                    class_ids=outputs[names.CLASSES][i, :count].astype(int),
+                    boxes_yxyx_rel=found[names.BOXES][i, :count].copy(),  # not a view that keeps the whole batch
+                    scores=found[names.SCORES][i, :count].copy(),
+                    class_ids=found[names.CLASSES][i, :count].astype(int),
                 )
             )
-    return compute_coco_metrics(truth, found, label_map)
+
+    def coco_metrics(self) -> CocoMetrics:
+        return compute_coco_metrics(self._truth, self._found, self._label_map)
+
+
+class _Progress:
+    """A log line now and then: a bar may stand there already, that of the training around."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total, self._started = total, time.monotonic()
+        self._logged = self._started
+
+    def report(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._logged < _LOG_EVERY_SECONDS:
+            return
+        self._logged = now
+        rate = done / (now - self._started)
+        of_total = f"/{self._total}  ETA {(self._total - done) / rate:.0f} s" if self._total else ""
+        _LOGGER.info("Evaluating: picture %d%s  %.1f images/s", done, of_total, rate)
+
+
+def _list(values: Mapping[str, object]) -> str:
+    more = f" and {len(values) - _MAX_NAMED} more" if len(values) > _MAX_NAMED else ""
+    return ", ".join(list(values)[:_MAX_NAMED]) + more

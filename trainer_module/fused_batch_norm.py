@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from detloom.trainer_module.replicas import gather_from_replicas, num_replicas
+
 
 class FusedBatchNorm(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` for [B, H, W, C] on TensorFlow's fused kernel.
@@ -12,6 +14,8 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
     Keras 3 normalizes in several passes over the tensor, which makes the network's forward and backward pass on CPU 1.6
     times as long (benchmarks/fused_batch_norm.py). The moving variance is fed with the unbiased estimate (N / (N - 1)),
     as the fused kernel gives it and as the Object Detection API's models do.
+
+    With `synchronized` the statistics are those of the pictures on all replicas.
 
     With `use_moving_statistics` it normalizes in training as in inference, and its statistics stay what they are; its
     factor and offset are still trained.
@@ -35,9 +39,27 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
                 is_training=False,
             )
             return output
-        output, mean, variance = tf.compat.v1.nn.fused_batch_norm(
-            inputs, scale, offset, epsilon=self.epsilon, is_training=True
-        )
+        if self.synchronized and num_replicas() > 1:
+            output, mean, variance = self._over_replicas(inputs, scale, offset)
+        else:
+            output, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+                inputs, scale, offset, epsilon=self.epsilon, is_training=True
+            )
         for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(moving * self.momentum + tf.cast(batch, moving.dtype) * (1.0 - self.momentum))
         return output
+
+    def _over_replicas(
+        self, inputs: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Output, mean and unbiased variance; every replica has as many pictures."""
+        inputs_float = tf.cast(inputs, tf.float32)
+        own_2C = tf.stack(tf.nn.moments(inputs_float, axes=(0, 1, 2)))
+        means_RC, variances_RC = tf.unstack(gather_from_replicas(own_2C), axis=1)
+        mean = tf.reduce_mean(means_RC, axis=0)
+        # Not the mean of squares less the square of the mean: where the mean is large, that has no digits left.
+        variance = tf.reduce_mean(variances_RC + tf.square(means_RC - mean), axis=0)
+        output = (inputs_float - mean) * (scale * tf.math.rsqrt(variance + self.epsilon)) + offset
+        count = tf.cast(tf.size(inputs) // tf.shape(inputs)[-1] * num_replicas(), tf.float32)
+        unbiased = variance * (count / tf.maximum(count - 1, 1.0))
+        return tf.cast(output, inputs.dtype), mean, unbiased

@@ -32,29 +32,45 @@ def detection_losses(
     targets: Targets,
     offsets_BA4: tf.Tensor,
     class_logits_BAC: tf.Tensor,
+    num_matches: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Scalars `class_loss` and `box_loss`, in float32, weighted and normalized: sums over the batch, not means."""
+    """Scalars `class_loss` and `box_loss`, in float32, weighted and normalized: sums over the batch, not means.
+
+    Args:
+        num_matches: of `count_matches`, of a larger batch that this one is a part of; None: of this batch.
+    """
     args = (
         config,
         anchors_yxyx_rel_A4,
         targets,
         tf.cast(offsets_BA4, tf.float32),
         tf.cast(class_logits_BAC, tf.float32),
+        count_matches(targets) if num_matches is None else num_matches,
     )
     # XLA does non-maximum suppression with an [A, A] matrix.
     class_loss, box_loss = _losses(*args) if config.loss.hard_example_miner is not None else _fused_losses(*args)
     return {"class_loss": class_loss, "box_loss": box_loss}
 
 
+def count_matches(targets: Targets) -> tf.Tensor:
+    """What the losses are divided by, float32: the anchors with an object, each as often as its box weighs."""
+    return tf.reduce_sum(targets.box_weight_BA)
+
+
 def _fused_losses(
-    config: Ssd, anchors_yxyx_rel_A4: tf.Tensor, targets: Targets, offsets_BA4: tf.Tensor, class_logits_BAC: tf.Tensor
+    config: Ssd,
+    anchors_yxyx_rel_A4: tf.Tensor,
+    targets: Targets,
+    offsets_BA4: tf.Tensor,
+    class_logits_BAC: tf.Tensor,
+    num_matches: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """`_losses`, with the gradients computed beside the values: both need the same exponentials of [B, A, C]."""
 
     @tf.custom_gradient
     def losses(offsets_BA4: tf.Tensor, class_logits_BAC: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
         values, (by_offsets, by_logits) = _losses_and_gradients(
-            config, anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC
+            config, anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC, num_matches
         )
         return values, lambda of_class_loss, of_box_loss: (of_box_loss * by_offsets, of_class_loss * by_logits)
 
@@ -64,17 +80,27 @@ def _fused_losses(
 
 @compiled_on_cpu
 def _losses_and_gradients(
-    config: Ssd, anchors_yxyx_rel_A4: tf.Tensor, targets: Targets, offsets_BA4: tf.Tensor, class_logits_BAC: tf.Tensor
+    config: Ssd,
+    anchors_yxyx_rel_A4: tf.Tensor,
+    targets: Targets,
+    offsets_BA4: tf.Tensor,
+    class_logits_BAC: tf.Tensor,
+    num_matches: tf.Tensor,
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """(class_loss, box_loss), (gradient of box_loss by offsets, gradient of class_loss by logits)."""
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([offsets_BA4, class_logits_BAC])
-        class_loss, box_loss = _losses(config, anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC)
+        class_loss, box_loss = _losses(config, anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC, num_matches)
     return (class_loss, box_loss), (tape.gradient(box_loss, offsets_BA4), tape.gradient(class_loss, class_logits_BAC))
 
 
 def _losses(
-    config: Ssd, anchors_yxyx_rel_A4: tf.Tensor, targets: Targets, offsets_BA4: tf.Tensor, class_logits_BAC: tf.Tensor
+    config: Ssd,
+    anchors_yxyx_rel_A4: tf.Tensor,
+    targets: Targets,
+    offsets_BA4: tf.Tensor,
+    class_logits_BAC: tf.Tensor,
+    num_matches: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     class_loss_BA = class_losses(config.loss.classification_loss, class_logits_BAC, targets)
     box_loss_BA = box_losses(config, anchors_yxyx_rel_A4, offsets_BA4, targets)
@@ -84,7 +110,7 @@ def _losses(
         class_loss_BA, box_loss_BA = class_loss_BA * is_hard_BA, box_loss_BA * is_hard_BA
     normalizer = tf.constant(1.0)
     if config.normalize_loss_by_num_matches:
-        normalizer = tf.maximum(tf.reduce_sum(targets.box_weight_BA), 1.0)
+        normalizer = tf.maximum(num_matches, 1.0)
     box_normalizer = normalizer * CODE_SIZE if config.normalize_loc_loss_by_codesize else normalizer
     return (
         config.loss.classification_weight / normalizer * tf.reduce_sum(class_loss_BA),

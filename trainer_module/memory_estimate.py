@@ -172,7 +172,8 @@ def _layer_outputs(network: keras.Model) -> list[keras.KerasTensor] | None:
 
 def _input_bytes(config: TrainEvalConfig, network: keras.Model, mean_record_bytes: float, split_bytes: int) -> int:
     reader = config.train_input
-    shuffled = min(reader.shuffle_buffer_size * mean_record_bytes, split_bytes) if reader.shuffle else 0
+    limits = reader.shuffle_buffer_size * mean_record_bytes, reader.shuffle_buffer_bytes, split_bytes
+    shuffled = min(limits) if reader.shuffle else 0
     sides = network.inputs[0].shape[1:]
     image_bytes = 0 if None in sides else math.prod(sides) * tf.float32.size
     return round(shuffled + _BATCHES_IN_FLIGHT * config.train.batch_size * image_bytes)

@@ -33,7 +33,9 @@ class AveragedWeights(tf.Module):
             count = tf.cast(num_updates, tf.float32)
             kept = tf.minimum(kept, (1 + count) / (10 + count))
         for average, variable in zip(self.averages, self._variables, strict=True):
-            average.assign_sub((1 - kept) * (average - variable))
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=average.handle, alpha=1 - kept, delta=average - tf.convert_to_tensor(variable)
+            )
 
     @contextlib.contextmanager
     def in_network(self) -> Iterator[None]:

@@ -14,10 +14,11 @@ from detloom.schemas.config import Model, TrainEvalConfig
 from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.metric_names import CLASS_AP
 from detloom.schemas.model_config import Ssd
 from detloom.trainer_module.detector import Detector
-from detloom.trainer_module.input_pipeline import list_shards, read_records
 from detloom.trainer_module.memory_estimate import check_memory, estimate_memory
+from detloom.trainer_module.records import list_shards, read_records
 
 _MAX_SAMPLED = 200  # records: enough to find ids that are off by one, few enough to take no time
 _MAX_NAMED = 10  # classes or ids in a message
@@ -36,10 +37,11 @@ def preflight(
         Warnings, a sentence each: what is allowed but probably not meant.
 
     Raises:
-        InputError: if classes of configuration, label map, network and data differ, a record cannot be read, or memory
-            is certain not to suffice.
+        InputError: if classes of configuration, label map, network and data differ, a metric is that of another class,
+            a record cannot be read, or memory is certain not to suffice.
     """
     check_classes(config.model, label_map, detector.network)
+    check_metrics(config, label_map)
     files = list_shards(train_files)
     sample = sample_records(files)
     warnings = [*warnings_before_run(config), *check_records(sample, label_map)]
@@ -69,6 +71,19 @@ def check_classes(config: Model, label_map: LabelMap, network: keras.Model) -> N
             raise InputError(
                 f"network: got {output.shape[-1]} class outputs, allowed: {wanted} ({label_map.num_classes} classes of "
                 f"the label map{background}); build it for this label map."
+            )
+
+
+def check_metrics(config: TrainEvalConfig, label_map: LabelMap) -> None:
+    """Raise InputError for the AP of a class that the label map lacks: the first evaluation would, hours later."""
+    metrics = {"eval.best_metric": config.eval.best_metric}
+    if config.train.early_stopping is not None:
+        metrics["train.early_stopping.metric"] = config.train.early_stopping.metric
+    for path, metric in metrics.items():
+        class_name = metric.removeprefix(CLASS_AP)
+        if class_name != metric and class_name not in label_map.names:
+            raise InputError(
+                f"{path}: got the class {class_name!r}, allowed: those of the label map, {_list(label_map.names)}."
             )
 
 

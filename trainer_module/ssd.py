@@ -26,13 +26,13 @@ from detloom.trainer_module.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.backbones.resnet_v1 import build_resnet_v1
 from detloom.trainer_module.heads.level_heads import build_level_heads
 from detloom.trainer_module.heads.shared_heads import build_shared_heads
-from detloom.trainer_module.losses import detection_losses
+from detloom.trainer_module.losses import count_matches, detection_losses
 from detloom.trainer_module.necks.bifpn import build_bifpn
 from detloom.trainer_module.necks.extra_layers import build_extra_layers
 from detloom.trainer_module.necks.fpn import build_fpn
 from detloom.trainer_module.postprocess import build_detections
 from detloom.trainer_module.preprocess import network_hw
-from detloom.trainer_module.targets import assign_targets
+from detloom.trainer_module.targets import Targets, assign_targets
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,27 @@ class SsdDetector:
         """What of its size the log says beside the parameters."""
         return f"{len(self.anchors_yxyx_rel_A4)} anchors"
 
-    def losses(self, batch: dict[str, tf.Tensor], *, training: bool) -> dict[str, tf.Tensor]:
-        """Scalar `class_loss` and `box_loss` of a batch of `build_train_dataset`."""
-        outputs = self.network(batch["image"], training=training)
-        return self.losses_of_outputs(outputs, batch)
+    def count_matches(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """See `Detector.count_matches`."""
+        return count_matches(self._targets(batch))
 
-    def losses_of_outputs(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def losses(
+        self, batch: dict[str, tf.Tensor], *, training: bool, num_matches: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Scalar `class_loss` and `box_loss` of a batch of `build_train_dataset`; see `Detector.losses`."""
+        outputs = self.network(batch["image"], training=training)
+        return self.losses_of_outputs(outputs, batch, num_matches)
+
+    def losses_of_outputs(
+        self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], num_matches: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         """The same from what the network answered."""
-        anchors = self.anchors_yxyx_rel_A4
-        targets = assign_targets(
-            self.config, anchors, batch["boxes_yxyx_rel"], batch["class_indices"], batch.get("box_weights")
-        )
-        return detection_losses(self.config, anchors, targets, outputs["offsets_BA4"], outputs["class_logits_BAC"])
+        answers = outputs["offsets_BA4"], outputs["class_logits_BAC"]
+        return detection_losses(self.config, self.anchors_yxyx_rel_A4, self._targets(batch), *answers, num_matches)
+
+    def _targets(self, batch: dict[str, tf.Tensor]) -> Targets:
+        boxes, classes = batch["boxes_yxyx_rel"], batch["class_indices"]
+        return assign_targets(self.config, self.anchors_yxyx_rel_A4, boxes, classes, batch.get("box_weights"))
 
     def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Detections (`schemas/detections.py`) in prepared pictures; see `Detector.detect`."""

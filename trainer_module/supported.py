@@ -3,9 +3,8 @@
 import itertools
 from collections.abc import Iterator
 
-from detloom.schemas.augmentation_config import RandomScaleCropAndPadToSquare, SsdRandomCrop
 from detloom.schemas.center_net_config import CenterNet
-from detloom.schemas.config import Model, Train, TrainEvalConfig
+from detloom.schemas.config import Model, TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.model_config import (
     FasterRcnnBoxCoder,
@@ -37,7 +36,7 @@ _Finding = tuple[bool, str, object, str]  # is it trained, key path, what the co
 
 def untrained_parts(config: TrainEvalConfig) -> tuple[str, ...]:
     """A sentence for each setting that is understood but not trained by this version; it begins with the key path."""
-    findings = [*_in_model(config.model), *_in_train(config.train), *_in_reading_and_eval(config)]
+    findings = [*_in_model(config.model), *_in_reading_and_eval(config)]
     return tuple(f"{path}: got {_name(got)}, trained here: {trained}." for ok, path, got, trained in findings if not ok)
 
 
@@ -159,13 +158,6 @@ def _in_post_processing(post_processing: PostProcessing) -> Iterator[_Finding]:
     ok = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1  # the reference refuses it too
     trained = "1 with use_class_agnostic_nms"
     yield ok, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, trained
-
-
-def _in_train(train: Train) -> Iterator[_Finding]:
-    for i, augmentation in enumerate(train.augmentations):
-        ok = not isinstance(augmentation, SsdRandomCrop | RandomScaleCropAndPadToSquare)
-        trained = "flips, RandomRotation90, RandomAdjust..., RandomCropImage, RandomAbsolutePadImage"
-        yield ok, f"train.augmentations[{i}]", augmentation, trained
 
 
 def _in_reading_and_eval(config: TrainEvalConfig) -> Iterator[_Finding]:

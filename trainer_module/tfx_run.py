@@ -1,38 +1,108 @@
 """Between TFX's Trainer and the training loop: file patterns and settings in, a model folder out. Imports no TFX."""
 
+import dataclasses
+import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
+from detloom.schemas.hyperparameters import apply_hyperparameters
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.schemas.strategy_config import Strategy
 from detloom.schemas.typed_dict import from_json
 from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
 from detloom.trainer_module.export import export_saved_model
+from detloom.trainer_module.records import list_shards
+from detloom.trainer_module.run_folder import data_fingerprint
+from detloom.trainer_module.strategies import build_strategy, is_chief
 from detloom.trainer_module.train_loop import train
+from detloom.trainer_module.unfinished_run import run_key, unfinished_run
 
-CONFIG_KEY = "trainer_config"  # key of the canonical JSON of `TrainEvalConfig` in the Trainer's custom_config
+# Keys of the custom_config of Trainer and Tuner; the values are canonical JSON, or a word.
+CONFIG_KEY = "trainer_config"  # `TrainEvalConfig`
+STRATEGY_KEY = "strategy"  # `Strategy`
+WARM_START_KEY = "warm_start"  # `Trainer.warm_start` of the run file
+TUNER_KEY = "tuner"  # `Tuner` of the run file
+
+_TUNERS_OWN = "tuner/"  # before names that KerasTuner's algorithms add to what they found
+_MAX_WAIT_SECONDS = 3600.0  # of a worker, for the chief's export
 _LOGGER = logging.getLogger("detloom")
 
 
 def run(fn_args: Any) -> None:
-    """Train and export; `fn_args` is TFX's `FnArgs`."""
+    """Train and export; `fn_args` is TFX's `FnArgs`.
+
+    Where several workers train, each of them runs this, and the chief exports.
+    """
+    strategy = build_strategy(strategy_of(fn_args))  # first: several machines have to meet before TensorFlow computes
+    config = config_of(fn_args)
+    label_map = label_map_of(fn_args.train_files)
+    data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
+    serving_dir, chief = Path(fn_args.serving_model_dir), is_chief(strategy)
+    key = run_key(config, label_map, data)
+    with unfinished_run(Path(fn_args.model_run_dir), key, data, is_chief=chief) as out_dir:
+        result = train(config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
+        if chief:
+            write_weights(result.detector, config, serving_dir.parent)
+            export_saved_model(result.detector, config, serving_dir)
+    if not chief:
+        _wait_for(serving_dir)
+
+
+def config_of(fn_args: Any) -> TrainEvalConfig:
+    """The configuration that is trained: with the hyperparameters that a Tuner found, from the model to start from.
+
+    Raises:
+        InputError: for a hyperparameter that the configuration does not take.
+    """
     config = from_json(TrainEvalConfig, fn_args.custom_config[CONFIG_KEY])
-    result = train(
-        config,
-        _label_map_of(fn_args.train_files),
-        fn_args.train_files,
-        fn_args.eval_files,
-        out_dir=Path(fn_args.model_run_dir),
-    )
-    serving_dir = Path(fn_args.serving_model_dir)
-    write_weights(result.detector, config, serving_dir.parent)
-    export_saved_model(result.detector, config, serving_dir)
+    if fn_args.hyperparameters:
+        values = {key: value for key, value in _values(fn_args.hyperparameters).items() if _TUNERS_OWN not in key}
+        _LOGGER.info("Hyperparameters: %s.", ", ".join(f"{key} {value:.4g}" for key, value in values.items()))
+        config = apply_hyperparameters(config, values)
+    return _warm_started(config, fn_args)
 
 
-def _label_map_of(train_files: list[str]) -> LabelMap:
+def strategy_of(fn_args: Any) -> Strategy:
+    return from_json(Strategy, fn_args.custom_config.get(STRATEGY_KEY, "{}"))
+
+
+def label_map_of(train_files: list[str]) -> LabelMap:
     """The label map at the root of the examples artifact, above the split's folder."""
     if not train_files:
         raise InputError("Trainer: no training files; is the examples artifact empty?")
     return read_label_map(Path(train_files[0]).parent.parent / LABEL_MAP_FILE)
+
+
+def _values(hyperparameters: Any) -> dict[str, Any]:
+    """Values by name of a KerasTuner configuration, as the Tuner component writes it, or of its JSON."""
+    config = json.loads(hyperparameters) if isinstance(hyperparameters, str) else hyperparameters
+    return dict(config["values"])
+
+
+def _warm_started(config: TrainEvalConfig, fn_args: Any) -> TrainEvalConfig:
+    """With `base_model`, the model that TFX resolved, in the place of the configured checkpoint."""
+    otherwise = config.train.fine_tune_checkpoint or "random weights"
+    if not fn_args.base_model:
+        if fn_args.custom_config.get(WARM_START_KEY, "none") != "none":
+            _LOGGER.info("No model is blessed yet: training starts from %s.", otherwise)
+        return config
+    _LOGGER.info("Training starts from the model %s instead of %s.", fn_args.base_model, otherwise)
+    start = {"fine_tune_checkpoint": str(fn_args.base_model), "fine_tune_checkpoint_type": "auto"}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **start))  # type: ignore[arg-type]
+
+
+def _wait_for(serving_dir: Path) -> None:
+    """TFX takes a worker for failed whose model folder is not there when it returns.
+
+    Raises:
+        TimeoutError: if the chief has not exported within an hour.
+    """
+    give_up = time.monotonic() + _MAX_WAIT_SECONDS
+    while not serving_dir.exists():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{serving_dir}: the chief has not exported the model.")
+        time.sleep(1)

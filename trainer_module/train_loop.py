@@ -1,84 +1,63 @@
-"""The training loop: several steps a host call under `tf.distribute`, evaluation inside, the best weights kept."""
+"""The training loop: several steps a host call under `tf.distribute`, evaluation inside, nothing lost in a kill.
+
+What a step sees is a function of its number (`input_pipeline.py`), and all else that it depends on is in the checkpoint
+(`run_checkpoints.py`) or in files beside it, so a run that was killed and started again ends as if it had not been.
+"""
 
 import contextlib
-import dataclasses
 import json
 import logging
-import math
-import re
-import statistics
-import time
+import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.config import Train, TrainEvalConfig
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
+from detloom.schemas.label_map import LabelMap
 from detloom.schemas.text_file import write_text_file
-from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.best_checkpoints import BestCheckpoints
 from detloom.trainer_module.checkpoints.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR, weights_by_path
 from detloom.trainer_module.checkpoints.restore import find_trained, restore
 from detloom.trainer_module.checkpoints.restore_report import RestoreReport, write_report
 from detloom.trainer_module.coco_metrics import CocoMetrics
 from detloom.trainer_module.detector import Detector, build_detector
-from detloom.trainer_module.evaluate import evaluate
-from detloom.trainer_module.freezing import PartCounts
-from detloom.trainer_module.gradients import clip_gradients, scale_bias_gradients
-from detloom.trainer_module.input_pipeline import build_eval_dataset, build_train_dataset, list_shards
+from detloom.trainer_module.determinism import use_deterministic_operations
+from detloom.trainer_module.evaluate import Evaluator, naming_bad_records
+from detloom.trainer_module.evaluation_history import HISTORY_FILE, EvaluationHistory
+from detloom.trainer_module.input_pipeline import (
+    broken_example_keys,
+    build_eval_dataset,
+    build_train_dataset,
+    example_keys,
+    per_replica_batch_size,
+)
 from detloom.trainer_module.moving_average import AveragedWeights
-from detloom.trainer_module.optimizers import build_optimizer
+from detloom.trainer_module.nonfinite import NONFINITE_FILE, Incidents, describe_incident
+from detloom.trainer_module.optimizers import build_optimizer, with_scaled_learning_rate
+from detloom.trainer_module.performance import Performance
+from detloom.trainer_module.precision import network_precision, precision_of, refuse_without_accelerator
+from detloom.trainer_module.preemption import Preempted, StopRequest, stop_on_signals
 from detloom.trainer_module.preflight import preflight
-from detloom.trainer_module.progress import show_progress
+from detloom.trainer_module.profiling import ProfilerWindow
+from detloom.trainer_module.progress import Reporter, show_progress
+from detloom.trainer_module.records import list_shards
+from detloom.trainer_module.run_checkpoints import RunCheckpoints
+from detloom.trainer_module.run_folder import copy_run_state, data_fingerprint, refuse_another_run, write_settings
+from detloom.trainer_module.strategies import build_strategy, worker_out_dir
 from detloom.trainer_module.supported import check_trainable
+from detloom.trainer_module.train_result import SUMMARY_FILE, TrainResult
+from detloom.trainer_module.train_step import StepsResult, TrainSteps
+from detloom.trainer_module.training_log import TENSORBOARD_DIR, TrainingLog
+from detloom.trainer_module.training_pictures import draw_augmented, draw_beside_truth
+from detloom.trainer_module.variable_names import variables_by_path
 
-CONFIG_FILE = "config.json"  # the configuration as it was run
-LOG_FILE = "train_log.jsonl"  # one line a host call and an evaluation
-SUMMARY_FILE = "training_summary.json"
-_SUMMED = ("loss", "regularization_loss", "gradient_norm", "num_dropped")  # of a step, beside the detector's losses
+_SHOWN = ("loss", "learning_rate")  # beside the progress; the log has all
 _LOGGER = logging.getLogger("detloom")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainResult:
-    """What training ended with; `detector` holds the best weights.
-
-    Attributes:
-        best: metrics on the eval split at `best_step`, of the moving average of the weights if that is what is used.
-        step_seconds: median time of a training step.
-        images_per_second: batch size over that time.
-        seconds: wall time, evaluations included.
-        num_boxes_dropped: boxes left out of training because a picture had more than `max_number_of_boxes`.
-        trained: by part, what was trained.
-    """
-
-    detector: Detector
-    best: CocoMetrics
-    best_step: int
-    num_steps: int
-    step_seconds: float
-    images_per_second: float
-    seconds: float
-    num_boxes_dropped: int
-    trained: tuple[PartCounts, ...]
-
-    def summary(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        trained = [dataclasses.asdict(part) for part in self.trained]
-        return {**plain, "detector": self.detector.network.name, "best": self.best.to_dict(), "trained": trained}
-
-
-def build_strategy() -> tf.distribute.Strategy:
-    """The first GPU, else the CPU. Several devices are not used yet, and a log line says so."""
-    gpus = tf.config.list_logical_devices("GPU")
-    if len(gpus) > 1:
-        _LOGGER.warning("%d GPUs are here; training uses the first alone.", len(gpus))
-    return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
 
 
 def train(
@@ -91,57 +70,47 @@ def train(
 ) -> TrainResult:
     """Train, and write checkpoints, log and settings to `out_dir`.
 
-    It goes on from the newest checkpoint there: model, optimizer, averages, step and the best so far are restored; the
-    order of the data starts anew. Without one, it starts from `train.fine_tune_checkpoint`, and writes a report of what
-    was restored, or from random weights.
+    It goes on from the newest whole checkpoint there, exactly. Without one, it starts from
+    `train.fine_tune_checkpoint`, and writes a report of what was restored, or from random weights.
 
     Args:
         train_files, eval_files: patterns of TFRecord shards.
-        strategy: of one replica.
+        out_dir: one that all workers see. Those that are not chief write elsewhere, and their files go at the end.
+        strategy: None chooses by what is here (`strategies.py`).
 
     Raises:
-        InputError: if the configuration says what is not trained yet or what `preflight` refuses, the strategy has
-            several replicas, a pattern matches nothing, `out_dir` holds another run, a record cannot be used, or the
-            loss stops being finite.
+        InputError: if the configuration says what is not trained yet or what `preflight` refuses, a pattern matches
+            nothing, `out_dir` holds another run, a record cannot be used, or the loss stops being finite more often
+            than `train.nonfinite` allows.
+        Preempted: after SIGTERM or Ctrl-C, when all is saved.
     """
+    config = with_scaled_learning_rate(config)
     check_trainable(config)
     strategy = strategy or build_strategy()
-    if strategy.num_replicas_in_sync != 1:  # clipping and loss would not be those of the global batch
-        raise InputError(f"strategy: got {strategy.num_replicas_in_sync} replicas, allowed: 1.")
     train_files, eval_files = list_shards(train_files), list_shards(eval_files)
-    settings = {CONFIG_FILE: to_canonical_json(config), LABEL_MAP_FILE: format_label_map(label_map)}
-    _refuse_another_run(settings, out_dir)
-    loop = _Loop(config, label_map, train_files, eval_files, out_dir, strategy)
-    _write_settings(settings, out_dir)  # only now: what `_Loop` refuses can be set right in the same folder
-    if loop.restored:
-        write_report(loop.restored, out_dir)
-    return loop.run()
-
-
-def _refuse_another_run(settings: dict[str, str], out_dir: Path) -> None:
-    """Its weights would be taken for ours."""
-    for name, text in settings.items():
-        path = out_dir / name
-        if path.is_file() and path.read_text(encoding="utf-8") != text:
-            raise InputError(f"{path}: another run stands here, with other settings; train into another folder.")
-
-
-def _write_settings(settings: dict[str, str], out_dir: Path) -> None:
-    out_dir.mkdir(parents=True, exist_ok=True)
-    for name, text in settings.items():
-        write_text_file(out_dir / name, text)
+    run = config, label_map, data_fingerprint(train_files, eval_files)
+    refuse_another_run(out_dir, *run)
+    with _execution_mode(config.train), worker_out_dir(strategy, out_dir) as own_dir:
+        if own_dir != out_dir:
+            copy_run_state(out_dir, own_dir)
+        loop = _Loop(config, label_map, train_files, eval_files, out_dir, own_dir, strategy)
+        write_settings(own_dir, *run)  # only now: what `_Loop` refuses can be set right in the same folder
+        if loop.restored:
+            write_report(loop.restored, own_dir)
+        return loop.run()
 
 
 @contextlib.contextmanager
-def _reading(files: Sequence[str]) -> Iterator[None]:
-    """Turn the error of a record that cannot be used into one sentence that names its split's folder."""
+def _execution_mode(config: Train) -> Iterator[None]:
+    """`train.deterministic` and `train.debug`; TensorFlow keeps the first for the life of the process."""
+    if config.deterministic or config.debug:
+        use_deterministic_operations()
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(config.debug or before)
     try:
         yield
-    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-        if "IteratorGetNext" not in error.message:  # not from reading a record: our mistake
-            raise
-        cause = " ".join(re.sub(r"\{\{[^}]*\}\}|\[\[.*", "", error.message, flags=re.DOTALL).split())
-        raise InputError(f"{Path(files[0]).parent}: a record cannot be used: {cause}") from error
+    finally:
+        tf.config.run_functions_eagerly(before)
 
 
 class _Loop:
@@ -154,61 +123,52 @@ class _Loop:
         train_files: Sequence[str],
         eval_files: Sequence[str],
         out_dir: Path,
+        own_dir: Path,
         strategy: tf.distribute.Strategy,
     ) -> None:
-        self.config, self.strategy = config, strategy
-        self.train_files, self.eval_files = train_files, eval_files
-        keras.utils.set_random_seed(config.train.seed)
-        with strategy.scope():
+        """Make what the run needs; nothing is trained or written yet.
+
+        Args:
+            out_dir: has the checkpoints, for all workers.
+            own_dir: for all that is written; another folder for workers that are not chief.
+        """
+        precision = precision_of(config.train, on_tpu=isinstance(strategy, tf.distribute.TPUStrategy))
+        refuse_without_accelerator(precision)
+        train = replace(config.train, precision=precision)
+        self.config, self.label_map, self.strategy = config, label_map, strategy
+        self.train_files, self.eval_files, self.out_dir, self.own_dir = train_files, eval_files, out_dir, own_dir
+        self.has_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self.is_stopped = False
+        self.batch_size = per_replica_batch_size(config, strategy.num_replicas_in_sync)
+        keras.utils.set_random_seed(train.seed)
+        with strategy.scope(), network_precision(precision):
             self.detector = build_detector(config.model, label_map)
         for warning in preflight(config, label_map, self.detector, train_files):
             _LOGGER.warning("%s", warning)
-        self.trained = find_trained(config.train, self.detector)
+        self.trained = find_trained(train, self.detector)
         _LOGGER.info("%s", self.trained.sentence())
-        self.restored = self._restore_unless_begun(out_dir)
+        self.restored = self._restore_unless_begun()
         with strategy.scope():  # after restoring: averages start at the weights
-            self.optimizer = build_optimizer(config.train.optimizer)
+            self.optimizer = build_optimizer(train.optimizer)
             self.optimizer.build(self.trained.variables)
-            average = config.train.moving_average
+            average = train.moving_average
             self.averaged_weights = AveragedWeights(average, self.trained.variables) if average else None
-            self.best_value = tf.Variable(-math.inf, dtype=tf.float64, trainable=False)
-            self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.steps = TrainSteps(train, self.detector, self.trained, self.optimizer, self.averaged_weights, strategy)
         self.eval_dataset = build_eval_dataset(config, label_map, eval_files, batch_size=config.eval.batch_size)
-        self.train_iterator = iter(self._distribute(label_map))
-        self.detect = tf.function(self.detector.detect, reduce_retracing=True)
-        self.train_steps = tf.function(self._train_steps)
-        checkpoint = tf.train.Checkpoint(
-            network=weights_by_path(self.detector.network),
-            optimizer=self.optimizer,
-            best_value=self.best_value,
-            best_step=self.best_step,
-            **self._averages_by_path(),
-        )
-        self.checkpoints = tf.train.CheckpointManager(
-            checkpoint,
-            str(out_dir / CHECKPOINTS_DIR),
-            max_to_keep=2,
-            keep_checkpoint_every_n_hours=config.train.keep_checkpoint_every_n_hours,
-        )
-        self.best_checkpoint = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
-        self.best_dir = out_dir / BEST_DIR
-        self.log_path = out_dir / LOG_FILE
-        self.summaries = tf.summary.create_file_writer(str(out_dir / "tensorboard"))
-        self.step_seconds: list[float] = []
-        self.num_boxes_dropped = 0
+        self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files)
+        self.checkpoints = RunCheckpoints(out_dir / CHECKPOINTS_DIR, self._state(), train, is_chief=own_dir == out_dir)
+        self.best = BestCheckpoints(own_dir / BEST_DIR, config.eval.best_metric, config.eval.keep_best)
+        self.history = EvaluationHistory(own_dir / HISTORY_FILE)
+        self.incidents = Incidents(own_dir / NONFINITE_FILE, train.nonfinite)
+        self.performance = Performance(train.batch_size, precision)
+        watched = train.monitoring
+        self.profiler = ProfilerWindow(watched.profile_first_step, watched.profile_num_steps, own_dir / TENSORBOARD_DIR)
 
-    def _distribute(self, label_map: LabelMap) -> Any:
-        def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batch_size = context.get_per_replica_batch_size(self.config.train.batch_size)
-            return build_train_dataset(
-                self.config, label_map, self.train_files, batch_size=batch_size, input_context=context
-            )
+    # --- where a run starts -------------------------------------------------------------------------------------------
 
-        return self.strategy.distribute_datasets_from_function(per_replica)
-
-    def _restore_unless_begun(self, out_dir: Path) -> RestoreReport | None:
+    def _restore_unless_begun(self) -> RestoreReport | None:
         """Fine-tuning starts from other weights once; a run that goes on has its own."""
-        if not self.config.train.fine_tune_checkpoint or tf.train.latest_checkpoint(str(out_dir / CHECKPOINTS_DIR)):
+        if not self.config.train.fine_tune_checkpoint or any((self.out_dir / CHECKPOINTS_DIR).glob("*.index")):
             return None
         report = restore(self.config.train, self.detector, self.trained)
         _LOGGER.info("%s", report.sentence())
@@ -216,133 +176,189 @@ class _Loop:
             _LOGGER.warning("%s", report.note)
         return report
 
-    def _go_on(self) -> bool:
-        """Take up the newest checkpoint of this run, if there is one.
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint holds, by paths that do not depend on the code."""
+        state = {"network": weights_by_path(self.detector.network), "optimizer": self.optimizer}
+        if self.averaged_weights is not None:
+            pairs = zip(self.trained.by_path, self.averaged_weights.averages, strict=True)
+            state["averaged_weights"] = dict(pairs)
+        return {**state, "steps": self.steps.state}
 
-        Raises:
-            InputError: if it lacks anything that is trained, or cannot be read.
-        """
-        latest = self.checkpoints.latest_checkpoint
-        if not latest:
-            return False
-        try:
-            self.checkpoints.checkpoint.restore(latest).assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            cause = " ".join(str(error).split())
-            raise InputError(
-                f"{latest}: this run cannot go on from it ({cause}); train into another folder, with "
-                "train.fine_tune_checkpoint set to this one to keep its weights."
-            ) from error
-        return True
+    def _take_up(self) -> None:
+        """Stand where the newest checkpoint stands; without one, save the start, so that there is a way back to it."""
+        if self.checkpoints.restore_newest() is None:
+            self.checkpoints.save(self.step)
+        if self._sum_over_workers(self.step) != self.step * self.strategy.num_replicas_in_sync:
+            raise InputError(f"{self.out_dir}: the workers find different checkpoints there; give all the same folder.")
+        self.steps.rate_factor.assign(self.incidents.rate_factor)
+        known = self.best.entries
+        self.best.forget_after(self.step)
+        # Weights that were better than what is left are gone: measure this step again, if it is one to measure.
+        self.history.forget_after(self.step if self.best.entries == known else self.step - 1)
+        self.train_iterator = iter(self.strategy.distribute_datasets_from_function(self._build_dataset))
 
-    def _averages_by_path(self) -> dict[str, dict[str, tf.Variable]]:
-        if self.averaged_weights is None:
-            return {}
-        pairs = zip(self.trained.by_path, self.averaged_weights.averages, strict=True)
-        return {"averaged_weights": dict(pairs)}
+    def _build_dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Of one input pipeline, from this step on."""
+        return build_train_dataset(
+            self.config,
+            self.label_map,
+            self.train_files,
+            batch_size=self.batch_size,
+            input_context=context,
+            start_step=self.step,
+        )
+
+    def _sum_over_workers(self, number: int) -> int:
+        """Over all replicas, of what each worker gives; all of them have to ask."""
+        if not self.has_several_workers:
+            return number * self.strategy.num_replicas_in_sync
+        each = self.strategy.run(lambda: tf.constant(number, tf.int64))
+        return int(self.strategy.reduce("SUM", each, axis=None))
+
+    def _say_what_begins(self) -> None:
+        if self.step:
+            _LOGGER.info("Training goes on from step %d in %s.", self.step, self.out_dir)
+        _LOGGER.info(
+            "Training %s: %d parameters, %s, %d classes, batch %d, %d steps.",
+            self.detector.network.name,
+            self.detector.network.count_params(),
+            self.detector.describe(),
+            self.label_map.num_classes,
+            self.config.train.batch_size,
+            self.config.train.num_steps,
+        )
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
         return int(self.optimizer.iterations.numpy())
 
     def run(self) -> TrainResult:
-        config, every, started = self.config.train, self.config.eval.evaluate_every, time.monotonic()
-        if self._go_on():
-            _LOGGER.info("Training goes on from step %d (%s).", self.step, self.checkpoints.latest_checkpoint)
-        _LOGGER.info(
-            "Training %s: %d parameters, %s, %d classes, batch %d, %d steps.",
-            self.detector.network.name,
-            self.detector.network.count_params(),
-            self.detector.describe(),
-            self.detector.label_map.num_classes,
-            config.batch_size,
-            config.num_steps,
-        )
-        best: CocoMetrics | None = None
-        with show_progress("Training", config.num_steps, unit="images", units_each=config.batch_size) as progress:
-            progress.start_at(self.step)
-            while self.step < config.num_steps:
-                count = min(config.steps_per_call, every - self.step % every, config.num_steps - self.step)
-                losses = self._call(count)
-                progress.advance(count, **losses)
-                if self.step % every == 0 or self.step == config.num_steps:
-                    best = self._evaluate() or best
-                    self._save()
-        self.best_checkpoint.read(self._best_path()).assert_existing_objects_matched()
-        if best is None:  # it was found by an earlier call
-            best = self._measure()
-        return self._result(best, time.monotonic() - started)
+        """Train until the last step, or until early stopping ends it."""
+        train, best = self.config.train, None
+        with stop_on_signals(lambda: self.steps.stop.assign(True)) as stop:
+            self._take_up()
+            self._say_what_begins()
+            bar = show_progress("Training", train.num_steps, unit="images", units_each=train.batch_size)
+            log = TrainingLog(self.own_dir, first_step=self.step)
+            with log as self.log, contextlib.closing(self.profiler), bar as progress:
+                self._log_input()
+                progress.start_at(self.step)
+                while True:
+                    if self._is_evaluation_due():
+                        with progress.pause():
+                            best = self._evaluate(stop) or best
+                    if self.step >= train.num_steps or self._stops_early():
+                        break
+                    self._advance(progress)
+                    self._save_if_due(stop, progress)
+                return self._finish(best, stop)
 
-    def _best_path(self) -> str:
-        return str(self.best_dir / f"ckpt-{int(self.best_step.numpy())}")
+    def _is_evaluation_due(self) -> bool:
+        is_point = self.step % self.config.eval.evaluate_every == 0 or self.step == self.config.train.num_steps
+        return is_point and self.step > 0 and self.step not in self.history
 
-    def _save(self) -> None:
-        """The checkpoint names the step of the best weights; weights that it no longer names go after it is written."""
-        self.checkpoints.save()
-        for file in self.best_dir.glob("ckpt-*"):
-            if not file.name.startswith(Path(self._best_path()).name + "."):
-                file.unlink()
+    def _stops_early(self) -> bool:
+        """As soon as one worker says so: on accelerators their evaluations may differ in the last digit."""
+        rule = self.config.train.early_stopping
+        if rule is None or self.step not in self.history:
+            return False
+        is_over = self.history.evaluations_without_improvement(rule) >= rule.patience
+        return self._sum_over_workers(int(is_over)) > 0
 
-    def _call(self, count: int) -> dict[str, float]:
-        """`count` steps; means over them of the losses and the gradients' norm, and the learning rate."""
-        before = time.monotonic()
-        with _reading(self.train_files):
-            outputs = self.train_steps(self.train_iterator, tf.constant(count))
-        sums = {name: float(value) for name, value in outputs.items()}
-        self.step_seconds.append((time.monotonic() - before) / count)
-        self.num_boxes_dropped += int(sums.pop("num_dropped"))
-        numbers = {name: value / count for name, value in sums.items()}
-        numbers["learning_rate"] = float(self.optimizer.learning_rate)
-        if not math.isfinite(numbers["loss"]):
-            raise InputError(
-                f"The training loss became {numbers['loss']} between steps {self.step - count} and {self.step} at a "
-                f"learning rate of {numbers['learning_rate']:.3g}; lower train.optimizer.learning_rate, warm up "
-                "for longer, or set train.gradient_clipping."
+    def _advance(self, progress: Reporter) -> None:
+        """Steps up to the next point at which something is to be done; at most `steps_per_call`."""
+        train, step, skipped = self.config.train, self.step, self.incidents.skipped_steps
+        if step in skipped:
+            self.steps.skip(self.train_iterator)
+            progress.advance()
+            return
+        points = [train.num_steps, step + train.steps_per_call, *(point for point in skipped if point > step)]
+        points += [step + every - step % every for every in (train.checkpoint_every_n, self.config.eval.evaluate_every)]
+        self.profiler.move_to(step)
+        with self._naming_records():
+            result = self.steps.run(self.train_iterator, self.profiler.limit(step, min(points) - step))
+        if not result.is_finite:
+            self._roll_back(result, progress)
+            return
+        self.is_stopped = result.is_stopped
+        speed = self.performance.add(result.num_steps, result.seconds, result.input_seconds)
+        self.log.steps(self.step, {**result.numbers, **speed})
+        shown = {name: result.numbers[name] for name in _SHOWN}
+        progress.advance(result.num_steps, input_share=speed.get("input_share"), **shown)
+
+    @contextlib.contextmanager
+    def _naming_records(self) -> Iterator[None]:
+        """Of a step that cannot be read, say by which records."""
+        try:
+            with naming_bad_records(self.train_files):
+                yield
+        except InputError as error:
+            keys = broken_example_keys(
+                self.config,
+                self.label_map,
+                self.train_files,
+                step=self.step,
+                num_input_pipelines=self._num_input_pipelines(),
             )
-        self._log("train", numbers)
-        return numbers
+            raise InputError(f"{error} Records: {', '.join(keys)}." if keys else str(error)) from error
 
-    def _train_steps(self, iterator: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
-        sums = dict.fromkeys((*_SUMMED, *self.detector.loss_names), tf.constant(0.0))
-        for _ in tf.range(count):
-            per_replica = self.strategy.run(self._replica_step, args=(next(iterator),))
-            step = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in per_replica.items()}
-            sums = {name: sums[name] + step[name] for name in sums}
-        return sums
+    def _roll_back(self, result: StepsResult, progress: Reporter) -> None:
+        """Back to the last checkpoint. What happens when training comes here again, `train.nonfinite` says."""
+        bad_step, rate = self.step, result.numbers["learning_rate"]
+        keys = example_keys(
+            self.config, self.train_files, step=bad_step, num_input_pipelines=self._num_input_pipelines()
+        )
+        incident = self.incidents.add(bad_step, rate, tuple(keys))
+        _LOGGER.warning("%s", describe_incident(incident))
+        if self.incidents.are_not_the_pictures_fault() and self.checkpoints.put_newest_away():
+            _LOGGER.warning("Two steps in turn: the newest checkpoint may be spoiled already, and is put away.")
+        self._take_up()
+        self.log.forget_after(self.step)
+        facts = {name: value for name, value in asdict(incident).items() if name != "step"}
+        self.log.event(self.step, "rollback", bad_step=bad_step, **facts)
+        progress.start_at(self.step)
+        _LOGGER.warning("Back at step %d; %s.", self.step, incident.consequence())
 
-    def _replica_step(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One step; with one replica its losses and gradients are those of the batch."""
-        config, variables = self.config.train, self.trained.variables
-        values = [variable.value for variable in variables]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(values)  # alone: what leads only to frozen variables costs nothing
-            parts = self.detector.losses(batch, training=True)
-            penalties = self.detector.network.losses if config.add_regularization_loss else []
-            parts["regularization_loss"] = tf.add_n([tf.zeros([]), *penalties])
-            loss = tf.add_n(list(parts.values()))
-        gradients = tape.gradient(loss, values)
-        gradients = scale_bias_gradients(gradients, variables, config.bias_grad_multiplier)
-        gradients, norm = clip_gradients(config.gradient_clipping, gradients)
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        if self.averaged_weights is not None:
-            self.averaged_weights.update(self.optimizer.iterations)
-        num_dropped = tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)
-        return {"loss": loss, **parts, "gradient_norm": norm, "num_dropped": num_dropped}
+    def _num_input_pipelines(self) -> int:
+        """As many as there are workers."""
+        resolver = self.strategy.cluster_resolver
+        spec = resolver.cluster_spec().as_dict() if resolver is not None else {}
+        return max(1, sum(len(spec.get(job, [])) for job in ("chief", "worker")))
 
-    def _evaluate(self) -> CocoMetrics | None:
-        """Evaluate the weights, or their average; the best so far are kept, and then the metrics returned."""
-        with self._weights_to_evaluate():
-            metrics = self._measure()
-            value = metrics.value_of(self.config.eval.best_metric)
-            is_best = value >= float(self.best_value.numpy())  # of equals the one that trained longer
-            if is_best:
-                self.best_value.assign(value)
-                self.best_step.assign(self.step)
-                self.best_checkpoint.write(self._best_path())
-        self._log("eval", {name: metrics.value_of(name) for name in ("AP", "AP50", "AP75", "AR100")})
-        note = " (best so far)" if is_best else ""
-        _LOGGER.info("Step %d, eval split: AP %.3f, AP50 %.3f%s", self.step, metrics.AP, metrics.AP50, note)
-        return metrics if is_best else None
+    def _save_if_due(self, stop: StopRequest, progress: Reporter) -> None:
+        """At each evaluation too, and before it: a run that is killed while it measures has lost no step."""
+        is_due = self.step % self.config.train.checkpoint_every_n == 0 or self._is_evaluation_due()
+        if is_due or self._is_asked_to_end(stop):
+            with self.performance.phase("checkpoints"), progress.pause():
+                self.checkpoints.save(self.step)
+        self._end_if_asked(stop)
+
+    def _end_if_asked(self, stop: StopRequest) -> None:
+        """Everything up to this step is saved."""
+        if self._is_asked_to_end(stop):
+            number = stop.signal_number or signal.SIGTERM  # another worker was told
+            self.log.event(self.step, "preempted", signal=int(number))
+            raise Preempted(number, self.step, str(self.out_dir))
+
+    def _is_asked_to_end(self, stop: StopRequest) -> bool:
+        """Several workers have to agree, as they do in the next step; otherwise some would wait for the others."""
+        return self.is_stopped or (bool(stop) and not self.has_several_workers)
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, stop: StopRequest) -> CocoMetrics | None:
+        """Measure the weights, or their average; if they are the best so far, return the metrics."""
+        with self.performance.phase("evaluation"), self._weights_to_evaluate():
+            evaluation = self.evaluator(lambda: self._end_if_asked(stop))
+            self.best.consider(self.step, evaluation, self._write_weights)
+            self._log_detections()
+        self.log.evaluation(self.step, evaluation)
+        self.history.add(self.step, evaluation.numbers())  # last: with it, the evaluation is done
+        is_best = self.best.best is not None and self.best.best.step == self.step
+        _LOGGER.info("Step %d: %s%s", self.step, evaluation.sentence(), " (best so far)" if is_best else "")
+        return evaluation.metrics if is_best else None
 
     def _weights_to_evaluate(self) -> contextlib.AbstractContextManager[None]:
         """While it is open, the network holds the weights that are evaluated and exported."""
@@ -350,47 +366,68 @@ class _Loop:
             return self.averaged_weights.in_network()
         return contextlib.nullcontext()
 
-    def _measure(self) -> CocoMetrics:
-        """Metrics on the eval split of the weights that are in the network now."""
-        with _reading(self.eval_files):
-            return evaluate(self.detect, self.eval_dataset, self.detector.label_map)
+    def _write_weights(self, path: Path) -> None:
+        tf.train.Checkpoint(network=weights_by_path(self.detector.network)).write(str(path))
 
-    def _log(self, kind: str, numbers: dict[str, float]) -> None:
-        with self.log_path.open("a", encoding="utf-8") as log:
-            log.write(json.dumps({"kind": kind, "step": self.step, **numbers}) + "\n")
-        with self.summaries.as_default(step=self.step):
-            for name, value in numbers.items():
-                tf.summary.scalar(f"{kind}/{name}", value)
+    def _log_input(self) -> None:
+        """What the network is fed, once a process."""
+        if count := self.config.train.monitoring.num_pictures:
+            with naming_bad_records(self.train_files):
+                pictures = draw_augmented(self.config, self.label_map, self.train_files, count, step=self.step)
+            self.log.pictures(self.step, "input", pictures)
 
-    def _result(self, best: CocoMetrics, seconds: float) -> TrainResult:
-        step_seconds = statistics.median(self.step_seconds) if self.step_seconds else 0.0
+    def _log_detections(self) -> None:
+        watched = self.config.train.monitoring
+        if watched.num_pictures:
+            pictures = draw_beside_truth(
+                self.evaluator.detect_batch, self.eval_dataset, self.config.model, self.label_map, watched.num_pictures
+            )
+            self.log.pictures(self.step, "eval", pictures)
+        if watched.histograms:
+            self.log.histograms(self.step, self.trained.by_path)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self, best_metrics: CocoMetrics | None, stop: StopRequest) -> TrainResult:
+        """The best weights in a detector that computes in float32, and what there is to say about the run."""
+        best, train = self.best.best, self.config.train
+        assert best is not None, "the last step is always evaluated"
+        weights = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
+        weights.read(str(best.path)).assert_existing_objects_matched()
+        if best_metrics is None:  # measured by an earlier process
+            best_metrics = self.evaluator(lambda: self._end_if_asked(stop)).metrics
+        if self.step < train.num_steps and train.early_stopping is not None:
+            self.log.event(self.step, "stopped early", **asdict(train.early_stopping))
         result = TrainResult(
-            detector=self.detector,
-            best=best,
-            best_step=int(self.best_step.numpy()),
+            detector=self._for_export(),
+            best=best_metrics,
+            best_step=best.step,
             num_steps=self.step,
-            step_seconds=step_seconds,
-            images_per_second=self.config.train.batch_size / step_seconds if step_seconds else 0.0,
-            seconds=seconds,
-            num_boxes_dropped=self.num_boxes_dropped,
+            stopped_early=self.step < train.num_steps,
+            performance=self.performance.summary(),
+            num_boxes_dropped=int(self.steps.num_boxes_dropped.numpy()),
+            num_incidents=len(self.incidents),
             trained=self.trained.parts,
         )
-        if self.num_boxes_dropped:
+        if result.num_boxes_dropped:
             _LOGGER.warning(
                 "%d times a box was left out of a training picture, the smallest first: "
                 "train_input.max_number_of_boxes is %d.",
-                self.num_boxes_dropped,
+                result.num_boxes_dropped,
                 self.config.train_input.max_number_of_boxes,
             )
-        self.log_path.with_name(SUMMARY_FILE).write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
-        _LOGGER.info(
-            "Trained %d steps in %.0f s: median step %.0f ms, %.1f images/s; best AP %.3f, AP50 %.3f at step %d.",
-            result.num_steps,
-            seconds,
-            1000 * step_seconds,
-            result.images_per_second,
-            best.AP,
-            best.AP50,
-            result.best_step,
-        )
+        write_text_file(self.own_dir / SUMMARY_FILE, json.dumps(result.summary(), indent=1))
+        how = "Stopped early at" if result.stopped_early else "Trained"
+        _LOGGER.info("%s step %d. %s", how, result.num_steps, result.performance.paragraph())
+        _LOGGER.info("Best: AP %.3f, AP50 %.3f at step %d.", result.best.AP, result.best.AP50, result.best_step)
         return result
+
+    def _for_export(self) -> Detector:
+        """The detector with the weights that are in the network, in float32 and on one device."""
+        if self.performance.precision == "float32" and self.strategy.num_replicas_in_sync == 1:
+            return self.detector
+        detector = build_detector(self.config.model, self.label_map)
+        trained = variables_by_path(self.detector.network)
+        for path, variable in variables_by_path(detector.network).items():
+            variable.assign(trained[path].numpy())
+        return detector

@@ -1,6 +1,6 @@
 """A page to look at a data set with: annotated samples, classes and distributions. No TFX, and no pipeline is run.
 
-It shows records as they are stored; what augmentation makes of them would be another way to draw the same places.
+It shows records as they are stored; `augment_page.py` shows what training makes of them.
 """
 
 from collections.abc import Sequence
@@ -55,27 +55,22 @@ def write_inspect_page(
     Raises:
         InputError: no examples, no such split, class or number of pictures, or a page that cannot be written.
     """
-    folder, page = Path(examples_dir), _choose_page(Path(output))
+    folder, page = Path(examples_dir), choose_page(Path(output), INSPECT_HTML)
     if not 1 <= num_pictures <= MAX_PICTURES:
         raise InputError(f"number of pictures: got {num_pictures}, allowed: 1 to {MAX_PICTURES}.")
-    splits = _find_splits(folder, split)
+    splits = find_splits(folder, split)
     label_map = read_label_map(folder / LABEL_MAP_FILE)
     wanted_id = _find_class(label_map, class_name)
     seen = _read(folder, splits, label_map, wanted_id, -(-num_pictures // len(splits)))
     places = [place for name in splits for place in seen.sample.places(f"sample:{name}")][:num_pictures]
     pictures = draw_pictures(places, label_map, max_pixels=_MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
-    text = _render(folder.name, seen, label_map, places, pictures, class_name)
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"{page}: the page cannot be written ({error}).") from None
+    write_page(page, _render(folder.name, seen, label_map, places, pictures, class_name))
     return page
 
 
-def _choose_page(output: Path) -> Path:
+def choose_page(output: Path, default_name: str) -> Path:
     """The file to write: before anything is read, since that takes a while."""
-    page = output if output.suffix.lower() == ".html" else output / INSPECT_HTML
+    page = output if output.suffix.lower() == ".html" else output / default_name
     if page is not output and output.exists() and not output.is_dir():
         raise InputError(f"{output}: a file that is no page is there; give a name that ends in .html, or a folder.")
     if page.is_dir():
@@ -83,7 +78,16 @@ def _choose_page(output: Path) -> Path:
     return page
 
 
-def _find_splits(folder: Path, split: str | None) -> list[str]:
+def write_page(page: Path, text: str) -> None:
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{page}: the page cannot be written ({error}).") from None
+
+
+def find_splits(folder: Path, split: str | None) -> list[str]:
+    """The one asked for, or all, "train" first."""
     found = [path.name.removeprefix(_SPLIT_PREFIX) for path in sorted(folder.glob(f"{_SPLIT_PREFIX}*"))]
     if not found:
         raise InputError(f"{folder}: no {_SPLIT_PREFIX}* folder, needed: examples as `detloom ingest` writes them.")
@@ -100,6 +104,14 @@ def _find_class(label_map: LabelMap, class_name: str | None) -> int | None:
             return class_id
     known = ", ".join(label_map.names[:20]) + (", ..." if label_map.num_classes > 20 else "")
     raise InputError(f"class: got {class_name!r}, allowed: {known}.")
+
+
+def choose_places(
+    folder: Path, split: str, label_map: LabelMap, class_name: str | None, num_pictures: int
+) -> tuple[list[Place], list[str]]:
+    """Records of a split that hold the class, if one is given, and what is to be said about reading it."""
+    seen = _read(folder, [split], label_map, _find_class(label_map, class_name), num_pictures)
+    return seen.sample.places(f"sample:{split}"), seen.notes
 
 
 def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: int | None, max_per_split: int) -> _Seen:

@@ -151,7 +151,7 @@ def draw_pictures(
         by_path[place.path].append(place)
     drawn: dict[Place, Picture] = {}
     for path, in_file in by_path.items():
-        for place, serialized in _read_places(path, in_file):
+        for place, serialized in read_places(path, in_file):
             picture = draw_record(place, serialized, label_map, max_pixels)
             if picture is not None:
                 drawn[place] = picture
@@ -169,7 +169,7 @@ def draw_pictures(
     return pictures
 
 
-def _read_places(path: str, places: Sequence[Place]) -> Iterator[tuple[Place, bytes]]:
+def read_places(path: str, places: Sequence[Place]) -> Iterator[tuple[Place, bytes]]:
     """The records, as far as the file still has them."""
     if path.endswith(".gz"):
         yield from _read_by_number(path, {place.number: place for place in places})

@@ -30,7 +30,7 @@ _NO_RESIZER = Refused(reason="not supported; supported: fixed_shape_resizer, kee
 _NO_PREDICTOR = Refused(
     reason="not supported; supported: convolutional_box_predictor, weight_shared_convolutional_box_predictor"
 )
-_NO_NORM = Refused(reason="not supported; supported: batch_norm")
+_NO_NORM = Refused(reason="not supported; supported: batch_norm, sync_batch_norm")
 _BOX_CODE = unless(4, "a box has four numbers")
 _GREY = unless(False, "grey pictures are not supported")
 _NO_CLIP = Refused(reason="clipping of box encodings is not supported")
@@ -89,6 +89,16 @@ def _depends_on_type(key: str, neck: type, choose: Any) -> Depends:
     return Depends(usual=at(key), when=f"with a type whose neck is not {neck.__name__}: refused", choose=choose)
 
 
+def _batch_norm(plain: Mapping[str, Any]) -> Any:
+    batch_norm = plain["batch_norm"]
+    return None if batch_norm is None or batch_norm["synchronized"] else batch_norm
+
+
+def _synchronized_batch_norm(plain: Mapping[str, Any]) -> Any:
+    batch_norm = plain["batch_norm"]
+    return batch_norm if batch_norm is not None and batch_norm["synchronized"] else None
+
+
 NETWORK: dict[str, Structure] = {
     # --- image resizing -----------------------------------------------------------------------------------------------
     "ImageResizer": Structure(
@@ -118,9 +128,16 @@ NETWORK: dict[str, Structure] = {
             "op": Ignored(reason=_NOT_READ),
             "regularizer": Mapped(key="regularizer", implied={}, note="none is an L2Regularizer of weight 0"),
             "initializer": Mapped(key="initializer", implied={}, note="none is Keras' own, glorot_uniform"),
-            **same("activation", "batch_norm", "force_use_bias"),
+            **same("activation", "force_use_bias"),
+            "batch_norm": Mapped(key="batch_norm", write=_batch_norm),
+            "sync_batch_norm": Mapped(
+                key="batch_norm",
+                write=_synchronized_batch_norm,
+                adds={"synchronized": True},
+                note="with batch_norm.synchronized",
+            ),
             "regularize_depthwise": Ignored(reason=_NOT_READ),
-            **each(_NO_NORM, "group_norm", "sync_batch_norm"),
+            "group_norm": _NO_NORM,
         },
     ),
     "Regularizer": Structure(

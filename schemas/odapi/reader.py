@@ -188,7 +188,10 @@ class _Reader:
         for i, value in enumerate(message.values[field.name]):
             assert isinstance(value, Message)
             if field.name not in structure.single:
-                self.message(value, (*below, self._length(below)) if field.repeated else below)
+                place_of_value = (*below, self._length(below)) if field.repeated else below
+                self.message(value, place_of_value)
+                if rule.adds:
+                    self._put(place_of_value, dict(rule.adds), value.place)
             elif i == 0:
                 self.message(value, below)
             else:

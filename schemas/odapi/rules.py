@@ -24,6 +24,7 @@ class Mapped:
             Left out, it is the value at `key`.
         implied: what the field is read as where it is left out, if that is not the tree's default: a value, or for a
             message the values of its fields.
+        adds: of a message: what it says at `key` beside its own fields, by being the one that is written.
         note: what a reader of the documentation should know beside the key.
     """
 
@@ -31,6 +32,7 @@ class Mapped:
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
     implied: Any = NOTHING
+    adds: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
 

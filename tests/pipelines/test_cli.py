@@ -19,7 +19,7 @@ def run_detloom(*arguments, cwd):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["demo"], ["predict"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["demo"], ["predict"], ["train"], ["evaluate"]])
 def test_every_command_has_help(command):
     result = CliRunner().invoke(cli, [*command, "--help"])
     assert result.exit_code == 0

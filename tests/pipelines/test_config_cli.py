@@ -158,9 +158,9 @@ def test_looking_at_a_configuration_imports_no_tensorflow(config_file):
 
 
 def test_a_run_stops_at_a_setting_that_is_not_trained_before_anything_else(run_file):
-    result = detloom_command("run", str(run_file), "--set", "detector=efficientdet_d0")
+    result = detloom_command("run", str(run_file), "--set", "model.image_resizer.height=300")
     assert result.exit_code != 0
-    assert "train.augmentations[1]: got RandomScaleCropAndPadToSquare" in str(result.exception)
+    assert "model.image_resizer.height: got 300, trained here: " in str(result.exception)
     assert not (Path.cwd() / "detloom_runs" / "cats").exists()
 
 

@@ -315,6 +315,29 @@ def test_inspect_writes_a_page(make_voc, tmp_path):
     assert "dog" in (tmp_path / "page.html").read_text()
 
 
+def test_inspect_shows_what_training_makes_of_the_pictures(make_voc, tmp_path):
+    folder, run_file = make_voc(a=["c1", "d1"]), tmp_path / "run.yaml"
+    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    run_file.write_text(
+        "name: test\ndata: {format: voc, path: ., splits: {train: a, eval: b, test: c}}\n"
+        "detector: ssd_mobilenet_v2_fpnlite_320x320\n"
+        "train: {augmentations: [{type: RandomVerticalFlip}]}\n"
+    )
+    result = detloom_command("inspect", tmp_path / "out", "--augment", "--config", run_file, "--versions", 1)
+    assert result.exit_code == 0, result.output
+    assert result.output == f"Wrote {tmp_path / 'out/augment.html'}\n"
+    text = (tmp_path / "out/augment.html").read_text("utf-8")
+    assert "RandomVerticalFlip" in text
+    assert text.count("data:image/jpeg;base64,") == 4  # two pictures, stored and one version each
+
+
+@pytest.mark.parametrize("options", [["--augment"], ["--config", "efficientdet_d0"]])
+def test_inspect_wants_a_configuration_for_augmentation_and_for_nothing_else(tmp_path, options):
+    result = detloom_command("inspect", tmp_path, *options)
+    assert result.exit_code == 2
+    assert "--augment and --config go together" in result.output
+
+
 # What the formats have no place for, or name otherwise.
 NOT_IN_COCO = {"image/filename", "image/source_id", "image/object/truncated", "image/object/difficult"}
 

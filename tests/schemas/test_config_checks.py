@@ -44,7 +44,7 @@ def test_a_smaller_batch_names_the_rates_in_proportion():
         "in proportion to the batch size it would be: "
         "--set train.optimizer.learning_rate.learning_rate_base=0.005 "
         "--set train.optimizer.learning_rate.warmup_learning_rate=0.00125 "
-        "(or, if the rate is meant, --set train.learning_rate_batch_size=8)."
+        "(or --set train.scale_learning_rate=true; or, if the rate is meant, --set train.learning_rate_batch_size=8)."
     )
 
 

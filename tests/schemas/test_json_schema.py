@@ -45,7 +45,7 @@ def test_sections_of_the_detector_may_name_a_few_keys(validator, change):
         {"train": {"optimizer": {"type": "Momentun"}}},
         {"train": {"augmentations": [{"probability": 1}]}},
         {"data": {"format": "voc", "splits": {"train": "a", "eval": "b", "test": "c"}}},
-        {"eval": {"best_metric": "AP42"}},
+        {"eval": {"metrics_set": ["pascal_voc"]}},
     ],
 )
 def test_a_mistake_is_found(validator, change):

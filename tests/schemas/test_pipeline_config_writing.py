@@ -1,6 +1,7 @@
 """read(write(c)) == c, for configurations of every kind."""
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detloom.schemas.augmentation_config import RandomHorizontalFlip, SsdRandomCrop, SsdRandomCropOperation
+from detloom.schemas.augmentation_config import RandomHorizontalFlip
 from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.crop_augmentation_config import SsdRandomCrop, SsdRandomCropOperation
+from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.schemas.model_config import (
     GridAnchorGenerator,
     PenaltyReducedFocal,
@@ -58,10 +61,12 @@ PATTERNS = TEXT.filter(bool).map(re.escape)
 TEXTS = {  # others are any text
     **dict.fromkeys(("fine_tune_include", "fine_tune_exclude"), PATTERNS),
     **dict.fromkeys(("update_trainable_variables", "freeze_variables", "var_freeze_expr"), PATTERNS),
+    **dict.fromkeys(("metric", "best_metric"), st.sampled_from((*METRIC_NAMES, "loss", "AP/cat"))),
 }
 PAIRS = (  # the first is at most the second
     ("min_dimension", "max_dimension"),
     ("min_scale", "max_scale"),
+    ("min_scale_ratio", "max_scale_ratio"),
     ("scale_min", "scale_max"),
     ("min_delta", "max_delta"),
     ("min_area", "max_area"),
@@ -69,6 +74,10 @@ PAIRS = (  # the first is at most the second
     ("unmatched_threshold", "matched_threshold"),
     ("warmup_learning_rate", "learning_rate_base"),
     ("warmup_steps", "total_steps"),
+    ("min_period", "max_period"),
+    ("min_center", "max_center"),
+    ("minval", "maxval"),
+    ("min_gaussian_stddev", "max_gaussian_stddev"),
     ("max_detections_per_class", "max_total_detections"),
 )
 
@@ -139,6 +148,14 @@ def fix_model(values: dict[str, Any]) -> dict[str, Any]:
     return {"anchor_generator": kind(aspect_ratios=anchors.aspect_ratios, num_layers=layers)}
 
 
+PADDED_SIZE = {"min_padded_size_ratio": 2, "max_padded_size_ratio": 2}
+
+
+def fix_lists(values: dict[str, Any], **lengths: int) -> dict[str, Any]:
+    """Lists of such lengths."""
+    return {name: (values[name] * length)[:length] for name, length in lengths.items()}
+
+
 def fix_loss(values: dict[str, Any]) -> dict[str, Any]:
     """None of CenterNet's, and no miner beside a focal loss."""
     if isinstance(values["localization_loss"], WeightedL1):
@@ -163,6 +180,9 @@ def fix_center_net_extractor(values: dict[str, Any]) -> dict[str, Any]:
 
 
 FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "Train": lambda values: {
+        "gradient_accumulation_steps": math.gcd(values["gradient_accumulation_steps"], values["batch_size"])
+    },
     "SsdAnchorGenerator": fix_anchors,
     "GridAnchorGenerator": lambda values: {name: values[name] + 1 for name in ("height_stride", "width_stride")},
     "MultiscaleAnchorGenerator": lambda values: {"min_level": 3, "max_level": 7},
@@ -179,7 +199,28 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "classification_loss": PenaltyReducedFocal(alpha=values["min_box_overlap_iou"])
     },
     "PredictionHeadParams": lambda values: {"kernel_sizes": (values["kernel_sizes"] * 3)[: len(values["num_filters"])]},
-    "RandomAbsolutePadImage": lambda values: {"pad_color": (values["pad_color"] * 3)[:3]},
+    **dict.fromkeys(
+        ("RandomHorizontalFlip", "RandomVerticalFlip"),
+        lambda values: {"keypoint_flip_permutation": tuple(range(len(values["keypoint_flip_permutation"])))[::-1]},
+    ),
+    "RandomRotation90": lambda values: {
+        "keypoint_rot_permutation": tuple(range(len(values["keypoint_rot_permutation"])))[::-1]
+    },
+    **dict.fromkeys(("RandomAbsolutePadImage", "RandomPadImage"), lambda values: fix_lists(values, pad_color=3)),
+    "RandomCropPadImage": lambda values: fix_lists(values, **PADDED_SIZE, pad_color=3),
+    **dict.fromkeys(
+        ("SsdRandomCropPadOperation", "SsdRandomCropPadFixedAspectRatio"),
+        lambda values: fix_lists(values, **PADDED_SIZE),
+    ),
+    "RandomJpegQuality": lambda values: {
+        "min_jpeg_quality": values["min_jpeg_quality"] % 50,
+        "max_jpeg_quality": 50 + values["max_jpeg_quality"] % 50,
+    },
+    "RandomPatchGaussian": lambda values: {"max_patch_size": values["min_patch_size"] + values["max_patch_size"]},
+    "RandAugment": lambda values: {"magnitude": values["magnitude"] % 31},
+    "RandomDownscaleToTargetPixels": lambda values: {
+        "max_target_pixels": values["min_target_pixels"] + values["max_target_pixels"]
+    },
     "ManualStepLearningRate": fix_schedule,
     "CosineDecayLearningRate": lambda values: {
         "total_steps": values["total_steps"] + values["warmup_steps"] + values["hold_base_rate_steps"]

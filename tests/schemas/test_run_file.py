@@ -183,3 +183,29 @@ def test_the_samples_are_sound(monkeypatch, tmp_path):
     runs = {path.stem: read_run_file(path) for path in samples.glob("*.yaml")}
     assert runs["demo"].data.path == EMBEDDED_DIGITS
     assert runs["bccd"].data.path == str(tmp_path)
+
+
+def test_devices_warm_start_and_search_are_part_of_a_run(tmp_path):
+    text = TEXT + (
+        "trainer: {strategy: {kind: mirrored, devices: ['GPU:0', 'GPU:1']}, warm_start: latest_blessed}\n"
+        "tuner: {max_trials: 3, steps_per_trial: 2, space: [{key: train.batch_size, choices: [2, 4]}]}\n"
+    )
+    run = read_run_file(write(tmp_path, text))
+    assert run.trainer.strategy.devices == ("GPU:0", "GPU:1")
+    assert run.trainer.warm_start == "latest_blessed"
+    assert (run.tuner.algorithm, run.tuner.space[0].choices) == ("bayesian", (2.0, 4.0))
+    without = read_run_file(write(tmp_path, TEXT))
+    assert (without.trainer.strategy.kind, without.trainer.warm_start, without.tuner) == ("auto", "none", None)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("space: [{key: train.batch_size, choices: [0]}]", r"tuner\.space: hyperparameter train\.batch_size: "),
+        ("space: [{key: train.batchsize, choices: [1]}]", r"tuner\.space: .*has no such key"),
+        ("objective: AP5", r"tuner\.objective: got 'AP5'"),
+    ],
+)
+def test_a_search_that_cannot_work_is_refused_before_anything_runs(tmp_path, search, message):
+    with pytest.raises(InputError, match=rf"run\.yaml:5: {message}"):
+        read_run_file(write(tmp_path, f"{TEXT}tuner: {{steps_per_trial: 3, {search}}}\n"))

@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 import pytest
 
-from detloom.schemas.augmentation_config import RandomCropImage, RandomHorizontalFlip
+from detloom.schemas.augmentation_config import RandomHorizontalFlip
 from detloom.schemas.config import Train
+from detloom.schemas.crop_augmentation_config import RandomCropImage
 from detloom.schemas.errors import InputError
 from detloom.schemas.optimizer_config import AdamWOptimizer, CosineDecayLearningRate
 from detloom.schemas.typed_dict import from_dict, from_json, show_value, to_canonical_json, to_dict

@@ -16,7 +16,7 @@ from detloom.schemas.center_net_config import (
     ObjectDetection,
     PredictionHeadParams,
 )
-from detloom.schemas.config import Eval, InputReader, Train, TrainEvalConfig
+from detloom.schemas.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
 from detloom.schemas.model_config import (
     BatchNonMaxSuppression,
     Loss,
@@ -95,6 +95,7 @@ def tiny_config() -> TrainEvalConfig:
         gradient_clipping=ClipByGlobalNorm(norm=10.0),
         moving_average=MovingAverage(decay=0.5, dynamic=False),
         augmentations=(RandomHorizontalFlip(),),
+        monitoring=Monitoring(num_pictures=0),
     )
     return TrainEvalConfig(
         model=model,

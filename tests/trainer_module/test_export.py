@@ -131,6 +131,8 @@ def fn_args(tmp_path, tiny_config, make_example, write_records):
         serving_model_dir=str(tmp_path / "model" / "Format-Serving"),
         model_run_dir=str(tmp_path / "model_run"),
         custom_config={CONFIG_KEY: to_canonical_json(tiny_config)},
+        hyperparameters=None,
+        base_model=None,
     )
 
 

@@ -1,3 +1,6 @@
+import logging
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -6,14 +9,16 @@ from detloom.schemas import example_keys as keys
 from detloom.schemas.augmentation_config import RandomCropImage, RandomHorizontalFlip, RandomRotation90
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
+from detloom.schemas.mixing_config import MixUp
 from detloom.schemas.network_config import KeepAspectRatioResizer
-from detloom.trainer_module.example_parser import class_index_table, parse_example
 from detloom.trainer_module.input_pipeline import (
+    AugmentationSeeds,
+    broken_example_keys,
     build_eval_dataset,
     build_train_dataset,
+    example_keys,
     keep_largest,
-    list_shards,
-    read_records,
+    per_replica_batch_size,
 )
 
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
@@ -102,9 +107,105 @@ def test_every_nth_example_is_read_and_always_the_same(config, changed, shards):
     assert set(boxes_and_dropped(sampled, shards, 12)) == {(1, 0), (3, 1)}  # the first and the fourth
 
 
-def test_a_small_shuffle_buffer_mixes_less(config, changed, shards):
+def test_a_shuffle_buffer_of_one_mixes_only_the_files(config, changed, shards):
     unmixed = changed(config, {"train.augmentations": (), "train_input.shuffle_buffer_size": 1})
-    assert boxes_and_dropped(unmixed, shards, 4) == [(1, 0), (0, 0), (2, 0), (3, 1)]
+    in_turn, other_file_first = [(1, 0), (0, 0), (2, 0), (3, 1)], [(0, 0), (1, 0), (3, 1), (2, 0)]
+    seen = boxes_and_dropped(unmixed, shards, 16)
+    assert all(seen[i : i + 4] in (in_turn, other_file_first) for i in range(0, 16, 4))
+
+
+def batches_from(config, shards, start_step, count, **context):
+    input_context = tf.distribute.InputContext(**context) if context else None
+    dataset = build_train_dataset(
+        config, LABEL_MAP, shards, batch_size=2, input_context=input_context, start_step=start_step
+    )
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.9])
+def test_a_stream_that_starts_at_a_step_gives_what_one_from_the_start_gives_there(config, changed, shards, balance):
+    """Two pictures a step and four or more an epoch: steps 3 to 5 are in the second or third."""
+    balanced = changed(config, {"train_input.class_balance": balance})
+    whole = batches_from(balanced, shards, 0, 6)
+    for expected, batch in zip(whole[3:], batches_from(balanced, shards, 3, 3), strict=True):
+        assert set(expected) == set(batch)
+        for name in expected:
+            np.testing.assert_array_equal(batch[name], expected[name])
+
+
+def test_a_step_of_several_batches_or_workers_starts_where_its_pictures_do(config, changed, shards):
+    """Eight pictures a step: of one pipeline four batches of two, of two pipelines two each."""
+    larger = changed(config, {"train.batch_size": 8})
+    whole = batches_from(larger, shards, 0, 5)
+    np.testing.assert_array_equal(batches_from(larger, shards, 1, 1)[0]["image"], whole[4]["image"])
+    second = {"num_input_pipelines": 2, "input_pipeline_id": 1, "num_replicas_in_sync": 2}
+    whole = batches_from(larger, shards, 0, 3, **second)
+    np.testing.assert_array_equal(batches_from(larger, shards, 1, 1, **second)[0]["image"], whole[2]["image"])
+
+
+def test_what_is_drawn_for_a_picture_differs_by_epoch_and_by_pipeline(config, shards):
+    seeds = [
+        AugmentationSeeds(config, pipeline).of_element(tf.constant(number, tf.int64))
+        for pipeline in (0, 1)
+        for number in (0, 1)
+    ]
+    assert len({tuple(np.asarray(seed)) for of_element in seeds for seed in of_element}) == 4 * 2
+
+
+def test_pictures_are_mixed_until_the_last_steps(config, changed, shards):
+    """Of 6 steps the last 2 are without: the same pictures as if there were no mixing at all."""
+    plain = changed(config, {"train.augmentations": (RandomHorizontalFlip(),)})
+    settings = {"train.augmentations": (RandomHorizontalFlip(), MixUp()), "train.last_steps_without_mixing": 2}
+    mixed, unmixed = (batches_from(each, shards, 0, 6) for each in (changed(config, settings), plain))
+    equal = [np.array_equal(a["image"], b["image"]) for a, b in zip(mixed, unmixed, strict=True)]
+    assert equal == [False] * 4 + [True] * 2
+    (resumed,) = batches_from(changed(config, settings), shards, 3, 1)
+    np.testing.assert_array_equal(resumed["image"], mixed[3]["image"])
+    assert set(mixed[0]) == set(unmixed[0])
+
+
+def test_a_batch_of_one_picture_has_nothing_to_mix_it_with_and_it_is_said(config, changed, shards, caplog):
+    mixed = changed(config, {"train.augmentations": (MixUp(),)})
+    with caplog.at_level(logging.WARNING, "detloom"):
+        build_train_dataset(mixed, LABEL_MAP, shards, batch_size=2)
+        assert "MixUp do nothing" not in caplog.text
+        build_train_dataset(mixed, LABEL_MAP, shards, batch_size=1)
+        assert "MixUp do nothing" in caplog.text
+
+
+def test_the_records_of_a_step_are_named(config, changed, shards):
+    ordered = changed(config, {"train_input.shuffle": False, "train.augmentations": ()})
+    assert example_keys(ordered, shards, step=0) == ["one", "none"]
+    assert example_keys(ordered, shards, step=3) == ["two", "five"]
+    assert example_keys(ordered, shards, step=1, num_input_pipelines=2) == ["two", "five"]
+
+
+def test_the_named_records_are_those_of_the_batch(config, changed, shards):
+    plain = changed(config, {"train.augmentations": ()})
+    num_boxes = {"one": 1, "none": 0, "two": 2, "five": 3}
+    for step, batch in enumerate(batches_from(plain, shards, 0, 4)):
+        named = [num_boxes[key] for key in example_keys(plain, shards, step=step)]
+        assert np.sum(batch["class_indices"] >= 0, axis=1).tolist() == named
+
+
+def test_the_broken_records_of_a_step_are_named(config, changed, shards, make_example, write_records):
+    broken = tf.train.Example.FromString(make_example([], name="broken"))
+    picture = broken.features.feature[keys.IMAGE_ENCODED].bytes_list
+    picture.value[:] = [picture.value[0][:40]]
+    unknown = make_example([(0.0, 0.0, 1.0, 1.0)], [5], name="unknown")
+    write_records(Path(shards[1]), [broken.SerializeToString(), unknown])
+    ordered = changed(config, {"train_input.shuffle": False, "train.augmentations": ()})
+    assert broken_example_keys(ordered, LABEL_MAP, shards, step=0) == ["broken"]
+    assert broken_example_keys(ordered, LABEL_MAP, shards, step=1) == ["unknown"]
+    assert broken_example_keys(ordered, LABEL_MAP, shards, step=1, num_input_pipelines=2) == ["unknown"]
+
+
+def test_replicas_and_parts_of_a_step_share_the_batch(config, changed):
+    assert per_replica_batch_size(changed(config, {"train.batch_size": 8}), 2) == 4
+    in_parts = changed(config, {"train.batch_size": 8, "train.gradient_accumulation_steps": 2})
+    assert per_replica_batch_size(in_parts, 2) == 4
+    with pytest.raises(InputError, match=r"got 8 for 3 replicas and 2 parts of a step, allowed: a multiple of 6"):
+        per_replica_batch_size(in_parts, 3)
 
 
 def test_the_largest_boxes_are_kept():
@@ -113,11 +214,13 @@ def test_the_largest_boxes_are_kept():
         "class_indices": tf.constant([4, 5, 6]),
         "boxes_yxyx_rel": boxes,
         "area_px": tf.constant([1.0, 81.0, 25.0]),
+        "box_weights": tf.constant([0.5, 1.0, 2.0]),
     }
-    kept, class_indices, num_dropped = keep_largest(sample, 2)
-    np.testing.assert_array_equal(class_indices, [5, 6])
-    np.testing.assert_array_equal(kept, tf.gather(boxes, [1, 2]))
-    assert int(num_dropped) == 1
+    kept = keep_largest(sample, 2)
+    np.testing.assert_array_equal(kept["class_indices"], [5, 6])
+    np.testing.assert_array_equal(kept["boxes_yxyx_rel"], tf.gather(boxes, [1, 2]))
+    np.testing.assert_array_equal(kept["box_weights"], [1.0, 2.0])
+    assert int(kept["num_dropped"]) == 1
 
 
 def test_evaluation_reads_every_nth_example_too(config, changed, shards):
@@ -132,47 +235,3 @@ def test_the_eval_dataset_keeps_order_crowds_and_original_size(config, shards):
     np.testing.assert_array_equal(batches[0]["image_hw"][0], [64, 64])
     crowds = np.concatenate([np.asarray(batch["is_crowd"]).sum(axis=1) for batch in batches])
     assert sorted(crowds) == [0, 0, 0, 1]
-
-
-def test_missing_area_is_the_area_of_the_box(make_example):
-    sample = parse_example(
-        tf.constant(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80))), class_index_table((1,))
-    )
-    np.testing.assert_allclose(sample["area_px"], [32 * 20])
-
-
-def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
-    example = tf.train.Example.FromString(make_example([(0.0, 0.0, 0.5, 0.25)]))
-    for key in (keys.IS_CROWD, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_SOURCE_ID):
-        del example.features.feature[key]
-    sample = parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
-    np.testing.assert_array_equal(sample["is_crowd"], [False])
-
-
-def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
-    example = tf.constant(make_example([(0, 0, 1, 1)], [5], name="img_7"))
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"a class id that the label map lacks[\s\S]*img_7[\s\S]*5"
-    ):
-        parse_example(example, class_index_table(LABEL_MAP.class_ids))
-
-
-@pytest.mark.parametrize("key", [keys.IS_CROWD, keys.AREA, keys.BOX_YMAX])
-def test_box_features_of_different_lengths_are_refused_with_their_record(make_example, key):
-    example = tf.train.Example.FromString(make_example([(0, 0, 1, 1)], name="img_7"))
-    feature = example.features.feature[key]
-    (feature.int64_list.value if key == keys.IS_CROWD else feature.float_list.value).extend([1, 1])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
-        parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
-
-
-def test_compressed_shards_are_read(tmp_path, make_example):
-    path = str(tmp_path / "data.gz")
-    with tf.io.TFRecordWriter(path, "GZIP") as writer:
-        writer.write(make_example([(0, 0, 1, 1)]))
-    assert len(list(read_records([path]))) == 1
-
-
-def test_a_pattern_without_files_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"none\*: no TFRecord file matches; is the split empty\?"):
-        list_shards([str(tmp_path / "none*")])

@@ -116,6 +116,13 @@ def test_the_shuffle_buffer_holds_no_more_than_the_split():
     assert memory.input_pipeline == 50_000 + 3 * 10 * 72 * 4
 
 
+def test_the_shuffle_buffer_holds_no_more_than_allowed_bytes():
+    limited = config(batch_size=10)
+    limited = replace(limited, train_input=replace(limited.train_input, shuffle_buffer_bytes=70_000))
+    memory = estimate(limited, convolution(), mean_record_bytes=1000.0)
+    assert memory.input_pipeline == 70_000 + 3 * 10 * 72 * 4
+
+
 def test_without_shuffling_nothing_is_buffered():
     unshuffled = config(batch_size=10)
     unshuffled = replace(unshuffled, train_input=replace(unshuffled.train_input, shuffle=False))

@@ -11,7 +11,7 @@ from detloom.schemas.optimizer_config import (
     MomentumOptimizer,
     RmsPropOptimizer,
 )
-from detloom.trainer_module.optimizers import build_optimizer
+from detloom.trainer_module.optimizers import apply_update, build_optimizer
 
 RATE = ConstantLearningRate(learning_rate=0.1)
 
@@ -44,6 +44,28 @@ def test_the_fused_update_gives_keras_weights_and_slots(momentum, nesterov):
     np.testing.assert_allclose(weights[0].numpy(), weights[1].numpy(), rtol=1e-6, atol=1e-6)
     slots = [[slot.numpy() for slot in optimizer.momentums] if momentum else [] for optimizer in (ours, keras_own)]
     np.testing.assert_allclose(slots[0], slots[1], rtol=1e-6, atol=1e-6)
+
+
+def test_the_fused_adam_gives_keras_weights_and_slots():
+    ours = build_optimizer(AdamOptimizer(learning_rate=RATE, epsilon=1e-3))
+    keras_own = keras.optimizers.Adam(0.1, epsilon=1e-3)
+    start, *gradients = np.random.default_rng(0).normal(size=(6, 3, 4)).astype(np.float32)
+    weights = [keras.Variable(start) for _ in range(2)]
+    for gradient in gradients:
+        for optimizer, weight in zip((ours, keras_own), weights, strict=True):
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+    np.testing.assert_allclose(weights[0].numpy(), weights[1].numpy(), rtol=1e-4)
+    # after the count of steps, Keras keeps the rate
+    for one, other in zip(ours.variables[1:], keras_own.variables[2:], strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4)
+
+
+def test_an_update_without_counting_takes_the_rate_that_it_is_given():
+    built, weight = build_optimizer(MomentumOptimizer(learning_rate=RATE, momentum=0.0)), keras.Variable(1.0)
+    built.build([weight])
+    apply_update(built, [keras.ops.convert_to_tensor(2.0)], [weight], keras.ops.convert_to_tensor(0.25))
+    assert float(weight.numpy()) == 0.5
+    assert int(built.iterations.numpy()) == 0
 
 
 def test_nesterovs_momentum_looks_ahead():

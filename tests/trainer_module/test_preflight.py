@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas import example_keys as keys
-from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.config import EarlyStopping, Eval, TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.presets import find_preset
@@ -16,6 +16,7 @@ from detloom.trainer_module.preflight import (
     RecordSample,
     SampledRecord,
     check_classes,
+    check_metrics,
     check_records,
     preflight,
     sample_records,
@@ -76,6 +77,20 @@ def test_heads_of_another_label_map_are_refused():
 def test_heads_without_background_have_one_output_a_class():
     model = find_preset("efficientdet_d0").config.model
     check_classes(model, LABEL_MAP, network(2))
+
+
+def test_the_metric_of_a_class_that_the_label_map_lacks_is_refused():
+    best = replace(config(), eval=Eval(best_metric="AP/blue"))
+    with pytest.raises(InputError, match=r"eval\.best_metric: got the class 'blue', allowed: .* red, green\."):
+        check_metrics(best, LABEL_MAP)
+    stopping = config(early_stopping=EarlyStopping(metric="AP/blue"))
+    with pytest.raises(InputError, match=r"train\.early_stopping\.metric: got the class 'blue'"):
+        check_metrics(stopping, LABEL_MAP)
+
+
+def test_metrics_of_known_classes_and_of_all_are_accepted():
+    stopping = config(early_stopping=EarlyStopping(metric="loss"))
+    check_metrics(replace(stopping, eval=Eval(best_metric="AP/green")), LABEL_MAP)
 
 
 # --- classes of the data --------------------------------------------------------------------------------------------

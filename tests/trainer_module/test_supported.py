@@ -10,6 +10,7 @@ import pytest
 from detloom.schemas import augmentation_config as augmentations
 from detloom.schemas import center_net_config as center_net
 from detloom.schemas import config as top
+from detloom.schemas import crop_augmentation_config as crops
 from detloom.schemas import model_config as model
 from detloom.schemas import network_config as network
 from detloom.schemas import optimizer_config as optimizers
@@ -55,18 +56,6 @@ REFUSED = {
         {f"{NMS}.use_class_agnostic_nms": True, f"{NMS}.max_classes_per_detection": 2},
         f"{NMS}.max_classes_per_detection: got 2",
     ),
-    "SsdRandomCrop": (
-        {"train.augmentations": (augmentations.RandomVerticalFlip(), augmentations.SsdRandomCrop())},
-        "train.augmentations[1]: got SsdRandomCrop",
-    ),
-    "SsdRandomCropOperation": (
-        {"train.augmentations": (augmentations.SsdRandomCrop(),)},
-        "train.augmentations[0]: got SsdRandomCrop",
-    ),
-    "RandomScaleCropAndPadToSquare": (
-        {"train.augmentations": (augmentations.RandomScaleCropAndPadToSquare(),)},
-        "train.augmentations[0]: got RandomScaleCropAndPadToSquare",
-    ),
     "InputReader.num_epochs": ({"train_input.num_epochs": 3}, "train_input.num_epochs: got 3"),
 }
 # Single values that are refused of fields that are honoured otherwise.
@@ -111,17 +100,35 @@ REFUSED_VALUES = [
 # Settings that change nothing here, and why that is no loss.
 WITHOUT_EFFECT = {
     "Train.learning_rate_batch_size": "for a warning before training, not for training",
-    "Train.use_bfloat16": "float32 everywhere but on TPU, where this version does not train",
     "Eval.metrics_set": "there is only one",
     "InputReader.label_map_path": "the data's artifact brings it",
     "InputReader.input_path": "the data's artifact brings it",
 }
+AUGMENTATION_MODULES = tuple(f"augmentations/{path.stem}" for path in TRAINER_MODULE.glob("augmentations/*.py"))
+CROP_OPERATIONS = (
+    crops.SsdRandomCropOperation,
+    crops.SsdRandomCropFixedAspectRatioOperation,
+    crops.SsdRandomCropPadOperation,
+)
 # Who reads the fields of a class, all but those above. Fields that hold other classes are read on the way to these.
 READ_IN = {
     top.TrainEvalConfig: ("train_loop", "input_pipeline"),
-    top.Train: ("train_loop", "input_pipeline", "freezing", "checkpoints/restore"),
+    top.Train: (
+        "train_loop",
+        "train_step",
+        "input_pipeline",
+        "record_stream",
+        "run_checkpoints",
+        "optimizers",
+        "precision",
+        "freezing",
+        "checkpoints/restore",
+    ),
+    top.NonFinite: ("nonfinite",),
+    top.EarlyStopping: ("evaluation_history", "train_loop"),
+    top.Monitoring: ("train_loop", "train_step"),
     top.Eval: ("train_loop",),
-    top.InputReader: ("train_loop", "input_pipeline"),
+    top.InputReader: ("train_loop", "input_pipeline", "record_stream"),
     model.Ssd: ("ssd", "losses", "targets", "detector", "postprocess"),
     **dict.fromkeys(get_args(model.AnchorGenerator), ("anchors",)),
     model.FasterRcnnBoxCoder: ("box_coder",),
@@ -154,7 +161,7 @@ READ_IN = {
     optimizers.ClipByGlobalNorm: ("gradients",),
     optimizers.ClipEachThenGlobalNorm: ("gradients",),
     optimizers.MovingAverage: ("moving_average",),
-    **dict.fromkeys(get_args(augmentations.Augmentation), ("augment",)),
+    **dict.fromkeys((*get_args(augmentations.Augmentation), *CROP_OPERATIONS), AUGMENTATION_MODULES),
 }
 
 

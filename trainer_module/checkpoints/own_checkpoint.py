@@ -20,6 +20,7 @@ from detloom.trainer_module.variable_names import variables_by_path
 
 CHECKPOINTS_DIR = "checkpoints"  # of a run: what it goes on from
 BEST_DIR = "best"  # of a run: the best weights
+BEST_FILE = "best.json"  # in it: which they are, the best first, with their numbers
 WEIGHTS_DIR = "Format-Checkpoint"  # beside Format-Serving in a model artifact
 WEIGHTS_FILE = "ckpt"  # in it: the weights as they were evaluated
 SAVED_MODEL_WEIGHTS = "variables/variables"  # of an exported model; the same keys
@@ -47,13 +48,17 @@ def write_weights(detector: Detector, config: TrainEvalConfig, model_dir: Path) 
 def find_best_weights(run_dir: str) -> str:
     """The best weights in a run's folder, without ending; empty if that has none.
 
-    A run that was killed while it evaluated leaves two of them; its newest checkpoint says which of them counts.
+    They are those that `best.json` names first. Without one, an earlier version wrote the folder: a run that was killed
+    while it evaluated may then have left two of them, and its newest checkpoint says which of them counts.
 
     Raises:
         InputError: if there are several, and that is not said.
     """
     best_dir = os.path.join(run_dir, BEST_DIR)
     stems = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{best_dir}/ckpt-*.index"))
+    for name in _names_of_best(os.path.join(best_dir, BEST_FILE)):
+        if os.path.join(best_dir, name) in stems:
+            return os.path.join(best_dir, name)
     if len(stems) < 2:
         return stems[0] if stems else ""
     chosen = os.path.join(best_dir, f"ckpt-{_best_step(os.path.join(run_dir, CHECKPOINTS_DIR))}")
@@ -63,6 +68,14 @@ def find_best_weights(run_dir: str) -> str:
             f"of them counts; name one: {', '.join(stems)}."
         )
     return chosen
+
+
+def _names_of_best(path: str) -> list[str]:
+    """The best first; empty if there is no such file."""
+    try:
+        return [str(entry["path"]) for entry in json.loads(_read_text(path) or "{}").get("entries", [])]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def evaluates_averages(path: str) -> bool:

@@ -1,0 +1,226 @@
+"""Claim: the training input gives at least 0.7 times as many pictures a second as bare decoding and resizing, and at
+least 3 times as many as the Object Detection API's.
+
+640x480 JPEGs in TFRecord shards, made of scikit-learn's sample photographs, to batches of 320x320 with flip and SSD
+crop ("crop"), and with flip and four changes of colour ("colour"). "limit" is what no input can go without: read,
+decode and resize the whole picture, batch. Ours and the peer's run in processes of their own and take turns on all
+cores; the ratios are medians over rounds. Prints a table, writes JSON.
+
+    python benchmarks/input_pipeline.py [--rounds 5] [--batches 60] [--output input_pipeline.json]
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from peers.timed_process import TimedProcess, answer_requests
+
+PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_input.py"
+PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
+PRESET, SIDE, BATCH_SIZE = "ssd_mobilenet_v2_fpnlite_320x320", 320, 8
+NUM_SHARDS, PICTURES_EACH, BOXES_EACH, NUM_CLASSES, JPEG_QUALITY = 4, 100, 7, 90, 75
+WARM_UP = 12  # batches that are answered from what was made before, while the others had their turn
+CASES = ("crop", "colour")
+GOALS = {"ours crop / limit": 0.7, "ours crop / odapi crop": 3.0, "ours colour, images/s": 600.0}
+
+
+def write_inputs(folder: Path) -> None:
+    """Shards, label map, and a pipeline configuration for each case, which both read."""
+    from detloom.schemas import augmentation_config as augmentations
+    from detloom.schemas.label_map import LabelMap, format_label_map
+    from detloom.schemas.pipeline_config import format_pipeline_config
+    from detloom.schemas.presets import find_preset
+
+    cases = {
+        "crop": (augmentations.RandomHorizontalFlip(), augmentations.SsdRandomCrop()),
+        "colour": (
+            augmentations.RandomHorizontalFlip(),
+            augmentations.RandomAdjustBrightness(),
+            augmentations.RandomAdjustContrast(),
+            augmentations.RandomAdjustHue(),
+            augmentations.RandomAdjustSaturation(),
+        ),
+    }
+    preset = find_preset(PRESET).config
+    for name, changes in cases.items():
+        train = replace(preset.train, batch_size=BATCH_SIZE, augmentations=changes)
+        config = replace(preset, train=train, model=replace(preset.model, num_classes=NUM_CLASSES))
+        (folder / f"{name}.config").write_text(format_pipeline_config(config), encoding="utf-8")
+    names = (f"class {number}" for number in range(NUM_CLASSES))
+    (folder / "label_map.pbtxt").write_text(format_label_map(LabelMap.from_names(names)), encoding="utf-8")
+    write_shards(folder)
+
+
+def write_shards(folder: Path) -> None:
+    import tensorflow as tf
+
+    examples = make_examples(np.random.default_rng(0))
+    for shard in range(NUM_SHARDS):
+        with tf.io.TFRecordWriter(str(folder / f"train-{shard}-of-{NUM_SHARDS}")) as writer:
+            for _ in range(PICTURES_EACH):
+                writer.write(next(examples))
+
+
+def make_examples(random: np.random.Generator) -> Iterator[bytes]:
+    """Windows of the photographs, at 640x480."""
+    import tensorflow as tf
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    from detloom.schemas import example_keys as keys
+
+    photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    for number in range(NUM_SHARDS * PICTURES_EACH):
+        photograph = photographs[number % len(photographs)]
+        height = int(random.uniform(0.5, 1.0) * photograph.height)
+        width = height * 4 // 3
+        top, left = random.integers(photograph.height - height + 1), random.integers(photograph.width - width + 1)
+        picture = photograph.crop((left, top, left + width, top + height)).resize((640, 480), Image.Resampling.BICUBIC)
+        buffer = io.BytesIO()
+        picture.save(buffer, format="JPEG", quality=JPEG_QUALITY)
+        tops_lefts, sizes = random.uniform(0, 0.6, (BOXES_EACH, 2)), random.uniform(0.05, 0.4, (BOXES_EACH, 2))
+        example = tf.train.Example()
+        feature = example.features.feature
+        feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
+        feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"jpeg")
+        feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(str(number).encode())
+        feature[keys.IMAGE_HEIGHT].int64_list.value.append(480)
+        feature[keys.IMAGE_WIDTH].int64_list.value.append(640)
+        for key, values in zip(keys.BOX_KEYS_YXYX, np.hstack([tops_lefts, tops_lefts + sizes]).T, strict=True):
+            feature[key].float_list.value.extend(values)
+        feature[keys.CLASS_ID].int64_list.value.extend(random.integers(1, NUM_CLASSES + 1, BOXES_EACH))
+        yield example.SerializeToString()
+
+
+def build_limit(files: list[str]) -> Any:
+    import tensorflow as tf
+
+    from detloom.schemas import example_keys as keys
+
+    features = {keys.IMAGE_ENCODED: tf.io.FixedLenFeature([], tf.string)}
+
+    def to_image(serialized: tf.Tensor) -> tf.Tensor:
+        image_bytes = tf.io.parse_single_example(serialized, features)[keys.IMAGE_ENCODED]
+        return tf.compat.v1.image.resize(tf.io.decode_jpeg(image_bytes, channels=3), (SIDE, SIDE))
+
+    records = tf.data.TFRecordDataset(files).repeat()
+    return records.map(to_image, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH_SIZE).prefetch(2)
+
+
+def serve(folder: Path) -> None:
+    """In a process of its own: as the peer's script."""
+    from detloom.schemas.label_map import read_label_map
+    from detloom.schemas.pipeline_config import read_pipeline_config
+    from detloom.trainer_module.input_pipeline import build_train_dataset
+    from detloom.trainer_module.records import list_shards
+
+    files, label_map = list_shards([str(folder / "train-*")]), read_label_map(folder / "label_map.pbtxt")
+    iterators = {"limit": iter(build_limit(files))}
+    for name in CASES:
+        config = read_pipeline_config(folder / f"{name}.config")
+        iterators[name] = iter(build_train_dataset(config, label_map, files, batch_size=BATCH_SIZE))
+    for iterator in iterators.values():
+        next(iterator)
+    answer_requests(lambda name: next(iterators[name]))
+
+
+def measure(process: TimedProcess, name: str, num_batches: int) -> dict[str, float]:
+    """Pictures a second, and milliseconds of all cores that the process used for one."""
+    process.seconds(name, WARM_UP)
+    own = psutil.Process(process.pid)
+    before = own.cpu_times()
+    seconds = sum(process.seconds(name, num_batches))
+    after, num_pictures = own.cpu_times(), num_batches * BATCH_SIZE
+    cpu_seconds = after.user + after.system - before.user - before.system
+    return {"images_per_second": num_pictures / seconds, "cpu_ms": 1000 * cpu_seconds / num_pictures}
+
+
+def run(num_rounds: int, num_batches: int) -> dict[str, Any]:
+    """By what was measured, each round's numbers; and the ratios."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_inputs(folder)
+        processes = {"ours": TimedProcess([sys.executable, __file__, "--child", name])}
+        if (PEER_ENV / "complete").is_file():
+            configs = [f"{case}={folder / case}.config" for case in CASES]
+            arguments = [str(folder / "label_map.pbtxt"), str(folder / "train-*"), *configs]
+            processes["odapi"] = TimedProcess([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *arguments])
+        measured = [("ours", "limit"), *((system, case) for case in CASES for system in processes)]
+        rounds: dict[str, list[dict[str, float]]] = {f"{system} {case}": [] for system, case in measured}
+        for number in range(num_rounds):
+            for system, case in measured:
+                rounds[f"{system} {case}"].append(measure(processes[system], case, num_batches))
+            print(f"  round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
+        for process in processes.values():
+            process.close()
+    rounds["limit"] = rounds.pop("ours limit")
+    return {"rounds": rounds, "medians": _medians(rounds), "ratios": _ratios(rounds)}
+
+
+def _medians(rounds: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {key: statistics.median(each[key] for each in numbers) for key in numbers[0]}
+        for name, numbers in rounds.items()
+    }
+
+
+def _ratios(rounds: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Of pictures a second; and the same for each core's time, which other programs disturb less."""
+    pairs = [("ours crop", "limit"), ("ours crop", "odapi crop"), ("ours colour", "odapi colour")]
+    ratios = {}
+    for one, other in pairs:
+        if other in rounds:
+            both = list(zip(rounds[one], rounds[other], strict=True))
+            ratios[f"{one} / {other}"] = {
+                "images_per_second": statistics.median(
+                    a["images_per_second"] / b["images_per_second"] for a, b in both
+                ),
+                "images_per_cpu_second": statistics.median(b["cpu_ms"] / a["cpu_ms"] for a, b in both),
+            }
+    return ratios
+
+
+def print_table(result: dict[str, Any]) -> None:
+    print(f"{'':24}{'images/s':>10}{'CPU ms an image':>18}")
+    for name, numbers in result["medians"].items():
+        print(f"{name:24}{numbers['images_per_second']:10.0f}{numbers['cpu_ms']:18.2f}")
+    print(f"{'ratio':28}{'images/s':>10}{'images a CPU second':>22}")
+    for name, numbers in result["ratios"].items():
+        goal = f"   goal {GOALS[name]}" if name in GOALS else ""
+        print(f"{name:28}{numbers['images_per_second']:10.2f}{numbers['images_per_cpu_second']:22.2f}{goal}")
+    if "odapi crop" not in result["medians"]:
+        print(f"odapi: skipped, {PEER_ENV} is not built (make peer-odapi)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=60, help="in a round")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--child", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        serve(args.child)
+        return
+    result = run(args.rounds, args.batches)
+    print_table(result)
+    if args.output:
+        machine = platform.processor() or platform.machine()
+        settings = {"rounds": args.rounds, "batches": args.batches, "cores": os.cpu_count(), "machine": machine}
+        result = {"settings": settings, "goals": GOALS, **result}
+        args.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

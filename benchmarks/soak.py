@@ -1,0 +1,226 @@
+"""Claim: hours of training with evaluations, checkpoints and summaries keep resident memory flat within 3 %.
+
+A tiny detector trains on pictures that are made on the spot, in a process of its own, until the hours are over and it
+is told to end. Its resident memory is sampled every few seconds; the first tenth is warm-up. Flat means: the straight
+line that fits the rest best rises, from its start to its end, by at most 3 % of its start. Writes JSON and a plot.
+
+    python benchmarks/soak.py [--hours 2] [--output DIR]
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # `detloom` of this checkout
+
+from tools.svg_plot import Line, format_svg  # noqa: E402
+
+if TYPE_CHECKING:
+    from detloom.schemas.config import TrainEvalConfig
+
+LARGEST_RISE = 0.03
+WARM_UP_SHARE = 0.1
+NUM_SAMPLES = 1440  # a sample each 5 seconds in two hours
+SECONDS_TO_END = 120  # after it was told to
+SECONDS_TO_START = 600
+NUM_PICTURES = {"train": 256, "eval": 32}
+PICTURE_HW = (96, 128)
+_MB = 2**20
+
+Samples = Sequence[tuple[float, float]]
+"""Seconds since the first, MB of resident memory."""
+
+
+# --- the process that trains ----------------------------------------------------------------------------------------
+
+
+def tiny_config() -> "TrainEvalConfig":
+    """Everything that could leak, often: evaluation, checkpoints, best weights, summaries, pictures, histograms."""
+    from dataclasses import replace
+
+    from detloom.schemas import augmentation_config as augmentations
+    from detloom.schemas.config import Eval, InputReader, Monitoring
+    from detloom.schemas.model_config import MultiscaleAnchorGenerator, Ssd
+    from detloom.schemas.network_config import (
+        FixedShapeResizer,
+        Fpn,
+        WeightSharedConvolutionalBoxPredictor,
+    )
+    from detloom.schemas.optimizer_config import AdamWOptimizer, ConstantLearningRate, MovingAverage
+    from detloom.schemas.presets import find_preset
+
+    config = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    model = config.model
+    assert isinstance(model, Ssd)
+    assert isinstance(model.box_predictor, WeightSharedConvolutionalBoxPredictor)
+    neck = Fpn(min_level=3, max_level=5, additional_layer_depth=160)  # times 0.1: 16 channels
+    model = replace(
+        model,
+        image_resizer=FixedShapeResizer(height=64, width=64),
+        feature_extractor=replace(model.feature_extractor, neck=neck, depth_multiplier=0.1, min_depth=8),
+        anchor_generator=MultiscaleAnchorGenerator(min_level=3, max_level=5, aspect_ratios=(1.0,), scales_per_octave=1),
+        box_predictor=replace(model.box_predictor, depth=16, num_layers_before_predictor=1),
+    )
+    train = replace(
+        config.train,
+        num_steps=2**31 - 1,
+        batch_size=4,
+        optimizer=AdamWOptimizer(learning_rate=ConstantLearningRate(learning_rate=1e-3)),
+        moving_average=MovingAverage(decay=0.99),
+        augmentations=(
+            augmentations.RandomHorizontalFlip(),
+            augmentations.RandomCropImage(min_area=0.5, min_object_covered=0.3),
+            augmentations.RandomAdjustBrightness(),
+        ),
+        checkpoint_every_n=50,
+        monitoring=Monitoring(histograms=True, gradient_norms=True),
+    )
+    evaluation = Eval(batch_size=4, evaluate_every=100, use_moving_averages=True, keep_best=2)
+    return replace(config, model=model, train=train, eval=evaluation, train_input=InputReader(max_number_of_boxes=8))
+
+
+def write_records(path: Path, num_pictures: int, seed: int) -> None:
+    """Bright rectangles on noise, 1 to 6 a picture."""
+    import tensorflow as tf
+    from PIL import Image
+
+    from detloom.schemas import example_keys as keys
+
+    random, (height, width) = np.random.default_rng(seed), PICTURE_HW
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number in range(num_pictures):
+            picture = random.integers(0, 128, (height, width, 3), np.uint8)
+            count = int(random.integers(1, 7))
+            tops_lefts, sizes = random.uniform(0, 0.6, (count, 2)), random.uniform(0.1, 0.4, (count, 2))
+            boxes, class_ids = np.hstack([tops_lefts, tops_lefts + sizes]), random.integers(1, 3, count)
+            boxes_px = boxes * (height, width, height, width)
+            for (ymin, xmin, ymax, xmax), class_id in zip(boxes_px, class_ids, strict=True):
+                picture[int(ymin) : int(ymax), int(xmin) : int(xmax), class_id - 1] = 255
+            buffer = io.BytesIO()
+            Image.fromarray(picture).save(buffer, format="JPEG")
+            example = tf.train.Example()
+            feature = example.features.feature
+            feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
+            feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"jpeg")
+            feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(str(number).encode())
+            feature[keys.IMAGE_HEIGHT].int64_list.value.append(height)
+            feature[keys.IMAGE_WIDTH].int64_list.value.append(width)
+            for key, values in zip(keys.BOX_KEYS_YXYX, boxes.T, strict=True):
+                feature[key].float_list.value.extend(values)
+            feature[keys.CLASS_ID].int64_list.value.extend(class_ids)
+            writer.write(example.SerializeToString())
+
+
+def train_without_end(folder: Path) -> None:
+    from detloom.schemas.label_map import LabelMap
+    from detloom.trainer_module.preemption import Preempted
+    from detloom.trainer_module.train_loop import train
+
+    logging.basicConfig(level=logging.WARNING)
+    for seed, (split, count) in enumerate(NUM_PICTURES.items()):
+        write_records(folder / f"{split}.tfrecord", count, seed)
+    files = {split: [str(folder / f"{split}.tfrecord")] for split in NUM_PICTURES}
+    with contextlib.suppress(Preempted):
+        train(tiny_config(), LabelMap.from_names(("red", "green")), files["train"], files["eval"], folder / "run")
+
+
+# --- the process that watches ---------------------------------------------------------------------------------------
+
+
+def watch(folder: Path, seconds: float) -> tuple[list[tuple[float, float]], int]:
+    """Samples from the first checkpoint after some steps on, and the exit code after it was told to end.
+
+    Raises:
+        RuntimeError: with the end of what it printed, if it ends before.
+    """
+    log_path = folder / "train.log"
+    with log_path.open("w", encoding="utf-8") as log:
+        child = subprocess.Popen(
+            [sys.executable, __file__, "--child", str(folder)], stdout=log, stderr=subprocess.STDOUT
+        )
+    memory = psutil.Process(child.pid)
+    try:
+        _wait_for_checkpoint(child, folder, log_path)
+        samples, started = [], time.monotonic()
+        while (now := time.monotonic() - started) <= seconds:
+            if child.poll() is not None:
+                raise RuntimeError(f"training ended: {log_path.read_text(encoding='utf-8')[-3000:]}")
+            samples.append((now, memory.memory_info().rss / _MB))
+            time.sleep(seconds / NUM_SAMPLES)
+        child.send_signal(signal.SIGTERM)
+        return samples, child.wait(SECONDS_TO_END)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def _wait_for_checkpoint(child: subprocess.Popen[bytes], folder: Path, log_path: Path) -> None:
+    started = time.monotonic()
+    while not any(path.stem != "ckpt-0" for path in (folder / "run").glob("checkpoints/*.index")):
+        if child.poll() is not None or time.monotonic() - started > SECONDS_TO_START:
+            raise RuntimeError(f"no checkpoint was written: {log_path.read_text(encoding='utf-8')[-3000:]}")
+        time.sleep(1)
+
+
+def relative_rise(samples: Samples) -> tuple[float, float]:
+    """After warm-up: what the best straight line rises by, and the whole range; shares of where that line starts."""
+    warm_up_seconds = WARM_UP_SHARE * samples[-1][0]
+    seconds, megabytes = np.array([sample for sample in samples if sample[0] >= warm_up_seconds]).T
+    slope, at_zero = np.polyfit(seconds, megabytes, 1)
+    start = at_zero + slope * seconds[0]
+    return float(slope * (seconds[-1] - seconds[0]) / start), float(np.ptp(megabytes) / start)
+
+
+def last_numbers(folder: Path) -> dict[str, Any]:
+    """Step and numbers of the last line of the training log."""
+    lines = (folder / "run/train_log.jsonl").read_text(encoding="utf-8").splitlines()
+    return dict(json.loads(lines[-1])) if lines else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=2)
+    parser.add_argument("--output", type=Path, default=Path.home() / ".cache/detloom/soak")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        train_without_end(args.child)
+        return
+    args.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        samples, exit_code = watch(Path(name), 3600 * args.hours)
+        last = last_numbers(Path(name))
+    rise, span = relative_rise(samples)
+    passed = abs(rise) <= LARGEST_RISE
+    settings = {"hours": args.hours, "warm_up_share": WARM_UP_SHARE, "largest_rise": LARGEST_RISE}
+    result = {"passed": passed, "rise": rise, "range": span, "exit_code": exit_code, "last": last, "settings": settings}
+    text = json.dumps({**result, "samples": samples}, indent=1)
+    (args.output / "soak.json").write_text(text + "\n", encoding="utf-8")
+    line = Line(name="resident memory", points=[(seconds / 3600, megabytes) for seconds, megabytes in samples])
+    title = f"Training and evaluating: memory {rise:+.1%} after warm-up"
+    (args.output / "soak.svg").write_text(format_svg(title, "hours", "MB", [line]), encoding="utf-8")
+    middle = float(np.median([megabytes for _, megabytes in samples]))
+    print(
+        f"{'flat' if passed else 'NOT FLAT'}: {rise:+.2%} in {args.hours:g} hours (allowed {LARGEST_RISE:.0%}), range "
+        f"{span:.2%}, median {middle:.0f} MB, {last.get('step')} steps, exit code {exit_code}"
+    )
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()

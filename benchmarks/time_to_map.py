@@ -1,0 +1,198 @@
+"""Claim: BCCD from scratch in 20 minutes of training on two cores reaches AP50 0.92 and AP 0.60 on the test split, and
+at equal time is above the Object Detection API's own loop at each of its checkpoints.
+
+Three systems train the same architecture at the same batch size: `ours` with pipelines/samples/bccd.yaml, `zoo` the
+Object Detection API with the hyperparameters of its model zoo and the schedule shortened, `same` the Object Detection
+API with ours as far as its configuration can say them. They run one after the other, never beside each other. Seconds
+count from the call of the training loop, tracing included. Nothing is evaluated until training ends; then every
+checkpoint's detections in the test split are scored by one function, averaged weights where the system keeps some.
+
+A run that is in the output folder is not repeated: call it again to go on. Writes scores.json, AP.svg, AP50.svg there.
+
+    python benchmarks/time_to_map.py [--output DIR] [--minutes 20] [--seeds 0,1,2] [--only ours,zoo] [--data .../bccd]
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # `detloom` of this checkout
+
+from tools.bccd_configs import CLASSES, NUM_CHECKPOINTS, our_config, peer_config  # noqa: E402
+from tools.coco_scores import Score, score_files  # noqa: E402
+from tools.disturbance import run_child  # noqa: E402
+from tools.time_to_map_report import RunScores, write_report  # noqa: E402
+
+from detloom.schemas.typed_dict import to_canonical_json  # noqa: E402
+
+OUR_SCRIPT = ROOT / "benchmarks/tools/bccd_train.py"
+PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
+PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
+PEER_PYTHON = PEER_ENV / "bin/python"
+SYSTEMS = ("ours", "zoo", "same")
+CALIBRATION_STEPS = 20  # so many twice: the first ones trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What all runs share."""
+
+    data: Path
+    examples: Path
+    minutes: float
+
+    def records(self, split: str) -> str:
+        return str(self.examples / f"Split-{split}/*tfrecord*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training, in a folder of its own."""
+
+    system: str
+    seed: int
+    folder: Path
+
+    @property
+    def config_path(self) -> Path:
+        return self.folder / ("config.json" if self.system == "ours" else "pipeline.config")
+
+    def command(self, what: str, *arguments: object) -> list[str]:
+        script = (sys.executable, OUR_SCRIPT) if self.system == "ours" else (PEER_PYTHON, PEER_SCRIPT)
+        return [str(each) for each in (*script, what, self.config_path, *arguments)]
+
+    def checkpoints(self) -> list[tuple[float, str]]:
+        """Seconds from the start of training, and the path without ending, in order."""
+        started = json.loads((self.folder / "run/started.json").read_text())["time"]
+        folder, untrained = ("run/checkpoints", "ckpt-0") if self.system == "ours" else ("run", "ckpt-1")
+        files = [path for path in (self.folder / folder).glob("ckpt-*.index") if path.stem != untrained]
+        files.sort(key=lambda path: int(path.stem.removeprefix("ckpt-")))
+        return [(path.stat().st_mtime - started, str(path.with_suffix(""))) for path in files]
+
+
+def find_data(given: Path | None) -> Path:
+    shared = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared"))
+    data = given or shared / "data/bccd"
+    if not (data / "Annotations").is_dir():
+        print(f"skipped: no BCCD in {data}; set DETLOOM_SHARED or give --data")
+        sys.exit(0)
+    return data.resolve()
+
+
+def make_examples(task: Task) -> None:
+    """The records that all systems read."""
+    if (task.examples / "label_map.pbtxt").is_file():
+        return
+    splits = [f"--split={name}={source}" for name, source in (("train", "train"), ("eval", "val"), ("test", "test"))]
+    ingest = [sys.executable, "-m", "detloom.pipelines.cli", "ingest", "--format=voc", f"--classes={','.join(CLASSES)}"]
+    command = [*ingest, f"--input={task.data}", f"--output={task.examples}", *splits]
+    run_child(command, task.examples.with_suffix(".log"))
+
+
+def train_ours(run: Run, task: Task) -> dict[str, Any]:
+    config = our_config(task.data, run.seed, task.minutes)
+    run.config_path.write_text(to_canonical_json(config))
+    child = run_child(run.command("train", task.examples, run.folder / "run"), run.folder / "train.log")
+    return {"num_steps": config.train.num_steps, "others": child.others, "unsaid": []}
+
+
+def train_peer(run: Run, task: Task) -> dict[str, Any]:
+    """As many steps as there is time for; a short training before it tells how many."""
+    ours, trial = our_config(task.data, run.seed, task.minutes), replace(run, folder=run.folder / "trial")
+
+    def train(its: Run, num_steps: int, every: int) -> tuple[float, list[str]]:
+        its.folder.mkdir(exist_ok=True)
+        text, unsaid = peer_config(run.system, ours, num_steps, task.examples)
+        its.config_path.write_text(text)
+        command = its.command("train", its.folder / "run", num_steps, every, run.seed)
+        return run_child(command, its.folder / "train.log").others, unsaid
+
+    train(trial, 2 * CALIBRATION_STEPS, CALIBRATION_STEPS)
+    (first, _), (second, _) = trial.checkpoints()
+    shutil.rmtree(trial.folder)
+    num_steps, every = steps_within(60 * task.minutes, first, (second - first) / CALIBRATION_STEPS)
+    others, unsaid = train(run, num_steps, every)
+    return {"num_steps": num_steps, "others": others, "unsaid": unsaid}
+
+
+def steps_within(seconds: float, first_seconds: float, step_seconds: float) -> tuple[int, int]:
+    """Steps, and steps between two checkpoints, that `seconds` are enough for.
+
+    Args:
+        first_seconds: what the first CALIBRATION_STEPS took, building and tracing included.
+    """
+    num_steps = CALIBRATION_STEPS + math.floor(max(0.0, seconds - first_seconds) / step_seconds)
+    unit = 100 if num_steps >= 100 * NUM_CHECKPOINTS else 10  # the peer takes 100 steps in one call, if it may
+    every = max(unit, num_steps // NUM_CHECKPOINTS // unit * unit)
+    return max(every, num_steps // every * every), every
+
+
+def run_once(run: Run, task: Task) -> RunScores:
+    """Train, detect, score; what is there is taken from there."""
+    trained_path, scores_path, found_path = (run.folder / name for name in ("trained.json", "scores.json", "found"))
+    if not trained_path.is_file():
+        shutil.rmtree(run.folder, ignore_errors=True)
+        run.folder.mkdir(parents=True)
+        trained = (train_ours if run.system == "ours" else train_peer)(run, task)
+        trained_path.write_text(json.dumps({**trained, "minutes": task.minutes}))
+    trained = json.loads(trained_path.read_text())
+    if trained.pop("minutes") != task.minutes:
+        sys.exit(f"{run.folder}: a run of other minutes stands there; give another --output")
+    if not scores_path.is_file():
+        seconds, paths = zip(*run.checkpoints(), strict=True)
+        run_child(run.command("detect", task.records("test"), found_path, *paths), run.folder / "detect.log")
+        found = score_files(found_path, seconds, task.records("test"), CLASSES)
+        scores_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
+    scores = [Score(**each) for each in json.loads(scores_path.read_text())]
+    return RunScores(system=run.system, seed=run.seed, scores=tuple(scores), **trained)
+
+
+def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Path) -> list[RunScores]:
+    """Seed by seed, so that an early stop leaves a fair share of each."""
+    has_peer, results = (PEER_ENV / "complete").is_file(), []
+    if not has_peer:
+        print(f"zoo, same: skipped, {PEER_ENV} is not built (make peer-odapi)")
+    for seed in seeds:
+        for system in systems:
+            if system == "ours" or has_peer:
+                run = Run(system=system, seed=seed, folder=output / f"{system}-{seed}")
+                results.append(run_once(run, task))
+                last = results[-1].scores[-1]
+                shown = f"AP {last.AP:.3f}, AP50 {last.AP50:.3f} after {last.seconds:.0f} s"
+                print(
+                    f"  {run.folder.name}: {shown}; others used {results[-1].others:.0%}", file=sys.stderr, flush=True
+                )
+    return sorted(results, key=lambda result: (SYSTEMS.index(result.system), result.seed))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path.home() / ".cache/detloom/time_to_map")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[0, 1, 2])
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(SYSTEMS), metavar=",".join(SYSTEMS))
+    args = parser.parse_args()
+    if unknown := set(args.only) - set(SYSTEMS):
+        parser.error(f"--only: got {', '.join(sorted(unknown))}, allowed: {', '.join(SYSTEMS)}")
+    output = args.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    task = Task(data=find_data(args.data), examples=output / "examples", minutes=args.minutes)
+    os.environ["PYTHONPATH"] = str(ROOT)  # of the children
+    make_examples(task)
+    runs = run_all(task, args.only, args.seeds, output)
+    machine = platform.processor() or platform.machine()
+    write_report(runs, output, {"minutes": args.minutes, "cores": os.cpu_count(), "machine": machine})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Configurations for BCCD (`time_to_map.py`): our recipe, and what the Object Detection API can be told."""
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from detloom.schemas.config import Eval, TrainEvalConfig
+from detloom.schemas.model_config import Ssd
+from detloom.schemas.network_config import WeightSharedConvolutionalBoxPredictor
+from detloom.schemas.optimizer_config import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, LearningRate
+from detloom.schemas.pipeline_config import format_pipeline_config
+from detloom.schemas.presets import find_preset
+from detloom.schemas.run_file import read_run_file
+
+SAMPLE = Path(__file__).parents[2] / "pipelines/samples/bccd.yaml"
+RECIPE_MINUTES = 20  # what its number of steps is made for
+NUM_CHECKPOINTS = 10
+CLASSES = ("RBC", "WBC", "Platelets")
+_EXTENSION = re.compile(r"\[detloom\.overrides\] \{\n(?P<settings>(?:  set: .*\n)*)\}\n\Z")
+
+
+def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
+    """The recipe; with other minutes, its schedule is as much longer or shorter."""
+    os.environ["BCCD_DIR"] = str(data)
+    config = read_run_file(SAMPLE).config
+    num_steps = max(NUM_CHECKPOINTS, round(config.train.num_steps * minutes / RECIPE_MINUTES))
+    optimizer = replace(
+        config.train.optimizer, learning_rate=_with_length(config.train.optimizer.learning_rate, num_steps)
+    )
+    train = replace(
+        config.train,
+        num_steps=num_steps,
+        optimizer=optimizer,
+        seed=seed,
+        checkpoint_every_n=num_steps // NUM_CHECKPOINTS,
+        max_to_keep=2 * NUM_CHECKPOINTS,
+        early_stopping=None,
+    )
+    return replace(config, train=train, eval=replace(config.eval, evaluate_every=num_steps))
+
+
+def _with_length(rate: LearningRate, num_steps: int) -> LearningRate:
+    """A schedule that ends at another step, its warm-up in proportion."""
+    assert isinstance(rate, CosineDecayLearningRate), rate
+    warmup_steps = max(1, round(rate.warmup_steps * num_steps / rate.total_steps))
+    return replace(rate, total_steps=num_steps, warmup_steps=warmup_steps)
+
+
+def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Path) -> tuple[str, list[str]]:
+    """Text of a pipeline.config, and the settings of ours that it cannot say."""
+    config = _zoo_config(ours) if system == "zoo" else ours
+    optimizer, unsaid = config.train.optimizer, []
+    if isinstance(optimizer, AdamWOptimizer):
+        unsaid.append(f"train.optimizer: Adam for AdamW, without its weight_decay of {optimizer.weight_decay}")
+        optimizer = AdamOptimizer(learning_rate=optimizer.learning_rate, epsilon=optimizer.epsilon)
+    rate = _with_length(optimizer.learning_rate, num_steps)
+    train = replace(
+        config.train,
+        num_steps=num_steps,
+        optimizer=replace(optimizer, learning_rate=rate),
+        fine_tune_checkpoint_type="detection",  # of nothing: the peer does not know ours, "auto"
+        checkpoint_every_n=1000,  # the defaults: settings of the call, not of the configuration, there
+        max_to_keep=3,
+        seed=0,
+    )
+    label_map = str(examples / "label_map.pbtxt")
+    readers = {
+        "train_input": replace(config.train_input, label_map_path=label_map, input_path=(_records(examples, "train"),)),
+        "eval_input": replace(config.eval_input, label_map_path=label_map, input_path=(_records(examples, "test"),)),
+    }
+    evaluation = Eval(batch_size=1, use_moving_averages=train.moving_average is not None)
+    model = replace(config.model, num_classes=len(CLASSES))
+    text = format_pipeline_config(replace(config, model=model, train=train, eval=evaluation, **readers))
+    text, more = split_extension(text)
+    return text, [*unsaid, *more]
+
+
+def split_extension(text: str) -> tuple[str, list[str]]:
+    """What the Object Detection API reads, and the settings that stand in our extension at the end."""
+    found = _EXTENSION.search(text)
+    if not found:
+        return text, []
+    lines = found["settings"].splitlines()
+    return text[: found.start()], [json.loads(line.strip().removeprefix("set: ")) for line in lines]
+
+
+def _zoo_config(ours: TrainEvalConfig) -> TrainEvalConfig:
+    """The zoo's hyperparameters on our architecture, batch size, boxes and suppression."""
+    zoo = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    model, mine = zoo.model, ours.model
+    assert isinstance(model, Ssd)
+    assert isinstance(mine, Ssd)
+    head, my_head = model.box_predictor, mine.box_predictor
+    assert isinstance(head, WeightSharedConvolutionalBoxPredictor)
+    assert isinstance(my_head, WeightSharedConvolutionalBoxPredictor)
+    sizes = {
+        name: getattr(mine.feature_extractor, name) for name in ("backbone", "neck", "depth_multiplier", "min_depth")
+    }
+    model = replace(
+        model,
+        image_resizer=mine.image_resizer,
+        feature_extractor=replace(model.feature_extractor, **sizes),
+        anchor_generator=mine.anchor_generator,
+        box_predictor=replace(
+            head, depth=my_head.depth, num_layers_before_predictor=my_head.num_layers_before_predictor
+        ),
+        post_processing=mine.post_processing,
+    )
+    train = replace(zoo.train, batch_size=ours.train.batch_size)
+    return replace(zoo, model=model, train=train, train_input=ours.train_input)
+
+
+def _records(examples: Path, split: str) -> str:
+    return str(examples / f"Split-{split}/*tfrecord*")

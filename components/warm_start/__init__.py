@@ -1,0 +1,1 @@
+"""The resolver that finds the model that training starts from."""

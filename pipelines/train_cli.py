@@ -1,0 +1,208 @@
+"""`detloom train`: the training loop without TFX, and its self-test. Imports are late."""
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from detloom.pipelines.config_cli import override_options, read_override_options
+from detloom.schemas.config import PLACEHOLDER
+from detloom.schemas.errors import InputError
+from detloom.schemas.strategy_config import Strategy, StrategyKind
+
+if TYPE_CHECKING:
+    from detloom.pipelines.examples_folder import Examples
+    from detloom.schemas.config import TrainEvalConfig
+    from detloom.schemas.label_map import LabelMap
+    from detloom.trainer_module.train_result import TrainResult
+
+MODEL_DIR = "model"  # in the output folder: the exported model
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command()
+@click.argument("source")
+@click.option("--examples", type=_FOLDER, metavar="DIR", help="A folder that detloom ingest wrote: shards, label map.")
+@click.option("--train-split", default="train", show_default=True, metavar="NAME", help="Of --examples.")
+@click.option(
+    "--eval-split", default="", metavar="NAME", help="Of --examples. Default: eval, val, valid or validation."
+)
+@click.option("--train-files", multiple=True, metavar="PATTERN", help="TFRecord files to train on, instead.")
+@click.option("--eval-files", multiple=True, metavar="PATTERN", help="TFRecord files to evaluate on, instead.")
+@click.option(
+    "--label-map", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Default: that of --examples."
+)
+@click.option("--out", "out_dir", type=_FOLDER, metavar="DIR", help="Gets checkpoints, logs, the model. Goes on there.")
+@override_options
+@click.option(
+    "--strategy",
+    type=click.Choice(get_args(StrategyKind)),
+    default="auto",
+    show_default=True,
+    help="On which devices; auto takes what there is.",
+)
+@click.option("--debug", is_flag=True, help="Step by step, without compiling, deterministic: the same as train.debug.")
+@click.option("--no-export", is_flag=True, help="Write no model at the end.")
+@click.option("--self-test", is_flag=True, help="Instead of training, learn 16 pictures by heart; exit code 1 if not.")
+def train(
+    source: str,
+    examples: Path | None,
+    train_split: str,
+    eval_split: str,
+    train_files: tuple[str, ...],
+    eval_files: tuple[str, ...],
+    label_map: Path | None,
+    out_dir: Path | None,
+    settings: tuple[str, ...],
+    hparams: str,
+    strategy: StrategyKind,
+    debug: bool,
+    no_export: bool,
+    self_test: bool,
+) -> None:
+    """Train the detector of SOURCE, evaluate it meanwhile, and export the best weights.
+
+    SOURCE is a run file, a pipeline.config, the config.json of an earlier training, or the name of a preset
+    (detloom presets).
+
+    \b
+    detloom ingest --input data/cells --output data/examples
+    detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --self-test
+    detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --out runs/cells --set train.num_steps=2000
+    detloom train pipeline.config --train-files 'data/train-*' --eval-files 'data/val-*' --label-map map.pbtxt --out run
+
+    The same command with the same --out goes on where a killed training was. SIGTERM or Ctrl-C saves the state first;
+    the exit code is then 143 or 130. DIR/best holds the weights that were exported to DIR/model, DIR/train_log.jsonl
+    the numbers, DIR/tensorboard the same for TensorBoard.
+    """
+    from detloom.pipelines.config_check import read_config
+    from detloom.pipelines.console import format_table, show_log
+    from detloom.trainer_module.preemption import Preempted
+
+    show_log()
+    config = read_config(source, read_override_options(settings, hparams))
+    if debug:
+        config = replace(config, train=replace(config.train, debug=True))
+    if self_test:
+        _run_self_test(config, examples, train_split, train_files, label_map)
+        return
+    if out_dir is None:
+        raise click.UsageError("Missing option '--out'.")
+    found = _find_examples(config, examples, train_split, eval_split, train_files, eval_files, label_map)
+    try:
+        rows = _train(config, found, out_dir, strategy, export=not no_export)
+    except Preempted as preempted:
+        click.echo(str(preempted), err=True)
+        sys.exit(128 + preempted.signal_number)
+    click.echo(format_table(rows))
+
+
+def _find_examples(
+    config: "TrainEvalConfig",
+    folder: Path | None,
+    train_split: str,
+    eval_split: str,
+    train_files: tuple[str, ...],
+    eval_files: tuple[str, ...],
+    label_map: Path | None,
+) -> "Examples":
+    """From the options; what these leave out, from the configuration."""
+    from detloom.pipelines.examples_folder import Examples, find_examples
+
+    if folder is not None:
+        if train_files or eval_files:
+            raise InputError("detloom train: got --examples and --train-files or --eval-files, allowed: one way.")
+        found = find_examples(folder, train_split, eval_split)
+        return replace(found, label_map_file=label_map or found.label_map_file)
+    train_files = train_files or _given(config.train_input.input_path)
+    eval_files = eval_files or _given(config.eval_input.input_path)
+    map_path = (*_given((config.train_input.label_map_path,)), *_given((config.eval_input.label_map_path,)))
+    map_file = label_map or (Path(map_path[0]) if map_path else None)
+    if not train_files or not eval_files or map_file is None:
+        raise InputError(
+            "detloom train: the configuration does not name the data; give --examples, or --train-files, --eval-files "
+            "and --label-map."
+        )
+    return Examples(train_files, eval_files, map_file)
+
+
+def _given(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the zoo's placeholders."""
+    return tuple(path for path in paths if path and PLACEHOLDER not in path)
+
+
+def _train(
+    config: "TrainEvalConfig", found: "Examples", out_dir: Path, strategy_kind: StrategyKind, *, export: bool
+) -> list[tuple[str, str]]:
+    """What came of it, by name."""
+    from detloom.schemas.label_map import read_label_map
+    from detloom.trainer_module.strategies import build_strategy, is_chief
+    from detloom.trainer_module.train_loop import train
+
+    strategy = build_strategy(Strategy(kind=strategy_kind))  # before TensorFlow runs anything else
+    label_map = read_label_map(found.label_map_file)
+    result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
+    rows = _result_rows(result, out_dir)
+    if export and is_chief(strategy):
+        rows.append(("model", str(export_model(result, config, out_dir / MODEL_DIR))))
+    return rows
+
+
+def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:
+    from detloom.trainer_module.checkpoints.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR
+    from detloom.trainer_module.train_result import SUMMARY_FILE
+    from detloom.trainer_module.training_log import LOG_FILE, TENSORBOARD_DIR
+
+    ended = ", stopped early" if result.stopped_early else ""
+    best = result.best
+    return [
+        ("steps", f"{result.num_steps}{ended}, {result.images_per_second:.1f} images/s"),
+        ("best", f"AP {best.AP:.3f}, AP50 {best.AP50:.3f} on {best.num_images} pictures at step {result.best_step}"),
+        ("weights", f"{out_dir / BEST_DIR} (best), {out_dir / CHECKPOINTS_DIR} (to go on from)"),
+        ("numbers", f"{out_dir / LOG_FILE}, {out_dir / SUMMARY_FILE}, {out_dir / TENSORBOARD_DIR}"),
+    ]
+
+
+def export_model(result: "TrainResult", config: "TrainEvalConfig", model_dir: Path) -> Path:
+    """Write SavedModel and weights; a model that was there before is replaced by the whole new one."""
+    from detloom.schemas.detections import SERVING_FOLDER
+    from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
+    from detloom.trainer_module.export import export_saved_model
+
+    partial = model_dir.with_name(f"{model_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    write_weights(result.detector, config, partial)
+    export_saved_model(result.detector, config, partial / SERVING_FOLDER)
+    shutil.rmtree(model_dir, ignore_errors=True)
+    return partial.rename(model_dir)
+
+
+def _run_self_test(
+    config: "TrainEvalConfig", folder: Path | None, train_split: str, files: tuple[str, ...], label_map: Path | None
+) -> None:
+    from detloom.pipelines.examples_folder import list_split
+    from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
+    from detloom.trainer_module.records import list_shards
+    from detloom.trainer_module.self_test import run_self_test
+
+    if folder is not None:
+        files = list_split(folder, train_split)
+        label_map = label_map or folder / LABEL_MAP_FILE
+    elif files:
+        files = tuple(list_shards(files))
+        if label_map is None:
+            raise InputError("detloom train: --train-files need --label-map.")
+    classes = read_label_map(label_map) if label_map else _made_label_map(config)
+    result = run_self_test(config, classes, files)
+    click.echo("\n".join(result.lines()))
+    sys.exit(0 if result.passed else 1)
+
+
+def _made_label_map(config: "TrainEvalConfig") -> "LabelMap":
+    """For pictures that are made: only how many classes there are counts."""
+    from detloom.schemas.label_map import LabelMap
+
+    return LabelMap.from_names([f"class {i}" for i in range(1, (config.model.num_classes or 3) + 1)])

@@ -1,0 +1,160 @@
+"""Every step of `data_augmentation_options`: what the Object Detection API takes it for, and back to text."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas import augmentation_config as tree
+from detloom.schemas import crop_augmentation_config as crops
+from detloom.schemas.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
+from detloom.schemas.typed_dict import from_dict
+
+SMALL_FILE = Path(__file__).parents[1] / "configs" / "fpnlite.config"
+OPERATION = {"min_aspect_ratio": 0.5, "max_aspect_ratio": 2.0, "max_area": 1.0}
+OPERATION_TEXT = "operations { min_aspect_ratio: 0.5 max_aspect_ratio: 2.0 max_area: 1.0 }"
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    augmentations: tuple[tree.Augmentation, ...]
+
+
+def read_steps(text: str) -> tuple[tree.Augmentation, ...]:
+    report = parse_pipeline_config(text, "F")
+    assert [note for note in report.refused if "data_augmentation" in note.path] == []
+    plain = {"augmentations": report.located.data["train"]["augmentations"]}
+    return from_dict(Steps, plain, locate=report.located.locate).augmentations
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("random_horizontal_flip {}", tree.RandomHorizontalFlip(probability=0.5)),
+        (
+            "random_horizontal_flip { keypoint_flip_permutation: [0, 2, 1] }",
+            tree.RandomHorizontalFlip(keypoint_flip_permutation=(0, 2, 1)),
+        ),
+        (
+            "random_vertical_flip { keypoint_flip_permutation: 1 keypoint_flip_permutation: 0 }",
+            tree.RandomVerticalFlip(keypoint_flip_permutation=(1, 0)),
+        ),
+        (
+            "random_rotation90 { keypoint_rot_permutation: [1, 2, 3, 0] probability: 1.0 }",
+            tree.RandomRotation90(keypoint_rot_permutation=(1, 2, 3, 0), probability=1.0),
+        ),
+        ("ssd_random_crop {}", crops.SsdRandomCrop()),
+        (
+            f"ssd_random_crop {{ {OPERATION_TEXT} }}",
+            crops.SsdRandomCrop(operations=(crops.SsdRandomCropOperation(**OPERATION),)),
+        ),
+        ("ssd_random_crop_pad {}", crops.SsdRandomCropPad()),
+        (
+            "ssd_random_crop_pad { operations { min_aspect_ratio: 0.5 max_aspect_ratio: 2.0 max_area: 1.0 "
+            "min_padded_size_ratio: [1.0, 1.5] max_padded_size_ratio: [2.0, 3.0] pad_color_g: 128 } }",
+            crops.SsdRandomCropPad(
+                operations=(
+                    crops.SsdRandomCropPadOperation(
+                        **OPERATION,
+                        min_padded_size_ratio=(1.0, 1.5),
+                        max_padded_size_ratio=(2.0, 3.0),
+                        pad_color_g=128.0,
+                    ),
+                )
+            ),
+        ),
+        ("ssd_random_crop_fixed_aspect_ratio {}", crops.SsdRandomCropFixedAspectRatio(aspect_ratio=1.0)),
+        (
+            "ssd_random_crop_fixed_aspect_ratio { operations { max_area: 0.5 } aspect_ratio: 1.5 }",
+            crops.SsdRandomCropFixedAspectRatio(
+                operations=(crops.SsdRandomCropFixedAspectRatioOperation(max_area=0.5),), aspect_ratio=1.5
+            ),
+        ),
+        (
+            "ssd_random_crop_pad_fixed_aspect_ratio {}",
+            crops.SsdRandomCropPadFixedAspectRatio(
+                aspect_ratio=1.0, min_padded_size_ratio=(1.0, 1.0), max_padded_size_ratio=(2.0, 2.0)
+            ),
+        ),
+        (
+            f"ssd_random_crop_pad_fixed_aspect_ratio {{ {OPERATION_TEXT} aspect_ratio: 1.5 "
+            "max_padded_size_ratio: [3, 3] }",
+            crops.SsdRandomCropPadFixedAspectRatio(
+                operations=(crops.SsdRandomCropOperation(**OPERATION),),
+                aspect_ratio=1.5,
+                max_padded_size_ratio=(3.0, 3.0),
+            ),
+        ),
+        (
+            "random_crop_pad_image {}",
+            crops.RandomCropPadImage(
+                min_object_covered=1.0,
+                min_aspect_ratio=0.75,
+                max_aspect_ratio=1.33,
+                min_area=0.1,
+                max_area=1.0,
+                overlap_thresh=0.3,
+                random_coef=0.0,
+                clip_boxes=True,
+                min_padded_size_ratio=(1.0, 1.0),
+                max_padded_size_ratio=(2.0, 2.0),
+            ),
+        ),
+        (
+            "random_crop_to_aspect_ratio {}",
+            crops.RandomCropToAspectRatio(aspect_ratio=1.0, overlap_thresh=0.3, clip_boxes=True),
+        ),
+        (
+            "random_square_crop_by_scale { scale_min: 0.6 scale_max: 1.3 }",
+            crops.RandomSquareCropByScale(max_border=128, scale_min=0.6, scale_max=1.3, num_scales=8),
+        ),
+        (
+            "random_scale_crop_and_pad_to_square {}",
+            crops.RandomScaleCropAndPadToSquare(output_size=512, scale_min=0.1, scale_max=2.0),
+        ),
+        ("random_pad_image {}", tree.RandomPadImage()),
+        (
+            "random_pad_image { min_image_height: 300 min_image_width: 400 pad_color: [1, 2, 3] }",
+            tree.RandomPadImage(min_image_height=300, min_image_width=400, pad_color=(1.0, 2.0, 3.0)),
+        ),
+        ("random_image_scale {}", tree.RandomImageScale(min_scale_ratio=0.5, max_scale_ratio=2.0)),
+        (
+            "random_downscale_to_target_pixels {}",
+            tree.RandomDownscaleToTargetPixels(min_target_pixels=300_000, max_target_pixels=800_000, random_coef=0.0),
+        ),
+        ("random_jitter_boxes {}", tree.RandomJitterBoxes(ratio=0.05, jitter_mode="DEFAULT")),
+        (
+            "random_jitter_boxes { ratio: 0.1 jitter_mode: SHRINK_SYMMETRIC_XY }",
+            tree.RandomJitterBoxes(ratio=0.1, jitter_mode="SHRINK_SYMMETRIC_XY"),
+        ),
+        (
+            "random_self_concat_image {}",
+            tree.RandomSelfConcatImage(concat_vertical_probability=0.1, concat_horizontal_probability=0.1),
+        ),
+    ],
+)
+def test_a_step_is_read_with_the_references_defaults_and_comes_back_from_text(step, expected):
+    assert read_steps(f"train_config {{ data_augmentation_options {{ {step} }} }}") == (expected,)
+    config = read_pipeline_config(SMALL_FILE)
+    changed = dataclasses.replace(config, train=dataclasses.replace(config.train, augmentations=(expected,)))
+    text = format_pipeline_config(changed)
+    assert "detloom" not in text
+    assert read_steps(text) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tree.RandomHorizontalFlip(keypoint_flip_permutation=(0, 2)), "each number from 0 on once"),
+        (lambda: tree.RandomPadImage(min_image_height=9), "above 0 if min_image_width is, and only then"),
+        (lambda: tree.RandomImageScale(min_scale_ratio=3.0), "above 0, at most max_scale_ratio"),
+        (lambda: tree.RandomDownscaleToTargetPixels(min_target_pixels=800_000), "less than max_target_pixels"),
+        (lambda: crops.RandomCropPadImage(max_padded_size_ratio=(2.0,)), "two numbers above 0, of height and width"),
+        (lambda: crops.SsdRandomCropPadOperation(**OPERATION, pad_color_r=256.0), "0 to 255"),
+        (lambda: crops.RandomSquareCropByScale(num_scales=0), "1 or more"),
+        (lambda: crops.SsdRandomCropFixedAspectRatio(aspect_ratio=0.0), "above 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,135 @@
+import json
+
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.cluster import Cluster, cluster_of_hosts, find_cluster
+
+JOB = {
+    "DETLOOM_NUM_WORKERS": "2",
+    "DETLOOM_SERVICE": "trainers",
+    "JOB_COMPLETION_INDEX": "1",
+    "HOSTNAME": "detector-1",
+}
+JOB_SET = {
+    "DETLOOM_NUM_WORKERS": "4",
+    "JOBSET_NAME": "detector",
+    "REPLICATED_JOB_NAME": "workers",
+    "REPLICATED_JOB_REPLICAS": "2",
+    "JOB_INDEX": "1",
+    "JOB_COMPLETION_INDEX": "0",
+}
+
+
+def tf_config(task_type="worker", index=1, **cluster):
+    cluster = cluster or {"worker": ["a:2222", "b:2222"]}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task_type, "index": index}})}
+
+
+def test_a_machine_without_hints_trains_alone():
+    assert find_cluster({}) is None
+    assert find_cluster({"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "sweep-3"}) is None  # of a job that is no cluster
+    assert find_cluster({"TF_CONFIG": '{"task": {"type": "worker", "index": 0}}'}) is None
+
+
+def test_tf_config_is_read_and_written():
+    cluster = find_cluster(tf_config())
+    assert cluster == Cluster(worker=("a:2222", "b:2222"), task_type="worker", task_index=1)
+    assert find_cluster({"TF_CONFIG": cluster.to_tf_config()}) == cluster
+
+
+@pytest.mark.parametrize(
+    ("task_type", "index", "with_chief", "expected"),
+    [("worker", 0, False, True), ("worker", 1, False, False), ("chief", 0, True, True), ("worker", 0, True, False)],
+)
+def test_the_chief_is_the_chief_or_the_first_worker(task_type, index, with_chief, expected):
+    chief = {"chief": ["c:1"]} if with_chief else {}
+    assert find_cluster(tf_config(task_type, index, **chief, worker=["a:1", "b:1"])).is_chief is expected
+
+
+def test_vertex_ai_says_pools():
+    spec = {
+        "cluster": {
+            "workerpool0": ["cmle-training-workerpool0-ab-0:2222"],
+            "workerpool1": ["cmle-training-workerpool1-ab-0:2222", "cmle-training-workerpool1-ab-1:2222"],
+            "workerpool2": ["cmle-training-workerpool2-ab-0:2222"],  # a Reduction Server
+        },
+        "environment": "cloud",
+        "task": {"type": "workerpool1", "index": 1},
+        "job": "{}",
+    }
+    cluster = find_cluster({"CLUSTER_SPEC": json.dumps(spec)})
+    assert cluster.chief == ("cmle-training-workerpool0-ab-0:2222",)
+    assert cluster.worker == ("cmle-training-workerpool1-ab-0:2222", "cmle-training-workerpool1-ab-1:2222")
+    assert (cluster.task_type, cluster.task_index, cluster.is_chief, cluster.num_tasks) == ("worker", 1, False, 3)
+
+
+def test_a_pool_that_does_not_train_is_told_what_to_run():
+    spec = {"cluster": {"workerpool0": ["a:1"], "workerpool3": ["b:1"]}, "task": {"type": "workerpool3", "index": 0}}
+    with pytest.raises(InputError, match=r"CLUSTER_SPEC: task\.type: got 'workerpool3'.*evaluate --watch"):
+        find_cluster({"CLUSTER_SPEC": json.dumps(spec)})
+
+
+def test_an_indexed_job_has_the_names_that_kubernetes_gives_its_pods():
+    cluster = find_cluster(JOB)
+    assert cluster.worker == ("detector-0.trainers:2222", "detector-1.trainers:2222")
+    assert (cluster.task_index, cluster.is_chief) == (1, False)
+
+
+def test_a_job_set_numbers_its_pods_job_by_job():
+    cluster = find_cluster({**JOB_SET, "DETLOOM_PORT": "3333"})
+    assert cluster.worker == (
+        "detector-workers-0-0.detector:3333",
+        "detector-workers-0-1.detector:3333",
+        "detector-workers-1-0.detector:3333",
+        "detector-workers-1-1.detector:3333",
+    )
+    assert cluster.task_index == 2  # job 1 of two pods each, pod 0
+    assert find_cluster({**JOB_SET, "DETLOOM_SERVICE": "net"}).worker[0] == "detector-workers-0-0.net:2222"
+
+
+def test_a_machine_finds_itself_in_a_list_of_hosts():
+    hosts = {"DETLOOM_HOSTS": "node-a, node-b:3333"}
+    cluster = cluster_of_hosts(hosts, "node-b.rack1.example")
+    assert cluster == Cluster(worker=("node-a:2222", "node-b:3333"), task_type="worker", task_index=1)
+    assert cluster_of_hosts({**hosts, "DETLOOM_HOST_INDEX": "0"}, "elsewhere").is_chief
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TF_CONFIG": "{"}, r"^TF_CONFIG: got what cannot be read"),
+        ({"TF_CONFIG": "[]"}, r"^TF_CONFIG: got what cannot be read"),
+        (
+            {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}'},
+            "cannot be read",
+        ),
+        ({"TF_CONFIG": "[" * 100_000}, r"^TF_CONFIG: got what cannot be read"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, r"TF_CONFIG: task\.type is missing"),
+        (tf_config(index=2), r"TF_CONFIG: index: got 2, allowed: 0 to 1"),
+        (tf_config(index=-1), r"TF_CONFIG: index: got -1"),
+        (tf_config("chief", 0), r"TF_CONFIG: task\.type: got 'chief', allowed: worker"),
+        (tf_config("evaluator", 0), r"evaluate --watch"),
+        (tf_config("worker", 0, worker=["a:1"], ps=["b:1"]), r"got 'ps'.*Parameter servers are not supported"),
+        (tf_config("worker", 0, worker=["a"]), r"got the address 'a', allowed: host:port"),
+        (tf_config("worker", 0, worker=["a:70000"]), r"got the address 'a:70000'"),
+        (tf_config("worker", 0, worker=["a:1", "a:1"]), r"address a:1 is there 2 times"),
+        (tf_config("chief", 0, chief=["a:1", "b:1"]), r"got 2 chiefs, allowed: 1"),
+        ({**JOB, "DETLOOM_SERVICE": ""}, r"^DETLOOM_SERVICE: is not set, but DETLOOM_NUM_WORKERS is"),
+        ({**JOB, "JOB_COMPLETION_INDEX": "2"}, r"HOSTNAME: got 'detector-1', allowed: <job>-2"),
+        ({**JOB, "JOB_COMPLETION_INDEX": "2", "HOSTNAME": "detector-2"}, r"index: got 2, allowed: 0 to 1"),
+        ({**JOB, "DETLOOM_NUM_WORKERS": "two"}, r"DETLOOM_NUM_WORKERS: got 'two', allowed: a whole number"),
+        ({**JOB_SET, "DETLOOM_NUM_WORKERS": "3"}, r"DETLOOM_NUM_WORKERS: got 3, allowed: a multiple of .*\(2\)"),
+        ({**JOB_SET, "JOB_COMPLETION_INDEX": "2"}, r"JOB_COMPLETION_INDEX: got 2, allowed: 0 to 1"),
+        ({**JOB_SET, "JOB_INDEX": ""}, r"^JOB_INDEX: is not set"),
+        ({"DETLOOM_HOSTS": "a,b", "DETLOOM_HOST_INDEX": "2"}, r"DETLOOM_HOST_INDEX: index: got 2"),
+    ],
+)
+def test_a_contradiction_names_its_variable(environment, message):
+    with pytest.raises(InputError, match=message):
+        find_cluster(environment)
+
+
+def test_a_machine_that_is_not_in_the_list_is_told_to_say_its_place():
+    with pytest.raises(InputError, match=r"'c', is there 0 times \(a, b\); set DETLOOM_HOST_INDEX"):
+        cluster_of_hosts({"DETLOOM_HOSTS": "a,b"}, "c")

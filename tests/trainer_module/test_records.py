@@ -1,0 +1,64 @@
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.records import (
+    count_records,
+    list_shards,
+    read_records,
+    record_key,
+    sampled_mean_bytes,
+    scan_classes,
+)
+
+
+def test_compressed_shards_are_read(tmp_path, make_example):
+    path = str(tmp_path / "data.gz")
+    with tf.io.TFRecordWriter(path, "GZIP") as writer:
+        writer.write(make_example([(0, 0, 1, 1)]))
+    assert len(list(read_records([path]))) == 1
+
+
+def test_a_pattern_without_files_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\*: no TFRecord file matches; is the split empty\?"):
+        list_shards([str(tmp_path / "none*")])
+
+
+def test_records_are_counted_whether_compressed_or_not(tmp_path, make_example, write_records):
+    plain = [write_records(tmp_path / str(count), [make_example()] * count) for count in (3, 0, 1)]
+    assert count_records([str(path) for path in plain]) == [3, 0, 1]
+    path = str(tmp_path / "data.gz")
+    with tf.io.TFRecordWriter(path, "GZIP") as writer:
+        for _ in range(2):
+            writer.write(make_example())
+    assert count_records([path]) == [2]
+
+
+def test_a_file_that_was_cut_off_is_named_when_it_is_counted(tmp_path, make_example, write_records):
+    path = write_records(tmp_path / "data", [make_example()] * 2)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(InputError, match=r"data: record 1 goes beyond the file's end"):
+        count_records([str(path)])
+
+
+def test_the_mean_size_is_that_of_the_records(tmp_path, write_records):
+    paths = [str(write_records(tmp_path / str(size), [b"x" * size] * 3)) for size in (10, 30)]
+    assert sampled_mean_bytes(paths) == 20
+
+
+def test_the_classes_of_each_picture_are_found_without_crowds(tmp_path, make_example, write_records):
+    box = (0.0, 0.0, 0.5, 0.5)
+    first = [make_example([box] * 3, [2, 1, 2]), make_example([])]
+    second = [make_example([box] * 2, [3, 4], crowds=[1, 0])]
+    files = [str(write_records(tmp_path / str(i), part)) for i, part in enumerate((first, second))]
+    scan = scan_classes(files)
+    assert scan.num_records == [2, 1]
+    assert [ids.tolist() for ids in scan.class_ids] == [[1, 2], [], [4]]
+
+
+def test_a_record_calls_itself_by_its_source_id_else_by_its_file_else_nothing(make_example):
+    assert record_key(make_example(name="img_7")) == "img_7"
+    example = tf.train.Example.FromString(make_example(name=""))
+    assert record_key(example.SerializeToString()) == ""
+    example.features.feature["image/filename"].bytes_list.value.append(b"a.jpg")
+    assert record_key(example.SerializeToString()) == "a.jpg"

@@ -1,0 +1,276 @@
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.network_config import L2Regularizer
+from detloom.schemas.optimizer_config import ClipByGlobalNorm, ConstantLearningRate, MomentumOptimizer
+from detloom.schemas.typed_dict import to_canonical_json
+
+_HERE = Path(__file__).parent
+_SPEC = importlib.util.spec_from_file_location("training_parts", _HERE / "training_parts.py")
+parts = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(parts)
+
+RATE = ConstantLearningRate(learning_rate=0.5)
+DESCENT = MomentumOptimizer(learning_rate=RATE, momentum=0.0)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config, changed):
+    """Without compiling, which would take most of the time."""
+    return changed(tiny_config, {"train.debug": True})
+
+
+def all_state(steps):
+    averages = steps.averaged_weights.averages if steps.averaged_weights else []
+    state = [*steps.detector.network.weights, *steps.optimizer.variables, *averages, *steps.state.values()]
+    return [variable.numpy() for variable in state]
+
+
+def with_nan(config, batch):
+    batches = parts.make_batches(config)
+    batches["image"][batch, 0, 3, 3, 0] = math.nan
+    return batches
+
+
+def test_a_step_changes_weights_statistics_averages_and_counts(config, changed):
+    steps, iterator = parts.make_steps(changed(config, {"train.optimizer.learning_rate": RATE}))
+    before, averages = parts.weights_of(steps), [each.numpy() for each in steps.averaged_weights.averages]
+    result = steps.run(iterator, 2)
+    assert (result.num_steps, result.is_finite) == (2, True)
+    assert int(steps.optimizer.iterations.numpy()) == 2
+    assert int(steps.state["num_boxes_dropped"].numpy()) == 4  # one a picture, two pictures a batch
+    assert not any(map(np.array_equal, before, parts.weights_of(steps)))
+    assert not any(map(np.array_equal, averages, steps.averaged_weights.averages))
+    assert 0 < result.input_seconds < result.seconds
+    expected = ["loss", "class_loss", "box_loss", "regularization_loss", "learning_rate", "gradient_norm"]
+    assert list(result.numbers) == expected
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_penalties_are_part_of_the_loss_if_they_are_asked_for(config, changed, counted):
+    penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}
+    steps, iterator = parts.make_steps(changed(config, {**penalty, "train.add_regularization_loss": counted}))
+    expected = sum(float(penalty) for penalty in steps.detector.network.losses) if counted else 0.0
+    numbers = steps.run(iterator, 1).numbers
+    assert numbers["regularization_loss"] == pytest.approx(expected)
+    total = numbers["class_loss"] + numbers["box_loss"] + numbers["regularization_loss"]
+    assert numbers["loss"] == pytest.approx(total, rel=1e-5)
+
+
+def moved(config, rate_factor=1.0):
+    """Length of the way that the weights go in one step, and the numbers."""
+    steps, iterator = parts.make_steps(config)
+    steps.rate_factor.assign(rate_factor)
+    variables = steps.trained.variables
+    before = [variable.numpy() for variable in variables]
+    numbers = steps.run(iterator, 1).numbers
+    ways = [variable.numpy() - value for variable, value in zip(variables, before, strict=True)]
+    return math.sqrt(sum(np.sum(np.square(way, dtype=np.float64)) for way in ways)), numbers
+
+
+def test_gradients_are_clipped_and_their_norm_before_is_told(config, changed):
+    """Plain descent at rate 0.5: the way is half of the clipped gradient; with half the rate, a quarter."""
+    clipping = ClipByGlobalNorm(norm=0.01)
+    clipped = changed(config, {"train.optimizer": DESCENT, "train.gradient_clipping": clipping})
+    way, numbers = moved(clipped)
+    assert way == pytest.approx(0.005, rel=1e-3)
+    assert numbers["gradient_norm"] > 0.1
+    assert numbers["learning_rate"] == 0.5
+    way, numbers = moved(clipped, rate_factor=0.5)
+    assert way == pytest.approx(0.0025, rel=1e-3)
+    assert numbers["learning_rate"] == 0.25
+
+
+def test_the_norm_of_each_variables_gradient_is_told_if_it_is_asked_for(config, changed):
+    steps, iterator = parts.make_steps(changed(config, {"train.monitoring.gradient_norms": True}))
+    numbers = steps.run(iterator, 1).numbers
+    norms = {name: value for name, value in numbers.items() if name.startswith("gradient_norm/")}
+    assert set(norms) == {f"gradient_norm/{path}" for path in steps.trained.by_path}
+    assert math.hypot(*norms.values()) == pytest.approx(numbers["gradient_norm"], rel=1e-5)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_ends_the_call(config):
+    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=1))
+    one, same = parts.make_steps(config)
+    good = one.run(same, 1)
+    result = steps.run(iterator, 3)
+    assert (result.num_steps, result.is_finite) == (2, False)
+    assert result.numbers["loss"] == good.numbers["loss"]  # of the step that counts
+    for found, expected in zip(all_state(steps), all_state(one), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert steps.run(iterator, 1).is_finite  # the batch after it
+
+
+def test_where_no_step_was_finite_the_numbers_say_what_was_not(config):
+    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=0))
+    result = steps.run(iterator, 3)
+    assert (result.num_steps, result.is_finite) == (1, False)
+    assert math.isnan(result.numbers["loss"])
+
+
+def test_a_skipped_batch_counts_a_step_and_does_nothing_else(config):
+    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=0))
+    before = parts.weights_of(steps)
+    steps.skip(iterator)
+    assert int(steps.optimizer.iterations.numpy()) == 1
+    for found, expected in zip(parts.weights_of(steps), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert steps.run(iterator, 2).is_finite
+
+
+def test_steps_stop_after_the_one_that_is_running(config):
+    steps, iterator = parts.make_steps(config)
+    steps.stop.assign(True)
+    assert steps.run(iterator, 3).num_steps == 1
+
+
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_a_batch_in_parts_gives_the_step_of_the_whole(config, changed, num_parts):
+    """Batch norm with its moving statistics: no picture depends on the others."""
+    penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}
+    whole = changed(
+        config, {"model.freeze_batchnorm": True, "train.batch_size": 4, "train.optimizer": DESCENT, **penalty}
+    )
+    found = []
+    for count in (1, num_parts):
+        steps, iterator = parts.make_steps(changed(whole, {"train.gradient_accumulation_steps": count}))
+        numbers = steps.run(iterator, 2).numbers
+        found.append((numbers, parts.weights_of(steps)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_sees_part_after_part(config, changed):
+    in_parts = changed(config, {"train.batch_size": 4, "train.gradient_accumulation_steps": 2})
+    steps, iterator = parts.make_steps(in_parts)
+    network = steps.detector.network
+    features = keras.Model(network.input, network.get_layer("Conv1").output)
+    images = parts.make_batches(in_parts)["image"][0]
+    first, second = (np.asarray(features(images[rows])).mean((0, 1, 2)) for rows in (slice(2), slice(2, 4)))
+    steps.run(iterator, 1)
+    # each time 0.9 of what was, at first 0
+    expected = 0.9 * (0.1 * first) + 0.1 * second
+    np.testing.assert_allclose(network.get_layer("bn_Conv1").moving_mean, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_that_overflow_in_float16_halve_the_scale_and_count_the_step(config, changed):
+    half = changed(config, {"train.precision": "float16"})
+    steps, iterator = parts.make_steps(half)
+    before = parts.weights_of(steps)
+    steps.state["loss_scale"].assign(2.0**100)
+    result = steps.run(iterator, 1)
+    assert (result.num_steps, result.is_finite) == (1, True)
+    assert int(steps.optimizer.iterations.numpy()) == 1
+    assert float(steps.state["loss_scale"].numpy()) == 2.0**99
+    for found, expected in zip(parts.weights_of(steps), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    steps.state["loss_scale"].assign(8.0)
+    result = steps.run(iterator, 1)
+    assert result.numbers["loss_scale"] == 8.0
+    assert not all(map(np.array_equal, before, parts.weights_of(steps)))
+
+
+def test_a_loss_that_is_not_finite_is_not_the_scales_fault(config, changed):
+    half = changed(config, {"train.precision": "float16"})
+    steps, iterator = parts.make_steps(half, batches=with_nan(half, batch=0))
+    assert not steps.run(iterator, 1).is_finite
+    assert float(steps.state["loss_scale"].numpy()) == 2.0**14
+
+
+@pytest.fixture(scope="module")
+def compiled(tiny_config, changed):
+    return parts.make_steps(changed(tiny_config, {"train.batch_size": 2}))
+
+
+def test_any_number_of_steps_is_one_compiled_function(compiled):
+    steps, iterator = compiled
+    start = int(steps.optimizer.iterations.numpy())
+    assert [steps.run(iterator, count).num_steps for count in (1, 3, 2)] == [1, 3, 2]
+    assert int(steps.optimizer.iterations.numpy()) == start + 6
+    assert steps._run.experimental_get_tracing_count() == 1
+
+
+def test_a_compiled_loop_gives_the_steps_of_an_eager_one(config, tiny_config, changed):
+    """Plain descent, since others make much of a rounding in a gradient near 0."""
+    found = []
+    for start in (config, tiny_config):
+        steps, iterator = parts.make_steps(changed(start, {"train.optimizer": DESCENT, "model.freeze_batchnorm": True}))
+        steps.run(iterator, 2)
+        found.append(parts.weights_of(steps))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_the_whole_step_compiles_under_xla_as_a_tpu_needs_it(config, changed, num_parts):
+    settings = {"train.gradient_accumulation_steps": num_parts, "train.optimizer": DESCENT}
+    found = []
+    for compile_it in (False, True):
+        steps, iterator = parts.make_steps(changed(config, settings))
+        step = tf.function(steps._replica_step, jit_compile=True) if compile_it else steps._replica_step
+        found.append((step(next(iterator), tf.constant(0.0)), parts.weights_of(steps)))
+    (eager, weights), (compiled, compiled_weights) = found
+    np.testing.assert_allclose(compiled["numbers"], eager["numbers"], rtol=1e-3)
+    assert bool(compiled["is_good"])
+    for one, other in zip(weights, compiled_weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory, config, changed):
+    """What `two_replicas.py` found; by run, its arrays."""
+    folder = tmp_path_factory.mktemp("replicas")
+    penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=0.1)}
+    given = changed(config, {"model.freeze_batchnorm": True, "train.batch_size": 4, **penalty})
+    (folder / "config.json").write_text(to_canonical_json(given), encoding="utf-8")
+    command = [sys.executable, str(_HERE / "two_replicas.py"), str(folder / "config.json"), str(folder / "found.npz")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[1])})
+    with np.load(folder / "found.npz") as arrays:
+        runs: dict[str, dict[str, np.ndarray]] = {}
+        for key in arrays:
+            run, _, name = key.partition(".")
+            runs.setdefault(run, {})[name] = arrays[key]
+        return runs
+
+
+@pytest.mark.parametrize("run", ["two", "two_in_parts"])
+def test_two_replicas_end_with_the_weights_of_one_device(replicas, run):
+    one, other = replicas["one"], replicas[run]
+    for name in ("weights", "averaged"):
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(other["numbers"], one["numbers"], rtol=1e-5)
+    np.testing.assert_array_equal(other["counts"], one["counts"])
+    assert one["counts"].tolist() == [3, 12]
+    assert other["copies_differ"] == 0
+
+
+def test_synchronized_batch_norm_on_two_replicas_is_that_of_one_device(replicas):
+    one, two = replicas["norm_one"], replicas["norm_two"]
+    for name, atol in (("output", 1e-4), ("by_inputs", 1e-3), ("by_variables", 2e-2)):
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=atol)
+    np.testing.assert_allclose(two["statistics"], one["statistics"], rtol=1e-5)
+
+
+def test_parts_with_synchronized_batch_norm_on_several_replicas_are_refused(config, changed):
+    batch_norm = "model.box_predictor.conv_hyperparams.batch_norm.synchronized"
+    steps, _ = parts.make_steps(changed(config, {batch_norm: True, "train.gradient_accumulation_steps": 2}))
+
+    class Two(type(steps)):
+        def __init__(self):
+            self.detector, self.num_parts = steps.detector, 2
+            self.strategy = type("Strategy", (), {"num_replicas_in_sync": 2})
+
+    with pytest.raises(InputError, match=r"train\.gradient_accumulation_steps: got 2 with synchronized batch norm"):
+        Two()._refuse_waiting_in_a_loop()

@@ -1,0 +1,64 @@
+"""Changes inside boxes only; boxes, masks and keypoints stay where they are, as in arXiv:1906.11172."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from detloom.trainer_module.augmentations.patches import paste, rectangles
+from detloom.trainer_module.sample import Sample, replaced
+
+ContentChange = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of pixels and a seed, to pixels of the same shape
+
+_FEWER = 3.0  # the paper's authors': of many boxes close together not too many change
+
+
+def change_contents(
+    sample: Sample, change: ContentChange, *, probability: float | tf.Tensor, seed: tf.Tensor
+) -> Sample:
+    """Change what is in each box, one after the other in random order, with a third of the probability."""
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    corners_px = box_corners_px(sample)
+    num_boxes = tf.shape(corners_px)[0]
+    is_drawn = tf.random.stateless_uniform([num_boxes], seeds[0]) < probability / _FEWER
+    order = tf.argsort(tf.random.stateless_uniform([num_boxes], seeds[1]))
+    drawn_px = tf.boolean_mask(tf.gather(corners_px, order), tf.gather(is_drawn, order))
+
+    def next_box(i: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        top, left, bottom, right = tf.unstack(drawn_px[i])
+        content = change(image[top:bottom, left:right], tf.random.experimental.stateless_fold_in(seeds[2], i))
+        return i + 1, paste(image, content, drawn_px[i, :2])
+
+    _, image = tf.while_loop(lambda i, _: i < tf.shape(drawn_px)[0], next_box, (0, sample["image"]))
+    return replaced(sample, image=image)
+
+
+def cut_out_of_box(sample: Sample, share: float | tf.Tensor, fill: int, seed: tf.Tensor) -> Sample:
+    """Fill a rectangle whose centre is anywhere in a box drawn at random, with so large a share of the box's sides."""
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
+    corners_px = box_corners_px(sample)
+
+    def cut_out() -> tf.Tensor:
+        chosen = tf.random.stateless_uniform([], seeds[0], maxval=tf.shape(corners_px)[0], dtype=tf.int32)
+        begin_yx, end_yx = corners_px[chosen, :2], corners_px[chosen, 2:]
+        size_hw = tf.cast(end_yx - begin_yx, tf.float32)
+        center_yx = begin_yx + tf.cast(tf.random.stateless_uniform([2], seeds[1]) * size_hw, tf.int32)
+        half_hw = tf.cast(share * size_hw / 2.0, tf.int32)
+        return fill_around(sample["image"], center_yx, half_hw, fill)
+
+    return replaced(sample, image=tf.cond(tf.shape(corners_px)[0] > 0, cut_out, lambda: sample["image"]))
+
+
+def fill_around(image_HW3: tf.Tensor, center_yx: tf.Tensor, half_hw: tf.Tensor, fill: int) -> tf.Tensor:
+    """Of twice `half_hw`, as far as it is in the picture."""
+    height, width = tf.unstack(tf.shape(image_HW3)[:2])
+    begin, end = (center_yx - half_hw)[tf.newaxis], (center_yx + half_hw)[tf.newaxis]
+    is_in_it = rectangles((height, width), begin, end)[..., tf.newaxis]
+    return tf.where(is_in_it, tf.cast(fill, image_HW3.dtype), image_HW3)
+
+
+def box_corners_px(sample: Sample) -> tf.Tensor:
+    """int32 [G, 4]: the pixels that a box touches, at least one: first row, first column, and after the last ones."""
+    image_hw = tf.shape(sample["image"])[:2]
+    corners = tf.cast(sample["boxes_yxyx_rel"] * tf.tile(tf.cast(image_hw, tf.float32), [2]), tf.int32)
+    begin_yx = tf.clip_by_value(corners[:, :2], 0, image_hw - 1)
+    return tf.concat([begin_yx, tf.clip_by_value(corners[:, 2:] + 1, begin_yx + 1, image_hw)], axis=1)

@@ -1,0 +1,26 @@
+"""Where rectangles lie in a picture."""
+
+import tensorflow as tf
+
+
+def rectangles(image_hw: tuple[tf.Tensor, tf.Tensor], begin_yx_N2: tf.Tensor, end_yx_N2: tf.Tensor) -> tf.Tensor:
+    """bool [H, W]: which pixels are in any of the rectangles, which may reach beyond the picture.
+
+    Args:
+        begin_yx_N2: in pixels.
+        end_yx_N2: the first pixel that is no longer in it.
+    """
+    rows_NH, columns_NW = (
+        (tf.range(length) >= begin_yx_N2[:, i : i + 1]) & (tf.range(length) < end_yx_N2[:, i : i + 1])
+        for i, length in enumerate(image_hw)
+    )
+    return tf.linalg.matmul(tf.cast(rows_NH, tf.float32), tf.cast(columns_NW, tf.float32), transpose_a=True) > 0.0
+
+
+def paste(image_HW3: tf.Tensor, patch: tf.Tensor, begin_yx: tf.Tensor) -> tf.Tensor:
+    """The picture with a smaller one in its place, which lies wholly inside."""
+    end_yx = begin_yx + tf.shape(patch)[:2]
+    rows = image_HW3[begin_yx[0] : end_yx[0]]
+    middle = tf.concat([rows[:, : begin_yx[1]], patch, rows[:, end_yx[1] :]], axis=1)
+    pasted = tf.concat([image_HW3[: begin_yx[0]], middle, image_HW3[end_yx[0] :]], axis=0)
+    return tf.ensure_shape(pasted, image_HW3.shape)

@@ -1,0 +1,153 @@
+"""The `tf.distribute` strategy of a configuration and an environment, and which process writes what is kept."""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.strategy_config import Strategy, effective_strategy
+from detloom.trainer_module.cluster import Cluster, find_cluster
+
+_TPU_VARIABLES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_WORKER_ID")  # Cloud TPU, GKE, a TPU machine
+_LOGGER = logging.getLogger("detloom")
+
+
+def build_strategy(
+    config: Strategy | None = None, environment: Mapping[str, str] | None = None
+) -> tf.distribute.Strategy:
+    """The strategy, connected to the other machines or to the TPU if it needs that.
+
+    With several machines it has to be called before TensorFlow runs anything else.
+
+    Args:
+        config: what DETLOOM_STRATEGY in `environment` overrules.
+        environment: by default, that of the process.
+
+    Raises:
+        InputError: if what is asked for is not there, or the environment contradicts itself.
+    """
+    environment = os.environ if environment is None else environment
+    config = effective_strategy(config or Strategy(), environment)
+    cluster = find_cluster(environment)
+    kind = config.kind if config.kind != "auto" else _found_kind(cluster, environment)
+    if cluster is not None and cluster.num_tasks > 1 and kind != "multi_worker":
+        raise InputError(
+            f"strategy: got '{kind}', but the environment names {cluster.num_tasks} machines, and each would write "
+            "the same training; ask for multi_worker, or start one machine."
+        )
+    match kind:
+        case "multi_worker":
+            strategy = _build_multi_worker(config, cluster)
+        case "tpu":
+            strategy = _connect_tpu(config, environment)
+        case "mirrored":
+            strategy = tf.distribute.MirroredStrategy(_mirrored_devices(config))
+        case _:
+            has_gpu = bool(tf.config.list_logical_devices("GPU"))
+            strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if has_gpu else "/cpu:0")
+    _LOGGER.info("Training on %s.", describe(strategy))
+    return strategy
+
+
+def describe(strategy: tf.distribute.Strategy) -> str:
+    """Such as "4 devices (GPU), MirroredStrategy"."""
+    devices = strategy.extended.worker_devices
+    kinds = sorted({tf.DeviceSpec.from_string(device).device_type or "?" for device in devices})
+    count = strategy.num_replicas_in_sync
+    name = type(strategy).__name__.removesuffix("V2")
+    return f"{count} device{'' if count == 1 else 's'} ({', '.join(kinds)}), {name}"
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes what is kept; TensorFlow's rule."""
+    resolver = strategy.cluster_resolver
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
+        return True
+    has_chief = "chief" in resolver.cluster_spec().as_dict()
+    return bool(resolver.task_type == "chief" or (not has_chief and resolver.task_id == 0))
+
+
+@contextlib.contextmanager
+def worker_out_dir(strategy: tf.distribute.Strategy, out_dir: Path) -> Iterator[Path]:
+    """Where this process writes: `out_dir` if it is the chief, else a folder of its own that is gone at the end.
+
+    All workers have to write a checkpoint together, since some variables are read from all of them; only the chief's
+    is kept. What a run goes on from is read from the chief's folder by all of them.
+    """
+    if is_chief(strategy):
+        yield out_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="detloom-worker-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _found_kind(cluster: Cluster | None, environment: Mapping[str, str]) -> str:
+    if cluster is not None and cluster.num_tasks > 1:
+        return "multi_worker"
+    if any(environment.get(name) for name in _TPU_VARIABLES):
+        return "tpu"
+    return "mirrored" if len(tf.config.list_logical_devices("GPU")) > 1 else "one_device"
+
+
+def _build_multi_worker(config: Strategy, cluster: Cluster | None) -> tf.distribute.Strategy:
+    if cluster is None:
+        raise InputError(
+            "strategy: got 'multi_worker', but the environment names no other machine; set TF_CONFIG or what else "
+            "docs/distributed.md lists."
+        )
+    implementation = tf.distribute.experimental.CommunicationImplementation(config.communication.upper())
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(cluster.tasks()),
+        task_type=cluster.task_type,
+        task_id=cluster.task_index,
+        rpc_layer="grpc",
+    )
+    _LOGGER.info("This is %s %d of %s.", cluster.task_type, cluster.task_index, cluster.tasks())
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=resolver,
+            communication_options=tf.distribute.experimental.CommunicationOptions(implementation=implementation),
+        )
+    except RuntimeError as error:  # something of TensorFlow ran before
+        if "startup" not in str(error):
+            raise
+        raise InputError(
+            f"strategy: several machines have to be connected before TensorFlow runs ({error})."
+        ) from error
+
+
+def _connect_tpu(config: Strategy, environment: Mapping[str, str]) -> tf.distribute.Strategy:
+    """A TPU by name, or the one of this machine. Never run by us."""
+    in_kubernetes = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS" in environment  # TensorFlow reads the address from there
+    name = config.name or environment.get("TPU_NAME") or (None if in_kubernetes else "local")
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(name, config.zone or None, config.project or None)
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, RuntimeError, ImportError, tf.errors.OpError) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"strategy: got 'tpu' with the name '{config.name}', but no TPU answers ({cause}); "
+            "set its name, project and zone, and install TensorFlow's build for TPUs."
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _mirrored_devices(config: Strategy) -> list[str]:
+    """Their full names.
+
+    Raises:
+        InputError: for one that is not there.
+    """
+    there = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()]
+    wanted = [device.removeprefix("/").removeprefix("device:").upper() for device in config.devices]
+    missing = [device for device in wanted if device not in there]
+    if missing:
+        raise InputError(f"strategy.devices: got {', '.join(missing)}, allowed: {', '.join(there)}.")
+    return wanted or [name for name in there if name.startswith("GPU")] or [n for n in there if n.startswith("CPU")]
