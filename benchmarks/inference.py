@@ -13,7 +13,6 @@ so that a noisy machine slows all. Prints a table, writes JSON.
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -25,10 +24,9 @@ from typing import Any
 import numpy as np
 import psutil
 from peers.timed_process import TimedProcess, answer_requests
+from tools.surroundings import NO_PEER, PEER_PYTHON, SHARED, describe_machine, has_peer
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_inference.py"
-PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
-SHARED = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared"))
 MODELS = {
     "fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", "ssd_mobilenet_v2_fpnlite_320x320"),
     "d0": ("efficientdet_d0", "ssd_efficientdet_d0_512x512"),
@@ -109,8 +107,8 @@ def measure_model(name: str, num_classes: int, num_rounds: int) -> dict[str, Any
         arguments = write_inputs(Path(work), preset_name, num_classes, checkpoint)
         ours = TimedProcess([sys.executable, __file__, "--child", *arguments])
         systems = [("network", ours, "network"), ("ours", ours, "exported")]
-        if (PEER_ENV / "complete").is_file():
-            peer = TimedProcess([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *arguments])
+        if has_peer():
+            peer = TimedProcess([str(PEER_PYTHON), str(PEER_SCRIPT), *arguments])
             systems.append(("odapi", peer, "exported"))
         rounds: dict[int, dict[str, list[float]]] = {
             batch_size: {system: [] for system, *_ in systems} for batch_size in BATCH_SIZES
@@ -149,7 +147,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
             )
     print(f"load of the machine: {max(result['load'] for result in results.values()):.1f} of {os.cpu_count()} cores")
     if not any("odapi" in row for result in results.values() for row in result["summary"].values()):
-        print(f"odapi: skipped, {PEER_ENV} is not built (make peer-odapi)")
+        print(f"odapi: {NO_PEER}")
 
 
 def main() -> None:
@@ -170,8 +168,7 @@ def main() -> None:
             results[f"{name}, {num_classes} classes"] = {**result, "summary": summarize(result)}
     print_table(results)
     if args.output:
-        machine = platform.processor() or platform.machine()
-        settings = {"rounds": args.rounds, "calls": BATCH_SIZES, "cores": os.cpu_count(), "machine": machine}
+        settings = {"rounds": args.rounds, "calls": BATCH_SIZES, **describe_machine()}
         args.output.write_text(json.dumps({"settings": settings, "models": results}, indent=2) + "\n", encoding="utf-8")
 
 

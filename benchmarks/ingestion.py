@@ -13,8 +13,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
-import resource
 import shutil
 import statistics
 import subprocess
@@ -26,20 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tools.disturbance import Disturbance, children_seconds
+from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, find_bccd, has_peer
 
 CLASS_IDS = {"Platelets": 1, "RBC": 2, "WBC": 3}
 NUM_START_UP_RECORDS = 16
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_pascal.py"
-PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
-
-
-def find_data(given: Path | None) -> Path:
-    shared = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared"))
-    data = given or shared / "data/bccd"
-    if not (data / "Annotations").is_dir():
-        print(f"skipped: no BCCD in {data}; set DETLOOM_SHARED or give --data")
-        sys.exit(0)
-    return data
 
 
 def replicate(data: Path, folder: Path, num_records: int) -> float:
@@ -147,7 +137,7 @@ def measure(command: list[str]) -> dict[str, float]:
 
     That is the share of all cores that other processes used meanwhile: above some 0.05, speeds say little.
     """
-    cpu_before, own_before, started = _busy_seconds(), _children_seconds(), time.monotonic()
+    disturbance = Disturbance(children_seconds)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     main, peak_main, peak_workers = psutil.Process(process.pid), 0, 0
     while process.poll() is None:
@@ -162,24 +152,12 @@ def measure(command: list[str]) -> dict[str, float]:
     output, errors = process.communicate()
     if process.returncode != 0:
         raise RuntimeError(f"{command}: {errors[-3000:]}")
-    others = (_busy_seconds() - cpu_before) - (_children_seconds() - own_before)
     return {
         **json.loads(output.strip().splitlines()[-1]),
         "peak_main_mb": peak_main / 1e6,
         "peak_workers_mb": peak_workers / 1e6,
-        "others": max(0.0, others / (time.monotonic() - started) / (os.cpu_count() or 1)),
+        "others": disturbance.share(),
     }
-
-
-def _busy_seconds() -> float:
-    times = psutil.cpu_times()
-    return times.user + times.nice + times.system
-
-
-def _children_seconds() -> float:
-    """Of processes that ended and were waited for, with their own children."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def commands(folder: Path, work: Path) -> Iterator[tuple[str, list[str]]]:
@@ -189,8 +167,8 @@ def commands(folder: Path, work: Path) -> Iterator[tuple[str, list[str]]]:
     yield "limit", [*this, "--child", "limit", str(folder), output]
     yield "ours, 1 worker", [*this, "--child", "1", str(folder), output]
     yield "ours, 2 workers", [*this, "--child", "2", str(folder), output]
-    if (PEER_ENV / "complete").is_file():
-        yield "odapi", [str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), str(folder), "train", output]
+    if has_peer():
+        yield "odapi", [str(PEER_PYTHON), str(PEER_SCRIPT), str(folder), "train", output]
 
 
 def clear(path: Path) -> None:
@@ -265,7 +243,7 @@ def print_table(summary: dict[str, Any], sizes: tuple[int, int]) -> None:
     for name, values in summary["claims"].items():
         print(f"{name}: {statistics.median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})")
     if "odapi" not in summary["table"]:
-        print(f"odapi: skipped, {PEER_ENV} is not built (make peer-odapi)")
+        print(f"odapi: {NO_PEER}")
 
 
 def main() -> None:
@@ -287,7 +265,7 @@ def main() -> None:
         )
         print(json.dumps(result))
         return
-    data = find_data(args.data)
+    data = find_bccd(args.data)
     with tempfile.TemporaryDirectory(dir=args.work) as name:
         work = Path(name)
         for size, count in (("start_up", NUM_START_UP_RECORDS), ("small", args.small), ("large", args.records)):
@@ -298,8 +276,7 @@ def main() -> None:
         "records": args.records,
         "small": args.small,
         "runs": args.runs,
-        "cores": os.cpu_count(),
-        "machine": platform.processor() or platform.machine(),
+        **describe_machine(),
     }
     print_table(summary, (args.small, args.records))
     if args.output:

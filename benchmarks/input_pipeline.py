@@ -10,10 +10,8 @@ cores; the ratios are medians over rounds. Prints a table, writes JSON.
 """
 
 import argparse
-import io
+import itertools
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -23,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from peers.timed_process import TimedProcess, answer_requests
+from tools.disturbance import process_seconds
+from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, has_peer
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_input.py"
-PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
 PRESET, SIDE, BATCH_SIZE = "ssd_mobilenet_v2_fpnlite_320x320", 320, 8
 NUM_SHARDS, PICTURES_EACH, BOXES_EACH, NUM_CLASSES, JPEG_QUALITY = 4, 100, 7, 90, 75
 WARM_UP = 12  # batches that are answered from what was made before, while the others had their turn
@@ -63,22 +61,18 @@ def write_inputs(folder: Path) -> None:
 
 
 def write_shards(folder: Path) -> None:
-    import tensorflow as tf
+    from tools.made_records import write_records
 
     examples = make_examples(np.random.default_rng(0))
     for shard in range(NUM_SHARDS):
-        with tf.io.TFRecordWriter(str(folder / f"train-{shard}-of-{NUM_SHARDS}")) as writer:
-            for _ in range(PICTURES_EACH):
-                writer.write(next(examples))
+        write_records(folder / f"train-{shard}-of-{NUM_SHARDS}", itertools.islice(examples, PICTURES_EACH))
 
 
 def make_examples(random: np.random.Generator) -> Iterator[bytes]:
     """Windows of the photographs, at 640x480."""
-    import tensorflow as tf
     from PIL import Image
     from sklearn.datasets import load_sample_images
-
-    from detloom.schemas import example_keys as keys
+    from tools.made_records import make_boxes, serialize
 
     photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     for number in range(NUM_SHARDS * PICTURES_EACH):
@@ -87,20 +81,9 @@ def make_examples(random: np.random.Generator) -> Iterator[bytes]:
         width = height * 4 // 3
         top, left = random.integers(photograph.height - height + 1), random.integers(photograph.width - width + 1)
         picture = photograph.crop((left, top, left + width, top + height)).resize((640, 480), Image.Resampling.BICUBIC)
-        buffer = io.BytesIO()
-        picture.save(buffer, format="JPEG", quality=JPEG_QUALITY)
-        tops_lefts, sizes = random.uniform(0, 0.6, (BOXES_EACH, 2)), random.uniform(0.05, 0.4, (BOXES_EACH, 2))
-        example = tf.train.Example()
-        feature = example.features.feature
-        feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
-        feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"jpeg")
-        feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(str(number).encode())
-        feature[keys.IMAGE_HEIGHT].int64_list.value.append(480)
-        feature[keys.IMAGE_WIDTH].int64_list.value.append(640)
-        for key, values in zip(keys.BOX_KEYS_YXYX, np.hstack([tops_lefts, tops_lefts + sizes]).T, strict=True):
-            feature[key].float_list.value.extend(values)
-        feature[keys.CLASS_ID].int64_list.value.extend(random.integers(1, NUM_CLASSES + 1, BOXES_EACH))
-        yield example.SerializeToString()
+        boxes = make_boxes(random, BOXES_EACH, 0.05)
+        class_ids = random.integers(1, NUM_CLASSES + 1, BOXES_EACH)
+        yield serialize(picture, number, boxes, class_ids, jpeg_quality=JPEG_QUALITY)
 
 
 def build_limit(files: list[str]) -> Any:
@@ -138,11 +121,9 @@ def serve(folder: Path) -> None:
 def measure(process: TimedProcess, name: str, num_batches: int) -> dict[str, float]:
     """Pictures a second, and milliseconds of all cores that the process used for one."""
     process.seconds(name, WARM_UP)
-    own = psutil.Process(process.pid)
-    before = own.cpu_times()
+    before = process_seconds(process.pid)
     seconds = sum(process.seconds(name, num_batches))
-    after, num_pictures = own.cpu_times(), num_batches * BATCH_SIZE
-    cpu_seconds = after.user + after.system - before.user - before.system
+    cpu_seconds, num_pictures = process_seconds(process.pid) - before, num_batches * BATCH_SIZE
     return {"images_per_second": num_pictures / seconds, "cpu_ms": 1000 * cpu_seconds / num_pictures}
 
 
@@ -152,10 +133,10 @@ def run(num_rounds: int, num_batches: int) -> dict[str, Any]:
         folder = Path(name)
         write_inputs(folder)
         processes = {"ours": TimedProcess([sys.executable, __file__, "--child", name])}
-        if (PEER_ENV / "complete").is_file():
+        if has_peer():
             configs = [f"{case}={folder / case}.config" for case in CASES]
             arguments = [str(folder / "label_map.pbtxt"), str(folder / "train-*"), *configs]
-            processes["odapi"] = TimedProcess([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *arguments])
+            processes["odapi"] = TimedProcess([str(PEER_PYTHON), str(PEER_SCRIPT), *arguments])
         measured = [("ours", "limit"), *((system, case) for case in CASES for system in processes)]
         rounds: dict[str, list[dict[str, float]]] = {f"{system} {case}": [] for system, case in measured}
         for number in range(num_rounds):
@@ -200,7 +181,7 @@ def print_table(result: dict[str, Any]) -> None:
         goal = f"   goal {GOALS[name]}" if name in GOALS else ""
         print(f"{name:28}{numbers['images_per_second']:10.2f}{numbers['images_per_cpu_second']:22.2f}{goal}")
     if "odapi crop" not in result["medians"]:
-        print(f"odapi: skipped, {PEER_ENV} is not built (make peer-odapi)")
+        print(f"odapi: {NO_PEER}")
 
 
 def main() -> None:
@@ -216,8 +197,7 @@ def main() -> None:
     result = run(args.rounds, args.batches)
     print_table(result)
     if args.output:
-        machine = platform.processor() or platform.machine()
-        settings = {"rounds": args.rounds, "batches": args.batches, "cores": os.cpu_count(), "machine": machine}
+        settings = {"rounds": args.rounds, "batches": args.batches, **describe_machine()}
         result = {"settings": settings, "goals": GOALS, **result}
         args.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

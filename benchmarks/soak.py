@@ -9,7 +9,6 @@ line that fits the rest best rises, from its start to its end, by at most 3 % of
 
 import argparse
 import contextlib
-import io
 import json
 import logging
 import signal
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,46 +92,32 @@ def tiny_config() -> "TrainEvalConfig":
     return replace(config, model=model, train=train, eval=evaluation, train_input=InputReader(max_number_of_boxes=8))
 
 
-def write_records(path: Path, num_pictures: int, seed: int) -> None:
+def make_examples(num_pictures: int, seed: int) -> Iterator[bytes]:
     """Bright rectangles on noise, 1 to 6 a picture."""
-    import tensorflow as tf
     from PIL import Image
-
-    from detloom.schemas import example_keys as keys
+    from tools.made_records import make_boxes, serialize
 
     random, (height, width) = np.random.default_rng(seed), PICTURE_HW
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for number in range(num_pictures):
-            picture = random.integers(0, 128, (height, width, 3), np.uint8)
-            count = int(random.integers(1, 7))
-            tops_lefts, sizes = random.uniform(0, 0.6, (count, 2)), random.uniform(0.1, 0.4, (count, 2))
-            boxes, class_ids = np.hstack([tops_lefts, tops_lefts + sizes]), random.integers(1, 3, count)
-            boxes_px = boxes * (height, width, height, width)
-            for (ymin, xmin, ymax, xmax), class_id in zip(boxes_px, class_ids, strict=True):
-                picture[int(ymin) : int(ymax), int(xmin) : int(xmax), class_id - 1] = 255
-            buffer = io.BytesIO()
-            Image.fromarray(picture).save(buffer, format="JPEG")
-            example = tf.train.Example()
-            feature = example.features.feature
-            feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
-            feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"jpeg")
-            feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(str(number).encode())
-            feature[keys.IMAGE_HEIGHT].int64_list.value.append(height)
-            feature[keys.IMAGE_WIDTH].int64_list.value.append(width)
-            for key, values in zip(keys.BOX_KEYS_YXYX, boxes.T, strict=True):
-                feature[key].float_list.value.extend(values)
-            feature[keys.CLASS_ID].int64_list.value.extend(class_ids)
-            writer.write(example.SerializeToString())
+    for number in range(num_pictures):
+        picture = random.integers(0, 128, (height, width, 3), np.uint8)
+        count = int(random.integers(1, 7))
+        boxes, class_ids = make_boxes(random, count, 0.1), random.integers(1, 3, count)
+        boxes_px = boxes * (height, width, height, width)
+        for (ymin, xmin, ymax, xmax), class_id in zip(boxes_px, class_ids, strict=True):
+            picture[int(ymin) : int(ymax), int(xmin) : int(xmax), class_id - 1] = 255
+        yield serialize(Image.fromarray(picture), number, boxes, class_ids)
 
 
 def train_without_end(folder: Path) -> None:
+    from tools.made_records import write_records
+
     from detloom.schemas.label_map import LabelMap
     from detloom.trainer_module.preemption import Preempted
     from detloom.trainer_module.train_loop import train
 
     logging.basicConfig(level=logging.WARNING)
     for seed, (split, count) in enumerate(NUM_PICTURES.items()):
-        write_records(folder / f"{split}.tfrecord", count, seed)
+        write_records(folder / f"{split}.tfrecord", make_examples(count, seed))
     files = {split: [str(folder / f"{split}.tfrecord")] for split in NUM_PICTURES}
     with contextlib.suppress(Preempted):
         train(tiny_config(), LabelMap.from_names(("red", "green")), files["train"], files["eval"], folder / "run")

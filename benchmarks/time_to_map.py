@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Sequence
@@ -30,14 +29,13 @@ sys.path.insert(0, str(ROOT))  # `detloom` of this checkout
 from tools.bccd_configs import CLASSES, NUM_CHECKPOINTS, our_config, peer_config  # noqa: E402
 from tools.coco_scores import Score, score_files  # noqa: E402
 from tools.disturbance import run_child  # noqa: E402
+from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, find_bccd, has_peer  # noqa: E402
 from tools.time_to_map_report import RunScores, write_report  # noqa: E402
 
 from detloom.schemas.typed_dict import to_canonical_json  # noqa: E402
 
 OUR_SCRIPT = ROOT / "benchmarks/tools/bccd_train.py"
 PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
-PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
-PEER_PYTHON = PEER_ENV / "bin/python"
 SYSTEMS = ("ours", "zoo", "same")
 CALIBRATION_STEPS = 20  # so many twice: the first ones trace
 
@@ -77,15 +75,6 @@ class Run:
         files = [path for path in (self.folder / folder).glob("ckpt-*.index") if path.stem != untrained]
         files.sort(key=lambda path: int(path.stem.removeprefix("ckpt-")))
         return [(path.stat().st_mtime - started, str(path.with_suffix(""))) for path in files]
-
-
-def find_data(given: Path | None) -> Path:
-    shared = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared"))
-    data = given or shared / "data/bccd"
-    if not (data / "Annotations").is_dir():
-        print(f"skipped: no BCCD in {data}; set DETLOOM_SHARED or give --data")
-        sys.exit(0)
-    return data.resolve()
 
 
 def make_examples(task: Task) -> None:
@@ -158,19 +147,17 @@ def run_once(run: Run, task: Task) -> RunScores:
 
 def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Path) -> list[RunScores]:
     """Seed by seed, so that an early stop leaves a fair share of each."""
-    has_peer, results = (PEER_ENV / "complete").is_file(), []
-    if not has_peer:
-        print(f"zoo, same: skipped, {PEER_ENV} is not built (make peer-odapi)")
+    results = []
+    trained = systems if has_peer() else [system for system in systems if system == "ours"]
+    if missing := [system for system in systems if system not in trained]:
+        print(f"{', '.join(missing)}: {NO_PEER}")
     for seed in seeds:
-        for system in systems:
-            if system == "ours" or has_peer:
-                run = Run(system=system, seed=seed, folder=output / f"{system}-{seed}")
-                results.append(run_once(run, task))
-                last = results[-1].scores[-1]
-                shown = f"AP {last.AP:.3f}, AP50 {last.AP50:.3f} after {last.seconds:.0f} s"
-                print(
-                    f"  {run.folder.name}: {shown}; others used {results[-1].others:.0%}", file=sys.stderr, flush=True
-                )
+        for system in trained:
+            run = Run(system=system, seed=seed, folder=output / f"{system}-{seed}")
+            results.append(run_once(run, task))
+            last = results[-1].scores[-1]
+            shown = f"AP {last.AP:.3f}, AP50 {last.AP50:.3f} after {last.seconds:.0f} s"
+            print(f"  {run.folder.name}: {shown}; others used {results[-1].others:.0%}", file=sys.stderr, flush=True)
     return sorted(results, key=lambda result: (SYSTEMS.index(result.system), result.seed))
 
 
@@ -186,12 +173,11 @@ def main() -> None:
         parser.error(f"--only: got {', '.join(sorted(unknown))}, allowed: {', '.join(SYSTEMS)}")
     output = args.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    task = Task(data=find_data(args.data), examples=output / "examples", minutes=args.minutes)
+    task = Task(data=find_bccd(args.data), examples=output / "examples", minutes=args.minutes)
     os.environ["PYTHONPATH"] = str(ROOT)  # of the children
     make_examples(task)
     runs = run_all(task, args.only, args.seeds, output)
-    machine = platform.processor() or platform.machine()
-    write_report(runs, output, {"minutes": args.minutes, "cores": os.cpu_count(), "machine": machine})
+    write_report(runs, output, {"minutes": args.minutes, **describe_machine()})
 
 
 if __name__ == "__main__":

@@ -9,24 +9,21 @@ and take turns part by part, so that a noisy machine slows both. Prints a table,
 """
 
 import argparse
-import io
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from peers.timed_process import TimedProcess, answer_requests
+from tools.disturbance import Disturbance, process_seconds
+from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, has_peer
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_step.py"
-PEER_ENV = Path(os.environ.get("ODAPI_ENV", Path.home() / ".cache/detloom/peers/odapi"))
 MODELS = {"fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8), "d0": ("efficientdet_d0", 2)}
 PARTS = ("full", "network", "losses", "optimizer", "input")
 CALLS = {"full": 3, "network": 3, "losses": 10, "optimizer": 10, "input": 16}  # a round
@@ -38,6 +35,8 @@ def write_inputs(folder: Path, preset_name: str, batch_size: int) -> list[str]:
 
     Pictures are 640x480 JPEG; the one augmentation is the flip, which both have.
     """
+    from tools.made_records import write_records
+
     from detloom.schemas.augmentation_config import RandomHorizontalFlip
     from detloom.schemas.label_map import LabelMap, format_label_map
     from detloom.schemas.pipeline_config import format_pipeline_config
@@ -48,36 +47,23 @@ def write_inputs(folder: Path, preset_name: str, batch_size: int) -> list[str]:
     config = replace(config, train=train, model=replace(config.model, num_classes=NUM_CLASSES))
     paths = [folder / name for name in ("pipeline.config", "train.record", "label_map.pbtxt")]
     paths[0].write_text(format_pipeline_config(config), encoding="utf-8")
-    write_records(paths[1])
+    write_records(paths[1], make_examples())
     names = (f"class {number}" for number in range(NUM_CLASSES))
     paths[2].write_text(format_label_map(LabelMap.from_names(names)), encoding="utf-8")
     return [str(path) for path in paths]
 
 
-def write_records(path: Path) -> None:
-    import tensorflow as tf
+def make_examples() -> Iterator[bytes]:
     from PIL import Image
-
-    from detloom.schemas import example_keys as keys
+    from tools.made_records import make_boxes, serialize
 
     random = np.random.default_rng(0)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for number in range(NUM_PICTURES):
-            small = Image.fromarray(random.integers(0, 256, (30, 40, 3), np.uint8))
-            buffer = io.BytesIO()
-            small.resize((640, 480), Image.Resampling.BICUBIC).save(buffer, format="JPEG", quality=90)
-            tops_lefts, sizes = random.uniform(0, 0.6, (BOXES_EACH, 2)), random.uniform(0.05, 0.4, (BOXES_EACH, 2))
-            example = tf.train.Example()
-            feature = example.features.feature
-            feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
-            feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"jpeg")
-            feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(str(number).encode())
-            feature[keys.IMAGE_HEIGHT].int64_list.value.append(480)
-            feature[keys.IMAGE_WIDTH].int64_list.value.append(640)
-            for key, values in zip(keys.BOX_KEYS_YXYX, np.hstack([tops_lefts, tops_lefts + sizes]).T, strict=True):
-                feature[key].float_list.value.extend(values)
-            feature[keys.CLASS_ID].int64_list.value.extend(random.integers(1, NUM_CLASSES + 1, BOXES_EACH))
-            writer.write(example.SerializeToString())
+    for number in range(NUM_PICTURES):
+        small = Image.fromarray(random.integers(0, 256, (30, 40, 3), np.uint8))
+        picture = small.resize((640, 480), Image.Resampling.BICUBIC)
+        boxes = make_boxes(random, BOXES_EACH, 0.05)
+        class_ids = random.integers(1, NUM_CLASSES + 1, BOXES_EACH)
+        yield serialize(picture, number, boxes, class_ids, jpeg_quality=90)
 
 
 class OurParts:
@@ -92,33 +78,28 @@ class OurParts:
         from detloom.trainer_module.detector import build_detector
         from detloom.trainer_module.input_pipeline import build_train_dataset
         from detloom.trainer_module.optimizers import build_optimizer
+        from detloom.trainer_module.train_step import TrainSteps
 
         config, label_map = read_pipeline_config(Path(config_path)), read_label_map(Path(label_map_path))
         self.config = replace(config, train_input=replace(config.train_input, shuffle=False))
         self.detector = build_detector(config.model, label_map)
-        self.variables = find_trained(config.train, self.detector).variables
+        trained = find_trained(config.train, self.detector)
+        self.variables = trained.variables
         self.optimizer = build_optimizer(config.train.optimizer)
         self.optimizer.build(self.variables)
         dataset = build_train_dataset(self.config, label_map, [records], batch_size=config.train.batch_size)
         self.iterator = iter(dataset)
         self.batch = next(self.iterator)
+        self.same_batches = iter(tf.data.Dataset.from_tensors(self.batch).repeat())
+        strategy = tf.distribute.get_strategy()
+        self.steps = TrainSteps(config.train, self.detector, trained, self.optimizer, None, strategy)
         self.answers = self.detector.network(self.batch["image"], training=True)
         self.gradients = [tf.zeros_like(each) for each in self.variables]
-        self.functions = {
-            name: tf.function(getattr(self, name)) for name in ("full", "network", "losses", "optimizer_alone")
-        }
+        self.functions = {name: tf.function(getattr(self, name)) for name in ("network", "losses", "optimizer_alone")}
 
-    def full(self) -> Any:
-        """What the training loop does in a step (`train_loop.py`)."""
-        import tensorflow as tf
-
-        values = [variable.value for variable in self.variables]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(values)
-            losses = list(self.detector.losses(self.batch, training=True).values())
-            total = tf.add_n([*losses, *self.detector.network.losses])
-        self._apply(tape.gradient(total, values))
-        return total
+    def full(self) -> None:
+        """A host call of one step of the training loop, on the same batch each time."""
+        self.steps.run(self.same_batches, 1)
 
     def network(self) -> Any:
         import tensorflow as tf
@@ -140,17 +121,19 @@ class OurParts:
         return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, self.answers).values()])
 
     def optimizer_alone(self) -> None:
-        self._apply(self.gradients)
-
-    def _apply(self, gradients: Any) -> None:
         from detloom.trainer_module.gradients import clip_gradients, gradient_norms
+        from detloom.trainer_module.optimizers import apply_update
 
-        clipped = clip_gradients(self.config.train.gradient_clipping, gradients, gradient_norms(gradients))
-        self.optimizer.apply_gradients(zip(clipped, self.variables, strict=True))
+        norms = gradient_norms(self.gradients)
+        clipped = clip_gradients(self.config.train.gradient_clipping, self.gradients, norms)
+        apply_update(self.optimizer, clipped, self.variables, self.optimizer.learning_rate)
 
     def call(self, part: str) -> None:
         if part == "input":
             next(self.iterator)
+            return
+        if part == "full":
+            self.full()
             return
         result = self.functions["optimizer_alone" if part == "optimizer" else part]()
         if result is not None:
@@ -167,12 +150,9 @@ def serve(paths: list[str]) -> None:
 
 def measure(process: TimedProcess, part: str) -> tuple[list[float], float]:
     """Seconds of each call, and the share of the machine that others used meanwhile."""
-    own = psutil.Process(process.pid)
-    busy, mine, started = _busy_seconds(psutil.cpu_times()), _busy_seconds(own.cpu_times()), time.monotonic()
+    disturbance = Disturbance(lambda: process_seconds(process.pid))
     seconds = process.seconds(part, CALLS[part])
-    passed = (time.monotonic() - started) * (os.cpu_count() or 1)
-    others = _busy_seconds(psutil.cpu_times()) - busy - (_busy_seconds(own.cpu_times()) - mine)
-    return seconds, max(0.0, others / passed)
+    return seconds, disturbance.share()
 
 
 def typical_seconds(part: str, seconds: list[float]) -> float:
@@ -180,17 +160,13 @@ def typical_seconds(part: str, seconds: list[float]) -> float:
     return statistics.mean(seconds[len(seconds) // 2 :]) if part == "input" else statistics.median(seconds)
 
 
-def _busy_seconds(times: Any) -> float:
-    return float(times.user + times.system + getattr(times, "nice", 0.0))
-
-
 def measure_model(preset_name: str, batch_size: int, num_rounds: int) -> dict[str, Any]:
     """By system and part: milliseconds (medians of the rounds' medians), each round's, and the largest disturbance."""
     with tempfile.TemporaryDirectory() as name:
         paths = write_inputs(Path(name), preset_name, batch_size)
         processes = {"ours": TimedProcess([sys.executable, __file__, "--child", *paths])}
-        if (PEER_ENV / "complete").is_file():
-            processes["odapi"] = TimedProcess([str(PEER_ENV / "bin/python"), str(PEER_SCRIPT), *paths])
+        if has_peer():
+            processes["odapi"] = TimedProcess([str(PEER_PYTHON), str(PEER_SCRIPT), *paths])
         rounds: dict[str, dict[str, list[float]]] = {system: {part: [] for part in PARTS} for system in processes}
         others = 0.0
         for number in range(num_rounds):
@@ -232,7 +208,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
         if "odapi" in result:
             print(f"  odapi's full step to ours: {result['odapi_to_ours']:.2f}; {others}")
         else:
-            print(f"  odapi: skipped, {PEER_ENV} is not built (make peer-odapi); {others}")
+            print(f"  odapi: {NO_PEER}; {others}")
 
 
 def main() -> None:
@@ -248,8 +224,7 @@ def main() -> None:
     results = {MODELS[name][0]: measure_model(*MODELS[name], args.rounds) for name in args.models}
     print_table(results)
     if args.output:
-        machine = platform.processor() or platform.machine()
-        settings = {"rounds": args.rounds, "calls": CALLS, "cores": os.cpu_count(), "machine": machine}
+        settings = {"rounds": args.rounds, "calls": CALLS, **describe_machine()}
         args.output.write_text(json.dumps({"settings": settings, "models": results}, indent=2) + "\n", encoding="utf-8")
 
 

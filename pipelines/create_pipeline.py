@@ -180,12 +180,7 @@ def _build_tuner(run: RunFile, examples: tfx.types.BaseChannel) -> tfx.component
         examples=examples,
         train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.tuner.steps_per_trial),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
-        custom_config={
-            CONFIG_KEY: to_canonical_json(run.config),
-            TUNER_KEY: to_canonical_json(run.tuner),
-            STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
-            FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
-        },
+        custom_config={**_training_settings(run), TUNER_KEY: to_canonical_json(run.tuner)},
     )
 
 
@@ -199,13 +194,17 @@ def _build_trainer(
         base_model=warm_start.outputs["model"] if warm_start else None,
         train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.train.num_steps),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
-        custom_config={
-            CONFIG_KEY: to_canonical_json(run.config),
-            STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
-            WARM_START_KEY: run.trainer.warm_start,
-            FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
-        },
+        custom_config={**_training_settings(run), WARM_START_KEY: run.trainer.warm_start},
     )
+
+
+def _training_settings(run: RunFile) -> dict[str, str]:
+    """What Tuner and Trainer are both told in their `custom_config`."""
+    return {
+        CONFIG_KEY: to_canonical_json(run.config),
+        STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
+        FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
+    }
 
 
 def _schema_file() -> Path:

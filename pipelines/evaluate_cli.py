@@ -1,6 +1,5 @@
 """`detloom evaluate`: a training's checkpoints, while it runs or after it. Imports are late."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +71,7 @@ def evaluate(
     """
     from detloom.pipelines.console import show_log
     from detloom.pipelines.examples_folder import parse_eval_sets
+    from detloom.trainer_module.strict_json import to_strict_json
     from detloom.trainer_module.watch import WatchOptions, evaluate_checkpoints, find_run
 
     show_log()
@@ -87,7 +87,7 @@ def evaluate(
     click.echo(result.ended, err=True)
     if as_json:
         rows = [{"step": e.step, "set": e.set_name, **e.evaluation.to_dict()} for e in result.evaluations]
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(to_strict_json(rows, indent=1))
 
 
 def _line(each: "CheckpointEvaluation") -> str:

@@ -40,9 +40,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--strategy",
     type=click.Choice(get_args(StrategyKind)),
-    default="auto",
-    show_default=True,
-    help="On which devices; auto takes what there is.",
+    help="On which devices; auto takes what there is. Default: the environment's DETLOOM_STRATEGY, else auto.",
 )
 @click.option("--debug", is_flag=True, help="Step by step, without compiling, deterministic: the same as train.debug.")
 @click.option("--no-export", is_flag=True, help="Write no model at the end.")
@@ -58,7 +56,7 @@ def train(
     out_dir: Path | None,
     settings: tuple[str, ...],
     hparams: str,
-    strategy: StrategyKind,
+    strategy: StrategyKind | None,
     debug: bool,
     no_export: bool,
     self_test: bool,
@@ -135,14 +133,15 @@ def _given(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _train(
-    config: "TrainEvalConfig", found: "Examples", out_dir: Path, strategy_kind: StrategyKind, *, export: bool
+    config: "TrainEvalConfig", found: "Examples", out_dir: Path, strategy_kind: StrategyKind | None, *, export: bool
 ) -> list[tuple[str, str]]:
     """What came of it, by name."""
     from detloom.schemas.label_map import read_label_map
     from detloom.trainer_module.strategies import build_strategy, is_chief
     from detloom.trainer_module.train_loop import train
 
-    strategy = build_strategy(Strategy(kind=strategy_kind))  # before TensorFlow runs anything else
+    asked_for = Strategy(kind=strategy_kind) if strategy_kind else None
+    strategy = build_strategy(asked_for)  # before TensorFlow runs anything else
     label_map = read_label_map(found.label_map_file)
     result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
     rows = _result_rows(result, out_dir)

@@ -1,9 +1,9 @@
 """On which devices training runs.
 
 It is not part of `TrainEvalConfig`: that tree says what model comes out, and its hash is that model's; the same run may
-begin on one GPU and go on with four. So it is an argument of `train(...)`, `trainer.strategy` in a run file, and above
-both the environment variable `DETLOOM_STRATEGY`, because a machine knows its devices better than a file does that was
-written on another.
+begin on one GPU and go on with four. So it is an argument of `train(...)`, `--strategy` on the command line,
+`trainer.strategy` in a run file, and above the file the environment variable `DETLOOM_STRATEGY`, because a machine
+knows its devices better than a file does that was written on another.
 """
 
 from collections.abc import Mapping

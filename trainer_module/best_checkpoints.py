@@ -20,6 +20,7 @@ from detloom.schemas.text_file import write_text_file
 from detloom.trainer_module.checkpoints.own_checkpoint import BEST_FILE
 from detloom.trainer_module.evaluate import Evaluation
 from detloom.trainer_module.run_checkpoints import sync
+from detloom.trainer_module.strict_json import read_number, to_strict_json
 
 _OURS = re.compile(r"(ckpt-\d+)(?:\..*|_temp)")  # TensorFlow writes into a folder `<name>_temp` first
 
@@ -113,7 +114,7 @@ class BestCheckpoints:
 
     def _replace(self, entries: list[BestEntry]) -> None:
         rows = [{**asdict(entry), "path": entry.path.name} for entry in entries]
-        write_text_file(self._folder / BEST_FILE, json.dumps({"metric": self._metric, "entries": rows}, indent=1))
+        write_text_file(self._folder / BEST_FILE, to_strict_json({"metric": self._metric, "entries": rows}, indent=1))
         self._entries = entries
         self._delete_unnamed()
 
@@ -130,8 +131,10 @@ class BestCheckpoints:
 
     def _entry(self, row: dict[str, Any]) -> BestEntry:
         """The path follows from the step: a list cannot name weights elsewhere."""
-        step, numbers = int(row["step"]), {str(name): float(number) for name, number in row["numbers"].items()}
-        return BestEntry(step=step, value=float(row["value"]), path=self._folder / f"ckpt-{step}", numbers=numbers)
+        step, numbers = int(row["step"]), {str(name): read_number(number) for name, number in row["numbers"].items()}
+        return BestEntry(
+            step=step, value=read_number(row["value"]), path=self._folder / f"ckpt-{step}", numbers=numbers
+        )
 
     def _read(self) -> list[BestEntry]:
         path = self._folder / BEST_FILE

@@ -7,6 +7,7 @@ In this order: TF_CONFIG; Vertex AI's CLUSTER_SPEC; a Kubernetes JobSet; a Kuber
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,16 +42,12 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this one writes what is kept: the chief, or the first worker where there is none."""
+        """Whether this one writes what is kept, by TensorFlow's rule: the chief, else the first worker."""
         return self.task_type == "chief" or (not self.chief and self.task_index == 0)
 
     def tasks(self) -> dict[str, list[str]]:
         """Addresses by task type, those that there are."""
         return {name: list(hosts) for name, hosts in (("chief", self.chief), ("worker", self.worker)) if hosts}
-
-    def to_tf_config(self) -> str:
-        """The same as TensorFlow reads it."""
-        return json.dumps({"cluster": self.tasks(), "task": {"type": self.task_type, "index": self.task_index}})
 
 
 def find_cluster(environment: Mapping[str, str]) -> Cluster | None:
@@ -100,7 +97,7 @@ def cluster_of_cluster_spec(text: str) -> Cluster | None:
 
 def cluster_of_indexed_job(environment: Mapping[str, str]) -> Cluster:
     """A Kubernetes Indexed Job, whose pods are reached as <job>-<index>.<headless service>."""
-    num_workers, index = _number(environment, NUM_WORKERS), _number(environment, COMPLETION_INDEX)
+    num_workers, index = _num_workers(environment), _number(environment, COMPLETION_INDEX)
     host_name, service = _text(environment, "HOSTNAME"), _text(environment, SERVICE)
     if not host_name.endswith(f"-{index}"):
         raise InputError(f"HOSTNAME: got '{host_name}', allowed: <job>-{index} ({COMPLETION_INDEX} is {index}).")
@@ -112,22 +109,25 @@ def cluster_of_indexed_job(environment: Mapping[str, str]) -> Cluster:
 def cluster_of_job_set(environment: Mapping[str, str]) -> Cluster:
     """One replicated job of a JobSet: <set>-<replicated job>-<job index>-<pod index>.<subdomain, else the set>."""
     job_set, replicated_job = (_text(environment, name) for name in JOBSET[:2])
-    num_workers, num_jobs = _number(environment, NUM_WORKERS), _number(environment, REPLICAS, 1)
+    num_workers, num_jobs = _num_workers(environment), _number(environment, REPLICAS, 1)
     if num_jobs < 1 or num_workers % num_jobs:
         raise InputError(f"{NUM_WORKERS}: got {num_workers}, allowed: a multiple of {REPLICAS} ({num_jobs}).")
     num_pods = num_workers // num_jobs
     subdomain, port = environment.get(SERVICE) or job_set, _port(environment)
     places = [(job, pod) for job in range(num_jobs) for pod in range(num_pods)]
     workers = [f"{job_set}-{replicated_job}-{job}-{pod}.{subdomain}:{port}" for job, pod in places]
-    pod = _number(environment, COMPLETION_INDEX)
-    if pod >= num_pods:
-        raise InputError(f"{COMPLETION_INDEX}: got {pod}, allowed: 0 to {num_pods - 1} ({NUM_WORKERS}, {REPLICAS}).")
-    return _checked(JOBSET[2], {"worker": workers}, "worker", _number(environment, JOBSET[2]) * num_pods + pod)
+    job, pod = _number(environment, JOBSET[2]), _number(environment, COMPLETION_INDEX)
+    for variable, index, count in ((JOBSET[2], job, num_jobs), (COMPLETION_INDEX, pod, num_pods)):
+        if index >= count:
+            raise InputError(f"{variable}: got {index}, allowed: 0 to {count - 1} ({NUM_WORKERS}, {REPLICAS}).")
+    return _checked(JOBSET[2], {"worker": workers}, "worker", job * num_pods + pod)
 
 
 def cluster_of_hosts(environment: Mapping[str, str], own_name: str) -> Cluster:
     """A list such as `node-a,node-b:3333`; this machine is found in it by its index, or by its name."""
     hosts = [host.strip() for host in environment[HOSTS].split(",") if host.strip()]
+    if not hosts:
+        raise InputError(f"{HOSTS}: got '{environment[HOSTS]}', allowed: names with commas between.")
     port = _port(environment)
     workers = [host if _ADDRESS.fullmatch(host) else f"{host}:{port}" for host in hosts]
     if environment.get(HOST_INDEX):
@@ -165,13 +165,13 @@ def _parse(variable: str, text: str) -> tuple[dict[str, list[str]], str, int]:
 
 def _checked(variable: str, tasks: Mapping[str, list[str]], task_type: str, task_index: int) -> Cluster:
     """The cluster, if every address is one, each is there once, and this task is among them."""
-    addresses = [host for hosts in tasks.values() for host in hosts]
-    for address in addresses:
+    counts = Counter(host for hosts in tasks.values() for host in hosts)
+    for address, count in counts.items():
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[2]) < 65536:
             raise InputError(f"{variable}: got the address '{address}', allowed: host:port.")
-        if addresses.count(address) > 1:
-            raise InputError(f"{variable}: the address {address} is there {addresses.count(address)} times.")
+        if count > 1:
+            raise InputError(f"{variable}: the address {address} is there {count} times.")
     if len(tasks.get("chief", [])) > 1:
         raise InputError(f"{variable}: got {len(tasks['chief'])} chiefs, allowed: 1.")
     if task_type not in tasks:
@@ -197,6 +197,13 @@ def _number(environment: Mapping[str, str], variable: str, otherwise: int | None
     if not re.fullmatch(r"[0-9]{1,6}", value):
         raise InputError(f"{variable}: got '{value}', allowed: a whole number from 0.")
     return int(value)
+
+
+def _num_workers(environment: Mapping[str, str]) -> int:
+    num_workers = _number(environment, NUM_WORKERS)
+    if num_workers < 1:
+        raise InputError(f"{NUM_WORKERS}: got {num_workers}, allowed: 1 or more.")
+    return num_workers
 
 
 def _port(environment: Mapping[str, str]) -> int:

@@ -50,7 +50,9 @@ class Detector(Protocol):
         """
         ...
 
-    def losses_of_outputs(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def losses_of_outputs(
+        self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], num_matches: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         """The same from what the network answered."""
         ...
 

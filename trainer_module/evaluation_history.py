@@ -10,6 +10,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.metric_names import is_better
 from detloom.schemas.text_file import write_text_file
 from detloom.trainer_module.coco_metrics import NO_VALUE
+from detloom.trainer_module.strict_json import read_number, to_strict_json
 
 HISTORY_FILE = "evaluations.json"
 
@@ -29,7 +30,7 @@ class EvaluationHistory:
             try:
                 rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
                 self._numbers = {
-                    int(row["step"]): {str(name): float(value) for name, value in row["numbers"].items()}
+                    int(row["step"]): {str(name): read_number(value) for name, value in row["numbers"].items()}
                     for row in rows
                 }
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -76,4 +77,4 @@ class EvaluationHistory:
     def _write(self) -> None:
         rows = [{"step": step, "numbers": self._numbers[step]} for step in self.steps]
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_file(self._path, json.dumps(rows, indent=1))
+        write_text_file(self._path, to_strict_json(rows, indent=1))

@@ -143,12 +143,12 @@ def _filled(column: tf.Tensor, absent: tf.Tensor) -> tf.Tensor:
 
 
 def _check_lengths(
-    source_id: tf.Tensor, num_boxes: tf.Tensor, required: list[tf.Tensor], optional: list[tf.Tensor]
+    source_id: tf.Tensor, count: tf.Tensor, required: list[tf.Tensor], optional: list[tf.Tensor]
 ) -> None:
     lengths = tf.stack([tf.size(column) for column in (*required, *optional)])
     may_be_absent = tf.constant([False] * len(required) + [True] * len(optional))
-    fits = (lengths == num_boxes) | ((lengths == 0) & may_be_absent)
-    message = [f"{BAD_LENGTHS}: record, classes, features:", source_id, num_boxes, lengths]
+    fits = (lengths == count) | ((lengths == 0) & may_be_absent)
+    message = [f"{BAD_LENGTHS}: record, how many, in features:", source_id, count, lengths]
     tf.debugging.Assert(tf.reduce_all(fits), message, summarize=20)
 
 
@@ -171,9 +171,14 @@ def _parse_keypoints(parsed: dict[str, tf.Tensor], num_boxes: tf.Tensor) -> tf.T
 
     Without `num_keypoints` all boxes have equally many.
     """
-    points = tf.stack([parsed[keys.KEYPOINT_Y], parsed[keys.KEYPOINT_X]], axis=-1)
-    seen = _filled(parsed[keys.KEYPOINT_VISIBILITY], tf.ones([tf.shape(points)[0]], tf.int64)) > 0
-    points = tf.where(seen[:, tf.newaxis], points, float("nan"))
-    each = tf.cast(tf.shape(points)[0] // tf.maximum(num_boxes, 1), tf.int64)
+    y, x, visibility = (parsed[key] for key in (keys.KEYPOINT_Y, keys.KEYPOINT_X, keys.KEYPOINT_VISIBILITY))
+    num_points = tf.size(y)
+    each = tf.cast(num_points // tf.maximum(num_boxes, 1), tf.int64)
     lengths = _filled(parsed[keys.NUM_KEYPOINTS], tf.fill([num_boxes], each))
+    _check_lengths(parsed[keys.IMAGE_SOURCE_ID], num_points, [x], [visibility])
+    adds_up = tf.reduce_sum(lengths) == tf.cast(num_points, tf.int64)
+    message = [f"{BAD_LENGTHS}: record, keypoints, keypoints of each box:", parsed[keys.IMAGE_SOURCE_ID], num_points]
+    tf.debugging.Assert(adds_up & tf.reduce_all(lengths >= 0), [*message, lengths], summarize=20)
+    seen = _filled(visibility, tf.ones([num_points], tf.int64)) > 0
+    points = tf.where(seen[:, tf.newaxis], tf.stack([y, x], axis=-1), float("nan"))
     return tf.RaggedTensor.from_row_lengths(points, lengths).to_tensor(float("nan"))

@@ -100,7 +100,7 @@ class _Order:
         every = 1 if self.by_record else self.num_pipelines
         self.file_numbers = tuple(range(0 if self.by_record else self.pipeline, len(files), every))
         self.compression = compression_of(files)
-        self._num_records: list[int] | None = None  # of each file; known once it is needed
+        self._num_records: tuple[int, ...] | None = None  # of each file; known once it is needed
         self.repeats = self._find_repeats()
         self.buffer_size = self._find_buffer_size() if reader.shuffle else 1
         self._check_sources()
@@ -150,7 +150,7 @@ class _Order:
         first_numbers = tf.constant(np.cumsum([0, *self._counts()]), tf.int64)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first_numbers[number], _ENDLESS), records))
 
-    def _counts(self) -> list[int]:
+    def _counts(self) -> tuple[int, ...]:
         if self._num_records is None:
             self._num_records = count_records(self.all_files)
         return self._num_records
@@ -160,9 +160,9 @@ class _Order:
         counts = self._counts()
         if self.repeats is not None:
             firsts, of_record_N = np.cumsum([0, *counts[:-1]]), self.repeats.in_epoch(epoch)
-            counts = [
+            counts = tuple(
                 int(of_record_N[first : first + count].sum()) for first, count in zip(firsts, counts, strict=True)
-            ]
+            )
         size = sum(counts[i] for i in self.file_numbers)
         return -(-(size - self.pipeline) // self.num_pipelines) if self.by_record else size
 

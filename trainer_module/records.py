@@ -1,5 +1,6 @@
 """TFRecord shards: which files, how many records, what is in them."""
 
+import functools
 import logging
 import os
 import struct
@@ -18,6 +19,7 @@ _HEADER = struct.Struct("<QI")  # of a record: its length, and a checksum of tha
 _FOOTER_BYTES = 4  # a checksum of the record
 _SAMPLED_SHARDS, _SAMPLED_RECORDS = 8, 64  # of each; some 40 MB of photographs
 _SCAN_BATCH = 64
+_MAX_REMEMBERED = 4  # data sets of which counts and classes are kept in memory
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -52,18 +54,24 @@ def read_records(files: Sequence[str], *, one_of: int = 1) -> tf.data.Dataset:
     return records if one_of == 1 else records.shard(one_of, 0)
 
 
-def count_records(files: Sequence[str]) -> list[int]:
-    """Of each file.
+def count_records(files: Sequence[str]) -> tuple[int, ...]:
+    """Of each file. Asked again about files that have not changed, a process reads nothing.
 
     Raises:
         InputError: for a file that cannot be read to its end.
     """
+    return _count_records(_as_they_are(files))
+
+
+@functools.lru_cache(maxsize=_MAX_REMEMBERED)
+def _count_records(files: tuple["_File", ...]) -> tuple[int, ...]:
     _LOGGER.info("Counting the records of %d files.", len(files))
-    compression = compression_of(files)
+    paths = [file.path for file in files]
+    compression = compression_of(paths)
     try:
-        return [_count_in_file(file, compression) for file in files]
+        return tuple(_count_in_file(path, compression) for path in paths)
     except tf.errors.OpError as error:
-        raise _unreadable(files, error) from error
+        raise _unreadable(paths, error) from error
 
 
 def _count_in_file(file: str, compression: str) -> int:
@@ -101,30 +109,53 @@ class ClassScan(NamedTuple):
         class_ids: of each record, files one after the other, those of its boxes that are no crowds, each once, sorted.
     """
 
-    num_records: list[int]
-    class_ids: list[np.ndarray]
+    num_records: tuple[int, ...]
+    class_ids: tuple[np.ndarray, ...]
 
 
 def scan_classes(files: Sequence[str]) -> ClassScan:
-    """Read all records once, for the classes in them.
+    """Read all records, for the classes in them. About files that have not changed, a process reads nothing twice.
 
     Raises:
         InputError: for a file or a record that cannot be read.
     """
+    return _scan_classes(_as_they_are(files))
+
+
+@functools.lru_cache(maxsize=_MAX_REMEMBERED)
+def _scan_classes(files: tuple["_File", ...]) -> ClassScan:
     _LOGGER.info("Reading %d files once for the classes in their pictures.", len(files))
     features = {key: tf.io.RaggedFeature(tf.int64) for key in (keys.CLASS_ID, keys.IS_CROWD)}
-    scan = ClassScan([], [])
+    num_records: list[int] = []
+    class_ids: list[np.ndarray] = []
+    paths = [file.path for file in files]
     try:
-        for file in files:
-            before = len(scan.class_ids)
-            for batch in read_records([file]).batch(_SCAN_BATCH):
+        for path in paths:
+            before = len(class_ids)
+            for batch in read_records([path]).batch(_SCAN_BATCH):
                 parsed = tf.io.parse_example(batch, features)
                 columns = (parsed[key].to_list() for key in (keys.CLASS_ID, keys.IS_CROWD))
-                scan.class_ids.extend(_single_classes(*pair) for pair in zip(*columns, strict=True))
-            scan.num_records.append(len(scan.class_ids) - before)
+                class_ids.extend(_single_classes(*pair) for pair in zip(*columns, strict=True))
+            num_records.append(len(class_ids) - before)
+    except tf.errors.OpError as error:
+        raise _unreadable(paths, error) from error
+    return ClassScan(tuple(num_records), tuple(class_ids))
+
+
+class _File(NamedTuple):
+    """By which a file that has changed is told."""
+
+    path: str
+    num_bytes: int
+    modified_ns: int
+
+
+def _as_they_are(files: Sequence[str]) -> tuple[_File, ...]:
+    try:
+        stats = [tf.io.gfile.stat(file) for file in files]
     except tf.errors.OpError as error:
         raise _unreadable(files, error) from error
-    return scan
+    return tuple(_File(path, stat.length, stat.mtime_nsec) for path, stat in zip(files, stats, strict=True))
 
 
 def _single_classes(class_ids: list[int], is_crowd: list[int]) -> np.ndarray:

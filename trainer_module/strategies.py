@@ -25,14 +25,14 @@ def build_strategy(
     With several machines it has to be called before TensorFlow runs anything else.
 
     Args:
-        config: what DETLOOM_STRATEGY in `environment` overrules.
+        config: None for what DETLOOM_STRATEGY in `environment` says, or what is found.
         environment: by default, that of the process.
 
     Raises:
         InputError: if what is asked for is not there, or the environment contradicts itself.
     """
     environment = os.environ if environment is None else environment
-    config = effective_strategy(config or Strategy(), environment)
+    config = config or effective_strategy(Strategy(), environment)
     cluster = find_cluster(environment)
     kind = config.kind if config.kind != "auto" else _found_kind(cluster, environment)
     if cluster is not None and cluster.num_tasks > 1 and kind != "multi_worker":
@@ -64,12 +64,13 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes what is kept; TensorFlow's rule."""
+    """Whether this process writes what is kept."""
     resolver = strategy.cluster_resolver
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
         return True
-    has_chief = "chief" in resolver.cluster_spec().as_dict()
-    return bool(resolver.task_type == "chief" or (not has_chief and resolver.task_id == 0))
+    tasks = resolver.cluster_spec().as_dict()
+    chief, worker = (tuple(tasks.get(name, ())) for name in ("chief", "worker"))
+    return Cluster(chief=chief, worker=worker, task_type=resolver.task_type, task_index=resolver.task_id).is_chief
 
 
 @contextlib.contextmanager

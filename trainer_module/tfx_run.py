@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.hyperparameters import apply_hyperparameters
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
-from detloom.schemas.strategy_config import Strategy
+from detloom.schemas.strategy_config import Strategy, effective_strategy
 from detloom.schemas.typed_dict import from_json
 from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
 from detloom.trainer_module.export import export_saved_model
@@ -43,7 +44,7 @@ def run(fn_args: Any) -> None:
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
     serving_dir, chief = Path(fn_args.serving_model_dir), is_chief(strategy)
     key = run_key(config, label_map, data)
-    with unfinished_run(Path(fn_args.model_run_dir), key, data, is_chief=chief) as out_dir:
+    with unfinished_run(Path(fn_args.model_run_dir), key, is_chief=chief) as out_dir:
         result = train(config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
         if chief:
             write_weights(result.detector, config, serving_dir.parent)
@@ -60,14 +61,16 @@ def config_of(fn_args: Any) -> TrainEvalConfig:
     """
     config = from_json(TrainEvalConfig, fn_args.custom_config[CONFIG_KEY])
     if fn_args.hyperparameters:
-        values = {key: value for key, value in _values(fn_args.hyperparameters).items() if _TUNERS_OWN not in key}
+        values = _values(fn_args.hyperparameters)
+        values = {key: value for key, value in values.items() if not key.startswith(_TUNERS_OWN)}
         _LOGGER.info("Hyperparameters: %s.", ", ".join(f"{key} {value:.4g}" for key, value in values.items()))
         config = apply_hyperparameters(config, values)
     return _warm_started(config, fn_args)
 
 
 def strategy_of(fn_args: Any) -> Strategy:
-    return from_json(Strategy, fn_args.custom_config.get(STRATEGY_KEY, "{}"))
+    """The run file's, which the environment of this machine overrules."""
+    return effective_strategy(from_json(Strategy, fn_args.custom_config.get(STRATEGY_KEY, "{}")), os.environ)
 
 
 def label_map_of(train_files: list[str]) -> LabelMap:

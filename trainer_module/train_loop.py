@@ -5,7 +5,6 @@ What a step sees is a function of its number (`input_pipeline.py`), and all else
 """
 
 import contextlib
-import json
 import logging
 import signal
 from collections.abc import Iterator, Sequence
@@ -49,6 +48,7 @@ from detloom.trainer_module.records import list_shards
 from detloom.trainer_module.run_checkpoints import RunCheckpoints
 from detloom.trainer_module.run_folder import copy_run_state, data_fingerprint, refuse_another_run, write_settings
 from detloom.trainer_module.strategies import build_strategy, worker_out_dir
+from detloom.trainer_module.strict_json import to_strict_json
 from detloom.trainer_module.supported import check_trainable
 from detloom.trainer_module.train_result import SUMMARY_FILE, TrainResult
 from detloom.trainer_module.train_step import StepsResult, TrainSteps
@@ -199,6 +199,7 @@ class _Loop:
 
     def _build_dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """Of one input pipeline, from this step on."""
+        self.num_input_pipelines = context.num_input_pipelines
         return build_train_dataset(
             self.config,
             self.label_map,
@@ -271,7 +272,8 @@ class _Loop:
         """Steps up to the next point at which something is to be done; at most `steps_per_call`."""
         train, step, skipped = self.config.train, self.step, self.incidents.skipped_steps
         if step in skipped:
-            self.steps.skip(self.train_iterator)
+            with self._naming_records():
+                self.steps.skip(self.train_iterator)
             progress.advance()
             return
         points = [train.num_steps, step + train.steps_per_call, *(point for point in skipped if point > step)]
@@ -300,16 +302,14 @@ class _Loop:
                 self.label_map,
                 self.train_files,
                 step=self.step,
-                num_input_pipelines=self._num_input_pipelines(),
+                num_input_pipelines=self.num_input_pipelines,
             )
             raise InputError(f"{error} Records: {', '.join(keys)}." if keys else str(error)) from error
 
     def _roll_back(self, result: StepsResult, progress: Reporter) -> None:
         """Back to the last checkpoint. What happens when training comes here again, `train.nonfinite` says."""
         bad_step, rate = self.step, result.numbers["learning_rate"]
-        keys = example_keys(
-            self.config, self.train_files, step=bad_step, num_input_pipelines=self._num_input_pipelines()
-        )
+        keys = example_keys(self.config, self.train_files, step=bad_step, num_input_pipelines=self.num_input_pipelines)
         incident = self.incidents.add(bad_step, rate, tuple(keys))
         _LOGGER.warning("%s", describe_incident(incident))
         if self.incidents.are_not_the_pictures_fault() and self.checkpoints.put_newest_away():
@@ -320,12 +320,6 @@ class _Loop:
         self.log.event(self.step, "rollback", bad_step=bad_step, **facts)
         progress.start_at(self.step)
         _LOGGER.warning("Back at step %d; %s.", self.step, incident.consequence())
-
-    def _num_input_pipelines(self) -> int:
-        """As many as there are workers."""
-        resolver = self.strategy.cluster_resolver
-        spec = resolver.cluster_spec().as_dict() if resolver is not None else {}
-        return max(1, sum(len(spec.get(job, [])) for job in ("chief", "worker")))
 
     def _save_if_due(self, stop: StopRequest, progress: Reporter) -> None:
         """At each evaluation too, and before it: a run that is killed while it measures has lost no step."""
@@ -416,7 +410,7 @@ class _Loop:
                 result.num_boxes_dropped,
                 self.config.train_input.max_number_of_boxes,
             )
-        write_text_file(self.own_dir / SUMMARY_FILE, json.dumps(result.summary(), indent=1))
+        write_text_file(self.own_dir / SUMMARY_FILE, to_strict_json(result.summary(), indent=1))
         how = "Stopped early at" if result.stopped_early else "Trained"
         _LOGGER.info("%s step %d. %s", how, result.num_steps, result.performance.paragraph())
         _LOGGER.info("Best: AP %.3f, AP50 %.3f at step %d.", result.best.AP, result.best.AP50, result.best_step)

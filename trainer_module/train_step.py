@@ -81,6 +81,7 @@ class TrainSteps:
 
     Attributes:
         state: what a checkpoint has to hold beside weights, optimizer and averages.
+        rate_factor: what the schedule's rate is multiplied by; the caller's to set.
         stop: set from another thread, it ends `run` after the step that is running (of several workers, the next one).
         names: of `StepsResult.numbers`.
     """
@@ -151,7 +152,7 @@ class TrainSteps:
             )
 
     def _state(self) -> dict[str, tf.Variable]:
-        state = {"rate_factor": self.rate_factor, "num_boxes_dropped": self.num_boxes_dropped}
+        state = {"num_boxes_dropped": self.num_boxes_dropped}
         if self.loss_scale is not None:
             state |= {"loss_scale": self.loss_scale.factor, "num_good_steps": self.loss_scale.good_steps}
         weights = {id(variable) for variable in self.detector.network.weights}
@@ -184,7 +185,8 @@ class TrainSteps:
         arrived = [each for value in batch.values() for each in self.strategy.experimental_local_results(value)]
         with tf.control_dependencies(arrived):
             waited = tf.timestamp() - asked
-        return batch, waited
+        with tf.control_dependencies([waited]):  # else, with few threads, the clock is read when the step is over
+            return tf.nest.map_structure(tf.identity, batch, expand_composites=True), waited
 
     def _step(self, batch: Any, progress: _Progress) -> _Progress:
         local_results = self.strategy.experimental_local_results

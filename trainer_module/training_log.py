@@ -1,7 +1,6 @@
 """What a training leaves for people and machines to read: `train_log.jsonl`, TensorBoard's files, pictures."""
 
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 
 from detloom.trainer_module.evaluate import Evaluation
 from detloom.trainer_module.event_file import EventFile
+from detloom.trainer_module.strict_json import to_strict_json
 
 LOG_FILE = "train_log.jsonl"  # one line a host call, an evaluation, an event
 TENSORBOARD_DIR = "tensorboard"
@@ -117,19 +117,14 @@ class TrainingLog:
     def _numbers(self, kind: str, step: int, lines: Mapping[str, float], scalars: Mapping[str, float]) -> None:
         if not self._is_chief:
             return
-        self._line({"kind": kind, "step": step, **{name: _plain(value) for name, value in lines.items()}})
+        self._line({"kind": kind, "step": step, **lines})
         for name, value in scalars.items():
             self._events.scalar(step, f"{kind}/{name}", value)
         self._events.flush()
 
     def _line(self, row: dict[str, Any]) -> None:
-        text = json.dumps({**row, "time": round(time.time(), 3)}, ensure_ascii=False, allow_nan=False, default=str)
-        self._lines.write(text + "\n")
+        self._lines.write(to_strict_json({**row, "time": round(time.time(), 3)}) + "\n")
         self._lines.flush()
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def forget_lines_after(path: Path, step: int) -> None:

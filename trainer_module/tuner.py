@@ -31,6 +31,7 @@ from detloom.trainer_module.checkpoints.own_checkpoint import BEST_DIR, CHECKPOI
 from detloom.trainer_module.records import list_shards
 from detloom.trainer_module.run_folder import data_fingerprint
 from detloom.trainer_module.strategies import build_strategy
+from detloom.trainer_module.strict_json import read_number, to_strict_json
 from detloom.trainer_module.tfx_run import TUNER_KEY, config_of, label_map_of, strategy_of
 from detloom.trainer_module.train_loop import train
 from detloom.trainer_module.unfinished_run import UNFINISHED_DIR, run_key
@@ -60,10 +61,8 @@ def build_tuner(fn_args: Any) -> TunerFnResult:
         raise InputError("strategy: got 'multi_worker', allowed in the Tuner: the devices of one machine.")
     config, label_map = config_of(fn_args), label_map_of(fn_args.train_files)
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
-    everything = data + json.dumps(
-        fn_args.custom_config, sort_keys=True
-    )  # the code too: scores of another do not count
-    folder = _folder_that_stays(Path(fn_args.working_dir)) / run_key(config, label_map, everything)
+    with_code = data + json.dumps(fn_args.custom_config, sort_keys=True)  # scores of other code do not count
+    folder = _folder_that_stays(Path(fn_args.working_dir)) / run_key(config, label_map, with_code)
 
     def train_trial(trial_config: TrainEvalConfig, out_dir: Path) -> None:
         train(trial_config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
@@ -133,12 +132,12 @@ class HyperparameterSearch(keras_tuner.engine.base_tuner.BaseTuner):
             self._train_trial(config, out_dir)
             best = BestCheckpoints(out_dir / BEST_DIR, self._settings.objective, 1).best
             assert best is not None, out_dir  # training ends with an evaluation
-            write_text_file(file, json.dumps({"score": best.value, "step": best.step, "values": values}))
+            write_text_file(file, to_strict_json({"score": best.value, "step": best.step, "values": values}))
             for weights in (CHECKPOINTS_DIR, BEST_DIR):
                 shutil.rmtree(out_dir / weights, ignore_errors=True)
-        score = float(json.loads(file.read_text(encoding="utf-8"))["score"])
+        score = read_number(json.loads(file.read_text(encoding="utf-8"))["score"])
         if not math.isfinite(score):
-            raise InputError(f"{out_dir}: {self._settings.objective} is {score}.")
+            raise InputError(f"{out_dir}: {self._settings.objective} is not finite.")
         return score
 
 

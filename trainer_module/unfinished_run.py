@@ -17,11 +17,10 @@ from pathlib import Path
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, format_label_map
-from detloom.schemas.text_file import write_text_file
 from detloom.schemas.typed_dict import to_canonical_json
-from detloom.trainer_module.run_folder import DATA_FILE
 
 UNFINISHED_DIR = "unfinished"  # beside the folders of executions
+_MAX_SHOWN = 5
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -32,7 +31,7 @@ def run_key(config: TrainEvalConfig, label_map: LabelMap, data: str) -> str:
 
 
 @contextlib.contextmanager
-def unfinished_run(run_dir: Path, key: str, data: str, *, is_chief: bool = True) -> Iterator[Path]:
+def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterator[Path]:
     """A folder to train in, whatever of it is there already; at the end it becomes `run_dir`.
 
     After an exception it stays for the next execution. Where several workers train, the chief alone moves it.
@@ -51,8 +50,14 @@ def unfinished_run(run_dir: Path, key: str, data: str, *, is_chief: bool = True)
     with _locked(folder.with_suffix(".lock")):
         if folder.is_dir():
             _LOGGER.info("This training was begun before; it goes on from %s.", folder)
+        elif others := sorted(path.name for path in folder.parent.iterdir() if path.is_dir()):
+            unfinished = f"{', '.join(others[:_MAX_SHOWN])}{', ...' if len(others) > _MAX_SHOWN else ''}"
+            _LOGGER.info(
+                "This training begins anew: what is unfinished in %s has other settings or data (%s).",
+                folder.parent,
+                unfinished,
+            )
         folder.mkdir(exist_ok=True)
-        write_text_file(folder / DATA_FILE, data)
         yield folder
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         os.replace(folder, run_dir)

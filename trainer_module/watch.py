@@ -26,6 +26,7 @@ from detloom.trainer_module.evaluate import Evaluation, Evaluator
 from detloom.trainer_module.event_file import EventFile
 from detloom.trainer_module.input_pipeline import build_eval_dataset
 from detloom.trainer_module.run_folder import CONFIG_FILE
+from detloom.trainer_module.strict_json import to_strict_json
 from detloom.trainer_module.train_result import SUMMARY_FILE
 from detloom.trainer_module.variable_names import variables_by_path
 
@@ -292,7 +293,7 @@ class EvalLog:
         numbers = evaluation.numbers()
         row = {"step": step, **numbers, "num_images": evaluation.num_images, "seconds": evaluation.seconds}
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(to_strict_json(row) + "\n")
         for name, value in numbers.items():
             if evaluation.explain(name) is None:
                 self._events.scalar(step, f"eval/{name}", value)

@@ -1,14 +1,45 @@
-"""How much of the machine others used while a child of ours ran: above some 5 %, its times say little."""
+"""How much of the machine others used while ours was measured: above some 5 %, its times say little."""
 
 import os
 import resource
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+
+class Disturbance:
+    """The share of all cores that processes other than ours used since this was made."""
+
+    def __init__(self, our_seconds: Callable[[], float]) -> None:
+        """`our_seconds` answers with the time of all cores that ours have used so far, such as `children_seconds`."""
+        self._our_seconds = our_seconds
+        self._started, self._before = time.monotonic(), self._others_seconds()
+
+    def share(self) -> float:
+        """0 to 1."""
+        others = self._others_seconds() - self._before
+        passed = (time.monotonic() - self._started) * (os.cpu_count() or 1)
+        return max(0.0, others / passed)
+
+    def _others_seconds(self) -> float:
+        times = psutil.cpu_times()
+        return float(times.user + times.nice + times.system) - self._our_seconds()
+
+
+def children_seconds() -> float:
+    """Of processes that ended and were waited for, with their own children."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def process_seconds(pid: int) -> float:
+    """Of one that runs, without its children."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +56,9 @@ def run_child(command: Sequence[str], log_path: Path) -> ChildRun:
     Raises:
         RuntimeError: with the end of that file, if it fails.
     """
-    busy, own, started = _busy_seconds(), _children_seconds(), time.monotonic()
+    disturbance, started = Disturbance(children_seconds), time.monotonic()
     with log_path.open("w", encoding="utf-8") as log:
         code = subprocess.run(list(command), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-    seconds = time.monotonic() - started
     if code != 0:
         raise RuntimeError(f"{' '.join(command)}: exit code {code}: {log_path.read_text(encoding='utf-8')[-3000:]}")
-    others = (_busy_seconds() - busy) - (_children_seconds() - own)
-    return ChildRun(seconds=seconds, others=max(0.0, others / seconds / (os.cpu_count() or 1)))
-
-
-def _busy_seconds() -> float:
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system)
-
-
-def _children_seconds() -> float:
-    """Of processes that ended and were waited for, with their own children."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return ChildRun(seconds=time.monotonic() - started, others=disturbance.share())

@@ -110,4 +110,5 @@ def test_a_pipeline_that_was_killed_in_training_goes_on_there(small_run, capsys)
     assert "Training goes on from step " in said
     finished = read_latest_run(Path(run.workspace) / "metadata.sqlite")["Trainer"].folder("model_run")
     assert json.loads((finished / "training_summary.json").read_text())["num_steps"] == 120
+    assert set(json.loads((finished / "data.json").read_text())) == {"train", "eval"}
     assert not folder.exists()

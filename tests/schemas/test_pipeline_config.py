@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from detloom.schemas.augmentation_config import RandomHorizontalFlip
-from detloom.schemas.config import Eval, InputReader, TrainEvalConfig
+from detloom.schemas.config import Eval, InputReader
 from detloom.schemas.crop_augmentation_config import RandomCropImage
 from detloom.schemas.errors import InputError
 from detloom.schemas.network_config import (
@@ -27,41 +27,16 @@ from detloom.schemas.optimizer_config import (
     RmsPropOptimizer,
 )
 from detloom.schemas.pipeline_config import (
-    PipelineConfigReport,
     format_pipeline_config,
     parse_pipeline_config,
     read_pipeline_config,
     refusal,
 )
 from detloom.schemas.text_file import read_text_file
-from detloom.schemas.typed_dict import from_dict
 
 CONFIGS = Path(__file__).parent / "configs"
 FPNLITE = (CONFIGS / "fpnlite.config").read_text()
 EFFICIENTDET = (CONFIGS / "efficientdet.config").read_text()
-
-
-def parse(text: str, override: str = "") -> PipelineConfigReport:
-    return parse_pipeline_config(text, "F", override)
-
-
-def config_of(text: str, override: str = "") -> TrainEvalConfig:
-    report = parse(text, override)
-    assert report.refused == ()
-    return from_dict(TrainEvalConfig, report.located.data, locate=report.located.locate)
-
-
-def notes(which: str, text: str, override: str = "") -> dict[str, str]:
-    return {note.path: note.reason for note in getattr(parse(text, override), which)}
-
-
-def refused(fields: str) -> dict[str, str]:
-    """What of an override of the small file is refused."""
-    return notes("refused", FPNLITE, fields)
-
-
-def ignored(fields: str) -> dict[str, str]:
-    return notes("ignored", FPNLITE, fields)
 
 
 # --- whole files ------------------------------------------------------------------------------------------------------
@@ -113,7 +88,7 @@ def test_an_efficientdet_file_loads():
     )
 
 
-def test_synchronized_batch_norm_is_one_setting_and_is_written_as_it_was_read():
+def test_synchronized_batch_norm_is_one_setting_and_is_written_as_it_was_read(config_of):
     text = FPNLITE.replace("batch_norm {", "sync_batch_norm {")
     config = config_of(text)
     assert config.model.feature_extractor.conv_hyperparams.batch_norm == replace(
@@ -125,7 +100,7 @@ def test_synchronized_batch_norm_is_one_setting_and_is_written_as_it_was_read():
     assert config_of(written) == config
 
 
-def test_every_note_names_field_line_value_and_key():
+def test_every_note_names_field_line_value_and_key(parse):
     report = parse("model { ssd {\n num_classes: 3 } }\n\ntrain_config { sync_replicas: true }")
     (mapped,) = (note for note in report.mapped if note.path == "model.ssd.num_classes")
     assert (mapped.where, mapped.value, mapped.reason) == ("F:2", "3", "model.num_classes")
@@ -133,7 +108,7 @@ def test_every_note_names_field_line_value_and_key():
     assert (sync.path, sync.where, sync.value) == ("train_config.sync_replicas", "F:4", "true")
 
 
-def test_keys_know_their_lines():
+def test_keys_know_their_lines(parse):
     locate = parse(FPNLITE).located.locate
     line = FPNLITE[: FPNLITE.index("max_aspect_ratio")].count("\n") + 1
     assert locate(("train", "augmentations", 1, "max_aspect_ratio")) == f"F:{line}"
@@ -223,14 +198,14 @@ def test_a_value_out_of_range_is_one_line_with_file_and_line(tmp_path, override,
         ("train_config { data_augmentation_options { rgb_to_gray {} } }", "", "makes pictures of one channel"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(override, path, reason):
+def test_what_is_not_supported_is_refused_by_name(override, path, reason, refused):
     found = refused(override)
     path = path or "train_config.data_augmentation_options[2].rgb_to_gray"
     assert next(iter(found)) == path
     assert found[path].startswith(reason)
 
 
-def test_all_fields_below_a_refused_message_are_listed_with_their_lines():
+def test_all_fields_below_a_refused_message_are_listed_with_their_lines(parse):
     report = parse(
         FPNLITE, "model { faster_rcnn {\n num_classes: 2 feature_extractor {\n type: 'x' pad_to_multiple: 2 } } }"
     )
@@ -243,21 +218,21 @@ def test_all_fields_below_a_refused_message_are_listed_with_their_lines():
     assert {note.reason for note in report.refused[1:]} == {"part of model.faster_rcnn"}
 
 
-def test_what_the_override_replaced_is_listed():
+def test_what_the_override_replaced_is_listed(parse):
     report = parse(FPNLITE, "model { center_net {} } train_config { num_steps: 7 }")
     reasons = {note.path: note.reason for note in report.ignored}
     assert reasons["train_config.num_steps"] == "overwritten at override:1"
     assert reasons["model.ssd.num_classes"] == "replaced by center_net at override:1"
 
 
-def test_steps_that_are_supported_keep_their_lines_beside_refused_ones():
+def test_steps_that_are_supported_keep_their_lines_beside_refused_ones(parse):
     steps = "data_augmentation_options: [{ rgb_to_gray {} }, {},\n { random_rotation90 {} }]"
     report = parse(f"train_config {{ {steps} }}")
     assert report.located.data["train"]["augmentations"] == [{"type": "RandomRotation90"}]
     assert report.located.locate(("train", "augmentations", 0)) == "F:2"
 
 
-def test_an_unknown_extension_is_refused_with_all_its_fields():
+def test_an_unknown_extension_is_refused_with_all_its_fields(refused):
     found = refused("[acme.quantize] { bits: 8 rule { name: 'x' } }")
     assert found == {
         "[acme.quantize].bits": "the extension [acme.quantize] is not known",
@@ -277,13 +252,13 @@ def test_an_unknown_extension_is_refused_with_all_its_fields():
         "model { ssd { loss { equalization_loss { weight: 2 } min_num_negative_samples: 3 } } }",
     ],
 )
-def test_what_changes_nothing_is_ignored(override):
+def test_what_changes_nothing_is_ignored(override, config_of, notes, ignored):
     before, after = config_of(FPNLITE), config_of(FPNLITE, override)
     assert before == after
     assert len(ignored(override)) > len(notes("ignored", FPNLITE))
 
 
-def test_hard_suppression_contradicts_soft():
+def test_hard_suppression_contradicts_soft(refused):
     nms = "model { ssd { post_processing { batch_non_max_suppression { %s soft_nms_sigma: 0.5 } } } }"
     assert list(refused(nms % "use_hard_nms: true")) == [
         "model.ssd.post_processing.batch_non_max_suppression.use_hard_nms"
@@ -302,171 +277,6 @@ def test_the_first_refusal_is_the_error_and_counts_the_others(tmp_path):
     )
     one = parse_pipeline_config(FPNLITE, "F", "graph_rewriter {}")
     assert str(refusal(one)) == "override:1: graph_rewriter: training with quantization is not supported."
-
-
-# --- our extension ----------------------------------------------------------------------------------------------------
-
-
-def test_settings_of_our_extension_go_over_the_file():
-    text = FPNLITE + '\n[detloom.overrides] { set: "train.seed=3"\n set: "train.augmentations[0].probability=1" }'
-    config = config_of(text)
-    assert config.train.seed == 3
-    assert config.train.augmentations[0] == RandomHorizontalFlip(probability=1.0)
-    last = FPNLITE.count("\n") + 3
-    (note,) = (note for note in parse(text).mapped if note.path == "[detloom.overrides].set[1]")
-    assert (note.where, note.reason) == (f"F:{last}", "train.augmentations[0].probability")
-
-
-@pytest.mark.parametrize(
-    "setting", ["train.seed", "train.seed=", "train.seed=[", "train.seed=yes", "train.seed=" + "[" * 66 + "]" * 66]
-)
-def test_a_setting_that_cannot_be_read_is_one_line(setting):
-    with pytest.raises(InputError, match=r'^F:1: \[detloom\.overrides\]\.set: got ".*, allowed: "key\.path=JSON"\.$'):
-        parse(f'[detloom.overrides] {{ set: "{setting}" }}')
-
-
-@pytest.mark.parametrize("key", ["", "train.", "train.augmentations[1234567]", "train.augmentations[\u00b2]", "[0]"])
-def test_a_setting_with_a_key_that_cannot_be_read_is_one_line(key):
-    with pytest.raises(InputError, match=r"^F:1: \[detloom\.overrides\]\.set: got the key '.*', allowed: names"):
-        parse(f'[detloom.overrides] {{ set: "{key}=1" }}')
-
-
-def test_a_setting_with_a_key_of_many_names_is_one_line():
-    with pytest.raises(InputError, match=r"set: got a key of 5000 names, allowed: at most 32\.$"):
-        parse(f'[detloom.overrides] {{ set: "{".".join(["a"] * 5000)}=1" }}')
-
-
-@pytest.mark.parametrize("step", ["\u00b2", "9" * 5000])
-def test_a_setting_with_digits_for_a_name_is_an_unknown_key(step):
-    with pytest.raises(InputError, match=r"^F:\d+: train\..*unknown key") as error:
-        config_of(f'{FPNLITE}[detloom.overrides] {{ set: "train.{step}=1" }}')
-    assert len(str(error.value)) < 1000  # most of it the keys that there are
-
-
-def test_of_many_settings_each_keeps_its_line():
-    sets = "".join(f'set: "train.seed={i}"\n' for i in range(1100))
-    text = f'{FPNLITE}[detloom.overrides] {{\n{sets}set: "train.num_steps=9" }}'
-    first = FPNLITE.count("\n") + 2  # the line behind the opening of the extension
-    assert config_of(text).train.seed == 1099
-    locate = parse(text).located.locate
-    assert locate(("train", "seed")) == f"F:{first + 1099}"
-    assert locate(("train", "num_steps")) == f"F:{first + 1100}"
-    assert locate(("train", "batch_size")) == parse(FPNLITE).located.locate(("train", "batch_size"))
-
-
-def test_of_two_settings_the_line_is_that_of_the_last_that_decides():
-    text = f"""{FPNLITE}[detloom.overrides] {{ set: "train.augmentations[0].probability=0.5"
-        set: "train.augmentations=[]"
-        set: "train.optimizer.momentum=0.5" }}"""
-    last, locate = FPNLITE.count("\n") + 3, parse(text).located.locate
-    assert locate(("train", "augmentations", 0, "probability")) == f"F:{last - 1}"
-    assert locate(("train", "optimizer", "momentum")) == f"F:{last}"
-    assert locate(("train", "optimizer", "learning_rate")) == parse(FPNLITE).located.locate(
-        ("train", "optimizer", "learning_rate")
-    )
-
-
-def test_a_setting_is_laid_over_what_the_one_before_it_replaced():
-    text = f"""{FPNLITE}[detloom.overrides] {{ set: "train.optimizer=null"
-        set: 'train.optimizer={{"type": "AdamOptimizer"}}' set: "train.optimizer.epsilon=0.5" }}"""
-    assert parse(text).located.data["train"]["optimizer"] == {"type": "AdamOptimizer", "epsilon": 0.5}
-
-
-def test_a_setting_beyond_a_list_names_its_line():
-    with pytest.raises(InputError, match=r"^F:\d+: train\.augmentations: got place 7, allowed: 0 to 1\.$"):
-        parse(f'{FPNLITE}[detloom.overrides] {{ set: "train.augmentations[7].probability=1" }}')
-
-
-def test_a_setting_out_of_range_names_its_line():
-    text = f'{FPNLITE}[detloom.overrides] {{ set: "train.seeds=3" }}'
-    with pytest.raises(InputError, match=r"^F:\d+: train\.seeds: unknown key.*Did you mean 'seed'\?$"):
-        config_of(text)
-
-
-def test_a_setting_can_give_what_the_file_lacks():
-    text = FPNLITE.replace("num_steps: 1500 ", "")
-    assert "num_steps: " not in text
-    assert config_of(text + '[detloom.overrides] { set: "train.num_steps=9" }').train.num_steps == 9
-
-
-# --- what is shown of a text ------------------------------------------------------------------------------------------
-
-
-def shown(text: str) -> list[str]:
-    """All texts of a report."""
-    report = parse(text)
-    return [
-        part
-        for each in (report.mapped, report.ignored, report.refused)
-        for note in each
-        for part in vars(note).values()
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "train_config { fine_tune_checkpoint: 'https://me:hunter2@host/x' fine_tune_checkpoint: 'a' }",
-        "train_input_reader { tf_record_input_reader { input_path: ['gs://b/c?token=hunter2', 'b'] } }",
-        "model { ssd { feature_extractor { type: 'http://me:hunter2@host' } } }",
-        "train_input_reader { name: 's3://me:hunter2@host' }",
-        "[acme.store] { password: 'hunter2' login { api_key: hunter2 x: 1 } }",
-        """[detloom.overrides] { set: 'train.password="hunter2"' }""",
-        """[detloom.overrides] { set: 'train.fine_tune_checkpoint="https://me:hunter2@host"' }""",
-    ],
-)
-def test_a_secret_is_never_shown(text):
-    assert not [part for part in shown(text) if "hunter2" in part]
-    assert [part for part in shown(text) if "(hidden)" in part]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "train_config { num_steps: 'https://me:hunter2@host' }",
-        """[detloom.overrides] { set: 'train.password="hunter2' }""",
-        """[detloom.overrides] { set: 'train.x=https://me:hunter2@host' }""",
-    ],
-)
-def test_a_secret_is_never_in_an_error(text):
-    with pytest.raises(InputError, match=r"\(hidden\)") as error:
-        parse(text)
-    assert "hunter2" not in str(error.value)
-
-
-def test_a_long_list_is_shown_cut():
-    paths = ", ".join(['"0123456789"'] * 1000)
-    text = f"train_input_reader {{ tf_record_input_reader {{ input_path: [{paths}] }} }}"
-    (note,) = (note for note in parse(text).mapped if note.path.endswith("input_path"))
-    # 120 characters: the bracket, 8 items of 14 characters with their commas, and 7 of the ninth
-    assert note.value == "[" + '"0123456789", ' * 8 + '"012345' + "..."
-    assert len(parse(text).located.data["train_input"]["input_path"]) == 1000
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"model {{ ssd {{ feature_extractor {{ type: '{'a' * 100_000}' }} }} }}",
-        f"train_config {{ fine_tune_checkpoint: '{'a' * 100_000}' fine_tune_checkpoint: 'b' }}",
-        f"[{'a' * 250}] {{ {'b' * 40}: {'c' * 100_000} }}",
-        f'[detloom.overrides] {{ set: "{"a" * 100_000}=[{"1," * 10_000}1]" }}',
-    ],
-)
-def test_a_long_text_is_shown_cut(text):
-    assert max(map(len, shown(text))) < 700  # most of it the names of all feature extractors
-
-
-def test_what_does_not_print_is_escaped():
-    text = "train_config { fine_tune_checkpoint: '\x1b[2J\x9b\u2028\u202e' } eval_config { eval_master: '\\033[1m\\n' }"
-    assert all(part.isprintable() for part in shown(text))
-    (note,) = (note for note in parse(text).ignored if note.path == "eval_config.eval_master")
-    assert note.value == r'"\u001b[1m\n"'
-
-
-def test_a_thousand_empty_steps_are_each_missing_something():
-    text = "train_config {" + "data_augmentation_options {}\n" * 1000 + "}"
-    missing = [note for note in parse(text).refused if note.path.startswith("train_config.data_augmentation_options")]
-    assert len(missing) == 1000
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

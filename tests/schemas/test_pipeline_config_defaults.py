@@ -1,5 +1,6 @@
 """What is meant by fields that are left out, and by deprecated spellings: a small whole file, changed in one place."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,6 @@ from detloom.schemas.network_config import (
     VarianceScalingInitializer,
 )
 from detloom.schemas.optimizer_config import ClipByGlobalNorm, MovingAverage
-from detloom.schemas.pipeline_config import PipelineConfigReport, parse_pipeline_config
-from detloom.schemas.typed_dict import from_dict
 
 CONFIGS = Path(__file__).parent / "configs"
 FPNLITE = (CONFIGS / "fpnlite.config").read_text()
@@ -30,38 +29,16 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
     return text
 
 
-def parse(text: str, override: str = "") -> PipelineConfigReport:
-    return parse_pipeline_config(text, "F", override)
-
-
-def config_of(text: str, override: str = "") -> TrainEvalConfig:
-    report = parse(text, override)
-    assert report.refused == ()
-    return from_dict(TrainEvalConfig, report.located.data, locate=report.located.locate)
-
-
-def with_train(fields: str) -> TrainEvalConfig:
+@pytest.fixture
+def with_train(config_of: Callable[..., TrainEvalConfig]) -> Callable[[str], TrainEvalConfig]:
     """The small file with more fields of train_config."""
-    return config_of(FPNLITE, f"train_config {{ {fields} }}")
-
-
-def notes(which: str, text: str, override: str = "") -> dict[str, str]:
-    return {note.path: note.reason for note in getattr(parse(text, override), which)}
-
-
-def refused(fields: str) -> dict[str, str]:
-    """What of an override of the small file is refused."""
-    return notes("refused", FPNLITE, fields)
-
-
-def ignored(fields: str) -> dict[str, str]:
-    return notes("ignored", FPNLITE, fields)
+    return lambda fields: config_of(FPNLITE, f"train_config {{ {fields} }}")
 
 
 # --- fields that are left out -----------------------------------------------------------------------------------------
 
 
-def test_moving_averages_are_kept_unless_the_file_says_no():
+def test_moving_averages_are_kept_unless_the_file_says_no(config_of, ignored, with_train):
     text = replaced(FPNLITE, ("use_moving_average: false", ""))
     assert config_of(text).train.moving_average == MovingAverage(decay=0.9999, dynamic=True)
     average = "optimizer { moving_average_decay: 0.5 }"
@@ -70,12 +47,12 @@ def test_moving_averages_are_kept_unless_the_file_says_no():
     assert "train_config.optimizer.moving_average_decay" in ignored(f"train_config {{ {average} }}")
 
 
-def test_alpha_is_none_unless_written():
+def test_alpha_is_none_unless_written(config_of):
     text = replaced(FPNLITE, ("{ alpha: 0.25 }", "{}"))
     assert config_of(text).model.loss.classification_loss.alpha is None
 
 
-def test_no_regularizer_is_no_penalty_and_no_initializer_is_keras_own():
+def test_no_regularizer_is_no_penalty_and_no_initializer_is_keras_own(config_of):
     assert config_of(EFFICIENTDET).model.box_predictor.conv_hyperparams.regularizer == L2Regularizer(weight=0.0)
     for text in ("", "conv_hyperparams {}", "conv_hyperparams { regularizer {} initializer {} }"):
         head = f"model {{ ssd {{ box_predictor {{ convolutional_box_predictor {{ {text} }} }} }} }}"
@@ -86,7 +63,7 @@ def test_no_regularizer_is_no_penalty_and_no_initializer_is_keras_own():
         )
 
 
-def test_an_empty_batch_norm_is_batch_norm_with_defaults_and_none_is_none():
+def test_an_empty_batch_norm_is_batch_norm_with_defaults_and_none_is_none(config_of):
     norm = "batch_norm { scale: true decay: 0.98 }"
     assert config_of(replaced(FPNLITE, (norm, "batch_norm {}"))).model.box_predictor.conv_hyperparams.batch_norm == (
         BatchNorm()
@@ -94,7 +71,7 @@ def test_an_empty_batch_norm_is_batch_norm_with_defaults_and_none_is_none():
     assert config_of(replaced(FPNLITE, (norm, ""))).model.box_predictor.conv_hyperparams.batch_norm is None
 
 
-def test_sections_that_are_left_out_have_the_trees_defaults():
+def test_sections_that_are_left_out_have_the_trees_defaults(config_of):
     text = FPNLITE[: FPNLITE.index("train_input_reader")]
     config = config_of(text)
     assert (config.train_input, config.eval, config.eval_input) == (InputReader(), Eval(), InputReader())
@@ -110,7 +87,7 @@ def test_sections_that_are_left_out_have_the_trees_defaults():
         ("ssd_efficientnet-b7_bifpn_keras", BiFpn(num_iterations=8, num_filters=384, combine_method="sum")),
     ],
 )
-def test_a_pyramid_that_is_left_out_is_the_feature_extractors_own(extractor, neck):
+def test_a_pyramid_that_is_left_out_is_the_feature_extractors_own(extractor, neck, config_of):
     text = replaced(
         FPNLITE,
         ("fpn { additional_layer_depth: 128 }", ""),
@@ -121,7 +98,7 @@ def test_a_pyramid_that_is_left_out_is_the_feature_extractors_own(extractor, nec
     assert config_of(text).model.feature_extractor.neck == neck
 
 
-def test_plain_ssd_has_extra_layers():
+def test_plain_ssd_has_extra_layers(config_of):
     text = replaced(
         FPNLITE,
         ("fpn { additional_layer_depth: 128 }", ""),
@@ -157,7 +134,7 @@ def test_plain_ssd_has_extra_layers():
         ),
     ],
 )
-def test_what_must_be_there_is_missed_by_its_own_name(left_out, path, reason):
+def test_what_must_be_there_is_missed_by_its_own_name(left_out, path, reason, notes):
     text = replaced(FPNLITE, (left_out, "{}" if left_out.startswith("{") else ""))
     ((found, why),) = notes("refused", text).items()
     assert found == path
@@ -174,17 +151,17 @@ def test_what_must_be_there_is_missed_by_its_own_name(left_out, path, reason):
         ("optimizer { adam_optimizer { learning_rate {} } }", "train_config.optimizer.adam_optimizer.learning_rate"),
     ],
 )
-def test_an_optimizer_with_nothing_in_it_is_refused(optimizer, path):
+def test_an_optimizer_with_nothing_in_it_is_refused(optimizer, path, notes):
     text = replaced(FPNLITE, ("train_config {", "eval_config { eval_master: 'x' } model {} train_config {"))
     start, end = text.index("  optimizer {"), text.index("  sync_replicas")
     assert list(notes("refused", text[:start] + optimizer + text[end:])) == [path]
 
 
-def test_an_empty_file_misses_model_and_training():
+def test_an_empty_file_misses_model_and_training(notes):
     assert notes("refused", "") == {"model": "is missing", "train_config": "is missing"}
 
 
-def test_an_empty_schedule_is_refused():
+def test_an_empty_schedule_is_refused(notes):
     text = replaced(EFFICIENTDET, ("schedule { step: 200 learning_rate: 0.01 }", ""))
     text = replaced(text, ("schedule { step: 2000 learning_rate: 0.001 }", ""))
     path = "train_config.optimizer.rms_prop_optimizer.learning_rate.manual_step_learning_rate.schedule"
@@ -204,35 +181,35 @@ def test_an_empty_schedule_is_refused():
         ("fine_tune_checkpoint_type: 'full' from_detection_checkpoint: true", "full"),
     ],
 )
-def test_the_checkpoints_type(fields, meant):
+def test_the_checkpoints_type(fields, meant, config_of):
     text = replaced(FPNLITE, ('fine_tune_checkpoint_type: "detection"', fields))
     assert config_of(text).train.fine_tune_checkpoint_type == meant
 
 
-def test_an_unknown_checkpoint_type_is_refused():
+def test_an_unknown_checkpoint_type_is_refused(refused):
     found = refused("train_config { fine_tune_checkpoint_type: 'segmentation' }")
     reason = found["train_config.fine_tune_checkpoint_type"]
     assert reason.startswith('got "segmentation", allowed: classification, detection, full')
 
 
-def test_the_type_that_the_object_detection_api_dropped_is_refused_as_it_does():
+def test_the_type_that_the_object_detection_api_dropped_is_refused_as_it_does(refused):
     found = refused("train_config { fine_tune_checkpoint_type: 'fine_tune' }")
     assert "set it to 'detection', which does the same" in found["train_config.fine_tune_checkpoint_type"]
 
 
-def test_what_is_trained_can_be_chosen():
+def test_what_is_trained_can_be_chosen(with_train):
     fields = "freeze_variables: 'a' freeze_variables: 'b' update_trainable_variables: 'c' bias_grad_multiplier: 2"
     train = with_train(fields).train
     assert (train.freeze_variables, train.update_trainable_variables) == (("a", "b"), ("c",))
     assert train.bias_grad_multiplier == 2
 
 
-def test_a_bias_multiplier_of_0_multiplies_nothing():
+def test_a_bias_multiplier_of_0_multiplies_nothing(with_train):
     assert with_train("bias_grad_multiplier: 0").train.bias_grad_multiplier == 1
 
 
 @pytest.mark.parametrize("version", ["", "fine_tune_checkpoint_version: V1", "fine_tune_checkpoint_version: 1"])
-def test_a_checkpoint_of_tf1_is_refused(version):
+def test_a_checkpoint_of_tf1_is_refused(version, notes):
     text = replaced(FPNLITE, ("fine_tune_checkpoint_version: V2", version))
     ((path, reason),) = notes("refused", text).items()
     assert path == "train_config.fine_tune_checkpoint"
@@ -240,20 +217,20 @@ def test_a_checkpoint_of_tf1_is_refused(version):
     assert "write fine_tune_checkpoint_version: V2" in reason
 
 
-def test_without_a_checkpoint_its_version_does_not_matter():
+def test_without_a_checkpoint_its_version_does_not_matter(config_of):
     text = replaced(
         FPNLITE, ('fine_tune_checkpoint: "start/ckpt-0"', ""), ("checkpoint_version: V2", "checkpoint_version: V1")
     )
     assert config_of(text).train.fine_tune_checkpoint == ""
 
 
-def test_loading_all_variables_is_refused():
+def test_loading_all_variables_is_refused(refused):
     assert list(refused("train_config { load_all_detection_checkpoint_vars: true }")) == [
         "train_config.load_all_detection_checkpoint_vars"
     ]
     assert refused("train_config { load_all_detection_checkpoint_vars: false }") == {}
 
 
-def test_clipping_at_0_clips_nothing():
+def test_clipping_at_0_clips_nothing(with_train):
     assert with_train("gradient_clipping_by_norm: 0").train.gradient_clipping is None
     assert with_train("gradient_clipping_by_norm: 2").train.gradient_clipping == ClipByGlobalNorm(norm=2.0)

@@ -32,10 +32,12 @@ def test_a_machine_without_hints_trains_alone():
     assert find_cluster({"TF_CONFIG": '{"task": {"type": "worker", "index": 0}}'}) is None
 
 
-def test_tf_config_is_read_and_written():
+def test_tf_config_is_read():
     cluster = find_cluster(tf_config())
     assert cluster == Cluster(worker=("a:2222", "b:2222"), task_type="worker", task_index=1)
-    assert find_cluster({"TF_CONFIG": cluster.to_tf_config()}) == cluster
+    assert cluster.tasks() == {"worker": ["a:2222", "b:2222"]}  # as TensorFlow takes them: no task without addresses
+    both = find_cluster(tf_config("chief", 0, chief=["c:1"], worker=["a:1"]))
+    assert both.tasks() == {"chief": ["c:1"], "worker": ["a:1"]}
 
 
 @pytest.mark.parametrize(
@@ -118,16 +120,25 @@ def test_a_machine_finds_itself_in_a_list_of_hosts():
         ({**JOB, "DETLOOM_SERVICE": ""}, r"^DETLOOM_SERVICE: is not set, but DETLOOM_NUM_WORKERS is"),
         ({**JOB, "JOB_COMPLETION_INDEX": "2"}, r"HOSTNAME: got 'detector-1', allowed: <job>-2"),
         ({**JOB, "JOB_COMPLETION_INDEX": "2", "HOSTNAME": "detector-2"}, r"index: got 2, allowed: 0 to 1"),
+        ({**JOB, "DETLOOM_NUM_WORKERS": "0"}, r"^DETLOOM_NUM_WORKERS: got 0, allowed: 1 or more"),
         ({**JOB, "DETLOOM_NUM_WORKERS": "two"}, r"DETLOOM_NUM_WORKERS: got 'two', allowed: a whole number"),
         ({**JOB_SET, "DETLOOM_NUM_WORKERS": "3"}, r"DETLOOM_NUM_WORKERS: got 3, allowed: a multiple of .*\(2\)"),
         ({**JOB_SET, "JOB_COMPLETION_INDEX": "2"}, r"JOB_COMPLETION_INDEX: got 2, allowed: 0 to 1"),
+        ({**JOB_SET, "JOB_INDEX": "2"}, r"^JOB_INDEX: got 2, allowed: 0 to 1"),
         ({**JOB_SET, "JOB_INDEX": ""}, r"^JOB_INDEX: is not set"),
+        ({**JOB_SET, "DETLOOM_NUM_WORKERS": "0"}, r"^DETLOOM_NUM_WORKERS: got 0, allowed: 1 or more"),
+        ({"DETLOOM_HOSTS": ",", "DETLOOM_HOST_INDEX": "0"}, r"^DETLOOM_HOSTS: got ',', allowed: names"),
         ({"DETLOOM_HOSTS": "a,b", "DETLOOM_HOST_INDEX": "2"}, r"DETLOOM_HOST_INDEX: index: got 2"),
     ],
 )
 def test_a_contradiction_names_its_variable(environment, message):
     with pytest.raises(InputError, match=message):
         find_cluster(environment)
+
+
+def test_a_huge_cluster_is_checked_in_one_pass():
+    many = {**JOB, "DETLOOM_NUM_WORKERS": "200000"}  # comparing each address with each would take minutes
+    assert find_cluster(many).num_tasks == 200_000
 
 
 def test_a_machine_that_is_not_in_the_list_is_told_to_say_its_place():

@@ -49,7 +49,7 @@ def test_a_loss_improves_by_falling(tmp_path):
     assert history.evaluations_without_improvement(EarlyStopping(metric="loss")) == 2
 
 
-@pytest.mark.parametrize("text", ['{"step": 3}', '[{"step": 3, "numbers": {"AP": null}}]', "[" * 100_000])
+@pytest.mark.parametrize("text", ['{"step": 3}', '[{"step": 3, "numbers": {"AP": "high"}}]', "[" * 100_000])
 def test_a_file_that_is_no_history_is_refused(tmp_path, text):
     (tmp_path / "h.json").write_text(text)
     with pytest.raises(InputError, match=r"h\.json: no history of evaluations"):

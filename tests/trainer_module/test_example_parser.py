@@ -89,6 +89,18 @@ def test_keypoints_are_read_on_request_and_those_not_labelled_are_nan(make_examp
     np.testing.assert_array_equal(sample["keypoints_yx_rel_GP2"], expected)
 
 
+@pytest.mark.parametrize(
+    ("num_y", "num_x", "visibility", "counts"),
+    [(3, 2, [], []), (2, 2, [2], []), (3, 3, [], [2, 2]), (3, 3, [], [4, -1]), (3, 3, [], [])],
+)
+def test_keypoints_that_do_not_fit_the_boxes_name_their_record(num_y, num_x, visibility, counts, make_example):
+    points = {keys.KEYPOINT_Y: [0.5] * num_y, keys.KEYPOINT_X: [0.5] * num_x}
+    numbers = {keys.KEYPOINT_VISIBILITY: visibility, keys.NUM_KEYPOINTS: counts}
+    example = with_features(make_example(TWO_BOXES, name="img_7"), floats=points, ints=numbers)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
+        parse_example(example, class_index_table((1,)), with_keypoints=True)
+
+
 def test_a_picture_without_boxes_has_empty_columns(make_example):
     sample = parse_example(
         tf.constant(make_example([], image_hw=(4, 6))), class_index_table((1,)), with_masks=True, with_keypoints=True

@@ -26,12 +26,12 @@ def test_a_pattern_without_files_is_named(tmp_path):
 
 def test_records_are_counted_whether_compressed_or_not(tmp_path, make_example, write_records):
     plain = [write_records(tmp_path / str(count), [make_example()] * count) for count in (3, 0, 1)]
-    assert count_records([str(path) for path in plain]) == [3, 0, 1]
+    assert count_records([str(path) for path in plain]) == (3, 0, 1)
     path = str(tmp_path / "data.gz")
     with tf.io.TFRecordWriter(path, "GZIP") as writer:
         for _ in range(2):
             writer.write(make_example())
-    assert count_records([path]) == [2]
+    assert count_records([path]) == (2,)
 
 
 def test_a_file_that_was_cut_off_is_named_when_it_is_counted(tmp_path, make_example, write_records):
@@ -39,6 +39,15 @@ def test_a_file_that_was_cut_off_is_named_when_it_is_counted(tmp_path, make_exam
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(InputError, match=r"data: record 1 goes beyond the file's end"):
         count_records([str(path)])
+
+
+def test_a_file_is_counted_again_only_if_it_has_changed(tmp_path, make_example, write_records, caplog):
+    path = write_records(tmp_path / "data", [make_example()] * 2)
+    with caplog.at_level("INFO", "detloom"):
+        assert count_records([str(path)]) == count_records([str(path)]) == (2,)
+        assert caplog.text.count("Counting the records of 1 files.") == 1
+        write_records(path, [make_example()] * 3)
+        assert count_records([str(path)]) == (3,)
 
 
 def test_the_mean_size_is_that_of_the_records(tmp_path, write_records):
@@ -52,7 +61,7 @@ def test_the_classes_of_each_picture_are_found_without_crowds(tmp_path, make_exa
     second = [make_example([box] * 2, [3, 4], crowds=[1, 0])]
     files = [str(write_records(tmp_path / str(i), part)) for i, part in enumerate((first, second))]
     scan = scan_classes(files)
-    assert scan.num_records == [2, 1]
+    assert scan.num_records == (2, 1)
     assert [ids.tolist() for ids in scan.class_ids] == [[1, 2], [], [4]]
 
 

@@ -34,11 +34,11 @@ def test_a_cluster_of_one_machine_is_one_device():
     assert type(build_strategy(environment={"TF_CONFIG": alone})) is tf.distribute.OneDeviceStrategy
 
 
-def test_the_environment_overrules_what_was_asked_for():
-    strategy = build_strategy(
-        Strategy(kind="multi_worker"), {"DETLOOM_STRATEGY": "{kind: mirrored, devices: ['CPU:0']}"}
-    )
-    assert describe(strategy) == "1 device (CPU), MirroredStrategy"
+def test_the_environment_chooses_where_nothing_was_asked_for():
+    environment = {"DETLOOM_STRATEGY": "{kind: mirrored, devices: ['CPU:0']}"}
+    assert describe(build_strategy(environment=environment)) == "1 device (CPU), MirroredStrategy"
+    asked_for = build_strategy(Strategy(kind="one_device"), environment)
+    assert describe(asked_for) == "1 device (CPU), OneDeviceStrategy"
 
 
 @pytest.mark.parametrize(

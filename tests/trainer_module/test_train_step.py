@@ -56,6 +56,17 @@ def test_a_step_changes_weights_statistics_averages_and_counts(config, changed):
     assert list(result.numbers) == expected
 
 
+@pytest.mark.slow
+def test_on_one_core_too_only_waiting_for_pictures_counts_as_waiting(tmp_path, tiny_config):
+    """With one thread TensorFlow would else read the clock when it has nothing better to do: after the step."""
+    path = tmp_path / "config.json"
+    path.write_text(to_canonical_json(tiny_config), encoding="utf-8")
+    command = [sys.executable, str(_HERE / "one_core.py"), str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[1])}
+    found = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
+    assert 0 < float(found) < 0.3
+
+
 @pytest.mark.parametrize("counted", [True, False])
 def test_penalties_are_part_of_the_loss_if_they_are_asked_for(config, changed, counted):
     penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}
@@ -109,6 +120,19 @@ def test_a_step_that_is_not_finite_changes_nothing_and_ends_the_call(config):
     for found, expected in zip(all_state(steps), all_state(one), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert steps.run(iterator, 1).is_finite  # the batch after it
+
+
+def test_infinite_statistics_of_batch_norm_count_as_not_finite_though_the_loss_is(config):
+    """A variance above 3e38: the pictures are normalized to 0, and loss and gradients look as usual."""
+    batches = parts.make_batches(config)
+    batches["image"][0] *= 1e21
+    steps, iterator = parts.make_steps(config, batches=batches)
+    before = all_state(steps)
+    result = steps.run(iterator, 1)
+    assert (result.num_steps, result.is_finite) == (1, False)
+    assert math.isfinite(result.numbers["loss"])
+    for found, expected in zip(all_state(steps), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_where_no_step_was_finite_the_numbers_say_what_was_not(config):

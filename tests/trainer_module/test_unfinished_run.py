@@ -19,7 +19,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from detloom.trainer_module.unfinished_run import unfinished_run
-with unfinished_run(Path(sys.argv[1]), "key", "{}") as folder:
+with unfinished_run(Path(sys.argv[1]), "key") as folder:
     (folder / "ckpt-7").write_text("seven steps")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -28,42 +28,54 @@ with unfinished_run(Path(sys.argv[1]), "key", "{}") as folder:
 def test_a_finished_run_becomes_the_executions(tmp_path):
     run_dir = tmp_path / "model_run" / "12"
     run_dir.mkdir(parents=True)  # TFX makes it
-    with unfinished_run(run_dir, "key", "{}") as folder:
+    with unfinished_run(run_dir, "key") as folder:
         (folder / "log").write_text("x")
         assert list(run_dir.iterdir()) == []
-    assert {path.name for path in run_dir.iterdir()} == {"log", "data.json"}
+    assert {path.name for path in run_dir.iterdir()} == {"log"}
     assert not folder.exists()
 
 
 def test_what_failed_is_found_by_the_next_execution_although_tfx_deletes_its_folders(tmp_path, caplog):
     first, second = tmp_path / "model_run" / "12", tmp_path / "model_run" / "13"
-    with contextlib.suppress(RuntimeError), unfinished_run(first, "key", "{}") as folder:
+    with contextlib.suppress(RuntimeError), unfinished_run(first, "key") as folder:
         (folder / "ckpt-7").write_text("seven steps")
         raise RuntimeError("out of memory")
     assert not first.exists()
-    with caplog.at_level("INFO", "detloom"), unfinished_run(second, "key", "{}") as folder:
+    with caplog.at_level("INFO", "detloom"), unfinished_run(second, "key") as folder:
         assert (folder / "ckpt-7").read_text() == "seven steps"
     assert "This training was begun before; it goes on from" in caplog.text
+    assert "begins anew" not in caplog.text
     assert (second / "ckpt-7").is_file()
+
+
+def test_a_training_that_leaves_an_unfinished_one_behind_says_so(tmp_path, caplog):
+    """Also after an update of the package that brought a setting: the key is another then."""
+    with contextlib.suppress(RuntimeError), unfinished_run(tmp_path / "12", "before"):
+        raise RuntimeError("killed")
+    assert caplog.text == ""
+    with caplog.at_level("INFO", "detloom"), unfinished_run(tmp_path / "13", "after") as folder:
+        assert list(folder.iterdir()) == []
+    assert "This training begins anew: what is unfinished in" in caplog.text
+    assert "has other settings or data (before)." in caplog.text
 
 
 def test_what_was_killed_is_found_too_and_its_lock_is_open(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(detloom.__file__).parents[1])}
     command = [sys.executable, "-c", KILLED, str(tmp_path / "12")]
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
-    with unfinished_run(tmp_path / "13", "key", "{}") as folder:
+    with unfinished_run(tmp_path / "13", "key") as folder:
         assert (folder / "ckpt-7").read_text() == "seven steps"
 
 
 def test_the_same_is_not_trained_twice_at_once(tmp_path):
     message = r"unfinished/key: another process trains the same settings on the same data now"
-    with unfinished_run(tmp_path / "12", "key", "{}"), pytest.raises(InputError, match=message):
-        unfinished_run(tmp_path / "13", "key", "{}").__enter__()
+    with unfinished_run(tmp_path / "12", "key"), pytest.raises(InputError, match=message):
+        unfinished_run(tmp_path / "13", "key").__enter__()
 
 
 def test_a_worker_sees_the_chiefs_folder_and_does_not_move_it(tmp_path):
-    with unfinished_run(tmp_path / "12", "key", "{}") as folder:
-        with unfinished_run(tmp_path / "12", "key", "{}", is_chief=False) as seen:
+    with unfinished_run(tmp_path / "12", "key") as folder:
+        with unfinished_run(tmp_path / "12", "key", is_chief=False) as seen:
             assert seen == folder
         assert folder.is_dir()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from detloom.trainer_module.augmentations.patches import paste, rectangles
+from detloom.trainer_module.augmentations.patches import filled, paste, rectangles
 from detloom.trainer_module.sample import Sample, replaced
 
 ContentChange = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of pixels and a seed, to pixels of the same shape
@@ -50,10 +50,8 @@ def cut_out_of_box(sample: Sample, share: float | tf.Tensor, fill: int, seed: tf
 
 def fill_around(image_HW3: tf.Tensor, center_yx: tf.Tensor, half_hw: tf.Tensor, fill: int) -> tf.Tensor:
     """Of twice `half_hw`, as far as it is in the picture."""
-    height, width = tf.unstack(tf.shape(image_HW3)[:2])
     begin, end = (center_yx - half_hw)[tf.newaxis], (center_yx + half_hw)[tf.newaxis]
-    is_in_it = rectangles((height, width), begin, end)[..., tf.newaxis]
-    return tf.where(is_in_it, tf.cast(fill, image_HW3.dtype), image_HW3)
+    return filled(image_HW3, rectangles(tf.shape(image_HW3)[:2], begin, end), fill)
 
 
 def box_corners_px(sample: Sample) -> tf.Tensor:

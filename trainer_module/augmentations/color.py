@@ -24,7 +24,7 @@ from detloom.schemas.color_augmentation_config import (
     RandomRgbToGray,
 )
 from detloom.trainer_module.augmentations.chance import if_drawn
-from detloom.trainer_module.augmentations.patches import paste
+from detloom.trainer_module.augmentations.patches import mean_color, paste
 from detloom.trainer_module.sample import Sample, replaced
 
 ColorChange = (
@@ -104,7 +104,7 @@ def _segments(drawn: Sequence[_Drawn]) -> list[list[_Drawn]]:
 
 def _changed(segment: Sequence[_Drawn], image_HW3: tf.Tensor) -> tf.Tensor:
     kinds, amounts = tuple(each.kind for each in segment), [each.amount for each in segment]
-    mean_3 = _mean(image_HW3) if kinds[0] == "contrast" else tf.zeros([3])
+    mean_3 = mean_color(image_HW3) if kinds[0] == "contrast" else tf.zeros([3])
     pixels_N3 = tf.reshape(image_HW3, [-1, 3])
     if pixels_N3.shape[0] is not None:
         return tf.reshape(_compiled_changes(kinds, pixels_N3, mean_3, amounts), image_HW3.shape)
@@ -112,13 +112,6 @@ def _changed(segment: Sequence[_Drawn], image_HW3: tf.Tensor) -> tf.Tensor:
     padded = tf.pad(pixels_N3, [[0, -num_pixels % _PIXELS_PER_SHAPE], [0, 0]])
     changed = _compiled_changes(kinds, padded, mean_3, amounts)[:num_pixels]
     return tf.ensure_shape(tf.reshape(changed, tf.shape(image_HW3)), image_HW3.shape)
-
-
-def _mean(image_HW3: tf.Tensor) -> tf.Tensor:
-    """Of each channel. Whole rows are added first: TensorFlow's sum over pixels takes three times as long."""
-    height, width = tf.unstack(tf.shape(image_HW3)[:2])
-    row = tf.reduce_mean(tf.reshape(image_HW3, [height, width * 3]), axis=0)
-    return tf.reduce_mean(tf.reshape(row, [width, 3]), axis=0)
 
 
 def _changes(kinds: tuple[_Kind, ...], pixels_N3: tf.Tensor, mean_3: tf.Tensor, amounts: list[tf.Tensor]) -> tf.Tensor:
@@ -172,7 +165,7 @@ def to_gray(image_HW3: tf.Tensor) -> tf.Tensor:
 
 
 def random_gray(config: RandomRgbToGray, sample: Sample, seed: tf.Tensor) -> Sample:
-    return if_drawn(config.probability, seed, as_float(sample), lambda s: replaced(s, image=to_gray(s["image"])))
+    return if_drawn(config.probability, seed, _as_float(sample), lambda s: replaced(s, image=to_gray(s["image"])))
 
 
 def random_pixel_value_scale(config: RandomPixelValueScale, sample: Sample, seed: tf.Tensor) -> Sample:
@@ -213,8 +206,8 @@ def random_patch_gaussian(config: RandomPatchGaussian, sample: Sample, seed: tf.
         noise = tf.random.stateless_normal(tf.shape(patch), seeds[4]) * deviation * 255.0
         return replaced(sample, image=paste(sample["image"], tf.clip_by_value(patch + noise, 0.0, 255.0), begin))
 
-    return if_drawn(1.0 - config.random_coef, seeds[0], as_float(sample), noisy)
+    return if_drawn(1.0 - config.random_coef, seeds[0], _as_float(sample), noisy)
 
 
-def as_float(sample: Sample) -> Sample:
+def _as_float(sample: Sample) -> Sample:
     return replaced(sample, image=tf.cast(sample["image"], tf.float32))

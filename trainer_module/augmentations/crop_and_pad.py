@@ -1,7 +1,6 @@
 """Crops that are followed by a second step: a frame, or an aspect ratio."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import tensorflow as tf
 
@@ -26,10 +25,7 @@ from detloom.trainer_module.augmentations.pads import pad_at_random, pad_to_aspe
 from detloom.trainer_module.sample import Sample
 
 # The reference's six: all that `SSD_OPERATIONS` has but the one that asks for no box.
-_SSD_PAD_OPERATIONS = tuple(
-    SsdRandomCropPadOperation(**{field.name: getattr(operation, field.name) for field in fields(operation)})
-    for operation in SSD_OPERATIONS[1:]
-)
+_SSD_PAD_OPERATIONS = tuple(SsdRandomCropPadOperation(**vars(operation)) for operation in SSD_OPERATIONS[1:])
 
 
 def random_crop_pad(config: RandomCropPadImage, sample: Sample, seed: tf.Tensor) -> Sample:
@@ -52,16 +48,7 @@ def ssd_random_crop_fixed_aspect_ratio(
     kind_seed, window_seed, ratio_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     ratio = config.aspect_ratio
     kinds = [
-        SsdRandomCropOperation(
-            min_object_covered=kind.min_object_covered,
-            min_aspect_ratio=ratio,
-            max_aspect_ratio=ratio,
-            min_area=kind.min_area,
-            max_area=kind.max_area,
-            overlap_thresh=kind.overlap_thresh,
-            random_coef=kind.random_coef,
-            clip_boxes=kind.clip_boxes,
-        )
+        SsdRandomCropOperation(**{**vars(kind), "min_aspect_ratio": ratio, "max_aspect_ratio": ratio})
         for kind in config.operations or SSD_OPERATIONS
     ]
     window = window_of_kind(

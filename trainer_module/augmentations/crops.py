@@ -23,19 +23,17 @@ WindowKind = RandomCropImage | RandomCropPadImage | SsdRandomCropOperation | Ssd
 
 _MAX_CROP_ATTEMPTS = 100  # the reference's; then the whole picture is taken
 _MIN_AREA = 1e-6  # TensorFlow refuses an area of 0
-SSD_COVERAGES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # the reference's, for the window and for the boxes that are kept
-SSD_AREAS, SSD_RANDOM_COEF = (0.1, 1.0), 0.15  # the reference's too
-SSD_OPERATIONS = tuple(
+SSD_OPERATIONS = tuple(  # the reference's
     SsdRandomCropOperation(
         min_object_covered=share,
         min_aspect_ratio=0.5,
         max_aspect_ratio=2.0,
-        min_area=SSD_AREAS[0],
-        max_area=SSD_AREAS[1],
+        min_area=0.1,
+        max_area=1.0,
         overlap_thresh=share,
-        random_coef=SSD_RANDOM_COEF,
+        random_coef=0.15,
     )
-    for share in SSD_COVERAGES
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 )
 
 

@@ -6,20 +6,19 @@ import tensorflow as tf
 
 from detloom.schemas.color_augmentation_config import GridMask, RandomBlackPatches, RandomCutout
 from detloom.trainer_module.augmentations.chance import if_drawn
-from detloom.trainer_module.augmentations.patches import rectangles
+from detloom.trainer_module.augmentations.patches import filled, rectangles
 from detloom.trainer_module.sample import Sample, replaced
 
 
 def random_black_patches(config: RandomBlackPatches, sample: Sample, seed: tf.Tensor) -> Sample:
     """Squares wholly inside the picture."""
-    seeds, image = tf.unstack(tf.random.experimental.stateless_split(seed)), sample["image"]
-    image_hw = tf.cast(tf.shape(image)[:2], tf.float32)
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
+    image_hw = tf.cast(tf.shape(sample["image"])[:2], tf.float32)
     side = tf.floor(tf.reduce_min(image_hw) * config.size_to_image_ratio)
     draws = tf.random.stateless_uniform([config.max_black_patches, 2], seeds[0])
     begin_yx = tf.floor(draws * (1.0 - config.size_to_image_ratio) * image_hw)
     is_drawn = tf.random.stateless_uniform([config.max_black_patches, 1], seeds[1]) < config.probability
-    end_yx = tf.where(is_drawn, begin_yx + side, begin_yx)
-    return _filled(sample, _rectangles(image, begin_yx, end_yx), 0.0)
+    return _with_squares(sample, begin_yx, tf.where(is_drawn, side, 0.0), 0.0)
 
 
 def random_cutout(config: RandomCutout, sample: Sample, seed: tf.Tensor) -> Sample:
@@ -29,8 +28,7 @@ def random_cutout(config: RandomCutout, sample: Sample, seed: tf.Tensor) -> Samp
         image_hw = tf.cast(tf.shape(sample["image"])[:2], tf.float32)
         side = tf.round(tf.reduce_min(image_hw) * config.size_to_image_ratio)
         center_yx = tf.floor(tf.random.stateless_uniform([config.num_holes, 2], seeds[1]) * image_hw)
-        begin_yx = center_yx - tf.floor(side / 2.0)
-        return _filled(sample, _rectangles(sample["image"], begin_yx, begin_yx + side), config.fill)
+        return _with_squares(sample, center_yx - tf.floor(side / 2.0), side, config.fill)
 
     return if_drawn(config.probability, seeds[0], sample, cut_out)
 
@@ -50,7 +48,7 @@ def random_grid_mask(config: GridMask, sample: Sample, seed: tf.Tensor) -> Sampl
             angle_radians=angle,
             offset_yx_share=(draws[2], draws[3]),
         )
-        return _filled(sample, is_erased, 0.0)
+        return replaced(sample, image=filled(sample["image"], is_erased, 0.0))
 
     return if_drawn(config.probability, seeds[0], sample, masked)
 
@@ -77,11 +75,8 @@ def grid_squares(
     return (along - tf.floor(along) >= kept_share) & (across - tf.floor(across) >= kept_share)
 
 
-def _rectangles(image_HW3: tf.Tensor, begin_yx_N2: tf.Tensor, end_yx_N2: tf.Tensor) -> tf.Tensor:
-    height, width = tf.unstack(tf.shape(image_HW3)[:2])
-    return rectangles((height, width), tf.cast(begin_yx_N2, tf.int32), tf.cast(end_yx_N2, tf.int32))
-
-
-def _filled(sample: Sample, is_erased_HW: tf.Tensor, fill: float) -> Sample:
-    image = sample["image"]
-    return replaced(sample, image=tf.where(is_erased_HW[..., tf.newaxis], tf.cast(fill, image.dtype), image))
+def _with_squares(sample: Sample, begin_yx_N2: tf.Tensor, side: tf.Tensor, fill: float) -> Sample:
+    """Filled squares of a whole number of pixels; those of side 0 are none."""
+    begin_yx, image = tf.cast(begin_yx_N2, tf.int32), sample["image"]
+    is_filled_HW = rectangles(tf.shape(image)[:2], begin_yx, begin_yx + tf.cast(side, tf.int32))
+    return replaced(sample, image=filled(image, is_filled_HW, fill))

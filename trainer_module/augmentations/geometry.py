@@ -1,5 +1,7 @@
 """Flips and quarter turns, and what moves with a picture: boxes, masks and keypoints."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from detloom.trainer_module.sample import Sample, replaced
@@ -7,50 +9,17 @@ from detloom.trainer_module.sample import Sample, replaced
 
 def flip_horizontally(sample: Sample, keypoint_permutation: tuple[int, ...] = ()) -> Sample:
     """Keypoint i of the result is what keypoint `keypoint_permutation[i]` was; empty keeps their order."""
-    ymin, xmin, ymax, xmax = tf.unstack(sample["boxes_yxyx_rel"], axis=-1)
-    flipped = replaced(
-        sample,
-        image=tf.reverse(sample["image"], axis=[1]),
-        boxes_yxyx_rel=tf.stack([ymin, 1 - xmax, ymax, 1 - xmin], axis=-1),
-    )
-    if "masks_GHW" in sample:
-        flipped["masks_GHW"] = tf.reverse(sample["masks_GHW"], axis=[2])
-    if "keypoints_yx_rel_GP2" in sample:
-        y, x = tf.unstack(_permuted(sample["keypoints_yx_rel_GP2"], keypoint_permutation), axis=-1)
-        flipped["keypoints_yx_rel_GP2"] = tf.stack([y, 1 - x], axis=-1)
-    return flipped
+    return _turned(sample, lambda images: tf.reverse(images, axis=[-2]), lambda y, x: (y, 1 - x), keypoint_permutation)
 
 
 def flip_vertically(sample: Sample, keypoint_permutation: tuple[int, ...] = ()) -> Sample:
     """See `flip_horizontally`."""
-    ymin, xmin, ymax, xmax = tf.unstack(sample["boxes_yxyx_rel"], axis=-1)
-    flipped = replaced(
-        sample,
-        image=tf.reverse(sample["image"], axis=[0]),
-        boxes_yxyx_rel=tf.stack([1 - ymax, xmin, 1 - ymin, xmax], axis=-1),
-    )
-    if "masks_GHW" in sample:
-        flipped["masks_GHW"] = tf.reverse(sample["masks_GHW"], axis=[1])
-    if "keypoints_yx_rel_GP2" in sample:
-        y, x = tf.unstack(_permuted(sample["keypoints_yx_rel_GP2"], keypoint_permutation), axis=-1)
-        flipped["keypoints_yx_rel_GP2"] = tf.stack([1 - y, x], axis=-1)
-    return flipped
+    return _turned(sample, lambda images: tf.reverse(images, axis=[-3]), lambda y, x: (1 - y, x), keypoint_permutation)
 
 
 def rotate_counter_clockwise(sample: Sample, keypoint_permutation: tuple[int, ...] = ()) -> Sample:
     """By a quarter; see `flip_horizontally`."""
-    ymin, xmin, ymax, xmax = tf.unstack(sample["boxes_yxyx_rel"], axis=-1)
-    rotated = replaced(
-        sample,
-        image=tf.image.rot90(sample["image"]),
-        boxes_yxyx_rel=tf.stack([1 - xmax, ymin, 1 - xmin, ymax], axis=-1),
-    )
-    if "masks_GHW" in sample:
-        rotated["masks_GHW"] = tf.reverse(tf.transpose(sample["masks_GHW"], [0, 2, 1]), axis=[1])
-    if "keypoints_yx_rel_GP2" in sample:
-        y, x = tf.unstack(_permuted(sample["keypoints_yx_rel_GP2"], keypoint_permutation), axis=-1)
-        rotated["keypoints_yx_rel_GP2"] = tf.stack([1 - x, y], axis=-1)
-    return rotated
+    return _turned(sample, tf.image.rot90, lambda y, x: (1 - x, y), keypoint_permutation)
 
 
 def in_frame(sample: Sample, begin_yx_rel: tf.Tensor, end_yx_rel: tf.Tensor) -> Sample:
@@ -72,5 +41,27 @@ def clipped(sample: Sample) -> Sample:
     return inside
 
 
-def _permuted(keypoints_GP2: tf.Tensor, permutation: tuple[int, ...]) -> tf.Tensor:
-    return tf.gather(keypoints_GP2, permutation, axis=1) if permutation else keypoints_GP2
+def _turned(
+    sample: Sample,
+    turn: Callable[[tf.Tensor], tf.Tensor],
+    turn_point: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+    keypoint_permutation: tuple[int, ...],
+) -> Sample:
+    """All that belongs to a picture, with it.
+
+    Args:
+        turn: of one picture [H, W, C], or several [N, H, W, C].
+        turn_point: from (y, x) to (y, x), relative to the picture.
+    """
+    ymin, xmin, ymax, xmax = tf.unstack(sample["boxes_yxyx_rel"], axis=-1)
+    one, other = tf.stack(turn_point(ymin, xmin), axis=-1), tf.stack(turn_point(ymax, xmax), axis=-1)
+    corners = tf.concat([tf.minimum(one, other), tf.maximum(one, other)], axis=-1)
+    turned = replaced(sample, image=turn(sample["image"]), boxes_yxyx_rel=corners)
+    if "masks_GHW" in sample:
+        turned["masks_GHW"] = turn(sample["masks_GHW"][..., tf.newaxis])[..., 0]
+    if "keypoints_yx_rel_GP2" in sample:
+        points = sample["keypoints_yx_rel_GP2"]
+        if keypoint_permutation:
+            points = tf.gather(points, keypoint_permutation, axis=1)
+        turned["keypoints_yx_rel_GP2"] = tf.stack(turn_point(*tf.unstack(points, axis=-1)), axis=-1)
+    return turned

@@ -5,6 +5,7 @@ import tensorflow as tf
 from detloom.schemas.augmentation_config import RandomAbsolutePadImage, RandomPadImage
 from detloom.schemas.crop_augmentation_config import SsdRandomCropPadFixedAspectRatio
 from detloom.trainer_module.augmentations.geometry import in_frame
+from detloom.trainer_module.augmentations.patches import mean_color
 from detloom.trainer_module.sample import Sample, replaced
 
 
@@ -60,7 +61,7 @@ def framed(sample: Sample, before_yx: tf.Tensor, after_yx: tf.Tensor, color: tup
     rows, columns = tf.unstack(tf.stack([before_yx, after_yx], axis=1))
     image = sample["image"]
     is_mean = isinstance(color, tuple) and not color
-    padded = _pad_in_color(image, rows, columns, _mean_color(image) if is_mean else color)
+    padded = _pad_in_color(image, rows, columns, mean_color(image) if is_mean else color)
     image_hw = tf.shape(image)[:2]
     hw, before, after = (tf.cast(pixels, tf.float32) for pixels in (image_hw, before_yx, after_yx))
     grown = replaced(in_frame(sample, -before / hw, (hw + after) / hw), image=padded)
@@ -82,13 +83,6 @@ def _pad_in_color(
         color_3 = tf.cast(color, image_HW3.dtype)
         padded = tf.pad(numbers - tf.tile(color_3, [width]), [rows, columns * 3]) + tf.tile(color_3, [padded_width])
     return tf.reshape(padded, [-1, padded_width, 3])
-
-
-def _mean_color(image_HW3: tf.Tensor) -> tf.Tensor:
-    """float32 [3]; a mean of rows first, as reducing pixels is slow."""
-    height, width = tf.unstack(tf.shape(image_HW3)[:2])
-    row = tf.reduce_mean(tf.cast(tf.reshape(image_HW3, [height, width * 3]), tf.float32), axis=0)
-    return tf.reduce_mean(tf.reshape(row, [width, 3]), axis=0)
 
 
 def _share_of(draws: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:

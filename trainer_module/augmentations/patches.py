@@ -1,9 +1,9 @@
-"""Where rectangles lie in a picture."""
+"""Rectangles in a picture: where they lie, filled or pasted; and the mean of all its pixels."""
 
 import tensorflow as tf
 
 
-def rectangles(image_hw: tuple[tf.Tensor, tf.Tensor], begin_yx_N2: tf.Tensor, end_yx_N2: tf.Tensor) -> tf.Tensor:
+def rectangles(image_hw: tf.Tensor, begin_yx_N2: tf.Tensor, end_yx_N2: tf.Tensor) -> tf.Tensor:
     """bool [H, W]: which pixels are in any of the rectangles, which may reach beyond the picture.
 
     Args:
@@ -12,7 +12,7 @@ def rectangles(image_hw: tuple[tf.Tensor, tf.Tensor], begin_yx_N2: tf.Tensor, en
     """
     rows_NH, columns_NW = (
         (tf.range(length) >= begin_yx_N2[:, i : i + 1]) & (tf.range(length) < end_yx_N2[:, i : i + 1])
-        for i, length in enumerate(image_hw)
+        for i, length in enumerate(tf.unstack(image_hw))
     )
     return tf.linalg.matmul(tf.cast(rows_NH, tf.float32), tf.cast(columns_NW, tf.float32), transpose_a=True) > 0.0
 
@@ -24,3 +24,15 @@ def paste(image_HW3: tf.Tensor, patch: tf.Tensor, begin_yx: tf.Tensor) -> tf.Ten
     middle = tf.concat([rows[:, : begin_yx[1]], patch, rows[:, end_yx[1] :]], axis=1)
     pasted = tf.concat([image_HW3[: begin_yx[0]], middle, image_HW3[end_yx[0] :]], axis=0)
     return tf.ensure_shape(pasted, image_HW3.shape)
+
+
+def filled(image_HW3: tf.Tensor, is_filled_HW: tf.Tensor, fill: float) -> tf.Tensor:
+    """The picture with one grey in some pixels."""
+    return tf.where(is_filled_HW[..., tf.newaxis], tf.cast(fill, image_HW3.dtype), image_HW3)
+
+
+def mean_color(image_HW3: tf.Tensor) -> tf.Tensor:
+    """float32 [3]. Whole rows are added first: TensorFlow's sum over pixels takes three times as long."""
+    height, width = tf.unstack(tf.shape(image_HW3)[:2])
+    row = tf.reduce_mean(tf.cast(tf.reshape(image_HW3, [height, width * 3]), tf.float32), axis=0)
+    return tf.reduce_mean(tf.reshape(row, [width, 3]), axis=0)

@@ -75,8 +75,8 @@ def sharpness(image_HW3: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     kernel = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32)[:, :, tf.newaxis, tf.newaxis] / 13.0
     image = tf.cast(image_HW3, tf.float32)[tf.newaxis]
     smooth = tf.nn.depthwise_conv2d(image, tf.tile(kernel, [1, 1, 3, 1]), [1, 1, 1, 1], "SAME")[0]
-    height, width = tf.unstack(tf.shape(image_HW3)[:2])
-    is_inner = rectangles((height, width), tf.constant([[1, 1]]), tf.stack([[height - 1, width - 1]]))
+    image_hw = tf.shape(image_HW3)[:2]
+    is_inner = rectangles(image_hw, tf.constant([[1, 1]]), (image_hw - 1)[tf.newaxis])
     return tf.where(is_inner[..., tf.newaxis], _blend(_to_uint8(smooth), image_HW3, factor), image_HW3)
 
 

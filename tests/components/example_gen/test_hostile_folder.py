@@ -249,12 +249,12 @@ def voc(tmp_path_factory: pytest.TempPathFactory, hostile_ingest) -> Any:
 
 @pytest.mark.parametrize("name", VOC)
 def test_a_damaged_voc_record_has_its_reason(name, voc):
-    voc.check(name, VOC[name][1])
+    assert voc.of(name) == VOC[name][1]
 
 
 @pytest.mark.parametrize("name", LISTED, ids=lambda name: name[:20])
 def test_a_listed_name_that_is_none_has_its_reason(name, voc):
-    voc.check(name, LISTED[name])
+    assert voc.of(name) == LISTED[name]
 
 
 def test_what_is_listed_twice_is_written_once(voc):
@@ -275,7 +275,7 @@ def test_an_image_without_read_permission_is_quarantined(tmp_path, hostile_inges
     for stem in ("good", "secret"):
         VocRecord(tmp_path / "voc", stem).write()
     VocRecord(tmp_path / "voc", "secret").image.chmod(0)
-    hostile_ingest(tmp_path / "voc", "voc").check("secret", Reason.UNREADABLE_FILE)
+    assert hostile_ingest(tmp_path / "voc", "voc").of("secret") == Reason.UNREADABLE_FILE
 
 
 def test_an_image_turned_by_exif_is_turned_upright_where_that_is_asked(tmp_path, hostile_ingest):

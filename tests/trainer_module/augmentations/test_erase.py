@@ -17,7 +17,7 @@ def bright(make_sample):
 
 
 def test_rectangles_are_cut_at_the_edge_and_empty_ones_are_nothing():
-    hw = (tf.constant(3), tf.constant(4))
+    hw = tf.constant([3, 4])
     begin, end = tf.constant([[-1, 2], [2, 0], [0, 0]]), tf.constant([[1, 9], [3, 1], [0, 3]])
     expected = [[0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0]]
     np.testing.assert_array_equal(rectangles(hw, begin, end), np.array(expected, bool))
