@@ -25,7 +25,8 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
     """The recipe; with other minutes, its schedule is as much longer or shorter."""
     os.environ["BCCD_DIR"] = str(data)
     config = read_run_file(SAMPLE).config
-    num_steps = max(NUM_CHECKPOINTS, round(config.train.num_steps * minutes / RECIPE_MINUTES))
+    checkpoint_every_n = max(1, round(config.train.num_steps * minutes / RECIPE_MINUTES / NUM_CHECKPOINTS))
+    num_steps = checkpoint_every_n * NUM_CHECKPOINTS
     optimizer = replace(
         config.train.optimizer, learning_rate=_with_length(config.train.optimizer.learning_rate, num_steps)
     )
@@ -34,7 +35,7 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
         num_steps=num_steps,
         optimizer=optimizer,
         seed=seed,
-        checkpoint_every_n=num_steps // NUM_CHECKPOINTS,
+        checkpoint_every_n=checkpoint_every_n,
         max_to_keep=2 * NUM_CHECKPOINTS,
         early_stopping=None,
     )

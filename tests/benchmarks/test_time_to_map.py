@@ -3,7 +3,7 @@ import json
 import pytest
 import tensorflow as tf
 from time_to_map import steps_within
-from tools.bccd_configs import our_config, peer_config, split_extension
+from tools.bccd_configs import NUM_CHECKPOINTS, our_config, peer_config, split_extension
 from tools.coco_scores import Score, score_files
 from tools.time_to_map_report import RunScores, leads_at_their_checkpoints, value_at, write_report
 
@@ -61,9 +61,14 @@ def test_what_the_format_cannot_say_is_taken_out_and_listed():
 
 def test_half_the_time_is_half_the_schedule(tmp_path):
     whole, half = our_config(tmp_path, 1, 20).train, our_config(tmp_path, 1, 10).train
-    assert half.num_steps * 2 == whole.num_steps
+    assert half.num_steps == pytest.approx(whole.num_steps / 2, abs=NUM_CHECKPOINTS / 2)
     assert half.optimizer.learning_rate.total_steps == half.num_steps
-    assert half.checkpoint_every_n * 10 == half.num_steps
+
+
+@pytest.mark.parametrize("minutes", [20, 7.3, 0.3, 0])
+def test_ten_checkpoints_whatever_the_time(minutes, tmp_path):
+    train = our_config(tmp_path, 1, minutes).train
+    assert train.checkpoint_every_n * NUM_CHECKPOINTS == train.num_steps
 
 
 @pytest.mark.parametrize("system", ["zoo", "same"])
