@@ -7,7 +7,8 @@ API with ours as far as its configuration can say them. They run one after the o
 count from the call of the training loop, tracing included. Nothing is evaluated until training ends; then every
 checkpoint's detections in the test split are scored by one function, averaged weights where the system keeps some.
 
-A run that is in the output folder is not repeated: call it again to go on. Writes scores.json, AP.svg, AP50.svg there.
+A run that is in the output folder is not repeated: call it again to go on. Writes scores.json, AP.svg, AP50.svg of all
+runs there.
 
     python benchmarks/time_to_map.py [--output DIR] [--minutes 20] [--seeds 0,1,2] [--only ours,zoo] [--data .../bccd]
 """
@@ -63,6 +64,14 @@ class Run:
     @property
     def config_path(self) -> Path:
         return self.folder / ("config.json" if self.system == "ours" else "pipeline.config")
+
+    @property
+    def trained_path(self) -> Path:
+        return self.folder / "trained.json"
+
+    @property
+    def scores_path(self) -> Path:
+        return self.folder / "scores.json"
 
     def command(self, what: str, *arguments: object) -> list[str]:
         script = (sys.executable, OUR_SCRIPT) if self.system == "ours" else (PEER_PYTHON, PEER_SCRIPT)
@@ -127,38 +136,57 @@ def steps_within(seconds: float, first_seconds: float, step_seconds: float) -> t
 
 def run_once(run: Run, task: Task) -> RunScores:
     """Train, detect, score; what is there is taken from there."""
-    trained_path, scores_path, found_path = (run.folder / name for name in ("trained.json", "scores.json", "found"))
-    if not trained_path.is_file():
+    if not run.trained_path.is_file():
         shutil.rmtree(run.folder, ignore_errors=True)
         run.folder.mkdir(parents=True)
         trained = (train_ours if run.system == "ours" else train_peer)(run, task)
-        trained_path.write_text(json.dumps({**trained, "minutes": task.minutes}))
-    trained = json.loads(trained_path.read_text())
-    if trained.pop("minutes") != task.minutes:
-        sys.exit(f"{run.folder}: a run of other minutes stands there; give another --output")
-    if not scores_path.is_file():
+        run.trained_path.write_text(json.dumps({**trained, "minutes": task.minutes}))
+    if not run.scores_path.is_file():
+        found_path = run.folder / "found"
         seconds, paths = zip(*run.checkpoints(), strict=True)
         run_child(run.command("detect", task.records("test"), found_path, *paths), run.folder / "detect.log")
         found = score_files(found_path, seconds, task.records("test"), CLASSES)
-        scores_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
-    scores = [Score(**each) for each in json.loads(scores_path.read_text())]
-    return RunScores(system=run.system, seed=run.seed, scores=tuple(scores), **trained)
+        run.scores_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
+    return read_run(run, task)
+
+
+def read_run(run: Run, task: Task) -> RunScores:
+    """Of a run that has ended."""
+    trained = json.loads(run.trained_path.read_text())
+    if trained.pop("minutes") != task.minutes:
+        sys.exit(f"{run.folder}: a run of other minutes stands there; give another --output")
+    scores = tuple(Score(**each) for each in json.loads(run.scores_path.read_text()))
+    return RunScores(system=run.system, seed=run.seed, scores=scores, **trained)
 
 
 def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Path) -> list[RunScores]:
-    """Seed by seed, so that an early stop leaves a fair share of each."""
-    results = []
+    """Seed by seed, so that an early stop leaves a fair share of each.
+
+    Returns:
+        All runs in the folder, those of earlier calls too.
+    """
     trained = systems if has_peer() else [system for system in systems if system == "ours"]
     if missing := [system for system in systems if system not in trained]:
         print(f"{', '.join(missing)}: {NO_PEER}")
     for seed in seeds:
         for system in trained:
             run = Run(system=system, seed=seed, folder=output / f"{system}-{seed}")
-            results.append(run_once(run, task))
-            last = results[-1].scores[-1]
+            result = run_once(run, task)
+            last = result.scores[-1]
             shown = f"AP {last.AP:.3f}, AP50 {last.AP50:.3f} after {last.seconds:.0f} s"
-            print(f"  {run.folder.name}: {shown}; others used {results[-1].others:.0%}", file=sys.stderr, flush=True)
-    return sorted(results, key=lambda result: (SYSTEMS.index(result.system), result.seed))
+            print(f"  {run.folder.name}: {shown}; others used {result.others:.0%}", file=sys.stderr, flush=True)
+    return [read_run(run, task) for run in find_runs(output) if run.scores_path.is_file()]
+
+
+def find_runs(output: Path) -> list[Run]:
+    """By system and seed."""
+    folders = [(folder, *folder.name.rpartition("-")[::2]) for folder in output.glob("*-*")]
+    runs = [
+        Run(system=name, seed=int(seed), folder=folder)
+        for folder, name, seed in folders
+        if name in SYSTEMS and seed.isdecimal()
+    ]
+    return sorted(runs, key=lambda run: (SYSTEMS.index(run.system), run.seed))
 
 
 def main() -> None:

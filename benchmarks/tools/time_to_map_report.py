@@ -42,7 +42,7 @@ def write_report(runs: Sequence[RunScores], output: Path, settings: dict[str, An
     (output / "scores.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     for metric, goal in GOALS.items():
         lines = [_line(system, _of(runs, system), metric) for system in NAMES if _of(runs, system)]
-        title = f"BCCD test split from scratch, two cores: {metric} (mean and range of {_num_seeds(runs)} seeds)"
+        title = f"BCCD test split from scratch, two cores: {metric} (mean and range of the seeds)"
         svg = format_svg(title, "minutes of training", metric, lines, y_range=(0.0, 1.0), marked_ys=(goal,))
         (output / f"{metric}.svg").write_text(svg, encoding="utf-8")
     _print_table(runs, leads)
@@ -80,8 +80,8 @@ def _of(runs: Sequence[RunScores], system: str) -> list[RunScores]:
     return [run for run in runs if run.system == system]
 
 
-def _num_seeds(runs: Sequence[RunScores]) -> int:
-    return len({run.seed for run in runs})
+def _seeds(runs: Sequence[RunScores]) -> str:
+    return "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
 
 
 def _line(system: str, runs: Sequence[RunScores], metric: str) -> Line:
@@ -90,7 +90,7 @@ def _line(system: str, runs: Sequence[RunScores], metric: str) -> Line:
     minutes = [statistics.mean(score.seconds for score in column) / 60 for column in columns]
     values = [[float(getattr(score, metric)) for score in column] for column in columns]
     return Line(
-        name=NAMES[system],
+        name=f"{NAMES[system]} ({_seeds(runs)})",
         points=list(zip(minutes, map(statistics.mean, values), strict=True)),
         band=list(zip(minutes, map(min, values), map(max, values), strict=True)),
     )
@@ -104,11 +104,11 @@ def _print_table(runs: Sequence[RunScores], leads: dict[str, list[dict[str, Any]
             f"{run.system:8}{run.seed:5}{run.num_steps:7}{last.seconds:9.0f}{last.AP:8.3f}{last.AP50:8.3f}{run.others:8.0%}"
         )
     for system in NAMES:
-        last_scores = [run.scores[-1] for run in _of(runs, system)]
-        for metric in GOALS if last_scores else ():
-            values = [float(getattr(score, metric)) for score in last_scores]
+        its = _of(runs, system)
+        for metric in GOALS if its else ():
+            values = [float(getattr(run.scores[-1], metric)) for run in its]
             spread = f"{min(values):.3f} to {max(values):.3f}"
-            print(f"{system}: {metric} {statistics.mean(values):.3f} at the end ({spread}, {len(values)} seeds)")
+            print(f"{system}: {metric} {statistics.mean(values):.3f} at the end ({spread}, {_seeds(its)})")
     for metric, rows in leads.items():
         for system in ("zoo", "same"):
             mine = [row for row in rows if row["system"] == system]

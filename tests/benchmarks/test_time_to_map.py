@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
+import time_to_map
 from time_to_map import steps_within
 from tools.bccd_configs import NUM_CHECKPOINTS, our_config, peer_config, split_extension
 from tools.coco_scores import Score, score_files
@@ -69,6 +71,25 @@ def test_half_the_time_is_half_the_schedule(tmp_path):
 def test_ten_checkpoints_whatever_the_time(minutes, tmp_path):
     train = our_config(tmp_path, 1, minutes).train
     assert train.checkpoint_every_n * NUM_CHECKPOINTS == train.num_steps
+
+
+def write_run(folder, *, minutes=20):
+    folder.mkdir()
+    (folder / "trained.json").write_text(json.dumps({"num_steps": 10, "others": 0.0, "unsaid": [], "minutes": minutes}))
+    (folder / "scores.json").write_text(json.dumps([{"step": 10, "seconds": 100.0, "AP": 0.5, "AP50": 0.9}]))
+
+
+def test_runs_of_earlier_calls_are_in_the_report_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(time_to_map, "has_peer", lambda: False)
+    for name in ("ours-0", "ours-10", "ours-2", "zoo-0"):
+        write_run(tmp_path / name)
+    (tmp_path / "same-0").mkdir()  # has not ended
+    (tmp_path / "ours-notes").mkdir()
+    task = time_to_map.Task(data=tmp_path, examples=tmp_path / "examples", minutes=20)
+    runs = time_to_map.run_all(task, ["ours", "zoo"], [0], tmp_path)
+    assert [(run.system, run.seed) for run in runs] == [("ours", 0), ("ours", 2), ("ours", 10), ("zoo", 0)]
+    with pytest.raises(SystemExit, match=r"ours-0: a run of other minutes stands there"):
+        time_to_map.run_all(replace(task, minutes=10), ["ours"], [0], tmp_path)
 
 
 @pytest.mark.parametrize("system", ["zoo", "same"])
