@@ -38,7 +38,7 @@ from detloom.schemas.typed_dict import to_canonical_json  # noqa: E402
 OUR_SCRIPT = ROOT / "benchmarks/tools/bccd_train.py"
 PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
 SYSTEMS = ("ours", "zoo", "same")
-CALIBRATION_STEPS = 20  # so many twice: the first ones trace
+CALIBRATION_STEPS = 50  # so many twice: the first ones trace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""How much of the machine others used while ours was measured: above some 5 %, its times say little."""
+"""How much of the machine others used while ours was measured: above some 5 %, its times say little.
+
+Others are processes, and other guests of the same host, as far as its hypervisor tells.
+"""
 
 import os
 import resource
@@ -12,7 +15,7 @@ import psutil
 
 
 class Disturbance:
-    """The share of all cores that processes other than ours used since this was made."""
+    """The share of all cores that others than ours used since this was made."""
 
     def __init__(self, our_seconds: Callable[[], float]) -> None:
         """`our_seconds` answers with the time of all cores that ours have used so far, such as `children_seconds`."""
@@ -27,7 +30,8 @@ class Disturbance:
 
     def _others_seconds(self) -> float:
         times = psutil.cpu_times()
-        return float(times.user + times.nice + times.system) - self._our_seconds()
+        stolen = getattr(times, "steal", 0.0)  # Linux: a guest's cores that wanted to run, and did not
+        return float(times.user + times.nice + times.system + stolen) - self._our_seconds()
 
 
 def children_seconds() -> float:
@@ -44,7 +48,7 @@ def process_seconds(pid: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildRun:
-    """`others` is the share of all cores that other processes used, 0 to 1."""
+    """`others` is the share of all cores that others used, 0 to 1."""
 
     seconds: float
     others: float

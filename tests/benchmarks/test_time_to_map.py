@@ -46,9 +46,9 @@ def test_the_report_states_the_spread_of_the_seeds(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("seconds", "first_seconds", "step_seconds", "expected"),
     [
-        (1200, 30, 0.5, (2200, 200)),  # 20 + 1170 / 0.5 = 2360: ten checkpoints at multiples of 100
-        (60, 20, 0.5, (100, 10)),  # 20 + 80
-        (10, 30, 0.5, (20, 10)),  # not even time for the first 20
+        (1200, 30, 0.5, (2200, 200)),  # 50 + 1170 / 0.5 = 2390: ten checkpoints at multiples of 100
+        (60, 20, 0.5, (130, 10)),  # 50 + 80
+        (10, 30, 0.5, (50, 10)),  # not even time for the first 50
     ],
 )
 def test_the_peer_gets_the_steps_that_there_is_time_for(seconds, first_seconds, step_seconds, expected):
