@@ -175,7 +175,7 @@ def peak_device_bytes() -> dict[str, int]:
         if device.device_type == "CPU":
             continue
         name = ":".join(device.name.split(":")[-2:])
-        with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):
+        with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):  # what it raises for these
             peaks[name] = int(tf.config.experimental.get_memory_info(name)["peak"])
     return peaks
 

@@ -20,7 +20,7 @@ from detloom.trainer_module.preprocess import normalize_image
 DetectBatch = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
 MAX_PICTURES = 16  # of one kind, whatever the configuration asks for
 _MIN_SIDE_PX, _MAX_SIDE_PX = 240, 480  # of the longer side: labels are legible, and files stay small
-_MIN_SCORE, _MAX_DRAWN = 0.2, 20  # the Object Detection API's, for its side-by-side pictures
+_MIN_SCORE, _MAX_DRAWN = 0.2, 20  # defaults of the Object Detection API's draw_side_by_side_evaluation_image
 _GAP_PX, _HEADING_PX, _HEADING_FONT_PX = 4, 20, 14
 _SHUFFLED_RECORDS = 64  # pictures to look at are drawn among so many, instead of filling a second buffer
 

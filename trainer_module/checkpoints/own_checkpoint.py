@@ -14,7 +14,6 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import parse_label_map, write_label_map
 from detloom.schemas.typed_dict import to_canonical_json
-from detloom.trainer_module.checkpoints.odapi_keys import VALUE
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.variable_names import variables_by_path
 
@@ -46,35 +45,18 @@ def write_weights(detector: Detector, config: TrainEvalConfig, model_dir: Path) 
 
 
 def find_best_weights(run_dir: str) -> str:
-    """The best weights in a run's folder, without ending; empty if that has none.
-
-    They are those that `best.json` names first. Without one, an earlier version wrote the folder: a run that was killed
-    while it evaluated may then have left two of them, and its newest checkpoint says which of them counts.
-
-    Raises:
-        InputError: if there are several, and that is not said.
-    """
+    """The best weights in a run's folder, without ending: the first in its `best.json` that is there, else empty."""
     best_dir = os.path.join(run_dir, BEST_DIR)
-    stems = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{best_dir}/ckpt-*.index"))
-    for name in _names_of_best(os.path.join(best_dir, BEST_FILE)):
-        if os.path.join(best_dir, name) in stems:
-            return os.path.join(best_dir, name)
-    if len(stems) < 2:
-        return stems[0] if stems else ""
-    chosen = os.path.join(best_dir, f"ckpt-{_best_step(os.path.join(run_dir, CHECKPOINTS_DIR))}")
-    if chosen not in stems:
-        raise InputError(
-            f"train.fine_tune_checkpoint: {run_dir} holds {len(stems)} best weights, and no checkpoint that says which "
-            f"of them counts; name one: {', '.join(stems)}."
-        )
-    return chosen
+    stems = {name.removesuffix(".index") for name in tf.io.gfile.glob(f"{best_dir}/ckpt-*.index")}
+    found = (os.path.join(best_dir, name) for name in _names_of_best(os.path.join(best_dir, BEST_FILE)))
+    return next((stem for stem in found if stem in stems), "")
 
 
 def _names_of_best(path: str) -> list[str]:
-    """The best first; empty if there is no such file."""
+    """The best first; empty if there is no such file, or it cannot be read."""
     try:
         return [str(entry["path"]) for entry in json.loads(_read_text(path) or "{}").get("entries", [])]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
@@ -100,14 +82,6 @@ def read_class_names(path: str) -> tuple[str, ...]:
     return ()
 
 
-def _best_step(checkpoints_dir: str) -> int | None:
-    try:
-        latest = tf.train.latest_checkpoint(checkpoints_dir)
-        return int(tf.train.load_variable(latest, f"best_step{VALUE}")) if latest else None
-    except (tf.errors.OpError, ValueError, RuntimeError):
-        return None
-
-
 def _folder_above(path: str) -> str:
     """The folder that holds the folder of a file; a path without a folder lies in the working directory."""
     folder = os.path.dirname(path)
@@ -118,7 +92,7 @@ def _read_config(folder: str) -> Any:
     """The configuration that lies there, as plain values; None if there is none."""
     try:
         return json.loads(_read_text(os.path.join(folder, names.ASSET_CONFIG)) or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

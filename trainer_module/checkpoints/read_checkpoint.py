@@ -19,7 +19,7 @@ from detloom.trainer_module.checkpoints.odapi_keys import VALUE
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the key that tf.train.Checkpoint writes and tf.compat.v1's Saver not
 _SLOT = ".OPTIMIZER_SLOT"
-_NOT_WEIGHTS = ("save_counter", "step", "global_step", "optimizer", "best_step", "best_value")  # first steps of keys
+_NOT_WEIGHTS = ("save_counter", "step", "global_step", "optimizer")  # first steps of keys
 
 
 @dataclass(frozen=True)

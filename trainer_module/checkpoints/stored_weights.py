@@ -4,7 +4,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import keras
@@ -208,14 +208,15 @@ def _from_own(where: str, file: CheckpointFile, paths: list[str]) -> StoredWeigh
     roots = ["network"]
     if evaluates_averages(file.path):
         roots.insert(0, "averaged_weights")
-    found: dict[str, str] = {}
-    for path in paths:
-        keys = (f"{root}/{escape_name(path)}{VALUE}" for root in roots)
-        key = next((key for key in keys if key in file.shapes), None)
-        if key:
-            found[path] = key
+    keys = {path: [f"{root}/{escape_name(path)}{VALUE}" for root in roots] for path in paths}
+    found = {path: next((key for key in its_keys if key in file.shapes), "") for path, its_keys in keys.items()}
+    found = {path: key for path, key in found.items() if key}
     parts = [part for part in PARTS if any(key.startswith(f"network/{part}.S") for key in file.shapes)]
-    return _from_file(where, "own", file, found, parts, read_class_names(file.path))
+    stored = _from_file(where, "own", file, found, parts, read_class_names(file.path))
+    # Beside the weights a run's checkpoint holds the run's state, and trained weights beside their averages.
+    others = {key for path in found for key in keys[path]} - set(found.values())
+    shapes = {key: shape for key, shape in stored.shapes.items() if key.startswith("network/") and key not in others}
+    return replace(stored, shapes=shapes | {key: file.shapes[key] for key in found.values()})
 
 
 def _find_backbone(file: CheckpointFile, keys: Mapping[str, str]) -> dict[str, str]:

@@ -317,14 +317,17 @@ def write_run(folder, detector, *, averages_count):
         for root, value in roots.items()
     }
     (folder / "config.json").write_text(json.dumps({"eval": {"use_moving_averages": averages_count}}))
-    return tf.train.Checkpoint(**trees).write(str(folder / "checkpoints" / "ckpt-1"))
+    state = {"num_boxes_dropped": tf.Variable(3)}
+    return tf.train.Checkpoint(**trees, steps=state).write(str(folder / "checkpoints" / "ckpt-1"))
 
 
 @pytest.mark.parametrize("averages_count", [True, False])
 def test_of_a_runs_checkpoint_the_averages_count_if_it_evaluated_them(tmp_path, tiny_config, detector, averages_count):
     path = write_run(tmp_path, detector, averages_count=averages_count)
-    array = plan(tiny_config, detector, path).arrays["head/offsets/bias"]
+    found = plan(tiny_config, detector, path)
+    array = found.arrays["head/offsets/bias"]
     np.testing.assert_array_equal(array, np.full(4, 2.0 if averages_count else 1.0))
+    assert found.report.unread == ()  # nothing that a user would look for
 
 
 def test_a_path_without_a_folder_lies_in_the_working_directory(tmp_path, tiny_config, detector, monkeypatch):
@@ -333,18 +336,27 @@ def test_a_path_without_a_folder_lies_in_the_working_directory(tmp_path, tiny_co
     np.testing.assert_array_equal(plan(tiny_config, detector, "ckpt-1").arrays["head/offsets/bias"], np.full(4, 2.0))
 
 
-def test_of_two_best_weights_the_newest_checkpoint_says_which_counts(tmp_path, tiny_config, detector):
-    """A run that was killed between writing the best weights and the checkpoint leaves those of two steps."""
-    for step in (10, 9):
+def write_best(folder, detector, steps):
+    """Weights that are all equal to their step, beside the list of them that `steps` is in the order of."""
+    for step in steps:
         trees = {
             path: tf.Variable(tf.fill(v.shape, float(step))) for path, v in variables_by_path(detector.network).items()
         }
-        tf.train.Checkpoint(network=trees).write(str(tmp_path / "best" / f"ckpt-{step}"))
-    with pytest.raises(InputError, match=r"holds 2 best weights.*best/ckpt-10, .*best/ckpt-9\."):
-        plan(tiny_config, detector, tmp_path)
-    state = tf.train.Checkpoint(best_step=tf.Variable(9, dtype=tf.int64))
-    tf.train.CheckpointManager(state, str(tmp_path / "checkpoints"), max_to_keep=1).save()
+        tf.train.Checkpoint(network=trees).write(str(folder / "best" / f"ckpt-{step}"))
+    (folder / "best" / "best.json").write_text(json.dumps({"entries": [{"path": f"ckpt-{step}"} for step in steps]}))
+
+
+def test_of_a_runs_folder_the_best_weights_count(tmp_path, tiny_config, detector):
+    write_best(tmp_path, detector, [9, 10])
     np.testing.assert_array_equal(plan(tiny_config, detector, tmp_path).arrays["head/offsets/bias"], np.full(4, 9.0))
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"entries": [{"path": "../../elsewhere"}]}'])
+def test_best_weights_without_their_list_are_not_guessed(text, tmp_path, tiny_config, detector):
+    write_best(tmp_path, detector, [9, 10])
+    (tmp_path / "best" / "best.json").write_text(text)
+    with pytest.raises(InputError, match=r"train\.fine_tune_checkpoint"):
+        plan(tiny_config, detector, tmp_path)
 
 
 def test_a_keras_file_is_read_by_the_names_of_layers(tmp_path, tiny_config, detector, stored):
