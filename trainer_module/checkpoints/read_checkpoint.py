@@ -177,13 +177,18 @@ def _check_files(path: str) -> None:
 
 def _what_is_there(path: str) -> str:
     if tf.io.gfile.isdir(path):
-        has_state = tf.io.gfile.exists(f"{path}/checkpoint") and not tf.io.gfile.isdir(f"{path}/checkpoint")
-        latest = (has_state and tf.train.latest_checkpoint(path)) or _only_checkpoint(path)
+        latest = _newest_checkpoint(path) or _newest_checkpoint(f"{path}/checkpoints") or _only_checkpoint(path)
         hint = f" Did you mean '{latest}'?" if latest else ""
         return f"{path} is a folder; there is no {path}.index.{hint}"
     if tf.io.gfile.exists(path):
         return f"{path} is no checkpoint: there is no {path}.index; allowed: the path of a checkpoint without ending."
     return f"no checkpoint {path}: there is no {path}.index."
+
+
+def _newest_checkpoint(folder: str) -> str:
+    """By the list that TensorFlow keeps of them there; empty without one."""
+    is_listed = tf.io.gfile.exists(f"{folder}/checkpoint") and not tf.io.gfile.isdir(f"{folder}/checkpoint")
+    return (tf.train.latest_checkpoint(folder) if is_listed else None) or ""
 
 
 def _only_checkpoint(folder: str) -> str:

@@ -355,7 +355,11 @@ def test_of_a_runs_folder_the_best_weights_count(tmp_path, tiny_config, detector
 def test_best_weights_without_their_list_are_not_guessed(text, tmp_path, tiny_config, detector):
     write_best(tmp_path, detector, [9, 10])
     (tmp_path / "best" / "best.json").write_text(text)
-    with pytest.raises(InputError, match=r"train\.fine_tune_checkpoint"):
+    state = tf.train.Checkpoint(step=tf.Variable(9))
+    tf.train.CheckpointManager(state, str(tmp_path / "checkpoints"), max_to_keep=1).save()
+    with pytest.raises(
+        InputError, match=r"train\.fine_tune_checkpoint: .* is a folder.*Did you mean .*checkpoints/ckpt-1'"
+    ):
         plan(tiny_config, detector, tmp_path)
 
 
