@@ -14,6 +14,7 @@ runs there.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -43,11 +44,16 @@ CALIBRATION_STEPS = 50  # so many twice: the first ones trace
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all runs share."""
+    """What all runs share.
+
+    Attributes:
+        recipe: fingerprint of our configuration and the minutes, of which those of the others are made.
+    """
 
     data: Path
     examples: Path
     minutes: float
+    recipe: str
 
     def records(self, split: str) -> str:
         return str(self.examples / f"Split-{split}/*tfrecord*")
@@ -140,21 +146,20 @@ def run_once(run: Run, task: Task) -> RunScores:
         shutil.rmtree(run.folder, ignore_errors=True)
         run.folder.mkdir(parents=True)
         trained = (train_ours if run.system == "ours" else train_peer)(run, task)
-        run.trained_path.write_text(json.dumps({**trained, "minutes": task.minutes}))
+        run.trained_path.write_text(json.dumps({**trained, "recipe": task.recipe}))
     if not run.scores_path.is_file():
         found_path = run.folder / "found"
         seconds, paths = zip(*run.checkpoints(), strict=True)
         run_child(run.command("detect", task.records("test"), found_path, *paths), run.folder / "detect.log")
         found = score_files(found_path, seconds, task.records("test"), CLASSES)
         run.scores_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
-    return read_run(run, task)
+    return read_run(run)
 
 
-def read_run(run: Run, task: Task) -> RunScores:
+def read_run(run: Run) -> RunScores:
     """Of a run that has ended."""
     trained = json.loads(run.trained_path.read_text())
-    if trained.pop("minutes") != task.minutes:
-        sys.exit(f"{run.folder}: a run of other minutes stands there; give another --output")
+    del trained["recipe"]
     scores = tuple(Score(**each) for each in json.loads(run.scores_path.read_text()))
     return RunScores(system=run.system, seed=run.seed, scores=scores, **trained)
 
@@ -165,6 +170,7 @@ def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Pa
     Returns:
         All runs in the folder, those of earlier calls too.
     """
+    check_runs(task, output)
     trained = systems if has_peer() else [system for system in systems if system == "ours"]
     if missing := [system for system in systems if system not in trained]:
         print(f"{', '.join(missing)}: {NO_PEER}")
@@ -175,7 +181,7 @@ def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Pa
             last = result.scores[-1]
             shown = f"AP {last.AP:.3f}, AP50 {last.AP50:.3f} after {last.seconds:.0f} s"
             print(f"  {run.folder.name}: {shown}; others used {result.others:.0%}", file=sys.stderr, flush=True)
-    return [read_run(run, task) for run in find_runs(output) if run.scores_path.is_file()]
+    return [read_run(run) for run in find_runs(output) if run.scores_path.is_file()]
 
 
 def find_runs(output: Path) -> list[Run]:
@@ -187,6 +193,18 @@ def find_runs(output: Path) -> list[Run]:
         if name in SYSTEMS and seed.isdecimal()
     ]
     return sorted(runs, key=lambda run: (SYSTEMS.index(run.system), run.seed))
+
+
+def check_runs(task: Task, output: Path) -> None:
+    """Exit before anything is trained that could not be compared with what is there."""
+    for run in find_runs(output):
+        if run.trained_path.is_file() and json.loads(run.trained_path.read_text()).get("recipe") != task.recipe:
+            sys.exit(f"{run.folder}: a run of other minutes or another recipe stands there; give another --output")
+
+
+def fingerprint(data: Path, minutes: float) -> str:
+    """Changes with the recipe and with the minutes."""
+    return hashlib.sha256(f"{minutes} {to_canonical_json(our_config(data, 0, minutes))}".encode()).hexdigest()
 
 
 def main() -> None:
@@ -201,7 +219,9 @@ def main() -> None:
         parser.error(f"--only: got {', '.join(sorted(unknown))}, allowed: {', '.join(SYSTEMS)}")
     output = args.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    task = Task(data=find_bccd(args.data), examples=output / "examples", minutes=args.minutes)
+    data = find_bccd(args.data)
+    recipe = fingerprint(data, args.minutes)
+    task = Task(data=data, examples=output / "examples", minutes=args.minutes, recipe=recipe)
     os.environ["PYTHONPATH"] = str(ROOT)  # of the children
     make_examples(task)
     runs = run_all(task, args.only, args.seeds, output)

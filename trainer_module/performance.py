@@ -159,12 +159,10 @@ def peak_host_bytes(status_file: Path = Path("/proc/self/status")) -> int:
 
     Of its own only: `getrusage` also knows what the process that started it held, which is more under a large parent.
     """
-    try:
+    with contextlib.suppress(OSError, ValueError):  # only Linux has such a file
         for line in status_file.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in kB on Linux
 
 
@@ -175,7 +173,7 @@ def peak_device_bytes() -> dict[str, int]:
         if device.device_type == "CPU":
             continue
         name = ":".join(device.name.split(":")[-2:])
-        with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):  # what it raises for these
+        with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):  # this one does not count
             peaks[name] = int(tf.config.experimental.get_memory_info(name)["peak"])
     return peaks
 

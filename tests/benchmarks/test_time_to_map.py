@@ -73,9 +73,9 @@ def test_ten_checkpoints_whatever_the_time(minutes, tmp_path):
     assert train.checkpoint_every_n * NUM_CHECKPOINTS == train.num_steps
 
 
-def write_run(folder, *, minutes=20):
+def write_run(folder, *, recipe="ours"):
     folder.mkdir()
-    (folder / "trained.json").write_text(json.dumps({"num_steps": 10, "others": 0.0, "unsaid": [], "minutes": minutes}))
+    (folder / "trained.json").write_text(json.dumps({"num_steps": 10, "others": 0.0, "unsaid": [], "recipe": recipe}))
     (folder / "scores.json").write_text(json.dumps([{"step": 10, "seconds": 100.0, "AP": 0.5, "AP50": 0.9}]))
 
 
@@ -85,11 +85,25 @@ def test_runs_of_earlier_calls_are_in_the_report_too(tmp_path, monkeypatch):
         write_run(tmp_path / name)
     (tmp_path / "same-0").mkdir()  # has not ended
     (tmp_path / "ours-notes").mkdir()
-    task = time_to_map.Task(data=tmp_path, examples=tmp_path / "examples", minutes=20)
+    task = time_to_map.Task(data=tmp_path, examples=tmp_path / "examples", minutes=20, recipe="ours")
     runs = time_to_map.run_all(task, ["ours", "zoo"], [0], tmp_path)
     assert [(run.system, run.seed) for run in runs] == [("ours", 0), ("ours", 2), ("ours", 10), ("zoo", 0)]
-    with pytest.raises(SystemExit, match=r"ours-0: a run of other minutes stands there"):
-        time_to_map.run_all(replace(task, minutes=10), ["ours"], [0], tmp_path)
+
+
+def test_a_run_that_could_not_be_compared_is_refused_before_another_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(time_to_map, "run_once", lambda run, task: pytest.fail("trained"))
+    write_run(tmp_path / "ours-0", recipe="of yesterday")
+    task = time_to_map.Task(data=tmp_path, examples=tmp_path / "examples", minutes=20, recipe="of today")
+    with pytest.raises(SystemExit, match=r"ours-0: a run of other minutes or another recipe stands there"):
+        time_to_map.run_all(task, ["ours"], [1], tmp_path)
+
+
+def test_the_recipe_and_the_minutes_are_in_the_fingerprint(tmp_path, monkeypatch):
+    fingerprints = {time_to_map.fingerprint(tmp_path, minutes) for minutes in (20, 20, 10)}
+    config = our_config(tmp_path, 0, 20)
+    changed = replace(config, train=replace(config.train, batch_size=4))
+    monkeypatch.setattr(time_to_map, "our_config", lambda *_: changed)
+    assert len(fingerprints | {time_to_map.fingerprint(tmp_path, 20)}) == 3
 
 
 @pytest.mark.parametrize("system", ["zoo", "same"])

@@ -186,9 +186,13 @@ def _what_is_there(path: str) -> str:
 
 
 def _newest_checkpoint(folder: str) -> str:
-    """By the list that TensorFlow keeps of them there; empty without one."""
-    is_listed = tf.io.gfile.exists(f"{folder}/checkpoint") and not tf.io.gfile.isdir(f"{folder}/checkpoint")
-    return (tf.train.latest_checkpoint(folder) if is_listed else None) or ""
+    """By the list that TensorFlow keeps of them there; empty without one that can be read."""
+    if not tf.io.gfile.exists(f"{folder}/checkpoint") or tf.io.gfile.isdir(f"{folder}/checkpoint"):
+        return ""
+    try:
+        return tf.train.latest_checkpoint(folder) or ""
+    except (ValueError, tf.errors.OpError):  # it is no text, or names no checkpoint
+        return ""
 
 
 def _only_checkpoint(folder: str) -> str:

@@ -330,6 +330,21 @@ def test_of_a_runs_checkpoint_the_averages_count_if_it_evaluated_them(tmp_path, 
     assert found.report.unread == ()  # nothing that a user would look for
 
 
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000])
+def test_a_broken_configuration_beside_a_checkpoint_says_nothing_of_averages(text, tmp_path, tiny_config, detector):
+    path = write_run(tmp_path, detector, averages_count=True)
+    (tmp_path / "config.json").write_text(text)
+    np.testing.assert_array_equal(plan(tiny_config, detector, path).arrays["head/offsets/bias"], np.full(4, 1.0))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"no list"])
+def test_a_broken_list_of_checkpoints_is_not_proposed_from(content, tmp_path, tiny_config, detector):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint").write_bytes(content)
+    with pytest.raises(InputError, match=r"is a folder; there is no .*\.index\.$"):
+        plan(tiny_config, detector, tmp_path)
+
+
 def test_a_path_without_a_folder_lies_in_the_working_directory(tmp_path, tiny_config, detector, monkeypatch):
     write_run(tmp_path, detector, averages_count=True)
     monkeypatch.chdir(tmp_path / "checkpoints")
