@@ -26,7 +26,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `detloom` of this checkout
 
-from tools.svg_plot import Line, format_svg  # noqa: E402
+from detloom.components.pages.line_chart import Line, format_svg  # noqa: E402
 
 if TYPE_CHECKING:
     from detloom.schemas.config import TrainEvalConfig

@@ -31,6 +31,18 @@ class PageForUi(Artifact):
     TYPE_NAME = "system.HTML"
 
 
+class CurvesForUi(Artifact):
+    """Curves and a confusion matrix that they draw: JSON custom properties `confidenceMetrics`, `confusionMatrix`."""
+
+    TYPE_NAME = "system.ClassificationMetrics"
+
+
+class TextForUi(Artifact):
+    """A text that they show: one Markdown file in the artifact's folder."""
+
+    TYPE_NAME = "system.Markdown"
+
+
 def keep_after_failure(artifact_uri: str) -> Path:
     """Copy an output folder aside and return the copy: TFX's launcher deletes the outputs of a node that fails.
 

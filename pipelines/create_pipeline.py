@@ -75,10 +75,11 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         examples=examples,
         model=trainer.outputs["model"],
         baseline_model=baseline.outputs["model"],
+        dataset_report=dataset_validator.outputs["report"],
+        model_run=trainer.outputs["model_run"],
         params=EvaluatorParams(
             split=TEST,
-            batch_size=run.evaluator.batch_size,
-            num_pictures=run.evaluator.num_pictures,
+            settings=run.evaluator,
             gates=run.gates,
             code_fingerprint=source_fingerprint("detloom.components.evaluator.component"),
         ),

@@ -3,6 +3,7 @@
 import ast
 import functools
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import detloom
@@ -13,21 +14,14 @@ _PACKAGE = detloom.__name__
 def source_fingerprint(*modules: str) -> str:
     """16 hex digits over these modules and every detloom module that they import, directly or not.
 
-    Imports are read from the source, those inside functions too; nothing is executed. A data file counts (a template)
-    if a module beside it names it.
+    Imports are read from the source, those inside functions too; nothing is executed. A data file beside one of these
+    modules counts (a template, a script) if a file that counts names it.
     """
-    closure: set[str] = set()
-    waiting = list(modules)
-    while waiting:
-        module = waiting.pop()
-        if module not in closure:
-            closure.add(module)
-            waiting.extend(_imports_of(module))
+    origins = _reach(*modules)
     digest = hashlib.sha256()
-    for module in sorted(closure):
-        for file in _files_of(module):
-            digest.update(f"{module}/{file.name}\0".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    for name, file in sorted({**origins, **_named_data_files(origins)}.items()):
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
 
@@ -42,12 +36,38 @@ def _origin(module: str) -> Path | None:
     return None
 
 
-def _files_of(module: str) -> list[Path]:
-    origin = _origin(module)
-    assert origin is not None, module
-    source = origin.read_text(encoding="utf-8")
-    data = (file for file in origin.parent.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
-    return [origin, *sorted(file for file in data if file.name in source)]
+def _reach(*modules: str) -> dict[str, Path]:
+    """The files of these modules and of all that they import, directly or not."""
+    origins: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in origins:
+            origin = _origin(module)
+            assert origin is not None, module
+            origins[module] = origin
+            waiting.extend(_imports_of(module))
+    return origins
+
+
+def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
+    """By `module/file`: what the modules name, what those files name (templates extend each other), and so on."""
+    unnamed = {
+        f"{module}/{file.name}": file
+        for module, origin in origins.items()
+        if origin.name == "__init__.py"  # a module's folder is that of its package, which is in the closure with it
+        for file in origin.parent.iterdir()
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    found: dict[str, Path] = {}
+    waiting = list(origins.values())
+    while waiting:
+        source = waiting.pop().read_text(encoding="utf-8", errors="replace")
+        named = {name: file for name, file in unnamed.items() if file.name in source}
+        unnamed = {name: file for name, file in unnamed.items() if name not in named}
+        found |= named
+        waiting.extend(named.values())
+    return found
 
 
 def _imports_of(module: str) -> set[str]:

@@ -27,6 +27,9 @@ SIGNATURE_INPUTS = {
 
 # Folders and files of an exported model; the assets lie in its `assets/`.
 SERVING_FOLDER = "Format-Serving"  # where a TFX Model artifact keeps its SavedModel
+TFLITE_FOLDER = "Format-TFLite"  # where it keeps its TFLite variants, one `<name>.tflite` each
+TFLITE_SUFFIX = ".tflite"
+TFLITE_INT8 = "int8"  # name of the variant with 8-bit weights and activations
 SAVED_MODEL_FILE = "saved_model.pb"
 ASSET_LABEL_MAP = "label_map.pbtxt"
 ASSET_CONFIG = "config.json"

@@ -11,15 +11,16 @@ from detloom.schemas.checks import check, check_fields
 from detloom.schemas.config import Eval, InputReader, Model, Train, TrainEvalConfig
 from detloom.schemas.data_checks import DataChecks
 from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.evaluator_config import Evaluator
+from detloom.schemas.gates_config import Gates
 from detloom.schemas.hyperparameters import search_space, shortened
 from detloom.schemas.load_config import lay_over, load_tree
-from detloom.schemas.metric_names import METRIC_NAMES
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
 from detloom.schemas.redact import redact
 from detloom.schemas.strategy_config import Strategy
 from detloom.schemas.tuner_config import Tuner
-from detloom.schemas.typed_dict import KeyPath, from_dict, nearest_hint, show_value
+from detloom.schemas.typed_dict import KeyPath, from_dict, show_value
 from detloom.schemas.yaml_file import read_yaml
 
 EMBEDDED_DIGITS = "embedded:digits"  # a data path that means: compose the demo data set, then read it
@@ -141,34 +142,6 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricFloor:
-    """Bless only if the metric on the test split is at least `min`."""
-
-    metric: str
-    """One of the COCO numbers, such as AP or AP50."""
-    min: float
-    """Least value, 0 to 1 (not percent)."""
-
-    def __post_init__(self) -> None:
-        hint = nearest_hint(self.metric, METRIC_NAMES)
-        check(self.metric in METRIC_NAMES, "metric", repr(self.metric), f"{', '.join(METRIC_NAMES)}.{hint}".rstrip("."))
-        check(0 <= self.min <= 1, "min", self.min, "0 to 1 (not percent)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gates:
-    """When a model is blessed."""
-
-    floors: tuple[MetricFloor, ...] = ()
-    """All of them must hold."""
-    min_ap_change: float = 0.0
-    """AP is at least the baseline's plus this."""
-
-    def __post_init__(self) -> None:
-        check(-1 <= self.min_ap_change <= 1, "min_ap_change", self.min_ap_change, "-1 to 1 (not percent)")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Trainer:
     """Where training runs and what it starts from."""
 
@@ -177,20 +150,6 @@ class Trainer:
     warm_start: Literal["none", "latest_blessed"] = "none"
     """Start from the latest blessed model of this pipeline instead of `train.fine_tune_checkpoint`, as soon as there is
     one. Every run then trains, unchanged or not: there is another model to start from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluator:
-    """How the exported model is evaluated."""
-
-    batch_size: int = 8
-    """Pictures through the exported model at a time."""
-    num_pictures: int = 12
-    """Pictures with boxes on the report page."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "batch_size")
-        check_fields(self, "0 or more", "num_pictures")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ def roots_after_importing(package: str) -> set[str]:
     ("package", "unwanted"),
     [
         ("detloom.schemas", {"tensorflow", "keras", "tfx", "apache_beam", "PIL", "sklearn"}),
+        ("detloom.components.pages", {"tensorflow", "keras", "tfx", "apache_beam", "PIL", "numpy"}),
         ("detloom.trainer_module", {"tfx", "apache_beam", "ml_metadata", "kfp"}),
     ],
 )

@@ -1,15 +1,13 @@
-"""The twelve COCO numbers of a set of detections, with numpy and two interchangeable backends; no TensorFlow.
+"""The twelve COCO numbers of a set of detections, with numpy; no TensorFlow.
 
-faster-coco-eval does the work, pycocotools is the reference. Both only match boxes and accumulate curves; the numbers
-are read from the curves by one function here, so that equal curves mean equal numbers to the last digit.
+The backends (coco_backends.py) only match and accumulate curves; the numbers are read from the curves by one function
+here, so that equal curves mean equal numbers to the last digit.
 """
 
-import contextlib
-import io
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +15,8 @@ import numpy.typing as npt
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.metric_names import METRIC_NAMES
+from detloom.trainer_module.coco_backends import Backend, IouType, compute_coco_curves
 
-Backend = Literal["faster", "pycocotools"]
 NO_VALUE = -1.0  # what the COCO API says where there is nothing to measure
 
 # Positions in the COCO API's curves: precision [T, R, K, A, M], recall [T, K, A, M]. T: IoU 0.50, 0.55, ... 0.95;
@@ -39,6 +37,8 @@ class ImageGroundTruth:
         class_ids: int [G], label-map ids.
         is_crowd: bool [G]; detections on a crowd are neither right nor wrong.
         area_px: float [G], the area that decides small, medium, large; None takes the box's own.
+        is_difficult, is_group_of: bool [G], what PASCAL VOC and Open Images treat apart; None for no such box.
+        verified_class_ids: classes of which Open Images' image-level labels say whether they are there.
     """
 
     image_id: int
@@ -47,11 +47,15 @@ class ImageGroundTruth:
     class_ids: npt.NDArray[Any]
     is_crowd: npt.NDArray[Any]
     area_px: npt.NDArray[Any] | None = None
+    is_difficult: npt.NDArray[Any] | None = None
+    is_group_of: npt.NDArray[Any] | None = None
+    verified_class_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         columns = {"class_ids": self.class_ids, "is_crowd": self.is_crowd}
-        if self.area_px is not None:
-            columns["area_px"] = self.area_px
+        for name in ("area_px", "is_difficult", "is_group_of"):
+            if getattr(self, name) is not None:
+                columns[name] = getattr(self, name)
         _check_lengths(f"ground truth of image {self.image_id}", self.boxes_yxyx_rel, columns)
 
 
@@ -71,10 +75,37 @@ class ImageDetections:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMetrics:
-    """One class's share of the numbers; `num_boxes` counts its ground truth without crowds."""
+    """One class's share of the twelve numbers; `num_boxes` counts its ground truth without crowds."""
 
     class_id: int
     name: str
+    AP: float
+    AP50: float
+    AP75: float
+    APs: float
+    APm: float
+    APl: float
+    AR1: float
+    AR10: float
+    AR100: float
+    ARs: float
+    ARm: float
+    ARl: float
+    num_boxes: int
+
+    def value_of(self, name: str) -> float:
+        """The number of that name; `name` is one of METRIC_NAMES."""
+        assert name in METRIC_NAMES, name
+        return float(getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeMetrics:
+    """The numbers of objects of one size: area from `min_area_px` to `max_area_px`, both ends belong to it."""
+
+    name: str
+    min_area_px: float
+    max_area_px: float
     AP: float
     AP50: float
     AR100: float
@@ -105,6 +136,7 @@ class CocoMetrics:
     per_class: tuple[ClassMetrics, ...]
     num_images: int
     num_boxes: int
+    per_size: tuple[SizeMetrics, ...] = ()
 
     def value_of(self, name: str) -> float:
         """The number of that name; `name` is one of METRIC_NAMES."""
@@ -119,12 +151,20 @@ class CocoMetrics:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` gives the same object back, to the last digit."""
-        return {**asdict(self), "per_class": [asdict(row) for row in self.per_class]}
+        rows = {
+            "per_class": [asdict(row) for row in self.per_class],
+            "per_size": [asdict(row) for row in self.per_size],
+        }
+        return {**asdict(self), **rows}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CocoMetrics":
         known = {field.name: values[field.name] for field in fields(cls)}
-        return cls(**{**known, "per_class": tuple(ClassMetrics(**row) for row in values["per_class"])})
+        rows = {
+            "per_class": tuple(ClassMetrics(**row) for row in values["per_class"]),
+            "per_size": tuple(SizeMetrics(**row) for row in values["per_size"]),
+        }
+        return cls(**{**known, **rows})
 
 
 def compute_coco_metrics(
@@ -132,12 +172,17 @@ def compute_coco_metrics(
     detections: Sequence[ImageDetections],
     label_map: LabelMap,
     *,
+    sizes: Sequence[tuple[str, float, float]] = (),
     backend: Backend = "faster",
 ) -> CocoMetrics:
     """Match detections to ground truth as the COCO API does and summarize.
 
     Images without an entry in `detections` have none found. Both lists may be empty; every number is then -1. The order
     of images does not matter; that of equal scores inside one image does (the earlier detection matches first).
+
+    Args:
+        sizes: further sizes of objects as (name, least, greatest area in square pixels), measured as small, medium and
+            large are.
 
     Raises:
         ValueError: an image id stands twice, or detections name an image that the ground truth lacks.
@@ -153,14 +198,36 @@ def compute_coco_metrics(
         what = f"detections of image {found.image_id}"
         _check_values(what, found.class_ids, label_map, found.boxes_yxyx_rel, found.scores)
 
-    # Fresh dictionaries for every call: the backends write their marks into them.
-    truth_dataset = format_coco_ground_truth(ground_truth, label_map)
-    found_dataset = {**truth_dataset, "annotations": format_coco_results(detections, hw_by_id)}
-    for key, row in enumerate(found_dataset["annotations"], start=1):
-        row.update(id=key, area=row["bbox"][2] * row["bbox"][3], iscrowd=0)
-    accumulate = {"faster": _curves_of_faster_coco_eval, "pycocotools": _curves_of_pycocotools}[backend]
-    precision_TRKAM, recall_TKAM = accumulate(truth_dataset, found_dataset)
-    return _summarize(precision_TRKAM, recall_TKAM, ground_truth, label_map)
+    return summarize_coco_datasets(
+        format_coco_ground_truth(ground_truth, label_map),
+        format_coco_results(detections, hw_by_id),
+        label_map,
+        sizes=sizes,
+        backend=backend,
+    )
+
+
+def summarize_coco_datasets(
+    truth_dataset: Mapping[str, Any],
+    found_annotations: Sequence[Mapping[str, Any]],
+    label_map: LabelMap,
+    *,
+    iou_type: IouType = "bbox",
+    sizes: Sequence[tuple[str, float, float]] = (),
+    backend: Backend = "faster",
+) -> CocoMetrics:
+    """`compute_coco_metrics` of what COCO's files hold, which is taken as it is: unchecked and in its own order.
+
+    Args:
+        truth_dataset: of `label_map`'s categories; see `compute_coco_curves`.
+        found_annotations: see there.
+        iou_type: of what the overlap is measured; not "keypoints", which have other numbers.
+    """
+    assert iou_type != "keypoints", "keypoints have ten other numbers"
+    precision_TRKAM, recall_TKAM = compute_coco_curves(
+        truth_dataset, found_annotations, iou_type=iou_type, sizes=sizes, backend=backend
+    )
+    return _summarize(precision_TRKAM, recall_TKAM, truth_dataset, label_map, sizes)
 
 
 def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
@@ -169,6 +236,13 @@ def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: tuple[int
     boxes_yxyx_px = np.asarray(boxes_yxyx_rel, np.float64).reshape(-1, 4) * [height, width, height, width]
     ymin, xmin, ymax, xmax = boxes_yxyx_px.T
     return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)
+
+
+def boxes_xywh_px_to_yxyx_rel(boxes_xywh_px: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """The inverse, float64 [N, 4]."""
+    height, width = image_hw
+    x, y, box_width, box_height = np.asarray(boxes_xywh_px, np.float64).reshape(-1, 4).T
+    return np.stack([y, x, y + box_height, x + box_width], axis=1) / [height, width, height, width]
 
 
 def format_coco_ground_truth(
@@ -245,120 +319,64 @@ def _check_values(what: str, class_ids: npt.NDArray[Any], label_map: LabelMap, *
         raise InputError(f"{what}: a box or score is not a finite number.")
 
 
-def _curves_of_faster_coco_eval(
-    truth: dict[str, Any], found: dict[str, Any]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    from faster_coco_eval import COCO, COCOeval_faster
-
-    def quiet(*_: object) -> None:
-        return None
-
-    coco_truth, coco_found = COCO(truth, print_function=quiet), COCO(found, print_function=quiet)
-    evaluation = COCOeval_faster(coco_truth, coco_found, iouType="bbox", print_function=quiet)
-    standard_R = np.asarray(evaluation.params.recThrs)
-    # Also below 0.01, each half of the one before: `_round_as_pycocotools` has to tell one object of many from two.
-    halvings = np.arange(1, (len(truth["annotations"]) // 200).bit_length() + 1)
-    recall_R = np.unique(np.concatenate([standard_R, 0.01 / 2.0**halvings]))
-    evaluation.params.recThrs = recall_R
-    evaluation.evaluate()
-    evaluation.accumulate()
-    precision_TRKAM = np.asarray(evaluation.eval["precision"])
-    _round_as_pycocotools(precision_TRKAM, recall_R, _count_truth_KA(truth, evaluation.params))
-    return precision_TRKAM[:, np.isin(recall_R, standard_R)], np.asarray(evaluation.eval["recall"])
-
-
-def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> npt.NDArray[np.int64]:
-    """Ground-truth boxes that count, by class and size."""
-    rows = [row for row in truth["annotations"] if not row["iscrowd"]]
-    class_ids = np.array([row["category_id"] for row in rows])
-    areas = np.array([row["area"] for row in rows])
-    in_range = [(areas >= low) & (areas <= high) for low, high in params.areaRng]
-    return np.array([[np.count_nonzero((class_ids == k) & inside) for inside in in_range] for k in params.catIds])
-
-
-def _round_as_pycocotools(
-    precision_TRKAM: npt.NDArray[np.float64], recall_R: npt.NDArray[np.float64], num_truth_KA: npt.NDArray[np.int64]
-) -> None:
-    """Change a precision of 1 in place to the last digit that pycocotools gives it.
-
-    pycocotools divides by `true + false + 2**-52`. That sum is rounded to the same number again unless it is 1: a
-    precision of 1 reached by a single right detection is 1 - 2**-52 there, and plain 1 in faster-coco-eval. The curve
-    tells which it was: with two or more right ones in front it is still 1 at a recall between one and two objects.
-    """
-    for k, size in np.argwhere(num_truth_KA > 0):
-        num_truth = num_truth_KA[k, size]
-        curves_TRM = precision_TRKAM[:, :, k, size, :]
-        is_single_TM = np.ones_like(curves_TRM[:, 0, :], bool)
-        if num_truth > 1:
-            beyond_one = np.searchsorted(recall_R, 2 / num_truth, side="right") - 1
-            assert 1 / num_truth < recall_R[beyond_one] <= 2 / num_truth
-            is_single_TM = curves_TRM[:, beyond_one, :] != 1
-        curves_TRM[is_single_TM[:, None, :] & (curves_TRM == 1)] = 1 / (1 + np.spacing(1.0))
-
-
-def _curves_of_pycocotools(
-    truth: dict[str, Any], found: dict[str, Any]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    def index(dataset: dict[str, Any]) -> Any:
-        coco = COCO()  # its loadRes cannot take an empty list, so the detections are indexed like the ground truth
-        coco.dataset = dataset
-        coco.createIndex()
-        return coco
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(index(truth), index(found), iouType="bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-    return evaluation.eval["precision"], evaluation.eval["recall"]
-
-
-def _mean_of_measured(values: npt.NDArray[np.float64]) -> float:
-    measured = values[values > NO_VALUE]
+def mean_of_measured(values_of_curve: npt.NDArray[np.float64]) -> float:
+    """The mean of the values that are not -1, or -1 without any."""
+    measured = values_of_curve[values_of_curve > NO_VALUE]
     return float(np.mean(measured)) if measured.size else NO_VALUE
 
 
 def _summarize(
     precision_TRKAM: npt.NDArray[np.float64],
     recall_TKAM: npt.NDArray[np.float64],
-    ground_truth: Sequence[ImageGroundTruth],
+    truth_dataset: Mapping[str, Any],
     label_map: LabelMap,
+    sizes: Sequence[tuple[str, float, float]],
 ) -> CocoMetrics:
-    def ap(iou: slice | int = slice(None), size: int = _ALL, class_index: slice | int = slice(None)) -> float:
-        return _mean_of_measured(precision_TRKAM[iou][..., class_index, size, _MAX_100])
+    def ap(k: slice | int, size: int = _ALL, iou: slice | int = slice(None)) -> float:
+        return mean_of_measured(precision_TRKAM[iou][..., k, size, _MAX_100])
 
-    def ar(limit: int = _MAX_100, size: int = _ALL, class_index: slice | int = slice(None)) -> float:
-        return _mean_of_measured(recall_TKAM[:, class_index, size, limit])
+    def ar(k: slice | int, size: int = _ALL, limit: int = _MAX_100) -> float:
+        return mean_of_measured(recall_TKAM[:, k, size, limit])
 
-    counted = [np.asarray(image.class_ids)[~np.asarray(image.is_crowd, bool)] for image in ground_truth]
-    class_ids = np.concatenate([np.zeros(0, np.int64), *counted])
-    per_class = tuple(
-        ClassMetrics(
-            class_id=class_id,
-            name=name,
-            AP=ap(class_index=k),
-            AP50=ap(_IOU_50, class_index=k),
-            AR100=ar(class_index=k),
-            num_boxes=int(np.count_nonzero(class_ids == class_id)),
-        )
-        for k, (class_id, name) in enumerate(label_map.names_by_id)
-    )
+    def numbers(k: slice | int) -> dict[str, float]:
+        return {
+            "AP": ap(k),
+            "AP50": ap(k, iou=_IOU_50),
+            "AP75": ap(k, iou=_IOU_75),
+            "APs": ap(k, _SMALL),
+            "APm": ap(k, _MEDIUM),
+            "APl": ap(k, _LARGE),
+            "AR1": ar(k, limit=_MAX_1),
+            "AR10": ar(k, limit=_MAX_10),
+            "AR100": ar(k),
+            "ARs": ar(k, _SMALL),
+            "ARm": ar(k, _MEDIUM),
+            "ARl": ar(k, _LARGE),
+        }
+
+    counted = [row for row in truth_dataset["annotations"] if not row["iscrowd"]]
+    class_ids = np.array([row["category_id"] for row in counted], np.int64)
+    areas_px = np.array([row["area"] for row in counted], np.float64)
     return CocoMetrics(
-        AP=ap(),
-        AP50=ap(_IOU_50),
-        AP75=ap(_IOU_75),
-        APs=ap(size=_SMALL),
-        APm=ap(size=_MEDIUM),
-        APl=ap(size=_LARGE),
-        AR1=ar(_MAX_1),
-        AR10=ar(_MAX_10),
-        AR100=ar(_MAX_100),
-        ARs=ar(size=_SMALL),
-        ARm=ar(size=_MEDIUM),
-        ARl=ar(size=_LARGE),
-        per_class=per_class,
-        num_images=len(ground_truth),
+        **numbers(slice(None)),
+        per_class=tuple(
+            ClassMetrics(
+                class_id=class_id, name=name, num_boxes=int(np.count_nonzero(class_ids == class_id)), **numbers(k)
+            )
+            for k, (class_id, name) in enumerate(label_map.names_by_id)
+        ),
+        per_size=tuple(
+            SizeMetrics(
+                name=name,
+                min_area_px=low,
+                max_area_px=high,
+                AP=ap(slice(None), size),
+                AP50=ap(slice(None), size, _IOU_50),
+                AR100=ar(slice(None), size),
+                num_boxes=int(np.count_nonzero((areas_px >= low) & (areas_px <= high))),
+            )
+            for size, (name, low, high) in enumerate(sizes, start=_LARGE + 1)
+        ),
+        num_images=len(truth_dataset["images"]),
         num_boxes=len(class_ids),
     )

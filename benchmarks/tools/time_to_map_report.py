@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.coco_scores import Score
-from tools.svg_plot import Line, format_svg
+
+from detloom.components.pages.line_chart import Line, format_svg
 
 GOALS = {"AP": 0.60, "AP50": 0.92}
 NAMES = {

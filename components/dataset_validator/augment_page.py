@@ -12,8 +12,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from detloom.components.dataset_validator.inspect_page import choose_page, choose_places, find_splits, write_page
-from detloom.components.dataset_validator.report import load_template
 from detloom.components.dataset_validator.sample_pictures import Place, read_places
+from detloom.components.pages.load_template import load_template
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
@@ -67,7 +67,7 @@ def write_augment_page(
         notes.append("Pictures are mixed with the others on this page; masks and keypoints are not drawn in them.")
     pictures = f"{len(rows)} {'picture' if len(rows) == 1 else 'pictures'}"
     holding = f" that hold {class_name}" if class_name is not None else ""
-    text = load_template("augment.html.j2").render(
+    text = load_template(Path(__file__).parent, "augment.html.j2").render(
         name=folder.name,
         sentence=f"{pictures} of split {chosen}{holding}, as stored and as training would take them.",
         notes=notes,

@@ -13,9 +13,10 @@ import tensorflow as tf
 from detloom.components.dataset_validator import report_views as views
 from detloom.components.dataset_validator.build_report import describe_split
 from detloom.components.dataset_validator.collect_statistics import UnreadableExample, parse_example
-from detloom.components.dataset_validator.report import load_template
 from detloom.components.dataset_validator.sample_pictures import Picture, PictureSample, Place, draw_pictures
 from detloom.components.dataset_validator.split_statistics import BoxLimits, SplitStatistics
+from detloom.components.pages.formats import format_count
+from detloom.components.pages.load_template import load_template
 from detloom.components.record_files import list_shards, read_records
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
@@ -160,10 +161,10 @@ def _render(
         }
         for split in splits
     ]
-    return load_template("inspect.html.j2").render(
+    return load_template(Path(__file__).parent, "inspect.html.j2").render(
         name=name,
         sentence=(
-            f"{views.format_count(num_examples)} pictures with {views.format_count(num_boxes)} boxes in "
+            f"{format_count(num_examples)} pictures with {format_count(num_boxes)} boxes in "
             f"{label_map.num_classes} classes; splits: {', '.join(splits)}."
         ),
         notes=notes,

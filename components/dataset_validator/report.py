@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import tensorflow as tf
 
 from detloom.components.dataset_validator import report_views as views
 from detloom.components.dataset_validator.format_value import format_apart
 from detloom.components.dataset_validator.report_views import Json, Pictures
+from detloom.components.pages import bars
+from detloom.components.pages.formats import format_count, format_number, format_share
+from detloom.components.pages.load_template import load_template
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
@@ -42,7 +44,7 @@ def render_html(report: Json, pictures: Pictures) -> str:
     splits = report["splits"]
     titles = {check["check"]: check["title"] for check in report["checks"]}
     listed = report.get("pictures", [])
-    return load_template(_TEMPLATE).render(
+    return load_template(Path(__file__).parent, _TEMPLATE).render(
         report=report,
         headline=_HEADLINES[report["verdict"]],
         facts=_list_facts(report),
@@ -60,25 +62,9 @@ def render_html(report: Json, pictures: Pictures) -> str:
     )
 
 
-def load_template(name: str) -> jinja2.Template:
-    """A template of this folder, in which all text is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["count"] = views.format_count
-    environment.filters["share"] = views.format_share
-    environment.filters["number"] = environment.filters["distance"] = views.format_number
-    environment.filters["short"] = views.shorten
-    return environment.get_template(name)
-
-
 def _list_facts(report: Json) -> list[tuple[str, str]]:
     sizes = [
-        f"{name} {views.format_count(part['num_examples'])} pictures, {views.format_count(part['num_boxes'])} boxes"
+        f"{name} {format_count(part['num_examples'])} pictures, {format_count(part['num_boxes'])} boxes"
         for name, part in report["splits"].items()
     ]
     facts = [("Data", "; ".join(sizes))] if sizes else []
@@ -113,12 +99,12 @@ def _format_pair(value: float | None, threshold: float, unit: str) -> tuple[str,
 def _format_value(value: float | None, unit: str) -> str:
     match unit:
         case "share":
-            return views.format_share(value)
+            return format_share(value)
         case "distance":
-            return views.format_number(value)
+            return format_number(value)
         case _:
             whole = value is None or float(value).is_integer()
-            return views.format_count(value) if whole else f"{value:,.1f}"
+            return format_count(value) if whole else f"{value:,.1f}"
 
 
 def _view_duplicates(duplicates: Json, train_split: str, pictures: Pictures) -> list[Json]:
@@ -154,12 +140,12 @@ def _say_duplicates(found: Json, kind: str, train_split: str) -> str:
         f"Pictures that repeat another of their split: {within or 'none'}.",
     ]
     if kind == "near":
-        compared = views.format_count(found["num_compared"])
+        compared = format_count(found["num_compared"])
         sentences.append(
             f"Compared were {compared} pictures; alike is a difference of at most {found['max_distance']} of 64 bits."
         )
     if found["num_flat"]:
-        sentences.append(f"{views.format_count(found['num_flat'])} pictures show too little to be compared.")
+        sentences.append(f"{format_count(found['num_flat'])} pictures show too little to be compared.")
     return " ".join(sentences)
 
 
@@ -169,7 +155,7 @@ def _say_rest(num_groups: int, num_shown: int, kind: str) -> str:
     if rest <= 0:
         return ""
     reason = "shown above as equal, or listed in" if kind == "near" else "listed in"
-    return f"{views.format_count(rest)} more groups, {reason} {REPORT_JSON} as far as there are not too many."
+    return f"{format_count(rest)} more groups, {reason} {REPORT_JSON} as far as there are not too many."
 
 
 def _view_group(group: Json, records: Sequence[tuple[str, str]], pictures: Pictures) -> Json:
@@ -200,10 +186,10 @@ def _view_drift(report: Json) -> Json:
     if drift["classes"]:
         moved = sorted(drift["classes"], key=lambda row: -abs(row["share"] - row["previous_share"]))[:_MAX_LINES]
         series = [[row[key] for row in moved] for key in ("share", "previous_share")]
-        shown.append(views.bars("Classes, the most changed first", [row["name"] for row in moved], series))
+        shown.append(bars.bars("Classes, the most changed first", [row["name"] for row in moved], series))
     if drift["sizes"]:
         series = [drift["sizes"][key] for key in ("shares", "previous_shares")]
-        shown.append(views.histogram("Box area as a share of the picture", drift["sizes"]["bins"], series))
+        shown.append(bars.histogram("Box area as a share of the picture", drift["sizes"]["bins"], series))
     span = "an earlier report" if drift["previous_span"] is None else f"span {drift['previous_span']}"
     explanation = (
         f"Compared with {span} by the Jensen-Shannon distance: 0 for equal distributions, 1 for such that share "
@@ -216,7 +202,7 @@ def _view_anchors(anchors: Json, train_split: str) -> Json:
     fit = "no boxes to measure"
     if anchors["num_boxes"]:
         fit = (
-            f"{views.format_share(anchors['recall_at_50'])} of {views.format_count(anchors['num_boxes'])} boxes have "
+            f"{format_share(anchors['recall_at_50'])} of {format_count(anchors['num_boxes'])} boxes have "
             "an anchor that overlaps them with an IoU of at least 0.5; the mean best IoU is "
             f"{anchors['mean_best_iou']:.3f}"
         )
@@ -228,7 +214,7 @@ def _view_anchors(anchors: Json, train_split: str) -> Json:
         "sentence": f"In {train_split}, resized to the model's input, {fit}. Configured: {configured}.",
         "suggestion": _say_suggestion(better) if better else "",
         "settings": _format_settings(better) if better else "",
-        "histogram": views.histogram(
+        "histogram": bars.histogram(
             "IoU with the best anchor", anchors["histogram"]["bins"], [anchors["histogram"]["counts"]]
         ),
         "tables": [
@@ -260,8 +246,8 @@ def _say_anchors(settings: Json) -> str:
 
 def _say_suggestion(better: Json) -> str:
     return (
-        f"Better, with no more anchors at a place: recall {views.format_share(better['recall_at_50'])} instead of "
-        f"{views.format_share(better['configured_recall_at_50'])}, mean best IoU {better['mean_best_iou']:.3f} instead "
+        f"Better, with no more anchors at a place: recall {format_share(better['recall_at_50'])} instead of "
+        f"{format_share(better['configured_recall_at_50'])}, mean best IoU {better['mean_best_iou']:.3f} instead "
         f"of {better['configured_mean_best_iou']:.3f}, on a sample of the boxes. The heads of a checkpoint do not fit "
         "if the number of anchors at a place changes."
     )
@@ -282,7 +268,7 @@ def _format_settings(better: Json) -> str:
 def _say_shapes(shapes: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{width:g} × {height:g}" for height, width in shapes["shapes_hw_px"])
     return (
-        f"Typical shapes by k-means on {views.format_count(shapes['num_sampled'])} boxes, width × height in pixels of "
+        f"Typical shapes by k-means on {format_count(shapes['num_sampled'])} boxes, width × height in pixels of "
         f"the model's input: {sizes}. Laid on one centre, a box and the best of them have an IoU of "
         f"{shapes['mean_best_iou']:.3f} in the mean."
     )

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from detloom.components.dataset_validator.sample_pictures import Picture
+from detloom.components.pages.bars import histogram
+from detloom.components.pages.formats import format_count, format_share_digits
 
 Json = Mapping[str, Any]
 Pictures = Mapping[tuple[str, str], Picture]
@@ -26,7 +28,6 @@ _DISTRIBUTIONS = (
     ("Picture size: longer side, px", "image_sizes_px"),
     ("Picture width / height", "image_aspect_ratios"),
 )
-_MAX_NAME_CHARS = 80
 _MAX_CLASS_ROWS = 500  # of a table; a page of a hostile label map must stay small
 
 
@@ -79,42 +80,6 @@ def split_histograms(splits: Json) -> list[Json]:
     return views
 
 
-def histogram(title: str, bins: Sequence[str], counts_by_series: Sequence[Sequence[float]]) -> Json:
-    """A row a bin with a bar for each series, as shares of the series; empty bins at both ends are left out."""
-    shares = [[count / (sum(counts) or 1) for count in counts] for counts in counts_by_series]
-    filled = [i for i in range(len(bins)) if any(series[i] for series in shares)]
-    shown = slice(filled[0], filled[-1] + 1) if filled else slice(0)
-    return bars(title, bins[shown], [series[shown] for series in shares])
-
-
-def bars(title: str, names: Sequence[str], shares_by_series: Sequence[Sequence[float]]) -> Json:
-    """A row a name with a bar for each series, all on one scale."""
-    largest = max((share for series in shares_by_series for share in series), default=0.0) or 1.0
-    rows = []
-    for i, name in enumerate(names):
-        shares = [series[i] for series in shares_by_series]
-        widths = [{"percent": _bar_width(share / largest), "color": k % 6} for k, share in enumerate(shares)]
-        rows.append({"name": name, "bars": widths, "text": " / ".join(map(_format_percent, shares)) + " %"})
-    return {"title": title, "rows": rows}
-
-
-def _bar_width(share_of_largest: float) -> float:
-    """In percent; the least that can be seen for what is there at all."""
-    return max(100 * share_of_largest, 0.7) if share_of_largest > 0 else 0.0
-
-
-def _format_percent(share: float) -> str:
-    """Few digits, but nothing that is there becomes 0, and nothing short of all 100."""
-    percent = 100 * share
-    if percent <= 0:
-        return "0"
-    if percent < 0.05:
-        return "<0.1"
-    if 99.5 <= percent < 100:
-        return f"{min(percent, 99.9):.1f}"
-    return f"{percent:.0f}" if percent >= 9.95 else f"{percent:.1f}".removesuffix(".0")
-
-
 def position_maps(splits: Json) -> list[Json]:
     """A map for each split: the darker a cell, the more centres of boxes lie in it."""
     return [_position_map(name, part["positions"]) for name, part in splits.items()]
@@ -124,12 +89,12 @@ def _position_map(split: str, positions: Json) -> Json:
     counts = positions["counts"]
     total, largest = sum(map(sum, counts)), max(map(max, counts))
     cells = [
-        {"x": x, "y": y, "opacity": count / largest, "text": f"{_format_percent(count / total)} %"}
+        {"x": x, "y": y, "opacity": count / largest, "text": f"{format_share_digits(count / total)} %"}
         for y, row in enumerate(counts)
         for x, count in enumerate(row)
         if count
     ]
-    label = f"fullest cell: {_format_percent(largest / total)} % of the boxes" if total else "no boxes"
+    label = f"fullest cell: {format_share_digits(largest / total)} % of the boxes" if total else "no boxes"
     return {"title": split, "rows": positions["rows"], "columns": positions["columns"], "cells": cells, "label": label}
 
 
@@ -165,20 +130,3 @@ def problem_parts(listed: Sequence[Json], titles: Mapping[str, str], pictures: P
         {"title": titles.get(check, check), "entries": picture_entries(records, pictures)}
         for check, records in by_check.items()
     ]
-
-
-def format_count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def format_share(value: float | None) -> str:
-    return "–" if value is None else f"{_format_percent(value)} %"
-
-
-def format_number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def shorten(name: str) -> str:
-    """A name that fits a page, whoever made it up."""
-    return name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"

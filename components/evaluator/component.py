@@ -5,11 +5,29 @@ from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
 from tfx.types import standard_component_specs as keys
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
-from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
 from tfx.types.system_executions import Evaluate
 
-from detloom.components.evaluator.executor import Executor
+from detloom.components.artifact_types import CurvesForUi, DatasetReport, MetricsForUi, PageForUi, TextForUi
+from detloom.components.evaluator.executor import (
+    CURVES_KEY,
+    DATASET_REPORT_KEY,
+    METRICS_KEY,
+    MODEL_RUN_KEY,
+    PAGE_KEY,
+    SUMMARY_KEY,
+    Executor,
+)
 from detloom.components.evaluator.params import PROPERTY_TYPES, EvaluatorParams
+
+_OUTPUT_TYPES = {
+    keys.EVALUATION_KEY: ModelEvaluation,
+    keys.BLESSING_KEY: ModelBlessing,
+    PAGE_KEY: PageForUi,
+    SUMMARY_KEY: TextForUi,
+    METRICS_KEY: MetricsForUi,
+    CURVES_KEY: CurvesForUi,
+}
 
 
 class DetectionEvaluatorSpec(ComponentSpec):
@@ -20,11 +38,10 @@ class DetectionEvaluatorSpec(ComponentSpec):
         keys.EXAMPLES_KEY: ChannelParameter(type=Examples),
         keys.MODEL_KEY: ChannelParameter(type=Model),
         keys.BASELINE_MODEL_KEY: ChannelParameter(type=Model, optional=True),
+        DATASET_REPORT_KEY: ChannelParameter(type=DatasetReport, optional=True),
+        MODEL_RUN_KEY: ChannelParameter(type=ModelRun, optional=True),
     }
-    OUTPUTS = {
-        keys.EVALUATION_KEY: ChannelParameter(type=ModelEvaluation),
-        keys.BLESSING_KEY: ChannelParameter(type=ModelBlessing),
-    }
+    OUTPUTS = {name: ChannelParameter(type=kind) for name, kind in _OUTPUT_TYPES.items()}
     TYPE_ANNOTATION = Evaluate
 
 
@@ -34,6 +51,8 @@ class DetectionEvaluator(BaseBeamComponent):
     Outputs:
         evaluation: ModelEvaluation with the files that `report.py` names.
         blessing: ModelBlessing as TFX's Evaluator writes it.
+        page, summary, metrics, curves: the page, a short text, numbers and curves, for the user interfaces of Kubeflow
+            Pipelines and Vertex AI.
     """
 
     SPEC_CLASS = DetectionEvaluatorSpec
@@ -46,16 +65,24 @@ class DetectionEvaluator(BaseBeamComponent):
         baseline_model: BaseChannel | None = None,
         *,
         params: EvaluatorParams,
+        dataset_report: BaseChannel | None = None,
+        model_run: BaseChannel | None = None,
     ) -> None:
-        """`baseline_model` may resolve to nothing: then only the floors decide."""
+        """Take the channels.
+
+        Args:
+            baseline_model: may resolve to nothing: then only the other gates decide.
+            dataset_report, model_run: of DatasetValidator and the Trainer, only shown on the page.
+        """
         spec = DetectionEvaluatorSpec(
             **params.to_properties(),
             **{
                 keys.EXAMPLES_KEY: examples,
                 keys.MODEL_KEY: model,
                 keys.BASELINE_MODEL_KEY: baseline_model,
-                keys.EVALUATION_KEY: Channel(type=ModelEvaluation),
-                keys.BLESSING_KEY: Channel(type=ModelBlessing),
+                DATASET_REPORT_KEY: dataset_report,
+                MODEL_RUN_KEY: model_run,
+                **{name: Channel(type=kind) for name, kind in _OUTPUT_TYPES.items()},
             },
         )
         super().__init__(spec=spec)

@@ -1,13 +1,58 @@
-"""Is the candidate good enough? Pure: metrics in, a decision with its reason out."""
+"""Is the candidate good enough? Pure: measurements in, a decision with its reason out."""
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from detloom.schemas.run_file import Gates
-from detloom.trainer_module.coco_metrics import CocoMetrics
+from detloom.components.evaluator.analysis.bootstrap import Interval
+from detloom.schemas.gates_config import Gates, MetricChange, MetricFloor, Override
 
 _ROUNDING = 1e-9  # a metric is a mean of quotients: a floor of 1.0 must not fail on its last digit
+_MIB = 2**20
+_CONTRACT = "contract of the model"
+
+Verdict = Literal["passed", "failed", "skipped"]
+Difference = Literal["better", "worse", "none"]
+
+
+class Measured(Protocol):
+    """What the gates want to know of a model."""
+
+    def find_value(self, metric: str, slice_name: str) -> tuple[float | None, str]:
+        """The number, or None and why there is none, as the end of a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Milliseconds for one image."""
+
+    median_ms: float
+    p95_ms: float
+    num_images: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All that a decision rests on; None is what was not measured.
+
+    Attributes:
+        baseline: of the same images; None when there is none, or none that can be compared.
+        baseline_problem: why a baseline that exists was not compared, as the end of a sentence.
+        ap_change: AP of the candidate minus that of the baseline, with its interval.
+        int8_ap: AP of the int8 TFLite model; None where there is none.
+        contract_problem: how the model breaks its contract, as a sentence.
+    """
+
+    candidate: Measured
+    baseline: Measured | None = None
+    baseline_problem: str | None = None
+    ap_change: Interval | None = None
+    latency: Latency | None = None
+    baseline_latency: Latency | None = None
+    model_bytes: int | None = None
+    int8_ap: float | None = None
+    contract_problem: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +61,26 @@ class Gate:
 
     name: str
     value: float | None
-    threshold: float
-    passed: bool
+    threshold: float | None
+    verdict: Verdict
     sentence: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`reason` is one sentence that names the numbers on which the verdict rests, without the verdict."""
+    """`reason` is one sentence that names the numbers on which the verdict rests, without the verdict.
+
+    Attributes:
+        difference: whether the candidate's AP differs from the baseline's by more than noise; None without a baseline.
+        override: that blessed a candidate in spite of failed gates.
+    """
 
     blessed: bool
     reason: str
     gates: tuple[Gate, ...]
     baseline_problem: str | None = None
+    difference: Difference | None = None
+    override: Override | None = None
 
     @property
     def sentence(self) -> str:
@@ -40,64 +92,208 @@ class Decision:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Decision":
-        return cls(**{**values, "gates": tuple(Gate(**gate) for gate in values["gates"])})
+        override = Override(**values["override"]) if values["override"] else None
+        return cls(**{**values, "gates": tuple(Gate(**gate) for gate in values["gates"]), "override": override})
 
 
-def decide(
-    candidate: CocoMetrics, baseline: CocoMetrics | None, gates: Gates, *, baseline_problem: str | None = None
-) -> Decision:
-    """Bless when every floor holds and AP is at least the baseline's plus `min_ap_change`.
-
-    A number that could not be measured (-1) passes no gate. With neither an earlier model nor a floor all is blessed;
-    where there is an earlier model that cannot be compared, and no floor, nothing is.
-
-    Args:
-        baseline: measured on the same images; None when there is none, or none that can be compared.
-        baseline_problem: why a baseline that exists was not compared, as the end of a sentence.
-    """
-    results = [_check_floor(candidate, floor.metric, floor.min) for floor in gates.floors]
-    if baseline is not None:
-        results.append(_check_change(candidate, baseline, gates.min_ap_change))
-    has_no_ground = baseline_problem is not None and not results
-    blessed = all(gate.passed for gate in results) and not has_no_ground
-    parts = [gate.sentence for gate in results if gate.passed == blessed]
-    if has_no_ground:
-        parts.append(f"the baseline could not be compared: {baseline_problem}; no floor is set: set gates.floors")
-    elif baseline_problem:
-        parts.append(f"not compared with a baseline: {baseline_problem}")
-    elif blessed and baseline is None:
-        parts.append("there is no earlier blessed model to compare with")
-    if blessed and not gates.floors:
-        parts.append(f"no floor is set (AP is {candidate.AP:.3f})")
-    text = "; ".join(parts)
-    reason = f"{text[0].upper()}{text[1:]}."
-    return Decision(blessed=blessed, reason=reason, gates=tuple(results), baseline_problem=baseline_problem)
+def decide(evidence: Evidence, gates: Gates, today: datetime.date) -> Decision:
+    """Bless when every gate holds; a number that could not be measured passes none."""
+    results = tuple(_check_all(evidence, gates))
+    failed = [gate for gate in results if gate.verdict == "failed"]
+    override = gates.override if failed and evidence.contract_problem is None else None
+    if override is not None and today > datetime.date.fromisoformat(override.until):
+        override = None
+    blessed = not failed or override is not None
+    return Decision(
+        blessed=blessed,
+        reason=_reason(evidence, gates, results, override),
+        gates=results,
+        baseline_problem=evidence.baseline_problem,
+        difference=_difference(evidence.ap_change),
+        override=override,
+    )
 
 
-def _check_floor(candidate: CocoMetrics, metric: str, minimum: float) -> Gate:
-    value, why_not = candidate.value_of(metric), candidate.explain(metric)
-    passed = why_not is None and value >= minimum - _ROUNDING
-    if why_not is not None:
-        sentence = f"{metric} could not be measured ({why_not}), at least {minimum:.3f} is asked"
+def _check_all(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
+    yield _check_contract(evidence.contract_problem)
+    for floor in gates.floors:
+        yield _check_floor(evidence.candidate, floor)
+    if evidence.baseline is None:
+        yield _check_presence(evidence, gates)
     else:
-        sentence = f"{metric} {value:.3f} is {'at least' if passed else 'below'} {minimum:.3f}"
+        yield _check_ap_change(evidence, gates)
+    for change in gates.changes:
+        yield _check_change(evidence, change)
+    yield from _check_latency(evidence, gates)
+    if gates.max_model_mib is not None:
+        value = None if evidence.model_bytes is None else evidence.model_bytes / _MIB
+        yield _at_most("model size in MiB", value, gates.max_model_mib, "the size of the model")
+    if gates.max_int8_ap_drop is not None:
+        yield _check_int8(evidence, gates.max_int8_ap_drop)
+
+
+def _check_contract(problem: str | None) -> Gate:
+    sentence = problem or "the model takes and returns what it should"
     return Gate(
-        name=f"{metric} at least",
-        value=value if why_not is None else None,
-        threshold=minimum,
-        passed=passed,
+        name=_CONTRACT,
+        value=None,
+        threshold=None,
+        verdict="passed" if problem is None else "failed",
         sentence=sentence,
     )
 
 
-def _check_change(candidate: CocoMetrics, baseline: CocoMetrics, min_change: float) -> Gate:
-    name = "AP change against the baseline, at least"
-    why_not = candidate.explain("AP")  # the same images: the baseline's is measured or not alike
-    if why_not is not None:
+def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
+    name = _name(floor.metric, floor.slice)
+    value, why_not = candidate.find_value(floor.metric, floor.slice)
+    if value is None:
+        sentence = f"{name} could not be measured ({why_not}), at least {floor.min:.3f} is asked"
+    else:
+        sentence = f"{name} {value:.3f} is {'at least' if _is_at_least(value, floor.min) else 'below'} {floor.min:.3f}"
+    return _gate(f"{name}, at least", value, floor.min, value is not None and _is_at_least(value, floor.min), sentence)
+
+
+def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
+    """Without a baseline that can be compared."""
+    gate = gates.baseline
+    name = "AP against the baseline, change at least"
+    if evidence.baseline_problem is None:
+        verdict: Verdict = "skipped" if gate.when_missing == "bless" else "failed"
+        sentence = "there is no earlier blessed model to compare with"
+        if verdict == "failed":
+            sentence += ", and gates.baseline.when_missing says refuse"
+        return Gate(name=name, value=None, threshold=gate.min_ap_change, verdict=verdict, sentence=sentence)
+    sentence = f"not compared with a baseline: {evidence.baseline_problem}"
+    is_refused = gate.when_incompatible == "refuse" or (gate.when_incompatible == "by_floors" and not gates.floors)
+    if is_refused and gate.when_incompatible == "refuse":
+        sentence += ", and gates.baseline.when_incompatible says refuse"
+    elif is_refused:
+        problem = evidence.baseline_problem
+        sentence = f"the baseline could not be compared: {problem}; no floor is set: set gates.floors"
+    return Gate(
+        name=name,
+        value=None,
+        threshold=gate.min_ap_change,
+        verdict="failed" if is_refused else "skipped",
+        sentence=sentence,
+    )
+
+
+def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
+    """AP against the baseline, with what the images can tell."""
+    gate = gates.baseline
+    name, threshold = "AP against the baseline, change at least", gate.min_ap_change
+    value, why_not = evidence.candidate.find_value("AP", "")
+    assert evidence.baseline is not None
+    before, _ = evidence.baseline.find_value("AP", "")
+    if value is None or before is None:
         sentence = f"AP could not be compared with the baseline ({why_not})"
-        return Gate(name=name, value=None, threshold=min_change, passed=False, sentence=sentence)
-    change = candidate.AP - baseline.AP
-    passed = change >= min_change - _ROUNDING
-    asked = f"{'at least' if passed else 'but at least'} {min_change:+.3f} is asked"
-    sentence = f"AP {candidate.AP:.3f} is {change:+.3f} against the baseline's {baseline.AP:.3f}, {asked}"
-    return Gate(name=name, value=change, threshold=min_change, passed=passed, sentence=sentence)
+        return _gate(name, None, threshold, False, sentence)
+    change = value - before
+    found = f"AP {value:.3f} is {change:+.3f} against the baseline's {before:.3f}"
+    interval = evidence.ap_change
+    is_unsure = False
+    if interval is not None and interval.low is not None and interval.high is not None:
+        found += f" ({gate.confidence:.0%} interval {interval.low:+.3f} to {interval.high:+.3f})"
+        is_unsure = interval.low < threshold < interval.high
+        if interval.holds(0):
+            found += ", no difference beyond the noise of the images"
+    passed = _is_at_least(change, threshold)
+    if is_unsure and gate.inside_noise != "by_value":
+        passed = gate.inside_noise == "bless"
+        return _gate(name, change, threshold, passed, f"{found}; gates.baseline.inside_noise says {gate.inside_noise}")
+    asked = f"{'at least' if passed else 'but at least'} {threshold:+.3f} is asked"
+    return _gate(name, change, threshold, passed, f"{found}, {asked}")
+
+
+def _check_change(evidence: Evidence, asked: MetricChange) -> Gate:
+    metric = _name(asked.metric, asked.slice)
+    name = f"{metric} against the baseline, change at least"
+    if evidence.baseline is None:
+        sentence = f"{metric} has no baseline to compare with"
+        return Gate(name=name, value=None, threshold=asked.min_change, verdict="skipped", sentence=sentence)
+    value, why_not = evidence.candidate.find_value(asked.metric, asked.slice)
+    before, why_not_before = evidence.baseline.find_value(asked.metric, asked.slice)
+    if value is None or before is None:
+        why = why_not if value is None else why_not_before
+        sentence = f"{metric} could not be compared with the baseline ({why})"
+        return _gate(name, None, asked.min_change, False, sentence)
+    change = value - before
+    passed = _is_at_least(change, asked.min_change)
+    found = f"{metric} {value:.3f} is {change:+.3f} against the baseline's {before:.3f}"
+    sentence = f"{found}, {'at least' if passed else 'but at least'} {asked.min_change:+.3f} is asked"
+    return _gate(name, change, asked.min_change, passed, sentence)
+
+
+def _check_latency(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
+    limits, found, before = gates.latency, evidence.latency, evidence.baseline_latency
+    if limits.max_median_ms is not None:
+        yield _at_most("median latency in ms", found.median_ms if found else None, limits.max_median_ms, "the latency")
+    if limits.max_p95_ms is not None:
+        value = found.p95_ms if found else None
+        yield _at_most("95th percentile of the latency in ms", value, limits.max_p95_ms, "the latency")
+    if limits.max_ratio is not None:
+        name = "median latency against the baseline"
+        if evidence.baseline is None:
+            sentence = "the latency has no baseline to compare with"
+            yield Gate(name=name, value=None, threshold=limits.max_ratio, verdict="skipped", sentence=sentence)
+        else:
+            ratio = found.median_ms / before.median_ms if found and before else None
+            yield _at_most(name, ratio, limits.max_ratio, "the latency")
+
+
+def _check_int8(evidence: Evidence, max_drop: float) -> Gate:
+    value, why_not = evidence.candidate.find_value("AP", "")
+    drop = None if value is None or evidence.int8_ap is None else value - evidence.int8_ap
+    if drop is None and evidence.int8_ap is None:
+        why_not = "the model has no int8 TFLite variant"
+    return _at_most("AP lost by int8", drop, max_drop, f"AP lost by int8 ({why_not})")
+
+
+def _at_most(name: str, value: float | None, limit: float, what: str) -> Gate:
+    if value is None:
+        return _gate(f"{name}, at most", None, limit, False, f"{what} was not measured, at most {limit:g} is asked")
+    passed = value <= limit + _ROUNDING
+    sentence = f"{name} {value:.3f} is {'at most' if passed else 'above'} {limit:g}"
+    return _gate(f"{name}, at most", value, limit, passed, sentence)
+
+
+def _gate(name: str, value: float | None, threshold: float, passed: bool, sentence: str) -> Gate:
+    verdict: Verdict = "passed" if passed else "failed"
+    return Gate(name=name, value=value, threshold=threshold, verdict=verdict, sentence=sentence)
+
+
+def _is_at_least(value: float, threshold: float) -> bool:
+    return value >= threshold - _ROUNDING
+
+
+def _name(metric: str, slice_name: str) -> str:
+    return f"{metric} of {slice_name}" if slice_name else metric
+
+
+def _difference(ap_change: Interval | None) -> Difference | None:
+    if ap_change is None or ap_change.low is None or ap_change.high is None:
+        return None
+    if ap_change.holds(0):
+        return "none"
+    if ap_change.low == ap_change.high:
+        return None  # all objects in one image: drawing images again tells nothing
+    return "better" if ap_change.low > 0 else "worse"
+
+
+def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], override: Override | None) -> str:
+    failed = "; ".join(gate.sentence for gate in results if gate.verdict == "failed")
+    if override is not None:
+        why = override.reason.strip().rstrip(".")
+        text = f"override by {override.by} until {override.until} ({why}), though {failed}"
+    elif failed and gates.override is not None and evidence.contract_problem is None:
+        text = f"{failed}; the override of {gates.override.by} ended on {gates.override.until}"
+    elif failed:
+        text = failed
+    else:
+        parts = [gate.sentence for gate in results if gate.name != _CONTRACT]
+        value, _ = evidence.candidate.find_value("AP", "")
+        if not gates.floors and evidence.baseline is None and value is not None:
+            parts.append(f"no floor is set (AP is {value:.3f})")
+        text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."

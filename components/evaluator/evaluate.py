@@ -1,26 +1,33 @@
 """One evaluation from models and shards to a report; knows files and Beam, not TFX."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import apache_beam as beam
 import tensorflow as tf
 from absl import logging
 
-from detloom.components.evaluator.decision import Decision, decide
+from detloom.components.evaluator.assess import MeasuredModel, assess, measure_model
+from detloom.components.evaluator.contract import find_contract_problem
+from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, Picture
 from detloom.components.evaluator.inference import ImageRecord, parse_record, run_inference
+from detloom.components.evaluator.latency import count_model_bytes, measure_latency
+from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report import Evaluation, Picture, draw_picture, write_report
+from detloom.components.evaluator.pictures import PicturePlan, draw_picture, plan_pictures
+from detloom.components.evaluator.report import write_report
+from detloom.components.evaluator.run_history import read_data_health, read_training_curves
 from detloom.schemas import example_keys as keys
-from detloom.schemas.detections import SIGNATURE_EXAMPLES
+from detloom.schemas.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
-from detloom.trainer_module.coco_metrics import CocoMetrics, compute_coco_metrics
+from detloom.trainer_module.coco_metrics import ImageDetections, compute_coco_metrics
 from detloom.trainer_module.draw import decode_image_rgb
 from detloom.trainer_module.predict import check_signature, read_exported_label_map
 
-_CANDIDATE, _BASELINE = "candidate", "baseline"
+_CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
 _WORK_FOLDER = ".records"  # inside the output folder, so that remote workers reach it
 
 
@@ -31,49 +38,104 @@ class EvaluationInputs:
     Attributes:
         candidate_dir, baseline_dir: SavedModel folders.
         examples_uris: roots of the examples artifacts; a label map may lie there.
-        split_uris: folders of the split's TFRecord shards.
+        tflite_dir: folder of the candidate's TFLite variants, which need not exist.
+        shard_patterns: paths of the split's TFRecord shards, with or without wildcards.
+        dataset_report_uri, model_run_uri: what DatasetValidator and the Trainer left, to show it.
     """
 
     candidate_dir: str
     baseline_dir: str | None
     examples_uris: Sequence[str]
-    split_uris: Sequence[str]
+    shard_patterns: Sequence[str]
+    tflite_dir: str | None = None
+    dataset_report_uri: str | None = None
+    model_run_uri: str | None = None
 
 
 def evaluate(
     inputs: EvaluationInputs, params: EvaluatorParams, make_pipeline: Callable[[], beam.Pipeline], out_dir: str
-) -> Decision:
+) -> Evaluation:
     """Run both models over the same images, decide, and write the report into `out_dir`.
 
     Raises:
         InputError: an empty split, unusable records, a candidate that is no exported detector or has other classes than
-            the data. A baseline that cannot be used is no error: the decision says why it was left out.
+            the data, slices that the data do not have. A baseline that cannot be used is no error: the decision says
+            why it was left out.
     """
+    settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
     _check_label_map(label_map, inputs)
     baseline_problem = _find_baseline_problem(label_map, inputs)
     paths_by_name = {_CANDIDATE: inputs.candidate_dir}
     if inputs.baseline_dir is not None and baseline_problem is None:
         paths_by_name[_BASELINE] = inputs.baseline_dir
+    variants = _find_variants(inputs.tflite_dir)
+    feature_keys = [each.feature for each in settings.image_slices if each.feature]
     records = run_inference(
-        make_pipeline, inputs.split_uris, paths_by_name, params.batch_size, f"{out_dir}/{_WORK_FOLDER}"
+        make_pipeline,
+        inputs.shard_patterns,
+        {**paths_by_name, **variants},
+        settings.batch_size,
+        f"{out_dir}/{_WORK_FOLDER}",
+        feature_keys=feature_keys,
     )
-    metrics = {name: _compute_metrics(records, name, label_map) for name in paths_by_name}
-    decision = decide(metrics[_CANDIDATE], metrics.get(_BASELINE), params.gates, baseline_problem=baseline_problem)
-    logging.info("DetectionEvaluator: %s", decision.sentence)
-    evaluation = Evaluation(
-        label_map=label_map,
+    split = Split(
         ground_truth=[record.ground_truth(image_id) for image_id, record in enumerate(records, start=1)],
-        detections=[record.detections(image_id, _CANDIDATE) for image_id, record in enumerate(records, start=1)],
-        file_names={image_id: record.source_id for image_id, record in enumerate(records, start=1)},
-        candidate=metrics[_CANDIDATE],
-        baseline=metrics.get(_BASELINE),
-        decision=decision,
-        lines=_describe_run(inputs, params, metrics[_CANDIDATE]),
+        features=[record.features for record in records],
+        label_map=label_map,
     )
-    pictures = _draw_pictures(evaluation, inputs.split_uris, params.num_pictures)
-    write_report(out_dir, evaluation, pictures)
-    return decision
+    found = _measure_all(records, split, paths_by_name, inputs, params)
+    candidate, baseline = found[_CANDIDATE], found.get(_BASELINE)
+    evaluation = assess(
+        split,
+        [record.source_id for record in records],
+        candidate,
+        baseline,
+        params.gates,
+        baseline_problem=baseline_problem,
+        contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections),
+        variants={
+            name.removeprefix(_VARIANT): compute_coco_metrics(split.ground_truth, _detections(records, name), label_map)
+            for name in variants
+        },
+    )
+    logging.info("DetectionEvaluator: %s", evaluation.decision.sentence)
+    evaluation = replace(
+        evaluation,
+        lines=_describe_run(inputs, params, candidate.measurements),
+        data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),
+        training=read_training_curves(inputs.model_run_uri) if inputs.model_run_uri else {},
+    )
+    plans = plan_pictures(evaluation, settings.num_pictures, baseline=baseline.detections if baseline else ())
+    write_report(out_dir, evaluation, _draw_pictures(plans, evaluation, inputs.shard_patterns))
+    return evaluation
+
+
+def _measure_all(
+    records: Sequence[ImageRecord],
+    split: Split,
+    paths_by_name: Mapping[str, str],
+    inputs: EvaluationInputs,
+    params: EvaluatorParams,
+) -> dict[str, MeasuredModel]:
+    latency = measure_latency(
+        paths_by_name, list(_first_images(inputs.shard_patterns, params.gates.latency.num_images))
+    )
+    result = {}
+    for name, path in paths_by_name.items():
+        costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(path))
+        result[name] = measure_model(split, _detections(records, name), params.settings, costs)
+    return result
+
+
+def _detections(records: Sequence[ImageRecord], name: str) -> list[ImageDetections]:
+    return [record.detections(image_id, name) for image_id, record in enumerate(records, start=1)]
+
+
+def _find_variants(folder: str | None) -> dict[str, str]:
+    """Paths of TFLite models by a name that no other model has."""
+    paths = sorted(tf.io.gfile.glob(f"{folder}/*{TFLITE_SUFFIX}")) if folder else []
+    return {f"{_VARIANT}{os.path.basename(path).removesuffix(TFLITE_SUFFIX)}": path for path in paths}
 
 
 def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs) -> None:
@@ -103,42 +165,47 @@ def _find_baseline_problem(label_map: LabelMap, inputs: EvaluationInputs) -> str
     return f"it has other classes ({', '.join(of_baseline.names)}; the candidate: {', '.join(label_map.names)})"
 
 
-def _compute_metrics(records: Sequence[ImageRecord], model_name: str, label_map: LabelMap) -> CocoMetrics:
-    return compute_coco_metrics(
-        [record.ground_truth(image_id) for image_id, record in enumerate(records, start=1)],
-        [record.detections(image_id, model_name) for image_id, record in enumerate(records, start=1)],
-        label_map,
-    )
-
-
-def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, metrics: CocoMetrics) -> list[tuple[str, str]]:
+def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Measurements) -> list[tuple[str, str]]:
     return [
-        ("Split", f"{params.split}: {metrics.num_images} images, {metrics.num_boxes} boxes"),
+        ("Split", f"{params.split}: {found.coco.num_images} images, {found.coco.num_boxes} boxes"),
         ("Candidate", inputs.candidate_dir),
         ("Baseline", inputs.baseline_dir or "none"),
-        ("Data", ", ".join(inputs.split_uris)),
+        ("Wanted precision", f"{params.settings.wanted_precision:.0%}"),
+        ("Data", ", ".join(pattern.removesuffix("/*") for pattern in inputs.shard_patterns)),
     ]
 
 
-def _draw_pictures(evaluation: Evaluation, split_uris: Sequence[str], num_pictures: int) -> list[Picture]:
-    """The first images of the split; only their records are read again."""
-    id_by_name = {name: image_id for image_id, name in evaluation.file_names.items()}
-    truth_by_id = {image.image_id: image for image in evaluation.ground_truth}
-    found_by_id = {image.image_id: image for image in evaluation.detections}
-    pictures = []
-    for serialized in islice(_read_split(split_uris), num_pictures):
+def _draw_pictures(
+    plans: Sequence[PicturePlan], evaluation: Evaluation, shard_patterns: Sequence[str]
+) -> list[Picture]:
+    """In the order of `plans`; of images only one is held at a time."""
+    plans_by_name: dict[str, list[int]] = {}
+    for number, plan in enumerate(plans):
+        plans_by_name.setdefault(evaluation.file_names[plan.image_index], []).append(number)
+    drawn: dict[int, Picture] = {}
+    for serialized in _read_split(shard_patterns):
+        if len(drawn) == len(plans):
+            break
         name = parse_record(serialized).source_id
-        image_bytes = tf.train.Example.FromString(serialized).features.feature[keys.IMAGE_ENCODED].bytes_list.value[0]
-        image_id = id_by_name[name]
-        image_rgb = decode_image_rgb(image_bytes, name)
-        pictures.append(
-            draw_picture(image_rgb, name, truth_by_id[image_id], found_by_id[image_id], evaluation.label_map)
-        )
-    return pictures
+        numbers = plans_by_name.get(name, [])
+        if numbers:
+            image_rgb = decode_image_rgb(_image_of(serialized), name)
+            for number in numbers:
+                drawn[number] = draw_picture(plans[number], image_rgb, name, evaluation.split.label_map)
+    return [drawn[number] for number in sorted(drawn)]
 
 
-def _read_split(split_uris: Sequence[str]) -> Iterator[bytes]:
-    for uri in split_uris:
-        for path in sorted(tf.io.gfile.glob(f"{uri}/*")):
+def _first_images(shard_patterns: Sequence[str], count: int) -> Iterator[bytes]:
+    return (_image_of(serialized) for serialized in islice(_read_split(shard_patterns), count))
+
+
+def _image_of(serialized: bytes) -> bytes:
+    image: bytes = tf.train.Example.FromString(serialized).features.feature[keys.IMAGE_ENCODED].bytes_list.value[0]
+    return image
+
+
+def _read_split(shard_patterns: Sequence[str]) -> Iterator[bytes]:
+    for pattern in shard_patterns:
+        for path in sorted(tf.io.gfile.glob(pattern)):
             compression = "GZIP" if path.endswith(".gz") else ""
             yield from tf.data.TFRecordDataset(path, compression).as_numpy_iterator()

@@ -14,9 +14,17 @@ from tfx.utils import io_utils, path_utils
 
 from detloom.components.evaluator.decision import Decision
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+from detloom.components.evaluator.evaluation import Evaluation
 from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.report import PAGE_FILE
+from detloom.components.evaluator.report_page import summary_markdown
+from detloom.components.evaluator.ui_artifacts import confidence_metrics, confusion_matrix, metric_properties
+from detloom.schemas.detections import TFLITE_FOLDER
 from detloom.schemas.errors import InputError
 
+DATASET_REPORT_KEY, MODEL_RUN_KEY = "dataset_report", "model_run"
+PAGE_KEY, SUMMARY_KEY, METRICS_KEY, CURVES_KEY = "page", "summary", "metrics", "curves"
+SUMMARY_FILE = "summary.md"
 BLESSING_MESSAGE = "blessing_message"  # TFX 1.16 and later have this property too: why, in a sentence
 
 
@@ -41,19 +49,37 @@ class Executor(tfx_evaluator.Executor):
         evaluation = artifact_utils.get_single_instance(output_dict[keys.EVALUATION_KEY])
         blessing = artifact_utils.get_single_instance(output_dict[keys.BLESSING_KEY])
         examples = input_dict[keys.EXAMPLES_KEY]
+        reports, model_runs = input_dict.get(DATASET_REPORT_KEY) or [], input_dict.get(MODEL_RUN_KEY) or []
         fileio.makedirs(evaluation.uri)
-        decision = evaluate(
+        result = evaluate(
             EvaluationInputs(
                 candidate_dir=_saved_model_dir(model),
                 baseline_dir=_saved_model_dir(baselines[0]) if baselines else None,
                 examples_uris=[artifact.uri for artifact in examples],
-                split_uris=_split_uris(examples, params.split),
+                shard_patterns=[f"{uri}/*" for uri in _split_uris(examples, params.split)],
+                tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
+                dataset_report_uri=reports[0].uri if reports else None,
+                model_run_uri=model_runs[0].uri if model_runs else None,
             ),
             params,
             self._make_beam_pipeline,
             evaluation.uri,
         )
-        _write_blessing(blessing, decision, model, baselines, exec_properties)
+        _write_ui_artifacts(output_dict, result, evaluation.uri)
+        _write_blessing(blessing, result.decision, model, baselines, exec_properties)
+
+
+def _write_ui_artifacts(output_dict: dict[str, list[Artifact]], result: Evaluation, report_uri: str) -> None:
+    page, summary, metrics, curves = (
+        artifact_utils.get_single_instance(output_dict[key]) for key in (PAGE_KEY, SUMMARY_KEY, METRICS_KEY, CURVES_KEY)
+    )
+    fileio.makedirs(page.uri)
+    fileio.copy(f"{report_uri}/{PAGE_FILE}", f"{page.uri}/{PAGE_FILE}", overwrite=True)
+    io_utils.write_string_file(f"{summary.uri}/{SUMMARY_FILE}", summary_markdown(result))
+    for name, value in metric_properties(result).items():
+        metrics.set_float_custom_property(name, value)
+    curves.set_json_value_custom_property("confidenceMetrics", confidence_metrics(result.candidate))
+    curves.set_json_value_custom_property("confusionMatrix", confusion_matrix(result.candidate))
 
 
 def _saved_model_dir(model: Artifact) -> str:

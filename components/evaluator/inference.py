@@ -19,11 +19,13 @@ import tensorflow as tf
 from absl import logging
 from apache_beam.utils.shared import Shared
 
+from detloom.components.evaluator.slices import Feature
 from detloom.schemas import example_keys as keys
-from detloom.schemas.detections import SIGNATURE_EXAMPLES
+from detloom.schemas.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.predict import LoadedSignature, check_signature
+from detloom.trainer_module.tflite_model import TfliteDetector
 
 _LOG_EVERY_SECONDS = 10.0
 _Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.int64]]
@@ -34,7 +36,8 @@ class ImageRecord:
     """One image without its bytes.
 
     Attributes:
-        boxes_yxyx_rel, class_ids, is_crowd, area_px: ground truth, as in `ImageGroundTruth`.
+        boxes_yxyx_rel, class_ids, is_crowd, area_px, is_difficult, is_group_of: ground truth, as in `ImageGroundTruth`.
+        features: values of the features that slices are made by, of those that the example has.
         found: boxes, scores and class ids that each model found, by the model's name.
         problem: what is wrong with the record, as the end of a sentence; None where nothing is.
     """
@@ -45,20 +48,30 @@ class ImageRecord:
     class_ids: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     is_crowd: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, bool))
     area_px: npt.NDArray[Any] | None = None
+    is_difficult: npt.NDArray[Any] | None = None
+    is_group_of: npt.NDArray[Any] | None = None
+    features: Mapping[str, Feature] = field(default_factory=dict)
     found: Mapping[str, _Rows] = field(default_factory=dict)
     problem: str | None = None
 
     def ground_truth(self, image_id: int) -> ImageGroundTruth:
         return ImageGroundTruth(
-            image_id, self.image_hw, self.boxes_yxyx_rel, self.class_ids, self.is_crowd, self.area_px
+            image_id,
+            self.image_hw,
+            self.boxes_yxyx_rel,
+            self.class_ids,
+            self.is_crowd,
+            self.area_px,
+            self.is_difficult,
+            self.is_group_of,
         )
 
     def detections(self, image_id: int, model_name: str) -> ImageDetections:
         return ImageDetections(image_id, *self.found[model_name])
 
 
-def parse_record(serialized: bytes) -> ImageRecord:
-    """Ground truth of one serialized tf.Example; what is wrong with it is in `problem`."""
+def parse_record(serialized: bytes, feature_keys: Sequence[str] = ()) -> ImageRecord:
+    """Ground truth and the named features of one serialized tf.Example; what is wrong with it is in `problem`."""
     try:
         example = tf.train.Example.FromString(serialized)
     except Exception:  # protobuf's DecodeError lives in another place in each of its implementations
@@ -80,8 +93,10 @@ def parse_record(serialized: bytes) -> ImageRecord:
         return ImageRecord(source_id=source_id, problem=f"lacks {keys.IMAGE_HEIGHT} or {keys.IMAGE_WIDTH} in pixels")
     sides = [floats(key) for key in keys.BOX_KEYS_YXYX]
     class_ids, crowd, area = ints(keys.CLASS_ID), ints(keys.IS_CROWD), floats(keys.AREA)
+    difficult, group_of = ints(keys.DIFFICULT), ints(keys.GROUP_OF)
     num_boxes = len(class_ids)
-    lengths = {len(side) for side in sides} | {len(values) for values in (crowd, area) if len(values)}
+    optional = (crowd, area, difficult, group_of)
+    lengths = {len(side) for side in sides} | {len(values) for values in optional if len(values)}
     if lengths - {num_boxes}:
         return ImageRecord(source_id=source_id, problem=f"has {num_boxes} class ids, and box features of other lengths")
     return ImageRecord(
@@ -91,22 +106,41 @@ def parse_record(serialized: bytes) -> ImageRecord:
         class_ids=class_ids,
         is_crowd=crowd.astype(bool) if len(crowd) else np.zeros(num_boxes, bool),
         area_px=area if len(area) else None,
+        is_difficult=difficult.astype(bool) if len(difficult) else None,
+        is_group_of=group_of.astype(bool) if len(group_of) else None,
+        features={key: _values_of(features[key]) for key in feature_keys if key in features},
     )
+
+
+def _values_of(feature: tf.train.Feature) -> Feature:
+    """Text, or numbers."""
+    if feature.HasField("bytes_list"):
+        return tuple(value.decode("utf-8", "replace") for value in feature.bytes_list.value)
+    return tuple(map(float, feature.float_list.value or feature.int64_list.value))
+
+
+Detect = Callable[[Sequence[bytes]], list[_Rows]]
+
+
+def load_model(path: str) -> Detect:
+    """A SavedModel's folder or a `.tflite` file, to be called with serialized tf.Examples."""
+    return TfliteDetector(path) if path.endswith(TFLITE_SUFFIX) else LoadedSignature(path, SIGNATURE_EXAMPLES)
 
 
 class _Models:
     """The loaded models of one worker process (an object of a class, because Beam keeps it by weak reference)."""
 
     def __init__(self, paths_by_name: Mapping[str, str]) -> None:
-        self.by_name = {name: LoadedSignature(path, SIGNATURE_EXAMPLES) for name, path in paths_by_name.items()}
+        self.by_name = {name: load_model(path) for name, path in paths_by_name.items()}
 
 
 class DetectBatch(beam.DoFn):
     """Serialized tf.Examples of one batch to pickled `ImageRecord`s; the models are loaded once a worker process."""
 
-    def __init__(self, paths_by_name: Mapping[str, str], batch_size: int) -> None:
+    def __init__(self, paths_by_name: Mapping[str, str], batch_size: int, feature_keys: Sequence[str] = ()) -> None:
         super().__init__()
         self._paths_by_name = dict(paths_by_name)
+        self._feature_keys = tuple(feature_keys)
         self._batch_size = batch_size
         self._shared = Shared()
 
@@ -115,7 +149,7 @@ class DetectBatch(beam.DoFn):
         self._num_done, self._started, self._logged = 0, time.monotonic(), time.monotonic()
 
     def process(self, batch: list[bytes]) -> Iterator[bytes]:
-        records = [parse_record(serialized) for serialized in batch]
+        records = [parse_record(serialized, self._feature_keys) for serialized in batch]
         whole = [index for index, record in enumerate(records) if record.problem is None]
         if whole:
             serialized = [batch[index] for index in whole]
@@ -129,12 +163,12 @@ class DetectBatch(beam.DoFn):
         for record in records:
             yield pickle.dumps(record)
 
-    def _detect(self, model: Callable[[Sequence[bytes]], list[_Rows]], serialized: list[bytes]) -> list[_Rows | str]:
+    def _detect(self, model: Detect, serialized: list[bytes]) -> list[_Rows | str]:
         """Detections of each example, or what the model said against it."""
         filled = serialized + serialized[-1:] * (self._batch_size - len(serialized))
         try:
             return list(model(filled)[: len(serialized)])
-        except tf.errors.InvalidArgumentError as error:
+        except (tf.errors.InvalidArgumentError, InputError) as error:
             if len(serialized) == 1:
                 return [f"cannot be read by the model ({str(error).splitlines()[0][:200]})"]
             return [rows for each in serialized for rows in self._detect(model, [each])]
@@ -154,6 +188,7 @@ def detect(
     paths_by_name: Mapping[str, str],
     batch_size: int,
     output_prefix: str,
+    feature_keys: Sequence[str] = (),
 ) -> None:
     """Add the steps to `pipeline`: read the shards, detect, write pickled records to files at `output_prefix`."""
     sources = [
@@ -163,39 +198,42 @@ def detect(
         sources
         | "Flatten" >> beam.Flatten()
         | "Batch" >> beam.BatchElements(min_batch_size=batch_size, max_batch_size=batch_size)
-        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size))
+        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys))
         | "Write" >> beam.io.WriteToTFRecord(output_prefix)
     )
 
 
 def run_inference(
     make_pipeline: Callable[[], beam.Pipeline],
-    split_uris: Sequence[str],
+    shard_patterns: Sequence[str],
     paths_by_name: Mapping[str, str],
     batch_size: int,
     work_dir: str,
+    feature_keys: Sequence[str] = (),
 ) -> list[ImageRecord]:
     """Detections of every model on every image of the split, sorted by source id.
 
     Args:
-        split_uris: folders of TFRecord shards.
-        paths_by_name: folder of each model's SavedModel.
+        shard_patterns: paths of TFRecord shards, with or without wildcards.
+        paths_by_name: each model's SavedModel folder, or its `.tflite` file.
         work_dir: folder for intermediate files, reachable by every worker; removed at the end.
+        feature_keys: features of the examples that come back with the detections.
 
     Raises:
         InputError: an empty split, a model without the signature, an unusable record; with the folder or record.
     """
     for path in paths_by_name.values():
-        check_signature(path, SIGNATURE_EXAMPLES)
-    where = ", ".join(split_uris)
-    patterns = [f"{uri}/*" for uri in split_uris if tf.io.gfile.glob(f"{uri}/*")]
+        if not path.endswith(TFLITE_SUFFIX):
+            check_signature(path, SIGNATURE_EXAMPLES)
+    where = ", ".join(pattern.removesuffix("/*") for pattern in shard_patterns)
+    patterns = [pattern for pattern in shard_patterns if tf.io.gfile.glob(pattern)]
     if not patterns:
         raise InputError(f"{where}: the split has no files; check how the data were split.")
     started = time.monotonic()
     tf.io.gfile.makedirs(work_dir)
     try:
         with make_pipeline() as pipeline:
-            detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records")
+            detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys)
         files = sorted(tf.io.gfile.glob(f"{work_dir}/records*"))
         rows = tf.data.TFRecordDataset(files).as_numpy_iterator()
         records = [pickle.loads(row) for row in rows]  # noqa: S301 - our own workers wrote them a moment ago

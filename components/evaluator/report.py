@@ -1,189 +1,122 @@
 """What an evaluation leaves behind: numbers and detections for machines, one self-contained page for people."""
 
-import base64
 import io
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-import jinja2
-import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tensorflow as tf
-from PIL import Image
 
-from detloom.components.evaluator.decision import Decision
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.metric_names import METRIC_NAMES
-from detloom.trainer_module.coco_metrics import (
-    CocoMetrics,
-    ImageDetections,
-    ImageGroundTruth,
-    format_coco_ground_truth,
-    format_coco_results,
-)
-from detloom.trainer_module.draw import draw_detections
+from detloom.components.evaluator.evaluation import Evaluation, Picture
+from detloom.components.evaluator.report_page import format_page
+from detloom.trainer_module.coco_metrics import format_coco_ground_truth, format_coco_results
 
 METRICS_FILE = "metrics.json"  # {"candidate": CocoMetrics, "baseline": CocoMetrics or null}
 DECISION_FILE = "decision.json"  # Decision
-GROUND_TRUTH_FILE = "ground_truth.json"  # COCO annotations; `file_name` is the source id
+ANALYSIS_FILE = (
+    "analysis.json"  # {"candidate": Measurements, "baseline": Measurements or null, "comparison": Comparison}
+)
+GROUND_TRUTH_FILE = "ground_truth.json"  # COCO annotations; `file_name` is the source id, `features` what slices go by
 DETECTIONS_FILE = "detections.json"  # COCO results of the candidate, image ids as in GROUND_TRUTH_FILE
+DETECTIONS_TABLE_FILE = "detections.parquet"  # the same with names, a row a detection
 PAGE_FILE = "report.html"
 
-PICTURE_MIN_SCORE = 0.5  # fainter detections are not drawn
-_PICTURE_SIDE_PX = 480  # two beside each other fill a usual page; 12 pairs stay below 2 MB
-_JPEG_QUALITY = 80
-_METRIC_MEANINGS = {
-    "AP": "mean over IoU 0.50 to 0.95",
-    "AP50": "IoU 0.50",
-    "AP75": "IoU 0.75",
-    "APs": "small, below 32 × 32 px",
-    "APm": "medium",
-    "APl": "large, above 96 × 96 px",
-    "AR1": "recall, 1 detection an image and class",
-    "AR10": "recall, 10 detections",
-    "AR100": "recall, 100 detections",
-    "ARs": "recall, small",
-    "ARm": "recall, medium",
-    "ARl": "recall, large",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Everything that is reported.
-
-    Attributes:
-        file_names: source id by image id.
-        baseline: None when there is none, or none that can be compared.
-        lines: facts about the run as (name, value), shown below the decision.
-    """
-
-    label_map: LabelMap
-    ground_truth: Sequence[ImageGroundTruth]
-    detections: Sequence[ImageDetections]
-    file_names: dict[int, str]
-    candidate: CocoMetrics
-    baseline: CocoMetrics | None
-    decision: Decision
-    lines: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """One image of the page; `truth_uri` and `found_uri` are JPEG data URIs."""
-
-    name: str
-    truth_uri: str
-    found_uri: str
-    num_truth: int
-    num_found: int
+_TABLE_SCHEMA = pa.schema(
+    [
+        ("image_id", pa.int64()),
+        ("file_name", pa.string()),
+        ("category_id", pa.int64()),
+        ("category", pa.string()),
+        *((side, pa.float64()) for side in ("x", "y", "width", "height")),  # pixels
+        ("score", pa.float64()),
+    ]
+)
 
 
 def write_report(folder: str, evaluation: Evaluation, pictures: Sequence[Picture]) -> None:
-    """Write the five files into `folder`, which exists; it may be on any file system that TensorFlow knows."""
-    hw_by_id = {image.image_id: image.image_hw for image in evaluation.ground_truth}
-    baseline = evaluation.baseline
-    metrics = {"candidate": evaluation.candidate.to_dict(), "baseline": baseline.to_dict() if baseline else None}
-    truth = format_coco_ground_truth(evaluation.ground_truth, evaluation.label_map, evaluation.file_names)
-    contents = {
-        METRICS_FILE: _format_json(metrics),
-        DECISION_FILE: _format_json(evaluation.decision.to_dict()),
-        GROUND_TRUTH_FILE: _format_json(truth),
-        DETECTIONS_FILE: _format_json(format_coco_results(evaluation.detections, hw_by_id)),
-        PAGE_FILE: format_page(evaluation, pictures),
-    }
-    for name, text in contents.items():
-        with tf.io.gfile.GFile(f"{folder}/{name}", "w") as file:
-            file.write(text)
+    """Write the files into `folder`, which exists; it may be on any file system that TensorFlow knows.
 
-
-def draw_picture(
-    image_rgb: npt.NDArray[np.uint8],
-    name: str,
-    truth: ImageGroundTruth,
-    found: ImageDetections,
-    label_map: LabelMap,
-) -> Picture:
-    """Ground truth and detections of one image, each on a small copy of it."""
-    small = Image.fromarray(image_rgb)
-    small.thumbnail((_PICTURE_SIDE_PX, _PICTURE_SIDE_PX))
-    small_rgb = np.asarray(small)
-    keep = found.scores >= PICTURE_MIN_SCORE
-    truth_picture = draw_detections(
-        small_rgb, truth.boxes_yxyx_rel, truth.class_ids, _class_names(truth.class_ids, label_map)
-    )
-    found_picture = draw_detections(
-        small_rgb,
-        found.boxes_yxyx_rel[keep],
-        found.class_ids[keep],
-        _class_names(found.class_ids[keep], label_map),
-        found.scores[keep],
-    )
-    return Picture(
-        name=name,
-        truth_uri=_jpeg_data_uri(truth_picture),
-        found_uri=_jpeg_data_uri(found_picture),
-        num_truth=len(truth.class_ids),
-        num_found=int(np.count_nonzero(keep)),
-    )
-
-
-def format_page(evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
-    """The page; it needs no network and no script."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters["number"] = lambda value: "–" if value is None else f"{value:.3f}"
-    environment.filters["signed"] = lambda value: "–" if value is None else f"{value:+.3f}"
-    template = environment.from_string(Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8"))
+    The page comes last: where it is, the others are.
+    """
     candidate, baseline = evaluation.candidate, evaluation.baseline
-    return template.render(
-        decision=evaluation.decision,
-        lines=evaluation.lines,
-        metric_rows=[_metric_row(name, candidate, baseline) for name in METRIC_NAMES],
-        class_rows=_class_rows(candidate, baseline),
-        has_baseline=baseline is not None,
-        has_unmeasured=any(candidate.explain(name) for name in METRIC_NAMES),
-        pictures=pictures,
-        picture_min_score=PICTURE_MIN_SCORE,
+    results = format_coco_results(
+        evaluation.detections, {image.image_id: image.image_hw for image in evaluation.split.ground_truth}
     )
-
-
-def _metric_row(name: str, candidate: CocoMetrics, baseline: CocoMetrics | None) -> dict[str, Any]:
-    why_not = candidate.explain(name)
-    value = candidate.value_of(name)
-    before = baseline.value_of(name) if baseline else None
-    return {
-        "name": name,
-        "meaning": _METRIC_MEANINGS[name],
-        "why_not": why_not,
-        "candidate": None if why_not else value,
-        "baseline": None if why_not else before,
-        "change": None if why_not or before is None else value - before,
+    contents = {
+        METRICS_FILE: _format_json(
+            {
+                "candidate": candidate.coco.to_dict(),
+                "baseline": baseline.coco.to_dict() if baseline else None,
+                "variants": {name: metrics.to_dict() for name, metrics in evaluation.variants.items()},
+            }
+        ),
+        DECISION_FILE: _format_json(evaluation.decision.to_dict()),
+        ANALYSIS_FILE: _format_json(
+            {
+                "candidate": candidate.to_dict(),
+                "baseline": baseline.to_dict() if baseline else None,
+                "comparison": _format_comparison(evaluation),
+            }
+        ),
+        GROUND_TRUTH_FILE: _format_json(_format_ground_truth(evaluation)),
+        DETECTIONS_FILE: _format_json(results),
+        DETECTIONS_TABLE_FILE: _format_table(results, evaluation),
+        PAGE_FILE: format_page(evaluation, pictures).encode("utf-8", "replace"),
     }
+    for name, content in contents.items():
+        with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
+            file.write(content)
 
 
-def _class_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[dict[str, Any]]:
-    before_by_id = {row.class_id: row for row in baseline.per_class} if baseline else {}
-    rows = []
-    for row in candidate.per_class:
-        before = before_by_id.get(row.class_id)
-        values = {"AP": row.AP, "AP50": row.AP50, "AR100": row.AR100} if row.num_boxes else {}
-        change = row.AP - before.AP if before and row.num_boxes else None
-        rows.append({"name": row.name, "num_boxes": row.num_boxes, "change": change, "values": values})
-    return rows
+def _format_comparison(evaluation: Evaluation) -> dict[str, Any]:
+    """Images by their id, as in the other files, and not by their position."""
+    comparison, truth = evaluation.comparison, evaluation.split.ground_truth
+    changes = [
+        {
+            "image_id": truth[change.image_index].image_id,
+            "gain": change.gain,
+            "candidate": asdict(change.candidate),
+            "baseline": asdict(change.baseline),
+        }
+        for change in comparison.changes
+    ]
+    return {**asdict(replace(comparison, changes=())), "changes": changes}
 
 
-def _class_names(class_ids: Iterable[Any], label_map: LabelMap) -> list[str]:
-    return [label_map.name_of(int(class_id)) for class_id in class_ids]
+def _format_ground_truth(evaluation: Evaluation) -> dict[str, Any]:
+    split = evaluation.split
+    content = format_coco_ground_truth(split.ground_truth, split.label_map, _names_by_id(evaluation))
+    for image, features in zip(content["images"], split.features, strict=True):
+        if features:
+            image["features"] = {key: list(values) for key, values in features.items()}
+    return content
 
 
-def _format_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _jpeg_data_uri(picture: Image.Image) -> str:
+def _format_table(results: Sequence[dict[str, Any]], evaluation: Evaluation) -> bytes:
+    names_by_id, label_map = _names_by_id(evaluation), evaluation.split.label_map
+    rows = [
+        {
+            "image_id": row["image_id"],
+            "file_name": names_by_id[row["image_id"]],
+            "category_id": row["category_id"],
+            "category": label_map.name_of(row["category_id"]),
+            **dict(zip(("x", "y", "width", "height"), row["bbox"], strict=True)),
+            "score": row["score"],
+        }
+        for row in results
+    ]
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=_JPEG_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE_SCHEMA), file)
+    return file.getvalue()
+
+
+def _names_by_id(evaluation: Evaluation) -> dict[int, str]:
+    images = evaluation.split.ground_truth
+    return {image.image_id: name for image, name in zip(images, evaluation.file_names, strict=True)}
+
+
+def _format_json(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")

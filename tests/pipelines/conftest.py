@@ -28,7 +28,7 @@ train:
   augmentations: []
 eval: {{batch_size: 4, evaluate_every: 4}}
 evaluator: {{num_pictures: 2}}
-gates: {{min_ap_change: -1.0}}
+gates: {{baseline: {{min_ap_change: -1.0}}}}
 """
 
 

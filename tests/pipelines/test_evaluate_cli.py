@@ -83,3 +83,65 @@ def test_without_examples_those_of_the_configuration_are_read(tmp_path, calls, s
 def test_help_shows_examples():
     result = evaluate("--help")
     assert "--examples data/examples --watch" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "got none of them, needed: one of --model, --detections, --checkpoints"),
+        (["--model", "a", "--checkpoints", "b"], "got --model and --checkpoints, needed: one of"),
+        (["--model", "a"], "--model needs --examples"),
+        (["--detections", "a"], "--detections needs --ground-truth"),
+        (["--model", "a", "--examples", "b", "--watch"], "got --watch, which does not go with --model"),
+        (["--model", "a", "--examples", "b", "--images", "c"], "got --images, which does not go with --model"),
+        (["--checkpoints", "a", "--baseline", "b"], "got --baseline, which does not go with --checkpoints"),
+        (["--detections", "a", "--ground-truth", "b", "--sample-1-of-n", 2], "got --sample-1-of-n, which does not go"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, message):
+    assert message in str(evaluate(*arguments).exception)
+
+
+@pytest.fixture
+def coco_files(tmp_path):
+    """One image with a cat that is found, in a folder of its own."""
+    image = {"id": 1, "height": 100, "width": 100, "file_name": "a.png"}
+    box = {"image_id": 1, "category_id": 1, "bbox": [10, 10, 20, 20]}
+    truth = {"images": [image], "categories": [{"id": 1, "name": "cat"}], "annotations": [{"id": 1, **box}]}
+    (tmp_path / "labels.json").write_text(json.dumps(truth))
+    (tmp_path / "found.json").write_text(json.dumps([{**box, "score": 0.9}]))
+    return ["--detections", tmp_path / "found.json", "--ground-truth", tmp_path / "labels.json"]
+
+
+def test_files_are_evaluated_and_the_report_is_named(coco_files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = evaluate(*coco_files)
+    assert result.exit_code == 0, result.output
+    assert "AP50   1.000" in result.output
+    assert "Blessed: There is no earlier blessed model" in result.output
+    assert (tmp_path / "evaluation" / "report.html").is_file()
+
+
+def test_gates_come_from_the_run_file(coco_files, tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "name: cats\ndata: {path: data, splits: {train: a, eval: b, test: c}}\n"
+        "gates: {floors: [{metric: AP50/cat, min: 1.0}], baseline: {when_missing: refuse}}\n"
+    )
+    result = evaluate(*coco_files, "--run-file", tmp_path / "run.yaml", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "Not blessed: There is no earlier blessed model to compare with, and gates.baseline" in result.output
+
+
+def test_every_number_of_files_as_json(coco_files, tmp_path):
+    result = CliRunner().invoke(cli, ["evaluate", *map(str, coco_files), "--out", str(tmp_path / "out"), "--json"])
+    values = json.loads(result.stdout)
+    assert values["coco"]["AP"] == pytest.approx(1)
+    assert values["decision"]["blessed"] is True
+
+
+def test_a_report_is_never_put_into_a_served_model(tmp_path, split):
+    model = tmp_path / "3"
+    model.mkdir()
+    (model / "saved_model.pb").touch()
+    result = evaluate("--model", model, "--examples", split, "--out", model / "evaluation")
+    assert "lies in the model's own folder, which is served as it is; give --out" in str(result.exception)

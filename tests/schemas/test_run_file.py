@@ -88,9 +88,13 @@ def test_a_pipeline_config_is_found_beside_the_run_file(tmp_path):
 def test_overrides_go_over_the_file(tmp_path):
     run = read_run_file(
         write(tmp_path, TEXT),
-        overrides=[parse_set("train.batch_size=4"), parse_set("gates.min_ap_change=-0.5"), parse_set("name=dogs")],
+        overrides=[
+            parse_set("train.batch_size=4"),
+            parse_set("gates.baseline.min_ap_change=-0.5"),
+            parse_set("name=dogs"),
+        ],
     )
-    assert (run.train.batch_size, run.gates.min_ap_change, run.name) == (4, -0.5, "dogs")
+    assert (run.train.batch_size, run.gates.baseline.min_ap_change, run.name) == (4, -0.5, "dogs")
 
 
 def test_overriding_the_detector_keeps_what_the_file_lays_over_it(tmp_path):
@@ -147,8 +151,8 @@ def test_overriding_the_detector_keeps_what_the_file_lays_over_it(tmp_path):
         ),
         (
             "name: cats",
-            "name: cats\ngates: {min_ap_change: 5}",
-            r"run\.yaml:3: gates\.min_ap_change: got 5\.0, allowed: -1 to 1",
+            "name: cats\ngates: {baseline: {min_ap_change: 5}}",
+            r"run\.yaml:3: gates\.baseline\.min_ap_change: got 5\.0, allowed: -1 to 1",
         ),
         ("test: c", "test: a", r"run\.yaml:3: data\.splits\.test: got 'a', allowed: another split than train"),
         ("path: photos", "path: 's3://ann:hunter2@b/x'", r"data\.path: got 's3://\(hidden\)@b/x', allowed: a folder"),

@@ -68,7 +68,7 @@ def evaluation_of(per_class=(), **losses):
 
 
 def class_row(name, ap):
-    return ClassMetrics(class_id=1, name=name, AP=ap, AP50=ap, AR100=ap, num_boxes=3)
+    return ClassMetrics(class_id=1, name=name, num_boxes=3, **dict.fromkeys(METRIC_NAMES, ap))
 
 
 def test_detections_are_compared_with_the_ground_truth_of_their_picture(dataset_of, five_pictures):

@@ -47,8 +47,8 @@ def evaluation():
     coco = {"AP": 0.5, "AP50": 0.75, "AP75": 0.5, "APs": -1.0, "APm": 0.5, "APl": 0.5}
     coco |= {"AR1": 0.25, "AR10": 0.5, "AR100": 0.5, "ARs": -1.0, "ARm": 0.5, "ARl": 0.5}
     rows = (
-        ClassMetrics(class_id=1, name="cat", AP=0.5, AP50=0.75, AR100=0.5, num_boxes=3),
-        ClassMetrics(class_id=2, name="käfer", AP=-1.0, AP50=-1.0, AR100=-1.0, num_boxes=0),
+        ClassMetrics(class_id=1, name="cat", num_boxes=3, **coco),
+        ClassMetrics(class_id=2, name="käfer", num_boxes=0, **dict.fromkeys(coco, -1.0)),
     )
     metrics = CocoMetrics(**coco, per_class=rows, num_images=2, num_boxes=3)
     return Evaluation(metrics=metrics, losses={"loss": 1.5, "localization_loss": 1.5}, num_images=2, seconds=0.5)

@@ -4,7 +4,6 @@ import re
 import pytest
 
 from detloom.components.dataset_validator.report import REPORT_HTML, REPORT_JSON, render_html, write_report
-from detloom.components.dataset_validator.report_views import bars, format_share, histogram
 from detloom.components.dataset_validator.sample_pictures import Picture
 
 HOSTILE = "<script>alert('x')</script>"
@@ -303,29 +302,3 @@ def test_both_files_are_written_and_the_json_has_everything(report, tmp_path):
     write_report(tmp_path / "new", report, {})
     assert json.loads((tmp_path / "new" / REPORT_JSON).read_text("utf-8")) == report
     assert (tmp_path / "new" / REPORT_HTML).read_text("utf-8") == render_html(report, {})
-
-
-def test_empty_bins_are_left_out_at_the_ends_only():
-    rows = histogram("", ["a", "b", "c", "d"], [[0, 3, 0, 1]])["rows"]
-    assert [(row["name"], row["text"]) for row in rows] == [("b", "75 %"), ("c", "0 %"), ("d", "25 %")]
-
-
-def test_bars_are_on_the_scale_of_the_largest_and_what_is_there_can_be_seen():
-    rows = bars("", ["a", "b", "c"], [[0.5, 0.0, 0.0001]])["rows"]
-    assert [row["bars"][0]["percent"] for row in rows] == [100.0, 0.0, 0.7]
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0.0, "0 %"),
-        (0.0001, "<0.1 %"),
-        (0.01, "1 %"),
-        (0.0123, "1.2 %"),
-        (0.5, "50 %"),
-        (0.9999, "99.9 %"),
-        (1, "100 %"),
-    ],
-)
-def test_shares_never_round_to_nothing_or_to_all(share, text):
-    assert format_share(share) == text

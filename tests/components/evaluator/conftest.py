@@ -1,43 +1,58 @@
+"""Models, pictures and splits for the evaluator's tests. TensorFlow is imported late: most tests here need none."""
+
 import importlib.util
 import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from detloom.schemas import example_keys as keys
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
 
-_SPEC = importlib.util.spec_from_file_location("tiny_detector", Path(__file__).with_name("tiny_detector.py"))
-tiny_detector = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(tiny_detector)
+LABEL_MAP = LabelMap(((1, "cat"), (3, "dog"), (4, "owl")))
 
 
 @pytest.fixture(scope="session")
-def write_tiny_detector():
+def tiny_detector():
+    spec = importlib.util.spec_from_file_location("tiny_detector", Path(__file__).with_name("tiny_detector.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def write_tiny_detector(tiny_detector):
     return tiny_detector.write_tiny_detector
 
 
 @pytest.fixture(scope="session")
-def good_model_uri(tmp_path_factory):
+def write_tiny_tflite(tiny_detector):
+    return tiny_detector.write_tiny_tflite
+
+
+@pytest.fixture(scope="session")
+def good_model_uri(tmp_path_factory, write_tiny_detector):
     """A Model artifact's folder whose detector is always right."""
     uri = tmp_path_factory.mktemp("good_model")
-    tiny_detector.write_tiny_detector(uri / "Format-Serving")
+    write_tiny_detector(uri / "Format-Serving")
     return uri
 
 
 @pytest.fixture(scope="session")
-def shifted_model_uri(tmp_path_factory):
+def shifted_model_uri(tmp_path_factory, write_tiny_detector):
     """A Model artifact's folder whose boxes lie a tenth of the picture too low: still right at IoU 0.50."""
     uri = tmp_path_factory.mktemp("shifted_model")
-    tiny_detector.write_tiny_detector(uri / "Format-Serving", shift=0.1)
+    write_tiny_detector(uri / "Format-Serving", shift=0.1)
     return uri
 
 
 def make_picture_example(source_id, red=None, green=None, image_hw=(60, 80), truth=True, **changes):
     """A serialized tf.Example with a red and a green rectangle at the given pixels (top, left, bottom, right)."""
+    import tensorflow as tf
+
     image = np.zeros((*image_hw, 3), np.uint8)
     boxes, class_ids = [], []
     for class_id, color, corners in ((1, (255, 0, 0), red), (2, (0, 255, 0), green)):
@@ -64,6 +79,8 @@ def make_picture_example(source_id, red=None, green=None, image_hw=(60, 80), tru
 
 
 def _feature(value):
+    import tensorflow as tf
+
     values = value if isinstance(value, list) else [value]
     if values and isinstance(values[0], bytes):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
@@ -80,6 +97,7 @@ def make_picture():
 @pytest.fixture(scope="session")
 def write_split():
     """Writes shards of examples below `uri` and returns the split's folder."""
+    import tensorflow as tf
 
     def write(uri, examples, split="test", num_shards=2, label_map=None):
         folder = uri / f"Split-{split}"
@@ -104,3 +122,84 @@ def five_examples():
         make_picture_example("b", red=(20, 20, 100, 120), green=(110, 10, 190, 200), image_hw=(200, 300)),
         make_picture_example("c"),
     ]
+
+
+# --- random splits, as hard as the COCO API's rules can be: crowds, equal scores, equal overlaps, empty images
+
+
+@pytest.fixture(scope="session")
+def label_map():
+    return LABEL_MAP
+
+
+@pytest.fixture(scope="session")
+def make_image():
+    """(truth, found) of one image of 100 x 100 pixels; boxes as (class id, ymin, xmin, ymax, xmax[, score])."""
+
+    def make(image_id, truth=(), found=(), crowds=()):
+        truth, found = np.reshape(truth, (-1, 5)).astype(float), np.reshape(found, (-1, 6)).astype(float)
+        is_crowd = np.isin(np.arange(len(truth)), crowds)
+        return (
+            ImageGroundTruth(image_id, (100, 100), truth[:, 1:] / 100, truth[:, 0].astype(int), is_crowd),
+            ImageDetections(image_id, found[:, 1:5] / 100, found[:, 5], found[:, 0].astype(int)),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_split():
+    """(ground truth, detections) of random images; detections lie near objects, scores and corners repeat."""
+
+    def make(seed, num_images=12, max_boxes=7, max_found=12, crowd_share=0.15):
+        generator = np.random.default_rng(seed)
+        truth, found = [], []
+        for image_id in range(1, num_images + 1):
+            count = int(generator.integers(0, max_boxes + 1))
+            boxes = _random_boxes(generator, count)
+            class_ids = generator.choice(LABEL_MAP.class_ids, count)
+            crowd = generator.random(count) < crowd_share
+            truth.append(ImageGroundTruth(image_id, (100, 100), boxes, class_ids, crowd))
+            near = generator.integers(0, count, int(generator.integers(0, max_found + 1))) if count else []
+            moved = np.clip(boxes[near] + generator.integers(-8, 9, (len(near), 4)) / 100, 0, 1)
+            moved = np.concatenate([np.minimum(moved[:, :2], moved[:, 2:]), np.maximum(moved[:, :2], moved[:, 2:])], 1)
+            strange = _random_boxes(generator, int(generator.integers(0, 4)))
+            ids = np.concatenate([class_ids[near], generator.choice(LABEL_MAP.class_ids, len(strange))]).astype(int)
+            is_other = generator.random(len(ids)) < 0.15
+            ids[is_other] = generator.choice(LABEL_MAP.class_ids, int(is_other.sum()))
+            scores = generator.integers(1, 11, len(ids)) / 10
+            found.append(ImageDetections(image_id, np.concatenate([moved, strange]), scores, ids))
+        return truth, found
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_good_split():
+    """(ground truth, detections of one model, of another) as real ones look: most right, a few faint extras."""
+
+    def make(seed, num_images):
+        generator = np.random.default_rng(seed)
+        truth, models = [], ([], [])
+        for image_id in range(num_images):
+            count = int(generator.integers(1, 9))
+            low = generator.random((count, 2)) * 0.7
+            boxes = np.concatenate([low, low + 0.1 + 0.2 * generator.random((count, 2))], axis=1)
+            class_ids = generator.choice([1, 1, 1, 3, 3, 4], count)
+            truth.append(ImageGroundTruth(image_id, (300, 300), boxes, class_ids, np.zeros(count, bool)))
+            for found, sigma, missed in zip(models, (0.012, 0.013), (0.1, 0.13), strict=True):
+                keep = generator.random(count) > missed
+                strange = _random_boxes(generator, int(generator.integers(0, 3)))
+                near = boxes[keep] + generator.normal(0, sigma, (int(keep.sum()), 4))
+                scores = generator.normal([0.75] * len(near) + [0.4] * len(strange), 0.15).clip(0, 1)
+                ids = np.concatenate([class_ids[keep], generator.choice(LABEL_MAP.class_ids, len(strange))])
+                found.append(ImageDetections(image_id, np.concatenate([near, strange]), scores, ids.astype(int)))
+        return truth, *models
+
+    return make
+
+
+def _random_boxes(generator, count):
+    corners = generator.integers(0, 21, (count, 2, 2)) * 0.05
+    low, high = corners.min(axis=1), corners.max(axis=1)
+    return np.concatenate([low, np.maximum(high, low + 0.05)], axis=1).clip(0, 1)

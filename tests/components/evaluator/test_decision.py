@@ -1,43 +1,65 @@
+import datetime
 import json
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from detloom.components.evaluator.decision import Decision, decide
-from detloom.schemas.metric_names import METRIC_NAMES
-from detloom.schemas.run_file import Gates, MetricFloor
-from detloom.trainer_module.coco_metrics import CocoMetrics
+from detloom.components.evaluator.analysis.bootstrap import Interval
+from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide
+from detloom.schemas.gates_config import BaselineGate, Gates, LatencyGate, MetricChange, MetricFloor, Override
 
-
-def make_metrics(**values):
-    numbers = {**dict.fromkeys(METRIC_NAMES, 0.5), **values}
-    return CocoMetrics(**numbers, per_class=(), num_images=1, num_boxes=1)
-
-
+TODAY = datetime.date(2026, 11, 22)
 FLOOR = Gates(floors=(MetricFloor(metric="AP50", min=0.5),))
+BASELINE_GATE = "AP against the baseline, change at least"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A model of which every metric is 0.5 unless it is said otherwise; None cannot be measured."""
+
+    values: dict = field(default_factory=dict)
+
+    def find_value(self, metric, slice_name=""):
+        value = self.values.get((metric, slice_name) if slice_name else metric, 0.5)
+        return value, "" if value is not None else "no ground truth of this size"
+
+
+def judge(candidate=None, baseline=None, gates=FLOOR, today=TODAY, **evidence):
+    """Of a candidate and a baseline given as dictionaries of metrics; without a baseline none is there."""
+    before = None if baseline is None else Numbers(baseline)
+    return decide(Evidence(candidate=Numbers(candidate or {}), baseline=before, **evidence), gates, today)
+
+
+def gate_of(decision, name):
+    return next(gate for gate in decision.gates if gate.name == name)
 
 
 def test_a_metric_on_its_floor_is_blessed_and_the_reason_names_it():
-    decision = decide(make_metrics(AP50=0.5), None, FLOOR)
+    decision = judge({"AP50": 0.5})
     assert decision.blessed
-    assert decision.reason == ("AP50 0.500 is at least 0.500; there is no earlier blessed model to compare with.")
+    assert decision.reason == "AP50 0.500 is at least 0.500; there is no earlier blessed model to compare with."
 
 
 def test_a_metric_below_its_floor_is_not_blessed():
-    decision = decide(make_metrics(AP50=0.4321), None, FLOOR)
+    decision = judge({"AP50": 0.4321})
     assert not decision.blessed
     assert decision.reason == "AP50 0.432 is below 0.500."
 
 
 def test_only_the_failed_gates_are_in_the_reason_for_refusing():
-    gates = Gates(floors=(*FLOOR.floors, MetricFloor(metric="AP", min=0.9)))
-    decision = decide(make_metrics(), make_metrics(), gates)
+    decision = judge({}, {}, Gates(floors=(*FLOOR.floors, MetricFloor(metric="AP", min=0.9))))
     assert decision.reason == "AP 0.500 is below 0.900."
-    assert [gate.passed for gate in decision.gates] == [True, False, True]
+    assert [gate.verdict for gate in decision.gates] == ["passed", "passed", "failed", "passed"]
 
 
 def test_the_last_digit_of_a_perfect_score_does_not_fail_a_floor_of_one():
-    gates = Gates(floors=(MetricFloor(metric="AP", min=1.0),))
-    assert decide(make_metrics(AP=1 - 2**-52), None, gates).blessed
+    assert judge({"AP": 1 - 2**-52}, gates=Gates(floors=(MetricFloor(metric="AP", min=1.0),))).blessed
+
+
+def test_a_floor_of_a_class_and_of_a_slice():
+    floor = MetricFloor(metric="AP50/cat", min=0.6, slice="image/camera=north")
+    decision = judge({("AP50/cat", "image/camera=north"): 0.59}, gates=Gates(floors=(floor,)))
+    assert decision.reason == "AP50/cat of image/camera=north 0.590 is below 0.600."
 
 
 @pytest.mark.parametrize(
@@ -52,53 +74,205 @@ def test_the_last_digit_of_a_perfect_score_does_not_fail_a_floor_of_one():
     ],
 )
 def test_the_change_against_the_baseline_decides(candidate, baseline, min_change, blessed):
-    decision = decide(make_metrics(AP=candidate), make_metrics(AP=baseline), Gates(min_ap_change=min_change))
-    assert decision.blessed == blessed
+    gates = Gates(baseline=BaselineGate(min_ap_change=min_change))
+    assert judge({"AP": candidate}, {"AP": baseline}, gates).blessed == blessed
 
 
 def test_the_reason_names_both_models_numbers():
-    decision = decide(make_metrics(AP=0.49), make_metrics(AP=0.5), FLOOR)
-    assert decision.reason == ("AP 0.490 is -0.010 against the baseline's 0.500, but at least +0.000 is asked.")
+    decision = judge({"AP": 0.49}, {"AP": 0.5})
+    assert decision.reason == "AP 0.490 is -0.010 against the baseline's 0.500, but at least +0.000 is asked."
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "difference"),
+    [(0.01, 0.03, "better"), (-0.03, -0.01, "worse"), (-0.01, 0.03, "none"), (0.0, 0.0, "none")],
+)
+def test_the_interval_says_whether_there_is_a_difference(low, high, difference):
+    change = Interval(value=(low + high) / 2, low=low, high=high)
+    decision = judge({"AP": 0.5 + change.value}, {"AP": 0.5}, ap_change=change)
+    assert decision.difference == difference
+    said = "no difference beyond the noise of the images" in gate_of(decision, BASELINE_GATE).sentence
+    assert said == (difference == "none")
+
+
+@pytest.mark.parametrize(
+    ("inside_noise", "change", "blessed"),
+    [
+        ("by_value", 0.01, True),
+        ("by_value", -0.01, False),
+        ("bless", -0.01, True),
+        ("bless", 0.01, True),
+        ("refuse", 0.01, False),
+    ],
+)
+def test_what_decides_inside_the_noise(inside_noise, change, blessed):
+    gates = Gates(baseline=BaselineGate(inside_noise=inside_noise))
+    interval = Interval(value=change, low=-0.03, high=0.03)
+    decision = judge({"AP": 0.5 + change}, {"AP": 0.5}, gates, ap_change=interval)
+    assert decision.blessed == blessed
+    assert (inside_noise in decision.reason) == (inside_noise != "by_value")
+
+
+@pytest.mark.parametrize("inside_noise", ["bless", "refuse"])
+@pytest.mark.parametrize("change", [-0.1, 0.1])
+def test_outside_the_noise_the_value_decides(inside_noise, change):
+    gates = Gates(baseline=BaselineGate(inside_noise=inside_noise))
+    interval = Interval(value=change, low=change - 0.05, high=change + 0.05)
+    assert judge({"AP": 0.5 + change}, {"AP": 0.5}, gates, ap_change=interval).blessed == (change > 0)
+
+
+def test_the_interval_is_in_the_reason():
+    interval = Interval(value=0.02, low=-0.004, high=0.044)
+    assert judge({"AP": 0.52}, {"AP": 0.5}, Gates(), ap_change=interval).reason == (
+        "AP 0.520 is +0.020 against the baseline's 0.500 (95% interval -0.004 to +0.044), no difference beyond the "
+        "noise of the images, at least +0.000 is asked."
+    )
 
 
 def test_a_metric_that_cannot_be_measured_passes_no_gate_and_says_why():
-    decision = decide(make_metrics(APs=-1.0), None, Gates(floors=(MetricFloor(metric="APs", min=0.0),)))
-    assert decision.reason == ("APs could not be measured (no ground truth of this size), at least 0.000 is asked.")
-    assert decision.gates[0].value is None
+    decision = judge({"APs": None}, gates=Gates(floors=(MetricFloor(metric="APs", min=0.0),)))
+    assert decision.reason == "APs could not be measured (no ground truth of this size), at least 0.000 is asked."
+    assert gate_of(decision, "APs, at least").value is None
 
 
 def test_a_split_without_ground_truth_is_not_better_than_the_baseline():
-    empty = make_metrics(**dict.fromkeys(METRIC_NAMES, -1.0))
-    decision = decide(empty, empty, Gates())
-    assert decision.reason == "AP could not be compared with the baseline (no ground truth)."
+    decision = judge({"AP": None}, {"AP": None}, Gates())
+    assert decision.reason == "AP could not be compared with the baseline (no ground truth of this size)."
 
 
-def test_a_baseline_that_cannot_be_compared_is_said_in_either_case():
-    problem = "it has other classes (cat)"
-    assert decide(make_metrics(), None, FLOOR, baseline_problem=problem).reason == (
-        "AP50 0.500 is at least 0.500; not compared with a baseline: it has other classes (cat)."
+PROBLEM = "it has other classes (cat)"
+
+
+@pytest.mark.parametrize(
+    ("policy", "gates", "blessed"),
+    [
+        ("by_floors", FLOOR, True),
+        ("by_floors", Gates(), False),
+        ("bless", Gates(), True),
+        ("refuse", FLOOR, False),
+    ],
+)
+def test_a_baseline_that_cannot_be_compared(policy, gates, blessed):
+    gates = replace(gates, baseline=BaselineGate(when_incompatible=policy))
+    decision = judge(gates=gates, baseline_problem=PROBLEM)
+    assert decision.blessed == blessed
+    assert PROBLEM in decision.reason
+    assert decision.baseline_problem == PROBLEM
+
+
+def test_without_a_floor_the_reason_for_refusing_says_what_to_do():
+    assert judge(gates=Gates(), baseline_problem=PROBLEM).sentence == (
+        "Not blessed: The baseline could not be compared: it has other classes (cat); no floor is set: set "
+        "gates.floors."
     )
-    assert "it has other classes (cat)." in decide(make_metrics(AP50=0.1), None, FLOOR, baseline_problem=problem).reason
 
 
-def test_a_baseline_that_cannot_be_compared_and_no_floor_do_not_bless():
-    decision = decide(make_metrics(), None, Gates(), baseline_problem="it has other classes")
-    assert decision.sentence == (
-        "Not blessed: The baseline could not be compared: it has other classes; no floor is set: set gates.floors."
-    )
+@pytest.mark.parametrize("policy", ["bless", "refuse"])
+def test_a_first_model(policy):
+    decision = judge(gates=replace(FLOOR, baseline=BaselineGate(when_missing=policy)))
+    assert decision.blessed == (policy == "bless")
+    assert "no earlier blessed model" in decision.reason
 
 
 def test_blessing_without_any_gate_is_said():
-    assert decide(make_metrics(), None, Gates()).reason == (
+    assert judge(gates=Gates()).reason == (
         "There is no earlier blessed model to compare with; no floor is set (AP is 0.500)."
     )
 
 
+def test_a_drop_of_a_class_or_slice():
+    gates = Gates(changes=(MetricChange(metric="AP/cat", min_change=-0.02, slice="time=night"),))
+    key = ("AP/cat", "time=night")
+    assert judge({key: 0.49}, {key: 0.5}, gates).blessed
+    decision = judge({key: 0.4}, {key: 0.5}, gates)
+    assert decision.reason == (
+        "AP/cat of time=night 0.400 is -0.100 against the baseline's 0.500, but at least -0.020 is asked."
+    )
+    assert not judge({key: None}, {key: 0.5}, gates).blessed
+    without = gate_of(judge(gates=gates), "AP/cat of time=night against the baseline, change at least")
+    assert without.verdict == "skipped"
+
+
+SLOW, FAST = (Latency(median_ms=median, p95_ms=2 * median, num_images=50) for median in (30.0, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("limits", "blessed", "reason"),
+    [
+        ({"max_median_ms": 30}, True, "Median latency in ms 30.000 is at most 30"),
+        ({"max_median_ms": 29}, False, "Median latency in ms 30.000 is above 29."),
+        ({"max_p95_ms": 50}, False, "95th percentile of the latency in ms 60.000 is above 50."),
+        ({"max_ratio": 1.4}, False, "Median latency against the baseline 1.500 is above 1.4."),
+        ({"max_ratio": 1.5}, True, "Median latency against the baseline 1.500 is at most 1.5"),
+    ],
+)
+def test_latency(limits, blessed, reason):
+    gates = Gates(latency=LatencyGate(**limits))
+    decision = judge({}, {}, gates, latency=SLOW, baseline_latency=FAST)
+    assert decision.blessed == blessed
+    assert reason.lower() in decision.reason.lower()
+
+
+def test_a_latency_that_was_not_measured_passes_no_gate():
+    assert judge(gates=Gates(latency=LatencyGate(max_median_ms=5))).reason == (
+        "The latency was not measured, at most 5 is asked."
+    )
+
+
+def test_a_first_model_has_no_latency_to_compare():
+    decision = judge(gates=Gates(latency=LatencyGate(max_ratio=1.1)), latency=SLOW)
+    assert gate_of(decision, "median latency against the baseline").verdict == "skipped"
+
+
+def test_the_size_of_the_model():
+    gates = Gates(max_model_mib=2)
+    assert judge(gates=gates, model_bytes=2 * 2**20).blessed
+    assert judge(gates=gates, model_bytes=3 * 2**20).reason == "Model size in MiB 3.000 is above 2."
+
+
+def test_the_drop_of_int8():
+    gates = Gates(max_int8_ap_drop=0.01)
+    assert judge(gates=gates, int8_ap=0.495).blessed
+    assert judge(gates=gates, int8_ap=0.48).reason == "AP lost by int8, 0.020 is above 0.01.".replace(",", "")
+    assert "no int8 TFLite variant" in judge(gates=gates).reason
+
+
+OVERRIDE = Override(reason="The old model fails on the new cameras.", by="Ada", until="2026-11-22")
+
+
+def test_an_override_blesses_and_is_said_with_who_why_and_what_failed():
+    decision = judge({"AP50": 0.4}, gates=replace(FLOOR, override=OVERRIDE))
+    assert decision.blessed
+    assert decision.override == OVERRIDE
+    assert decision.reason == (
+        "Override by Ada until 2026-11-22 (The old model fails on the new cameras), though AP50 0.400 is below 0.500."
+    )
+    assert [gate.verdict for gate in decision.gates] == ["passed", "failed", "skipped"]
+
+
+def test_an_override_that_is_not_needed_is_not_used():
+    assert judge(gates=replace(FLOOR, override=OVERRIDE)).override is None
+
+
+def test_an_override_ends():
+    decision = judge({"AP50": 0.4}, gates=replace(FLOOR, override=OVERRIDE), today=TODAY + datetime.timedelta(days=1))
+    assert not decision.blessed
+    assert decision.reason == "AP50 0.400 is below 0.500; the override of Ada ended on 2026-11-22."
+
+
+def test_no_override_blesses_a_model_that_breaks_its_contract():
+    problem = "the model's detections in image 3 have scores from 0.1 to 1.7, allowed: 0 to 1"
+    decision = judge(gates=replace(FLOOR, override=OVERRIDE), contract_problem=problem)
+    assert not decision.blessed
+    assert decision.reason == problem[0].upper() + problem[1:] + "."
+
+
 def test_the_sentence_begins_with_the_verdict():
-    assert decide(make_metrics(), None, FLOOR).sentence.startswith("Blessed: AP50 0.500 is at least")
-    assert decide(make_metrics(AP50=0.4), None, FLOOR).sentence == "Not blessed: AP50 0.400 is below 0.500."
+    assert judge().sentence.startswith("Blessed: AP50 0.500 is at least")
+    assert judge({"AP50": 0.4}).sentence == "Not blessed: AP50 0.400 is below 0.500."
 
 
-def test_a_decision_survives_json():
-    decision = decide(make_metrics(), make_metrics(), FLOOR)
+@pytest.mark.parametrize("gates", [FLOOR, replace(FLOOR, override=OVERRIDE)])
+def test_a_decision_survives_json(gates):
+    decision = judge({"AP50": 0.4}, {}, gates, ap_change=Interval(value=0.0, low=-0.1, high=0.1))
     assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision

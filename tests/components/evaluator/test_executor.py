@@ -5,14 +5,18 @@ import pytest
 from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
 from tfx.components.util import model_utils
 from tfx.types import artifact_utils
-from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
 
+from detloom.components.artifact_types import CurvesForUi, DatasetReport, MetricsForUi, PageForUi, TextForUi
 from detloom.components.evaluator.executor import Executor
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.report import DECISION_FILE, DETECTIONS_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.errors import InputError
+from detloom.schemas.evaluator_config import Evaluator
+from detloom.schemas.gates_config import Gates, MetricFloor
 from detloom.schemas.label_map import LabelMap
-from detloom.schemas.run_file import Gates, MetricFloor
+
+UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
 
 
 def make_artifact(kind, uri, artifact_id):
@@ -28,14 +32,18 @@ def do(tmp_path, write_split, five_examples, good_model_uri):
     examples = make_artifact(Examples, tmp_path / "examples", 1)
     examples.split_names = artifact_utils.encode_split_names(["train", "test"])
 
-    def call(model_uri=good_model_uri, baseline_uri=None, **params):
-        inputs = {"examples": [examples], "model": [make_artifact(Model, model_uri, 7)]}
+    def call(model_uri=good_model_uri, baseline_uri=None, num_pictures=2, more_inputs=None, **params):
+        inputs = {"examples": [examples], "model": [make_artifact(Model, model_uri, 7)], **(more_inputs or {})}
         if baseline_uri:
             inputs["baseline_model"] = [make_artifact(Model, baseline_uri, 5)]
         evaluation = make_artifact(ModelEvaluation, tmp_path / "evaluation", 8)
         blessing = make_artifact(ModelBlessing, tmp_path / "blessing", 9)
-        properties = EvaluatorParams(**{"batch_size": 2, **params}).to_properties()
+        settings = Evaluator(batch_size=2, num_pictures=num_pictures)
+        properties = EvaluatorParams(settings=settings, **params).to_properties()
         outputs = {"evaluation": [evaluation], "blessing": [blessing]}
+        for name, kind in UI_TYPES.items():
+            outputs[name] = [make_artifact(kind, tmp_path / name, 10)]
+        call.ui = {name: outputs[name][0] for name in UI_TYPES}
         Executor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
         return tmp_path / "evaluation", blessing
 
@@ -85,7 +93,63 @@ def test_numbers_are_those_of_a_model_that_finds_everything(do):
 
 def test_the_page_shows_as_many_pictures_as_asked(do):
     folder, _ = do(num_pictures=3)
-    assert (folder / PAGE_FILE).read_text().count("<figure>") == 3
+    page = (folder / PAGE_FILE).read_text()
+    assert page.count("data:image/jpeg") == 2 * 3  # nothing is wrong or missed: only the first ones
+    assert "First images of the split" in page
+
+
+def test_the_interfaces_get_the_page_a_text_numbers_and_curves(do, good_model_uri, shifted_model_uri):
+    folder, _ = do(good_model_uri, baseline_uri=shifted_model_uri)
+    assert (folder.parent / "page" / PAGE_FILE).read_text() == (folder / PAGE_FILE).read_text()
+    assert (folder.parent / "summary" / "summary.md").read_text().startswith("# Blessed")
+    metrics, curves = do.ui["metrics"], do.ui["curves"]
+    assert metrics.get_float_custom_property("AP") == pytest.approx(1.0)
+    assert metrics.get_float_custom_property("AP/green") == pytest.approx(1.0)
+    assert metrics.get_float_custom_property("AP change") > 0.1
+    assert metrics.get_float_custom_property("median latency ms") > 0
+    points = curves.get_json_value_custom_property("confidenceMetrics")
+    assert points[-1] == {
+        "confidenceThreshold": pytest.approx(0.8),
+        "recall": 1,
+        "precision": 1,
+        "falsePositiveRate": 0,
+    }
+    matrix = curves.get_json_value_custom_property("confusionMatrix")
+    assert [each["row"] for each in matrix["rows"]] == [[3, 0, 0], [0, 3, 0], [0, 0, 0]]
+
+
+def test_data_health_and_training_are_shown(do, tmp_path):
+    check = {"title": "Inverted boxes", "sentence": "no box is inverted", "status": "passed"}
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "report.json").write_text(json.dumps({"checks": [check]}))
+    (tmp_path / "run").mkdir()
+    rows = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]
+    (tmp_path / "run" / "train_log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kin')
+    more = {
+        "dataset_report": [make_artifact(DatasetReport, tmp_path / "report", 20)],
+        "model_run": [make_artifact(ModelRun, tmp_path / "run", 21)],
+    }
+    folder, _ = do(more_inputs=more)
+    page = (folder / PAGE_FILE).read_text()
+    assert "no box is inverted" in page
+    assert "train loss" in page
+
+
+def test_a_model_that_breaks_its_contract_is_not_blessed(do, write_tiny_detector, tmp_path):
+    write_tiny_detector(tmp_path / "off" / "Format-Serving", score_factor=2.0)
+    _, blessing = do(tmp_path / "off")
+    assert "have scores from 1.8 to 1.8, allowed: 0 to 1" in blessing.get_string_custom_property("blessing_message")
+    assert not model_utils.is_model_blessed(blessing)
+
+
+def test_a_tflite_variant_is_evaluated_and_its_drop_gated(do, write_tiny_detector, write_tiny_tflite, tmp_path):
+    write_tiny_detector(tmp_path / "model" / "Format-Serving")
+    write_tiny_tflite(tmp_path / "model" / "Format-TFLite" / "int8.tflite", shift=0.1)
+    folder, blessing = do(tmp_path / "model", gates=Gates(max_int8_ap_drop=0.01))
+    assert "AP lost by int8" in blessing.get_string_custom_property("blessing_message")
+    assert not model_utils.is_model_blessed(blessing)
+    variants = json.loads((folder / METRICS_FILE).read_text())["variants"]
+    assert 0.1 < variants["int8"]["AP"] < 0.9
 
 
 def test_a_baseline_with_other_classes_is_left_out_and_said(do, write_tiny_detector, tmp_path):

@@ -27,7 +27,7 @@ def make_threaded_pipeline():
 def run(tmp_path, good_model_uri):
     def call(split_dir, batch_size=2, pipeline=make_pipeline, model_dir=None):
         paths = {"candidate": str(model_dir or good_model_uri / "Format-Serving")}
-        return run_inference(pipeline, [str(split_dir)], paths, batch_size, str(tmp_path / "work"))
+        return run_inference(pipeline, [f"{split_dir}/*"], paths, batch_size, str(tmp_path / "work"))
 
     return call
 

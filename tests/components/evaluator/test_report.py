@@ -1,104 +1,124 @@
+import importlib.util
+import io
 import json
-import re
+from pathlib import Path
 
-import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from detloom.components.evaluator.decision import decide
-from detloom.components.evaluator.report import (
-    DECISION_FILE,
-    DETECTIONS_FILE,
-    GROUND_TRUTH_FILE,
-    METRICS_FILE,
-    PAGE_FILE,
-    Evaluation,
-    draw_picture,
-    format_page,
-    write_report,
-)
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.run_file import Gates, MetricFloor
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth, compute_coco_metrics
+from detloom.components.evaluator import report
+from detloom.components.evaluator.decision import Decision
+from detloom.trainer_module.coco_metrics import CocoMetrics
 
-LABEL_MAP = LabelMap.from_names(["cat", "<b>dog</b>"])
-TRUTH = ImageGroundTruth(1, (100, 200), np.array([[0.1, 0.1, 0.9, 0.9]]), np.array([1]), np.array([False]))
-FOUND = ImageDetections(1, np.array([[0.1, 0.1, 0.9, 0.9]] * 2), np.array([0.9, 0.3]), np.array([1, 2]))
+_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).with_name("evaluations.py"))
+evaluations = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(evaluations)
+
+FILES = [
+    report.METRICS_FILE,
+    report.DECISION_FILE,
+    report.ANALYSIS_FILE,
+    report.GROUND_TRUTH_FILE,
+    report.DETECTIONS_FILE,
+    report.DETECTIONS_TABLE_FILE,
+    report.PAGE_FILE,
+]
 
 
-def make_evaluation(baseline=True):
-    metrics = compute_coco_metrics([TRUTH], [FOUND], LABEL_MAP)
-    before = compute_coco_metrics([TRUTH], [], LABEL_MAP) if baseline else None
-    return Evaluation(
-        label_map=LABEL_MAP,
-        ground_truth=[TRUTH],
-        detections=[FOUND],
-        file_names={1: "a.jpg"},
-        candidate=metrics,
-        baseline=before,
-        decision=decide(metrics, before, Gates(floors=(MetricFloor(metric="AP50", min=0.5),))),
-        lines=[("Split", "test: 1 images, 1 boxes")],
-    )
+@pytest.fixture(scope="module")
+def evaluation():
+    return evaluations.make_evaluation(file_names=["a.jpg", "ü<b>.jpg", "c.jpg"])
 
 
-@pytest.fixture
-def picture():
-    return draw_picture(np.zeros((100, 200, 3), np.uint8), "a.jpg", TRUTH, FOUND, LABEL_MAP)
+@pytest.fixture(scope="module")
+def folder(evaluation, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluation")
+    report.write_report(str(folder), evaluation, [evaluations.make_picture()])
+    return folder
 
 
-def test_the_page_starts_with_the_decision_and_its_reason(picture):
-    evaluation = make_evaluation()
-    page = format_page(evaluation, [picture])
-    assert page.index("<h1>Blessed</h1>") < page.index("AP50 1.000 is at least 0.500") < page.index("<table>")
+def read(folder, name):
+    return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-def test_the_page_is_self_contained(picture):
-    page = format_page(make_evaluation(), [picture])
-    addresses = re.findall(r"""(?:src|href)\s*=\s*["']?([^"'\s>]+)|url\(([^)]*)\)|@import""", page)
-    assert all(address.startswith("data:image/jpeg;base64,") for address, _ in addresses)
-    assert len(addresses) == 2
-    assert "<script" not in page
+def test_these_files_are_written_and_the_page_last(folder):
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert newest.name == report.PAGE_FILE
+    assert newest.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_class_names_are_escaped():
-    page = format_page(make_evaluation(), [])
-    assert "<b>dog" not in page
-    assert "&lt;b&gt;dog" in page
+def test_metrics_of_both_models_come_back(folder, evaluation):
+    metrics = read(folder, report.METRICS_FILE)
+    assert CocoMetrics.from_dict(metrics["candidate"]) == evaluation.candidate.coco
+    assert CocoMetrics.from_dict(metrics["baseline"]) == evaluation.baseline.coco
 
 
-def test_a_metric_without_ground_truth_is_a_dash_and_explained():
-    page = format_page(make_evaluation(), [])
-    assert "no ground truth of this size" in page
-    assert "-1.000" not in page
+def test_the_decision_comes_back(folder, evaluation):
+    assert Decision.from_dict(read(folder, report.DECISION_FILE)) == evaluation.decision
 
 
-def test_a_baseline_adds_its_columns():
-    assert '<th class="n">Baseline</th>' in format_page(make_evaluation(), [])
-    assert '<th class="n">Baseline</th>' not in format_page(make_evaluation(baseline=False), [])
+def test_the_analysis_names_images_by_their_ids(folder, evaluation):
+    analysis = read(folder, report.ANALYSIS_FILE)
+    assert analysis["candidate"]["coco"] == read(folder, report.METRICS_FILE)["candidate"]
+    assert analysis["baseline"]["errors"]["AP50"] == evaluation.baseline.errors.AP50
+    comparison = analysis["comparison"]
+    assert comparison["difference"]["AP"]["value"] == evaluation.comparison.ap_change.value
+    # The second image: one found against one missed, F1 1 against 0. The first: 1 against 2 / (2 + 1), for the
+    # baseline's wrong cat lies below its best threshold.
+    gains = [(each["image_id"], each["gain"]) for each in comparison["changes"]]
+    assert gains == [(2, 1.0), (1, pytest.approx(1 / 3))]
 
 
-def test_faint_detections_are_not_drawn(picture):
-    assert (picture.num_truth, picture.num_found) == (1, 1)
+def test_a_first_model_has_no_baseline_in_the_files(tmp_path):
+    report.write_report(str(tmp_path), evaluations.make_evaluation(has_baseline=False), [])
+    assert read(tmp_path, report.METRICS_FILE)["baseline"] is None
+    analysis = read(tmp_path, report.ANALYSIS_FILE)
+    assert analysis["baseline"] is None
+    assert analysis["comparison"]["difference"] is None
+    assert analysis["comparison"]["changes"] == []
 
 
-def test_large_pictures_become_small_ones():
-    large = np.random.default_rng(0).integers(0, 255, (3000, 4000, 3), np.uint8)
-    picture = draw_picture(large, "a.jpg", TRUTH, FOUND, LABEL_MAP)
-    assert len(picture.truth_uri) < 250_000  # noise, the worst case: a photograph takes a tenth
-
-
-def test_the_five_files_are_written(tmp_path, picture):
-    evaluation = make_evaluation()
-    write_report(str(tmp_path), evaluation, [picture])
-    read = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    assert sorted(read) == sorted([METRICS_FILE, DECISION_FILE, GROUND_TRUTH_FILE, DETECTIONS_FILE, PAGE_FILE])
-    assert json.loads(read[METRICS_FILE])["baseline"]["AP"] == 0.0
-    assert json.loads(read[DECISION_FILE])["reason"] == evaluation.decision.reason
-    assert json.loads(read[DETECTIONS_FILE])[0] == {
-        "image_id": 1,
-        "category_id": 1,
-        "bbox": pytest.approx([20, 10, 160, 80]),
-        "score": 0.9,
+def test_the_ground_truth_says_names_and_what_slices_go_by(folder):
+    images = read(folder, report.GROUND_TRUTH_FILE)["images"]
+    assert images[1] == {
+        "id": 2,
+        "height": 200,
+        "width": 400,
+        "file_name": "ü<b>.jpg",
+        "features": {"image/camera": ["north"]},
     }
-    assert json.loads(read[GROUND_TRUTH_FILE])["images"] == [
-        {"id": 1, "height": 100, "width": 200, "file_name": "a.jpg"}
-    ]
+
+
+def test_an_image_without_features_has_none_in_the_ground_truth(tmp_path):
+    split = evaluations.make_split()
+    split = evaluations.Split(ground_truth=split.ground_truth, features=[{}, {}, {}], label_map=split.label_map)
+    options = evaluations.MeasureOptions()
+    report.write_report(str(tmp_path), evaluations.make_evaluation(split=split, options=options), [])
+    assert not any("features" in image for image in read(tmp_path, report.GROUND_TRUTH_FILE)["images"])
+
+
+def test_detections_are_those_of_the_candidate_in_both_forms(folder):
+    results = read(folder, report.DETECTIONS_FILE)
+    # (0.05, 0.1) to (0.45, 0.9) of 400 x 200 pixels.
+    box = [20.0, 20.0, 160.0, 160.0]
+    assert results[2] == {"image_id": 2, "category_id": 2, "bbox": pytest.approx(box), "score": 0.7}
+    rows = pq.read_table(io.BytesIO((folder / report.DETECTIONS_TABLE_FILE).read_bytes())).to_pylist()
+    assert len(rows) == len(results) == 4
+    assert rows[2] == {
+        "image_id": 2,
+        "file_name": "ü<b>.jpg",
+        "category_id": 2,
+        "category": "<b>dog</b>",
+        **{side: pytest.approx(value) for side, value in zip(("x", "y", "width", "height"), box, strict=True)},
+        "score": 0.7,
+    }
+
+
+def test_a_model_that_finds_nothing_leaves_an_empty_table_with_its_columns(tmp_path):
+    nothing = [evaluations.make_found(image_id) for image_id in (1, 2, 3)]
+    report.write_report(str(tmp_path), evaluations.make_evaluation(models=(nothing, nothing)), [])
+    table = pq.read_table(io.BytesIO((tmp_path / report.DETECTIONS_TABLE_FILE).read_bytes()))
+    assert table.num_rows == 0
+    assert table.column_names[:2] == ["image_id", "file_name"]
+    assert read(tmp_path, report.DETECTIONS_FILE) == []

@@ -17,10 +17,12 @@ RED_GREEN = LabelMap.from_names(["red", "green"])
 class TinyDetector(tf.Module):
     """`shift` moves every box down by that share of the picture; `class_offset` is added to every class id."""
 
-    def __init__(self, label_map_path: str, shift: float = 0.0, class_offset: int = 0) -> None:
+    def __init__(
+        self, label_map_path: str, shift: float = 0.0, class_offset: int = 0, score_factor: float = 1.0
+    ) -> None:
         super().__init__()
         self.label_map = tf.saved_model.Asset(label_map_path)
-        self.shift, self.class_offset = tf.Variable(shift), class_offset
+        self.shift, self.class_offset, self.score_factor = tf.Variable(shift), class_offset, score_factor
 
     def _detect_one(self, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         height_width = tf.cast(tf.shape(image)[:2], tf.float32)
@@ -40,7 +42,7 @@ class TinyDetector(tf.Module):
         order = tf.argsort(tf.cast(found, tf.int32), direction="DESCENDING", stable=True)
         mask = tf.cast(tf.gather(found, order), tf.float32)
         boxes = tf.clip_by_value(tf.gather(tf.stack(boxes), order), 0.0, 1.0) * mask[:, None]
-        scores = tf.gather(tf.constant([0.9, 0.8]), order) * mask
+        scores = tf.gather(tf.constant([0.9, 0.8]) * self.score_factor, order) * mask
         class_ids = tf.gather(tf.constant([1.0, 2.0]) + self.class_offset, order) * mask
         return boxes, scores, class_ids, tf.reduce_sum(mask)
 
@@ -75,13 +77,14 @@ def write_tiny_detector(
     label_map: LabelMap = RED_GREEN,
     shift: float = 0.0,
     class_offset: int = 0,
+    score_factor: float = 1.0,
     signatures: tuple[str, ...] = tuple(names.SIGNATURE_INPUTS),
 ) -> Path:
     """Write the SavedModel into `folder` and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     label_map_path = folder.parent / names.ASSET_LABEL_MAP  # `save` copies it into assets/ under its own name
     write_label_map(label_map_path, label_map)
-    model = TinyDetector(str(label_map_path), shift, class_offset)
+    model = TinyDetector(str(label_map_path), shift, class_offset, score_factor)
     functions = {
         names.SIGNATURE_IMAGES: model.from_images,
         names.SIGNATURE_ENCODED: model.from_encoded,
@@ -89,3 +92,52 @@ def write_tiny_detector(
     }
     tf.saved_model.save(model, str(folder), {name: functions[name] for name in signatures})
     return folder
+
+
+class TinyTflite(tf.Module):
+    """The same for one picture of 60 x 80 pixels, with operations that TFLite has."""
+
+    def __init__(self, shift: float, dtype: tf.DType) -> None:
+        super().__init__()
+        self.shift, self.dtype = shift, dtype
+
+    def detect(self, input_tensor: tf.Tensor) -> dict[str, tf.Tensor]:
+        picture = tf.cast(input_tensor, tf.float32)[0]
+        boxes, found = [], []
+        for channel in (0, 1):
+            others = tf.maximum(picture[..., 1 - channel], picture[..., 2])
+            mask = tf.cast((picture[..., channel] > 200) & (others < 100), tf.float32)
+            ends = []
+            for axis, length in ((0, 60), (1, 80)):
+                along = tf.reduce_max(mask, axis=1 - axis)
+                first = tf.cast(tf.argmax(along), tf.float32)
+                last = length - tf.cast(tf.argmax(tf.reverse(along, [0])), tf.float32)
+                ends.append((first / length, last / length))
+            (ymin, ymax), (xmin, xmax) = ends
+            boxes.append(tf.stack([ymin + self.shift, xmin, ymax + self.shift, xmax]))
+            found.append(tf.reduce_max(mask))
+        is_found = tf.stack(found)
+        scores, order = tf.math.top_k(tf.constant([0.9, 0.8]) * is_found, 2)
+        return {
+            names.BOXES: tf.clip_by_value(tf.gather(tf.stack(boxes), order), 0, 1)[tf.newaxis],
+            names.SCORES: scores[tf.newaxis],
+            names.CLASSES: (tf.cast(order, tf.float32) + 1)[tf.newaxis],
+            names.NUM_DETECTIONS: tf.reduce_sum(is_found)[tf.newaxis],
+        }
+
+
+def write_tiny_tflite(path: Path, *, shift: float = 0.0, dtype: tf.DType = tf.uint8, output: str = names.BOXES) -> Path:
+    """Write the model to `path`; `output` is what its first output is called."""
+    module = TinyTflite(shift, dtype)
+
+    @tf.function(input_signature=[tf.TensorSpec([1, 60, 80, 3], dtype, "input_tensor")])
+    def detect(input_tensor: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = module.detect(input_tensor)
+        return {output if name == names.BOXES else name: value for name, value in outputs.items()}
+
+    folder = path.parent / f".{path.stem}"
+    tf.saved_model.save(module, str(folder), {names.SIGNATURE_IMAGES: detect})
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder), signature_keys=[names.SIGNATURE_IMAGES])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(converter.convert())
+    return path

@@ -1,0 +1,354 @@
+"""What kinds of error a detector makes, and how much AP each kind costs.
+
+After TIDE (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", ECCV 2020), equal to its
+library `tidecv` 1.0.1 where the paper leaves a choice. Every wrong detection and every missed object has one type; the
+cost of a type is what AP gains when its errors alone are put right. Costs do not add up to 1 - AP.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.components.evaluator.analysis.overlaps import pairwise_iou
+
+Array = npt.NDArray[Any]
+
+MAX_DETECTIONS = 100  # an image, all classes together: tidecv's default
+NUM_RECALL_INTERVALS = 100  # AP is the mean of 101 precisions, as COCO's
+
+
+class ErrorType(str, Enum):
+    """Why a detection is wrong; the first that holds, in this order, and MISSED for objects that no error explains."""
+
+    LOCALIZATION = "localization"  # right class, IoU from `background_iou` to `min_iou`, both included
+    CLASSIFICATION = "classification"  # IoU of `min_iou` or more, with an object of another class
+    DUPLICATE = "duplicate"  # the object is right, and a detection of a higher score has it
+    BACKGROUND = "background"  # IoU of at most `background_iou` with every object
+    BOTH = "both"  # none of these: wrong class and badly placed
+    MISSED = "missed"  # no detection has the object, and no localization or classification error means it
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ErrorImage:
+    """What one image shows and what a model found in it.
+
+    Attributes:
+        truth_boxes_xywh_px: float64 [G, 4].
+        truth_class_ids: int [G].
+        is_crowd: bool [G]; detections on a crowd of their class are neither right nor wrong.
+        boxes_xywh_px: float [N, 4]; the 100 of the highest scores count.
+        scores: float [N], 0 to 1.
+        class_ids: int [N].
+    """
+
+    truth_boxes_xywh_px: Array
+    truth_class_ids: Array
+    is_crowd: Array
+    boxes_xywh_px: Array
+    scores: Array
+    class_ids: Array
+
+    def __post_init__(self) -> None:
+        _check_columns(self.truth_boxes_xywh_px, truth_class_ids=self.truth_class_ids, is_crowd=self.is_crowd)
+        _check_columns(self.boxes_xywh_px, scores=self.scores, class_ids=self.class_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionError:
+    """One wrong detection or one missed object.
+
+    Attributes:
+        image_index: position in the sequence of images.
+        detection_index: position in that image's `boxes_xywh_px`; None for a missed object.
+        truth_index: position in that image's `truth_boxes_xywh_px` of the object that was missed, badly placed, taken
+            for another class or found twice; for BOTH the object of the greatest IoU; None for BACKGROUND.
+        score: of the detection; None for a missed object.
+        is_on_crowd: the detection lies on a crowd of its class: it has a type and counts as an error, as in tidecv, but
+            AP does not see it.
+    """
+
+    image_index: int
+    error_type: ErrorType
+    detection_index: int | None
+    truth_index: int | None
+    score: float | None
+    is_on_crowd: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorAnalysis:
+    """Costs are differences of AP, on a scale of 0 to 1.
+
+    Attributes:
+        AP50: AP at `min_iou`, the mean over classes with ground truth or detections (a class without ground truth has
+            AP 0, unlike with COCO); 0 where there are neither, and then all costs are 0.
+        cost_by_type: 0 or more, for every type.
+        count_by_type: number of errors, for every type.
+        false_positive_cost: gain if every wrong detection had a score below all right ones.
+        false_negative_cost: gain if objects that were not found did not exist. Where scores tie it may be below 0:
+            tidecv then ranks wrong detections first.
+        errors: by image; wrong detections by descending score, then missed objects.
+    """
+
+    AP50: float
+    cost_by_type: dict[ErrorType, float]
+    count_by_type: dict[ErrorType, int]
+    false_positive_cost: float
+    false_negative_cost: float
+    errors: tuple[DetectionError, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Outcomes:
+    """Detections by image and descending score, one row each; a missed object has no row.
+
+    `type_numbers` are positions in `_TYPES`, -1 for a right detection. Putting an error right makes it a right
+    detection of `fixed_class_ids` where `is_fixable`; any other error just vanishes.
+    """
+
+    class_ids: Array
+    scores: Array
+    type_numbers: Array
+    is_on_crowd: Array
+    is_fixable: Array
+    fixed_class_ids: Array
+
+
+_TYPES = tuple(ErrorType)
+_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND, _BOTH, _ = range(len(_TYPES))
+_RIGHT = -1
+
+
+def analyze_errors(images: Sequence[ErrorImage], *, min_iou: float = 0.5, background_iou: float = 0.1) -> ErrorAnalysis:
+    """Classify all errors and price each type. The order of images matters only where scores tie.
+
+    Raises:
+        ValueError: unless 0 <= `background_iou` <= `min_iou` <= 1.
+    """
+    if not 0 <= background_iou <= min_iou <= 1:
+        raise ValueError(
+            f"got background_iou {background_iou} and min_iou {min_iou}, allowed: 0 <= first <= second <= 1."
+        )
+    num_truth: Counter[int] = Counter()
+    num_missed: Counter[int] = Counter()
+    num_unfound: Counter[int] = Counter()
+    parts: list[_Outcomes] = []
+    errors: list[DetectionError] = []
+    for image_index, image in enumerate(images):
+        judged = _judge_image(image, image_index, min_iou, background_iou)
+        parts.append(judged.outcomes)
+        errors += judged.errors
+        num_truth.update(image.truth_class_ids[~image.is_crowd.astype(bool)].tolist())
+        num_unfound.update(image.truth_class_ids[judged.unfound].tolist())
+        num_missed.update(image.truth_class_ids[judged.missed].tolist())
+    num_errors = Counter(error.error_type for error in errors)
+    prices = _price(_join(parts), num_truth, num_truth - num_missed, num_truth - num_unfound)
+    return ErrorAnalysis(
+        AP50=prices.AP50,
+        cost_by_type=prices.cost_by_type,
+        count_by_type={error_type: num_errors[error_type] for error_type in _TYPES},
+        false_positive_cost=prices.false_positive_cost,
+        false_negative_cost=prices.false_negative_cost,
+        errors=tuple(errors),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """One image; `unfound` and `missed` are positions of objects without a detection, and of those without an error."""
+
+    outcomes: _Outcomes
+    errors: list[DetectionError]
+    unfound: Array
+    missed: Array
+
+
+def _judge_image(image: ErrorImage, image_index: int, min_iou: float, background_iou: float) -> _Judged:
+    found = np.argsort(-image.scores, kind="stable")[:MAX_DETECTIONS]
+    is_crowd = image.is_crowd.astype(bool)
+    objects = np.flatnonzero(~is_crowd)
+    class_ids, scores = image.class_ids[found], image.scores[found].astype(float)
+    iou = pairwise_iou(image.boxes_xywh_px[found], image.truth_boxes_xywh_px[objects])
+    is_same_class = class_ids[:, None] == image.truth_class_ids[objects]
+    matches = _match(iou * is_same_class, min_iou)
+    is_wrong = matches < 0
+    is_taken = np.isin(np.arange(len(objects)), matches)
+    types, targets = _find_types(iou, is_same_class, is_taken, min_iou, background_iou)
+    types[~is_wrong] = _RIGHT
+
+    # Of several errors that mean one object, only that of the highest score can become right.
+    is_fixable = np.zeros(len(found), bool)
+    candidates = np.flatnonzero((types == _LOCALIZATION) | (types == _CLASSIFICATION))
+    candidates = candidates[~is_taken[targets[candidates]]]
+    meant, first = np.unique(targets[candidates], return_index=True)
+    is_fixable[candidates[first]] = True
+    fixed_class_ids = class_ids.copy()
+    fixed_class_ids[is_fixable] = image.truth_class_ids[objects[targets[is_fixable]]]
+
+    missed = objects[~is_taken & ~np.isin(np.arange(len(objects)), meant)]
+    is_on_crowd = is_wrong & _lies_on_crowd(image, found, np.flatnonzero(is_crowd), min_iou)
+    errors = [
+        DetectionError(
+            image_index=image_index,
+            error_type=_TYPES[types[row]],
+            detection_index=int(found[row]),
+            truth_index=int(objects[targets[row]]) if targets[row] >= 0 else None,
+            score=float(scores[row]),
+            is_on_crowd=bool(is_on_crowd[row]),
+        )
+        for row in np.flatnonzero(is_wrong)
+    ]
+    errors += [_missed_error(image_index, truth_index) for truth_index in missed.tolist()]
+    outcomes = _Outcomes(class_ids, scores, types, is_on_crowd, is_fixable, fixed_class_ids)
+    return _Judged(outcomes, errors, objects[~is_taken], missed)
+
+
+def _missed_error(image_index: int, truth_index: int) -> DetectionError:
+    return DetectionError(
+        image_index=image_index,
+        error_type=ErrorType.MISSED,
+        detection_index=None,
+        truth_index=truth_index,
+        score=None,
+        is_on_crowd=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prices:
+    AP50: float
+    cost_by_type: dict[ErrorType, float]
+    false_positive_cost: float
+    false_negative_cost: float
+
+
+def _price(rows: _Outcomes, num_truth: Counter[int], num_not_missed: Counter[int], num_found: Counter[int]) -> _Prices:
+    """Counters: objects by class, without the missed ones, without all that have no detection."""
+    if not num_truth and rows.is_on_crowd.all():
+        return _Prices(
+            AP50=0.0, cost_by_type=dict.fromkeys(_TYPES, 0.0), false_positive_cost=0.0, false_negative_cost=0.0
+        )
+    # Equal scores rank by image in the AP itself, but wrong before right in the AP of what is put right: as in tidecv.
+    AP50 = _mean_AP(rows.class_ids, rows.scores, rows.type_numbers == _RIGHT, ~rows.is_on_crowd, num_truth)
+    rows = _wrong_first(rows)
+    is_right, counts = rows.type_numbers == _RIGHT, ~rows.is_on_crowd
+    gains = {error_type: _fixed_AP(rows, error_type, num_truth) - AP50 for error_type in _TYPES}
+    gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed) - AP50
+    return _Prices(
+        AP50=AP50,
+        cost_by_type={error_type: max(gain, 0.0) for error_type, gain in gains.items()},
+        false_positive_cost=_mean_AP(rows.class_ids, is_right.astype(float), is_right, counts, num_truth) - AP50,
+        false_negative_cost=_mean_AP(rows.class_ids, rows.scores, is_right, counts, num_found) - AP50,
+    )
+
+
+def _check_columns(boxes: Array, **columns: Array) -> None:
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"boxes have shape {boxes.shape}, allowed: [N, 4].")
+    for name, values in columns.items():
+        if values.shape != (len(boxes),):
+            raise ValueError(f"{name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
+
+
+def _match(same_class_iou_NG: Array, min_iou: float) -> Array:
+    """Column of each row, -1 for none: each row, from the first, takes the free column of its greatest IoU."""
+    matches = np.full(len(same_class_iou_NG), -1)
+    free_iou = same_class_iou_NG.copy()
+    for row in np.flatnonzero((same_class_iou_NG >= min_iou).any(axis=1)):
+        best = int(free_iou[row].argmax())
+        if free_iou[row, best] >= min_iou:
+            matches[row] = best
+            free_iou[:, best] = 0
+    return matches
+
+
+def _find_types(
+    iou_NG: Array, is_same_class_NG: Array, is_taken_G: Array, min_iou: float, background_iou: float
+) -> tuple[Array, Array]:
+    """Number of the type [N] that each row has if it is wrong, and the column [N] that it means (-1: none)."""
+    none = np.full(len(iou_NG), -1)
+    if iou_NG.shape[1] == 0:
+        return np.full(len(iou_NG), _BACKGROUND), none
+    same, other = iou_NG * is_same_class_NG, iou_NG * ~is_same_class_NG
+    taken, best_same = same * is_taken_G, same.max(axis=1)
+    conditions = [
+        (background_iou <= best_same) & (best_same <= min_iou),
+        other.max(axis=1) >= min_iou,
+        taken.max(axis=1) >= min_iou,
+        iou_NG.max(axis=1) <= background_iou,
+    ]
+    numbers: list[Any] = [_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND]
+    columns = [same.argmax(axis=1), other.argmax(axis=1), taken.argmax(axis=1), none]
+    return np.select(conditions, numbers, _BOTH), np.select(conditions, columns, iou_NG.argmax(axis=1))
+
+
+def _lies_on_crowd(image: ErrorImage, found: Array, crowds: Array, min_iou: float) -> Array:
+    """Whether more than `min_iou` of the detection's own area lies in one crowd of its class."""
+    boxes = image.truth_boxes_xywh_px[crowds]
+    shares = pairwise_iou(image.boxes_xywh_px[found], boxes, np.ones(len(crowds), bool))
+    is_same_class = image.class_ids[found][:, None] == image.truth_class_ids[crowds]
+    on_crowd: Array = ((shares > min_iou) & is_same_class).any(axis=1)
+    return on_crowd
+
+
+def _join(parts: Sequence[_Outcomes]) -> _Outcomes:
+    none, no_flag = np.zeros(0, int), np.zeros(0, bool)
+    return _Outcomes(
+        np.concatenate([none, *(part.class_ids for part in parts)]),
+        np.concatenate([np.zeros(0), *(part.scores for part in parts)]),
+        np.concatenate([none, *(part.type_numbers for part in parts)]),
+        np.concatenate([no_flag, *(part.is_on_crowd for part in parts)]),
+        np.concatenate([no_flag, *(part.is_fixable for part in parts)]),
+        np.concatenate([none, *(part.fixed_class_ids for part in parts)]),
+    )
+
+
+def _wrong_first(rows: _Outcomes) -> _Outcomes:
+    order = np.argsort(rows.type_numbers == _RIGHT, kind="stable")
+    return _Outcomes(
+        rows.class_ids[order],
+        rows.scores[order],
+        rows.type_numbers[order],
+        rows.is_on_crowd[order],
+        rows.is_fixable[order],
+        rows.fixed_class_ids[order],
+    )
+
+
+def _fixed_AP(rows: _Outcomes, error_type: ErrorType, num_truth: Counter[int]) -> float:
+    """AP with the errors of one type put right, or gone where that cannot be."""
+    is_fixed = (rows.type_numbers == _TYPES.index(error_type)) & rows.is_fixable
+    counts = np.where(rows.type_numbers == _TYPES.index(error_type), is_fixed, ~rows.is_on_crowd)
+    class_ids = np.where(is_fixed, rows.fixed_class_ids, rows.class_ids)
+    return _mean_AP(class_ids, rows.scores, is_fixed | (rows.type_numbers == _RIGHT), counts, num_truth)
+
+
+def _mean_AP(class_ids: Array, scores: Array, is_right: Array, counts: Array, num_truth: Counter[int]) -> float:
+    """Mean over the classes that have objects, or rows where `counts`; equal scores rank in the order of the rows.
+
+    1 without any class: all errors are put right and nothing is left (tidecv divides by zero).
+    """
+    class_ids, scores, is_right = class_ids[counts], scores[counts], is_right[counts]
+    order = np.lexsort((-scores, class_ids))
+    found_ids, starts = np.unique(class_ids[order], return_index=True)
+    by_class = dict(zip(found_ids.tolist(), np.split(is_right[order], starts[1:]), strict=False))
+    APs = [_AP(by_class[class_id], num_truth[class_id]) for class_id in by_class]
+    num_undetected = sum(count > 0 and class_id not in by_class for class_id, count in num_truth.items())
+    num_classes = len(APs) + num_undetected  # an undetected class has AP 0
+    return sum(APs) / num_classes if num_classes else 1.0
+
+
+def _AP(is_right: Array, num_truth: int) -> float:
+    """Of one class, from its detections by descending score."""
+    if num_truth == 0:
+        return 0.0
+    num_right = np.cumsum(is_right)
+    precisions = num_right / np.arange(1, len(is_right) + 1)
+    precisions = np.append(np.maximum.accumulate(precisions[::-1])[::-1], 0.0)  # 0: a recall that is never reached
+    points = np.arange(NUM_RECALL_INTERVALS + 1) / NUM_RECALL_INTERVALS
+    return float(np.mean(precisions[np.searchsorted(num_right / num_truth, points)]))

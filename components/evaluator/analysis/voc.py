@@ -1,0 +1,297 @@
+"""PASCAL VOC and Open Images AP as the TF Object Detection API's evaluators set them, with numpy alone.
+
+Equal to `object_detection_evaluation.py` there, order of tied scores included. Its PascalDetectionEvaluator and
+WeightedPascalDetectionEvaluator, OpenImagesDetectionEvaluator and OpenImagesChallengeEvaluator are PASCAL_VOC,
+WEIGHTED_PASCAL_VOC, OPEN_IMAGES_V2 and OPEN_IMAGES_CHALLENGE here; PASCAL_VOC_2007 is not in it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VocImage:
+    """What one image shows and what a model found in it.
+
+    Boxes keep their dtype: overlaps equal the reference's only from the dtype that it was given (float32).
+
+    Attributes:
+        truth_boxes_yxyx_px: float [G, 4].
+        truth_class_ids: int [G].
+        is_difficult: bool [G]; detections on such an object are neither right nor wrong.
+        is_group_of: bool [G]; one box around many objects.
+        boxes_yxyx_px: float [N, 4]; those without area are left out.
+        scores: float [N].
+        class_ids: int [N].
+        verified_class_ids: classes that somebody said are, or are not, in the image.
+    """
+
+    truth_boxes_yxyx_px: Array
+    truth_class_ids: Array
+    is_difficult: Array
+    is_group_of: Array
+    boxes_yxyx_px: Array
+    scores: Array
+    class_ids: Array
+    verified_class_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_columns(
+            self.truth_boxes_yxyx_px,
+            truth_class_ids=self.truth_class_ids,
+            is_difficult=self.is_difficult,
+            is_group_of=self.is_group_of,
+        )
+        _check_columns(self.boxes_yxyx_px, scores=self.scores, class_ids=self.class_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocRules:
+    """What distinguishes the challenges.
+
+    Attributes:
+        has_difficult: whether `is_difficult` means anything.
+        group_of_weight: how many objects a group-of box counts for, found or missed. A group is found by a detection
+            that lies in it by `min_iou` of the detection's own area; further ones are left out. With 0 all are left
+            out. None: a group-of box is an object like any other.
+        drops_unverified: whether detections of a class are left out of an image that neither shows it nor has it among
+            its `verified_class_ids`.
+        is_weighted: whether mAP is the AP of one curve over all classes instead of the mean of the classes' AP.
+        recall_points: AP as the area under the curve (VOC 2010 on), or as the mean of eleven precisions (VOC 2007).
+    """
+
+    has_difficult: bool = False
+    group_of_weight: float | None = None
+    drops_unverified: bool = False
+    is_weighted: bool = False
+    recall_points: Literal["all", "eleven"] = "all"
+
+
+PASCAL_VOC = VocRules(has_difficult=True)
+PASCAL_VOC_2007 = VocRules(has_difficult=True, recall_points="eleven")
+WEIGHTED_PASCAL_VOC = VocRules(has_difficult=True, is_weighted=True)
+OPEN_IMAGES_V2 = VocRules(group_of_weight=0.0)
+OPEN_IMAGES_CHALLENGE = VocRules(group_of_weight=1.0, drops_unverified=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocMetrics:
+    """AP is 0 to 1, or None where no ground truth of the class (of any class, for mAP) counts.
+
+    `num_truth_by_class_id` is what recall divides by: without difficult objects, groups by their weight.
+    """
+
+    mAP: float | None
+    AP_by_class_id: dict[int, float | None]
+    num_truth_by_class_id: dict[int, float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Labelled:
+    """Detections that count: `scores` [N], and `weights` [N], 0 where wrong, 1 where right, a group's own weight."""
+
+    scores: Array
+    weights: Array
+
+
+def compute_voc_metrics(
+    images: Sequence[VocImage], class_ids: Sequence[int], rules: VocRules, *, min_iou: float = 0.5
+) -> VocMetrics:
+    """Match detections to ground truth image by image and summarize by class.
+
+    Ground truth and detections of classes that are not in `class_ids` are left out. The order of images matters only
+    where scores of different images tie.
+    """
+    num_truth = dict.fromkeys(class_ids, 0.0)
+    labelled: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
+    for image in images:
+        num_shown = _count_truth(image, rules)
+        for class_id in num_shown.keys() & num_truth.keys():
+            num_truth[class_id] += num_shown[class_id]
+        for class_id, rows in _detection_rows_by_class(image, rules):
+            if class_id in labelled:
+                all_wrong = _Labelled(image.scores[rows], np.zeros(len(rows)))
+                is_shown = class_id in num_shown
+                part = _label_class(image, class_id, rows, rules, min_iou) if is_shown else all_wrong
+                labelled[class_id].append(part)
+    AP_by_class_id: dict[int, float | None] = {}
+    joined = [_join([])]
+    for class_id in class_ids:
+        AP_by_class_id[class_id] = None
+        if num_truth[class_id] > 0:
+            of_class = _join(labelled[class_id])
+            joined.append(of_class)
+            AP_by_class_id[class_id] = _average_precision(of_class, num_truth[class_id], rules)
+    known = [AP for AP in AP_by_class_id.values() if AP is not None]
+    mAP: float | None = None
+    if known and rules.is_weighted:
+        mAP = _average_precision(_join(joined), sum(num_truth.values()), rules)
+    elif known:
+        mAP = float(np.mean(known))
+    return VocMetrics(mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=num_truth)
+
+
+def expand_detections(
+    class_ids: Array, boxes_yxyx: Array, scores: Array, ancestors_by_id: Mapping[int, Collection[int]]
+) -> tuple[Array, Array, Array]:
+    """Repeat each detection for every ancestor of its class, as the Open Images challenge scores them.
+
+    The reference's `oid_hierarchical_labels_expansion.py` does so for rows of boxes, found or true. All ancestors are
+    listed, parents' parents too; a class without an entry has none. Ancestors follow their detection by ascending id.
+
+    Returns:
+        class_ids [N'], boxes [N', 4] and scores [N'], N' >= N.
+    """
+    _check_columns(boxes_yxyx, class_ids=class_ids, scores=scores)
+    expanded = [
+        (row, new_id)
+        for row, class_id in enumerate(class_ids.tolist())
+        for new_id in (class_id, *sorted(set(ancestors_by_id.get(class_id, ())) - {class_id}))
+    ]
+    rows = np.array([row for row, _ in expanded], int)
+    return np.array([new_id for _, new_id in expanded], class_ids.dtype), boxes_yxyx[rows], scores[rows]
+
+
+def _check_columns(boxes: Array, **columns: Array) -> None:
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"boxes have shape {boxes.shape}, allowed: [N, 4].")
+    for name, values in columns.items():
+        if values.shape != (len(boxes),):
+            raise ValueError(f"{name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
+
+
+def _flags(image: VocImage, rules: VocRules) -> tuple[Array, Array]:
+    """Difficult [G] and group-of [G] as the rules see them."""
+    none = np.zeros(len(image.truth_class_ids), bool)
+    is_difficult = image.is_difficult.astype(bool) if rules.has_difficult else none
+    is_group_of = none if rules.group_of_weight is None else image.is_group_of.astype(bool)
+    return is_difficult, is_group_of
+
+
+def _count_truth(image: VocImage, rules: VocRules) -> dict[int, float]:
+    """What counts of every class that the image shows: 0 where it is all difficult, or groups without weight."""
+    is_difficult, is_group_of = _flags(image, rules)
+    weights = np.where(is_group_of, rules.group_of_weight or 0.0, 1.0)
+    counts: dict[int, float] = {}
+    for class_id, weight in zip(image.truth_class_ids.tolist(), (weights * ~is_difficult).tolist(), strict=True):
+        counts[class_id] = counts.get(class_id, 0.0) + weight
+    return counts
+
+
+def _detection_rows_by_class(image: VocImage, rules: VocRules) -> Iterator[tuple[int, Array]]:
+    """Rows of the detections that take part, by descending score, class by class."""
+    ymin, xmin, ymax, xmax = image.boxes_yxyx_px.T
+    is_kept = (ymin < ymax) & (xmin < xmax)
+    if rules.drops_unverified:
+        is_kept &= np.isin(image.class_ids, [*image.truth_class_ids.tolist(), *image.verified_class_ids])
+    rows = np.flatnonzero(is_kept)
+    rows = rows[np.argsort(image.class_ids[rows], kind="stable")]
+    found_ids, starts = np.unique(image.class_ids[rows], return_index=True)
+    long_scores = image.scores[rows].astype(np.longdouble)
+    ends = np.append(starts, len(rows))[1:]
+    for class_id, start, end in zip(found_ids.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        yield class_id, rows[start:end][_descending(long_scores[start:end])]
+
+
+def _descending(long_scores: Array) -> Array:
+    """Order by falling score, of long doubles; ties fall as in the reference, which reverses numpy's unstable sort.
+
+    Where ties end up changes AP. numpy sorts float32 and float64 with vector instructions where the processor has them,
+    and these order ties in another way; it has none for long doubles, which compare alike.
+    """
+    return np.argsort(long_scores)[::-1]
+
+
+def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, min_iou: float) -> _Labelled:
+    """Right, wrong or left out, for the detections `rows` of one class, in that order."""
+    scores = image.scores[rows]
+    is_of_class = image.truth_class_ids == class_id
+    is_right = np.zeros(len(rows), bool)
+    is_left_out = np.zeros(len(rows), bool)
+    is_difficult, is_group_of = _flags(image, rules)
+    boxes = image.boxes_yxyx_px[rows]
+
+    # A detection has only its best object, even if that one is taken and the second best is free.
+    objects = np.flatnonzero(is_of_class & ~is_group_of)
+    is_taken = np.zeros(len(objects), bool)
+    for row, best in _best_overlaps(_pairwise_iou(boxes, image.truth_boxes_yxyx_px[objects]), min_iou):
+        if is_difficult[objects[best]]:
+            is_left_out[row] = True
+        elif not is_taken[best]:
+            is_right[row] = is_taken[best] = True
+
+    groups = np.flatnonzero(is_of_class & is_group_of)
+    if len(groups) == 0:
+        return _Labelled(scores[~is_left_out], is_right[~is_left_out].astype(float))
+    group_scores = np.zeros(len(groups))
+    shares = _intersections(boxes, image.truth_boxes_yxyx_px[groups]) / _areas(boxes)[:, None]
+    for row, best in _best_overlaps(shares, min_iou):
+        if not is_right[row] and not is_left_out[row]:
+            is_left_out[row] = True
+            group_scores[best] = max(group_scores[best], scores[row])
+    weight = rules.group_of_weight or 0.0
+    group_scores = group_scores[group_scores > 0] if weight > 0 else group_scores[:0]
+    return _Labelled(
+        np.concatenate([scores[~is_left_out], group_scores]),
+        np.concatenate([is_right[~is_left_out], np.full(len(group_scores), weight)]),
+    )
+
+
+def _best_overlaps(overlaps_NG: Array, min_overlap: float) -> Iterator[tuple[int, int]]:
+    """Row and its best column (the first of equals), for the rows whose best overlap suffices."""
+    if overlaps_NG.shape[1] == 0:
+        return
+    best = overlaps_NG.argmax(axis=1)
+    rows = np.flatnonzero(overlaps_NG[np.arange(len(best)), best] >= min_overlap)
+    yield from zip(rows.tolist(), best[rows].tolist(), strict=True)
+
+
+def _areas(boxes_yxyx: Array) -> Array:
+    ymin, xmin, ymax, xmax = boxes_yxyx.T
+    areas: Array = (ymax - ymin) * (xmax - xmin)
+    return areas
+
+
+def _intersections(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
+    """float64 [N, M]. Sides are differences in the boxes' own dtype and products in float64, as in the reference."""
+    first, second = boxes1_yxyx[:, None], boxes2_yxyx[None]
+    sides = np.minimum(first[..., 2:], second[..., 2:]) - np.maximum(first[..., :2], second[..., :2])
+    sides = np.maximum(sides, 0).astype(float)
+    products: Array = sides[..., 0] * sides[..., 1]
+    return products
+
+
+def _pairwise_iou(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
+    intersections = _intersections(boxes1_yxyx, boxes2_yxyx)
+    ious: Array = intersections / (_areas(boxes1_yxyx)[:, None] + _areas(boxes2_yxyx)[None] - intersections)
+    return ious
+
+
+def _join(parts: Sequence[_Labelled]) -> _Labelled:
+    empty = np.zeros(0)
+    return _Labelled(
+        np.concatenate([empty, *(part.scores for part in parts)]),
+        np.concatenate([empty, *(part.weights for part in parts)]),
+    )
+
+
+def _average_precision(labelled: _Labelled, num_truth: float, rules: VocRules) -> float:
+    weights = labelled.weights[_descending(labelled.scores.astype(np.longdouble))]
+    num_right = np.cumsum(weights)
+    # Below, 0 and 1 close the curve: nothing found yet, and what is never found.
+    precisions = np.concatenate([num_right / (num_right + np.cumsum(weights <= 0)), [0.0]])
+    recalls = np.concatenate([[0.0], num_right / num_truth, [1.0]])
+    precisions = np.maximum.accumulate(precisions[::-1])[::-1]  # the best at this recall or a higher one
+    if rules.recall_points == "all":
+        return float(np.sum(np.diff(recalls) * precisions))
+    points = np.arange(NUM_RECALL_INTERVALS_2007 + 1) / NUM_RECALL_INTERVALS_2007
+    at = np.searchsorted(recalls[1:-1], points)  # the first detection that reaches the recall; past the end, none does
+    return float(np.mean(precisions[at]))

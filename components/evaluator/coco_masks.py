@@ -1,0 +1,102 @@
+"""Masks of COCO's files (polygons, runs, compressed runs) as the compressed runs that the COCO API measures with.
+
+Nothing reaches pycocotools unchecked: its C code trusts what it is given.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pycocotools import mask as coco_mask
+
+from detloom.components.example_gen.sources.json_values import name_type, show
+
+_MAX_PIXELS = 2**28  # of an image with masks; pycocotools takes 4 bytes for each to join polygons
+_MAX_POINTS = 100_000  # of all polygons of one object
+_MAX_OUTLINE_PX = 2_000_000  # length of all their edges: pycocotools takes some 100 bytes for each pixel of it
+_MAX_BYTES_PER_RUN = 7  # of five bits each; the difference of two 32-bit numbers needs 33
+
+
+def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
+    """`{"size": [height, width], "counts": compressed runs}`, equal to what pycocotools' `annToRLE` makes of it.
+
+    Raises:
+        ValueError: with a sentence, if it is no mask or does not fit the image.
+    """
+    height, width = image_hw
+    if height * width > _MAX_PIXELS:
+        raise ValueError(f"'segmentation' is of an image of {width}x{height} px, allowed: {_MAX_PIXELS} pixels")
+    if isinstance(segmentation, list):
+        _check_polygons(segmentation, height, width)
+        return _as_text(coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width)))
+    if not isinstance(segmentation, dict):
+        raise ValueError(f"'segmentation' must be polygons or runs, got {name_type(segmentation)}")
+    size, counts = segmentation.get("size"), segmentation.get("counts")
+    if not isinstance(size, list) or size != [height, width] or not all(type(side) is int for side in size):
+        allowed = f"[height, width] of the image, [{height}, {width}]"
+        raise ValueError(f"'segmentation' has the size {show(size)}, allowed: {allowed}")
+    if isinstance(counts, str):
+        _check_runs(_expand_counts(counts), height * width)
+        return {"size": size, "counts": counts}
+    if not isinstance(counts, list) or not all(type(run) is int and abs(run) <= _MAX_PIXELS for run in counts):
+        raise ValueError(f"'segmentation' must have whole numbers or text as 'counts', got {show(counts)}")
+    _check_runs(np.array(counts, np.int64), height * width)
+    return _as_text(coco_mask.frPyObjects({"size": size, "counts": counts}, height, width))
+
+
+def measure_mask(mask: dict[str, Any]) -> tuple[float, list[float]]:
+    """Area and [left, top, width, height] in pixels of what `encode_mask` returned; zeros for an empty mask."""
+    return float(coco_mask.area(mask)), coco_mask.toBbox(mask).tolist()
+
+
+def _as_text(mask: dict[str, Any]) -> dict[str, Any]:
+    return {"size": list(mask["size"]), "counts": mask["counts"].decode("ascii")}
+
+
+def _check_polygons(polygons: list[Any], height: int, width: int) -> None:
+    num_points = sum(len(polygon) // 2 for polygon in polygons if isinstance(polygon, list))
+    if not polygons or num_points > _MAX_POINTS:
+        raise ValueError(f"'segmentation' has {num_points} points, allowed: 3 to {_MAX_POINTS}")
+    outline = 0.0
+    for index, polygon in enumerate(polygons):
+        if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
+            got = f"{len(polygon)} numbers" if isinstance(polygon, list) else name_type(polygon)
+            raise ValueError(f"'segmentation': polygon {index} must be x, y of three points and more, got {got}")
+        if not all(type(value) in (int, float) and abs(value) <= _MAX_PIXELS for value in polygon):
+            raise ValueError(f"'segmentation': polygon {index} must hold finite numbers, got {show(polygon)}")
+        points_N2 = np.array(polygon, np.float64).reshape(-1, 2)
+        if not ((points_N2 >= (-width, -height)) & (points_N2 <= (2 * width, 2 * height))).all():
+            raise ValueError(
+                f"'segmentation': polygon {index} lies outside the image of {width}x{height} px by more than its size"
+            )
+        outline += float(np.abs(np.roll(points_N2, -1, axis=0) - points_N2).max(axis=1).sum())
+    if outline > _MAX_OUTLINE_PX:
+        raise ValueError(f"'segmentation' has an outline of {outline:.0f} px, allowed: {_MAX_OUTLINE_PX}")
+
+
+def _expand_counts(text: str) -> npt.NDArray[np.int64]:
+    """Five bits a character from "0" up, the sixth says that more follow, the fifth of the last is the sign; from the
+    fourth run on, the difference to the run before the last.
+
+    https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c (rleFrString)
+    """
+    bits = np.frombuffer(text.encode("ascii") if text.isascii() else b"", np.uint8) - np.uint8(48)
+    if not bits.size or bits.max() > 63 or bits[-1] & 0x20:  # what was below "0" is above 63
+        raise ValueError(f"'segmentation' must have compressed runs as 'counts', got {show(text)}")
+    last = np.flatnonzero(bits < 0x20)
+    first = np.concatenate(([0], last[:-1] + 1))
+    length = last - first + 1
+    if length.max() > _MAX_BYTES_PER_RUN:
+        raise ValueError(f"'segmentation' must have compressed runs as 'counts', got {show(text)}")
+    shift = 5 * (np.arange(bits.size) - np.repeat(first, length))
+    runs: npt.NDArray[np.int64] = np.add.reduceat((bits & 0x1F).astype(np.int64) << shift, first)
+    runs -= np.where(bits[last] & 0x10, np.int64(1) << 5 * length, 0)
+    runs[1::2] = np.cumsum(runs[1::2])
+    runs[2::2] = np.cumsum(runs[2::2])
+    return runs
+
+
+def _check_runs(runs: npt.NDArray[np.int64], num_pixels: int) -> None:
+    if not runs.size or runs.min() < 0 or runs.max() > num_pixels or runs.sum() != num_pixels:
+        total = int(runs.sum()) if runs.size and runs.min() >= 0 else "less than no"
+        raise ValueError(f"'segmentation' has runs over {total} pixels, allowed: the {num_pixels} of the image")

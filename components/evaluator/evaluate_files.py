@@ -1,0 +1,112 @@
+"""Evaluation of plain COCO files: no model, no Beam; pictures where the images are at hand."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from detloom.components.evaluator.assess import MeasuredModel, assess, measure_model
+from detloom.components.evaluator.coco_files import CocoSplit, read_coco_detections, read_coco_ground_truth
+from detloom.components.evaluator.coco_numbers import (
+    compute_coco_file_metrics,
+    compute_coco_keypoint_metrics,
+    iou_types_of,
+)
+from detloom.components.evaluator.evaluation import Evaluation, Picture
+from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.pictures import draw_picture, plan_pictures
+from detloom.components.evaluator.report import write_report
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.draw import decode_image_rgb
+
+OTHER_METRICS_FILE = "other_metrics.json"  # {"candidate": {"segm": ..., "keypoints": ...}, "baseline": ... or null}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInputs:
+    """COCO files: annotations, and results of one model or two; `images_dir` None draws no pictures."""
+
+    ground_truth: Path
+    detections: Path
+    baseline_detections: Path | None = None
+    images_dir: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEvaluation:
+    """An evaluation, and the numbers of masks and keypoints by `segm` and `keypoints`, where the files have them."""
+
+    evaluation: Evaluation
+    candidate_others: Mapping[str, Any]
+    baseline_others: Mapping[str, Any] | None
+
+
+def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -> FileEvaluation:
+    """Measure, compare and decide, and write the report into `out_dir`. COCO numbers equal pycocotools' on the files.
+
+    Raises:
+        InputError: files that are not as COCO has them; slices that the ground truth does not have.
+    """
+    truth = read_coco_ground_truth(inputs.ground_truth)
+    candidate, candidate_others = _measure(inputs.detections, truth, params)
+    baseline, baseline_others = None, None
+    if inputs.baseline_detections is not None:
+        baseline, baseline_others = _measure(inputs.baseline_detections, truth, params)
+    evaluation = assess(truth.split, truth.file_names, candidate, baseline, params.gates)
+    logging.info("%s", evaluation.decision.sentence)
+    coco = candidate.measurements.coco
+    lines = [
+        ("Ground truth", f"{inputs.ground_truth}: {coco.num_images} images, {coco.num_boxes} boxes"),
+        ("Candidate", str(inputs.detections)),
+        ("Baseline", str(inputs.baseline_detections or "none")),
+    ]
+    evaluation = replace(evaluation, lines=lines)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    pictures = _draw(evaluation, baseline, inputs.images_dir, params.settings.num_pictures)
+    others = {"candidate": candidate_others, "baseline": baseline_others}
+    if any(others.values()):
+        text = json.dumps(others, allow_nan=False, indent=1) + "\n"
+        (out_dir / OTHER_METRICS_FILE).write_text(text, encoding="utf-8")
+    write_report(str(out_dir), evaluation, pictures)
+    return FileEvaluation(evaluation=evaluation, candidate_others=candidate_others, baseline_others=baseline_others)
+
+
+def _measure(path: Path, truth: CocoSplit, params: EvaluatorParams) -> tuple[MeasuredModel, dict[str, Any]]:
+    """Measured from relative boxes like any model, but for the COCO numbers: those are of the file's own boxes."""
+    found = read_coco_detections(path, truth)
+    sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in params.settings.sizes]
+    kinds = iou_types_of(found.results, truth)
+    model = measure_model(truth.split, found.detections, params.settings)
+    if "bbox" in kinds:
+        exact = compute_coco_file_metrics(truth, found.results, "bbox", sizes=sizes)
+        model = replace(model, measurements=replace(model.measurements, coco=exact))
+    others: dict[str, Any] = {}
+    if "segm" in kinds:
+        others["segm"] = compute_coco_file_metrics(truth, found.results, "segm", sizes=sizes).to_dict()
+    if "keypoints" in kinds:
+        others["keypoints"] = asdict(compute_coco_keypoint_metrics(truth, found.results))
+    return model, others
+
+
+def _draw(
+    evaluation: Evaluation, baseline: MeasuredModel | None, images_dir: Path | None, num_each: int
+) -> Sequence[Picture]:
+    """Pictures of images that are there; a file name that leaves the folder is an error."""
+    if images_dir is None:
+        return ()
+    root = images_dir.resolve()
+    pictures = []
+    for plan in plan_pictures(evaluation, num_each, baseline=baseline.detections if baseline else ()):
+        name = evaluation.file_names[plan.image_index]
+        path = (root / name).resolve()
+        if not path.is_relative_to(root):
+            raise InputError(f"{name}: lies outside of {images_dir}; file names have to stay below it.")
+        if not path.is_file():
+            logging.warning("%s: no such image; it is not drawn.", path)
+            continue
+        image_rgb = decode_image_rgb(path.read_bytes(), name)
+        pictures.append(draw_picture(plan, image_rgb, name, evaluation.split.label_map))
+    return pictures

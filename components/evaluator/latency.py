@@ -1,0 +1,58 @@
+"""How long exported models take for one image, in turn, so that a busy machine slows all of them alike."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.components.evaluator.decision import Latency
+from detloom.schemas.detections import SAVED_MODEL_FILE, SIGNATURE_ENCODED
+from detloom.trainer_module.predict import LoadedSignature
+
+_NUM_WARM_UP = 3  # the first call traces, the next ones fill caches
+
+
+def measure_latency(paths_by_name: Mapping[str, str], images: Sequence[bytes]) -> dict[str, Latency]:
+    """Wall time of `serving_encoded` with one JPEG or PNG, decoding and suppression included; empty without images.
+
+    Args:
+        paths_by_name: folder of each model's SavedModel.
+    """
+    if not images:
+        return {}
+    models = {name: LoadedSignature(path, SIGNATURE_ENCODED) for name, path in paths_by_name.items()}
+    for model in models.values():
+        for image in (images[0],) * _NUM_WARM_UP:
+            model([image])
+    seconds = time_in_turn(models, images)
+    return {name: summarize(values) for name, values in seconds.items()}
+
+
+def time_in_turn(
+    models: Mapping[str, Callable[[Sequence[bytes]], object]], images: Sequence[bytes]
+) -> dict[str, list[float]]:
+    """Seconds of each model for each image; which model comes first changes with every image."""
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for number, image in enumerate(images):
+        names = list(models) if number % 2 == 0 else list(models)[::-1]
+        for name in names:
+            started = time.perf_counter()
+            models[name]([image])
+            seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def summarize(seconds: Sequence[float]) -> Latency:
+    """Median and 95th percentile."""
+    milliseconds = 1000 * np.array(seconds)
+    return Latency(
+        median_ms=float(np.median(milliseconds)), p95_ms=float(np.quantile(milliseconds, 0.95)), num_images=len(seconds)
+    )
+
+
+def count_model_bytes(model_dir: str) -> int:
+    """Of all files of a SavedModel."""
+    assert tf.io.gfile.exists(f"{model_dir}/{SAVED_MODEL_FILE}"), model_dir
+    files = [f"{folder}/{name}" for folder, _, names in tf.io.gfile.walk(model_dir) for name in names]
+    return sum(tf.io.gfile.stat(path).length for path in files)

@@ -1,0 +1,275 @@
+"""Everything that is measured of one model on one split, from its detections alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from detloom.components.evaluator.analysis.average_precision import measure_curve, precision_at_recalls
+from detloom.components.evaluator.analysis.calibration import Calibration, measure_calibration
+from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
+from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
+from detloom.components.evaluator.analysis.matches import IOU_50, Matches, match_detections
+from detloom.components.evaluator.analysis.operating_point import OperatingPoint, best_f1_point, point_of_precision
+from detloom.components.evaluator.analysis.voc import (
+    OPEN_IMAGES_CHALLENGE,
+    OPEN_IMAGES_V2,
+    PASCAL_VOC,
+    PASCAL_VOC_2007,
+    WEIGHTED_PASCAL_VOC,
+    VocImage,
+    VocMetrics,
+    compute_voc_metrics,
+)
+from detloom.components.evaluator.slices import (
+    Feature,
+    ObjectRecall,
+    SliceMetrics,
+    measure_objects,
+    measure_slices,
+    split_images,
+)
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
+from detloom.trainer_module.coco_metrics import (
+    NO_VALUE,
+    CocoMetrics,
+    ImageDetections,
+    ImageGroundTruth,
+    boxes_yxyx_rel_to_xywh_px,
+    compute_coco_metrics,
+)
+
+_IOU_75 = 5
+_VOC_RULES = {
+    "pascal_voc": PASCAL_VOC,
+    "pascal_voc_2007": PASCAL_VOC_2007,
+    "weighted_pascal_voc": WEIGHTED_PASCAL_VOC,
+    "open_images_v2": OPEN_IMAGES_V2,
+    "open_images_challenge": OPEN_IMAGES_CHALLENGE,
+}
+_ANY_CLASS = LabelMap(((1, "any class"),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The images that models are measured on.
+
+    Attributes:
+        features: of each image, what its example says beside the boxes, for slices.
+    """
+
+    ground_truth: Sequence[ImageGroundTruth]
+    features: Sequence[Mapping[str, Feature]]
+    label_map: LabelMap
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is measured beside the usual.
+
+    Attributes:
+        wanted_precision: an operating point of it is looked for in each class.
+        min_slice_count: fewer images, or objects, make a slice small.
+    """
+
+    image_slices: tuple[ImageSlices, ...] = ()
+    object_slices: tuple[ObjectSlices, ...] = ()
+    sizes: tuple[SizeBin, ...] = ()
+    wanted_precision: float = 0.9
+    min_slice_count: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCurve:
+    """Of one class: precision at 101 recalls (0, 0.01, ... 1) at two overlaps, and which score to use.
+
+    Attributes:
+        precision50, precision75: [101]; empty without objects.
+        best_f1: the threshold of best F1; None where nothing is right.
+        wanted: the threshold that reaches the wanted precision; None where none does.
+    """
+
+    class_id: int
+    name: str
+    precision50: tuple[float, ...]
+    precision75: tuple[float, ...]
+    best_f1: OperatingPoint | None
+    wanted: OperatingPoint | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorCosts:
+    """TIDE: how much AP at IoU 0.50 each type of error costs, and how often it occurs."""
+
+    AP50: float
+    cost_by_type: dict[ErrorType, float]
+    count_by_type: dict[ErrorType, int]
+    false_positive_cost: float
+    false_negative_cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """All numbers of one model on one split.
+
+    Attributes:
+        class_agnostic: COCO numbers with all classes taken for one: is it found at all?
+        voc: mAP and AP by class at IoU 0.50 as PASCAL VOC and Open Images have them, by the name of the rules.
+        matches, error_analysis: what the numbers come from; not part of the files.
+    """
+
+    coco: CocoMetrics
+    class_agnostic: CocoMetrics
+    voc: dict[str, VocMetrics]
+    slices: tuple[SliceMetrics, ...]
+    object_slices: tuple[ObjectRecall, ...]
+    curves: tuple[ClassCurve, ...]
+    errors: ErrorCosts
+    confusion: Confusion
+    calibration: Calibration
+    matches: Matches = field(repr=False, compare=False)
+    error_analysis: ErrorAnalysis = field(repr=False, compare=False)
+
+    @property
+    def min_scores(self) -> tuple[float, ...]:
+        """Of each class, the score of best F1; 1 where nothing is right, so that nothing is used."""
+        return self.confusion.min_scores
+
+    def find_value(self, metric: str, slice_name: str = "") -> tuple[float | None, str]:
+        """A number by its name (`AP`, `AP50/cat`), of all images or of a slice; None with the reason for a -1."""
+        metrics = self.coco
+        if slice_name:
+            found = [each.metrics for each in self.slices if each.name == slice_name]
+            if not found:
+                known = ", ".join(each.name for each in self.slices) or "none"
+                return None, f"there is no slice {slice_name!r} in this split, only: {known}"
+            metrics = found[0]
+        name, slash, class_name = metric.partition("/")
+        if not slash:
+            value, why_not = metrics.value_of(name), metrics.explain(name)
+            return (value, "") if why_not is None else (None, why_not)
+        rows = [row for row in metrics.per_class if row.name == class_name]
+        if not rows:
+            return None, f"there is no class {class_name!r}"
+        value = rows[0].value_of(name)
+        size = " and size" if name[-1] in "sml" else ""
+        return (value, "") if value != NO_VALUE else (None, f"no ground truth of this class{size}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("matches", "error_analysis")
+        }
+        return {name: _to_plain(value) for name, value in plain.items()}
+
+
+def measure(split: Split, detections: Sequence[ImageDetections], options: MeasureOptions) -> Measurements:
+    """Measure detections of the images of `split`, in its order.
+
+    Raises:
+        InputError: a slice that the examples do not have, a class id that the label map lacks.
+    """
+    truth, label_map = split.ground_truth, split.label_map
+    sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in options.sizes]
+    coco = compute_coco_metrics(truth, detections, label_map, sizes=sizes)
+    matches = match_detections(truth, detections, label_map)
+    curves = tuple(_measure_class(matches, label_map, k, options) for k in range(len(label_map.class_ids)))
+    min_scores = tuple(curve.best_f1.min_score if curve.best_f1 else 1.0 for curve in curves)
+    errors = analyze_errors([_error_image(each, found) for each, found in zip(truth, detections, strict=True)])
+    members = split_images(truth, split.features, options.image_slices)
+    hw = [image.image_hw for image in truth]
+    return Measurements(
+        coco=coco,
+        class_agnostic=_measure_class_agnostic(truth, detections),
+        voc=_measure_voc(truth, detections, label_map),
+        slices=measure_slices(truth, detections, label_map, members, options.min_slice_count),
+        object_slices=measure_objects(matches, hw, options.object_slices, options.min_slice_count),
+        curves=curves,
+        errors=ErrorCosts(
+            AP50=errors.AP50,
+            cost_by_type=dict(errors.cost_by_type),
+            count_by_type=dict(errors.count_by_type),
+            false_positive_cost=errors.false_positive_cost,
+            false_negative_cost=errors.false_negative_cost,
+        ),
+        confusion=count_confusion(matches, label_map.names, min_scores),
+        calibration=measure_calibration(matches),
+        matches=matches,
+        error_analysis=errors,
+    )
+
+
+def _measure_class(matches: Matches, label_map: LabelMap, k: int, options: MeasureOptions) -> ClassCurve:
+    class_id, name = label_map.names_by_id[k]
+    curve = measure_curve(matches, k, IOU_50)
+    precision50, precision75 = (
+        tuple(precision_at_recalls(matches, k, t).tolist()) if curve.num_truth else () for t in (IOU_50, _IOU_75)
+    )
+    return ClassCurve(
+        class_id=class_id,
+        name=name,
+        precision50=precision50,
+        precision75=precision75,
+        best_f1=best_f1_point(curve),
+        wanted=point_of_precision(curve, options.wanted_precision),
+    )
+
+
+def _measure_class_agnostic(
+    ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]
+) -> CocoMetrics:
+    """As the Object Detection API's evaluation with `eval_config.use_class_agnostic`: every class is the same one."""
+    return compute_coco_metrics(
+        [replace(image, class_ids=np.ones_like(image.class_ids)) for image in ground_truth],
+        [replace(image, class_ids=np.ones_like(image.class_ids)) for image in detections],
+        _ANY_CLASS,
+    )
+
+
+def _measure_voc(
+    ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
+) -> dict[str, VocMetrics]:
+    images = [_voc_image(truth, found) for truth, found in zip(ground_truth, detections, strict=True)]
+    return {name: compute_voc_metrics(images, label_map.class_ids, rules) for name, rules in _VOC_RULES.items()}
+
+
+def _voc_image(truth: ImageGroundTruth, found: ImageDetections) -> VocImage:
+    """Boxes in pixels; a crowd is a group of the objects in it."""
+    scale = np.array(truth.image_hw * 2, np.float64)
+    none = np.zeros(len(truth.class_ids), bool)
+    group_of = none if truth.is_group_of is None else np.asarray(truth.is_group_of, bool)
+    return VocImage(
+        truth_boxes_yxyx_px=(np.asarray(truth.boxes_yxyx_rel, np.float64) * scale).astype(np.float32),
+        truth_class_ids=np.asarray(truth.class_ids, np.int64),
+        is_difficult=none if truth.is_difficult is None else np.asarray(truth.is_difficult, bool),
+        is_group_of=group_of | np.asarray(truth.is_crowd, bool),
+        boxes_yxyx_px=(np.asarray(found.boxes_yxyx_rel, np.float64) * scale).astype(np.float32),
+        scores=np.asarray(found.scores),
+        class_ids=np.asarray(found.class_ids, np.int64),
+        verified_class_ids=truth.verified_class_ids,
+    )
+
+
+def _error_image(truth: ImageGroundTruth, found: ImageDetections) -> ErrorImage:
+    return ErrorImage(
+        truth_boxes_xywh_px=boxes_yxyx_rel_to_xywh_px(truth.boxes_yxyx_rel, truth.image_hw),
+        truth_class_ids=np.asarray(truth.class_ids, np.int64),
+        is_crowd=np.asarray(truth.is_crowd, bool),
+        boxes_xywh_px=boxes_yxyx_rel_to_xywh_px(found.boxes_yxyx_rel, truth.image_hw),
+        scores=np.asarray(found.scores, np.float64),
+        class_ids=np.asarray(found.class_ids, np.int64),
+    )
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, CocoMetrics):
+        return value.to_dict()
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _to_plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {str(getattr(key, "value", key)): _to_plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(each) for each in value]
+    return value

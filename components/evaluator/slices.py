@@ -1,0 +1,171 @@
+"""Numbers of parts of the split: images by what their examples say, objects by the shape of their box."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.components.evaluator.analysis.matches import IOU_50, Matches
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.slices_config import ImageSlices, ObjectSlices
+from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, ImageGroundTruth, compute_coco_metrics
+
+Feature = tuple[str | float, ...]  # the values of one feature of one example
+MISSING = "(none)"  # what an image without the feature has
+_MAX_SLICES = 100  # of one subject: a feature that differs in every image says nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceMetrics:
+    """COCO numbers of the images of a slice; `is_small` where they are too few to trust."""
+
+    name: str
+    metrics: CocoMetrics
+    is_small: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectRecall:
+    """How many objects of a kind are found, by detections of any score; None without objects.
+
+    Attributes:
+        recall50: share at IoU 0.50.
+        recall: mean share over IoU 0.50:0.05:0.95.
+    """
+
+    name: str
+    num_objects: int
+    recall50: float | None
+    recall: float | None
+    is_small: bool
+
+
+def split_images(
+    ground_truth: Sequence[ImageGroundTruth], features: Sequence[Mapping[str, Feature]], slices: Sequence[ImageSlices]
+) -> dict[str, list[int]]:
+    """Positions of the images of every slice, by its name; an image with several values is in several.
+
+    Args:
+        features: what the examples of `ground_truth` say, in its order.
+
+    Raises:
+        InputError: a feature that no example has, one that is no number where numbers are needed, or too many values.
+    """
+    result: dict[str, list[int]] = {}
+    for each in slices:
+        names = [_names_of_image(each, truth, feature) for truth, feature in zip(ground_truth, features, strict=True)]
+        if each.feature and names and all(not feature.get(each.feature) for feature in features):
+            raise InputError(f"evaluator.slices: got the feature '{each.feature}', which no example of the split has.")
+        members: dict[str, list[int]] = {}
+        for position, of_image in enumerate(names):
+            for name in of_image:
+                members.setdefault(name, []).append(position)
+        if len(members) > _MAX_SLICES:
+            raise InputError(
+                f"evaluator.slices: got {len(members)} values of '{each.subject}', allowed: {_MAX_SLICES} at most; "
+                "give edges if they are numbers."
+            )
+        result.update(sorted(members.items(), key=lambda item: _sort_key(each, item[0])))
+    return result
+
+
+def measure_slices(
+    ground_truth: Sequence[ImageGroundTruth],
+    detections: Sequence[ImageDetections],
+    label_map: LabelMap,
+    members: Mapping[str, Sequence[int]],
+    min_images: int,
+) -> tuple[SliceMetrics, ...]:
+    """The COCO numbers of each slice's images, by those images alone."""
+    return tuple(
+        SliceMetrics(
+            name=name,
+            metrics=compute_coco_metrics([ground_truth[i] for i in rows], [detections[i] for i in rows], label_map),
+            is_small=len(rows) < min_images,
+        )
+        for name, rows in members.items()
+    )
+
+
+def measure_objects(
+    matches: Matches, image_hw: Sequence[tuple[int, int]], slices: Sequence[ObjectSlices], min_objects: int
+) -> tuple[ObjectRecall, ...]:
+    """Recall of the objects of each slice, all classes together; crowds are left out."""
+    return tuple(_measure_objects(matches, image_hw, slices, min_objects))
+
+
+def _measure_objects(
+    matches: Matches, image_hw: Sequence[tuple[int, int]], slices: Sequence[ObjectSlices], min_objects: int
+) -> Iterator[ObjectRecall]:
+    counted = ~matches.is_crowd
+    hw_G2 = np.array(image_hw, np.float64).reshape(-1, 2)[matches.truth.image_index[counted]]
+    boxes_G4, is_found_TG = matches.truth.boxes_xywh_px[counted], matches.is_found_TG[:, counted]
+    for each in slices:
+        bins_G = np.searchsorted(each.edges, _OBJECT_VALUES[each.by](boxes_G4, hw_G2), side="right")
+        for position, label in enumerate(_bin_labels(each.edges)):
+            inside = bins_G == position
+            share_T = is_found_TG[:, inside].mean(axis=1) if inside.any() else None
+            yield ObjectRecall(
+                name=f"{each.by}={label}",
+                num_objects=int(np.count_nonzero(inside)),
+                recall50=None if share_T is None else float(share_T[IOU_50]),
+                recall=None if share_T is None else float(share_T.mean()),
+                is_small=int(np.count_nonzero(inside)) < min_objects,
+            )
+
+
+def _names_of_image(each: ImageSlices, truth: ImageGroundTruth, features: Mapping[str, Feature]) -> list[str]:
+    if each.by is not None:
+        values: Feature = (_IMAGE_VALUES[each.by](truth),)
+    else:
+        values = features.get(each.feature, ())
+    if not values:
+        return [f"{each.subject}={MISSING}"]
+    labels = {_label(each, value, truth.image_id) for value in values}
+    return [f"{each.subject}={label}" for label in sorted(labels)]
+
+
+def _label(each: ImageSlices, value: str | float, image_id: int) -> str:
+    if not each.edges:
+        return value if isinstance(value, str) else f"{value:g}"
+    if isinstance(value, str):
+        raise InputError(
+            f"evaluator.slices: got {value!r} as '{each.subject}' of image {image_id}, needed with edges: a number."
+        )
+    return _bin_labels(each.edges)[int(np.searchsorted(each.edges, value, side="right"))]
+
+
+def _bin_labels(edges: Sequence[float]) -> list[str]:
+    """Of one bin more than there are edges; each begins at an edge."""
+    between = [f"{low:g} to below {high:g}" for low, high in itertools.pairwise(edges)]
+    return [f"below {edges[0]:g}", *between, f"{edges[-1]:g} or more"]
+
+
+def _sort_key(each: ImageSlices, name: str) -> tuple[int, str]:
+    """Bins in their order, other values by name."""
+    labels = [f"{each.subject}={label}" for label in _bin_labels(each.edges)] if each.edges else []
+    return (labels.index(name) if name in labels else len(labels), name)
+
+
+def _border_distance(boxes_xywh_px: npt.NDArray[Any], hw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    start, end = boxes_xywh_px[:, :2], boxes_xywh_px[:, :2] + boxes_xywh_px[:, 2:]
+    sides_wh = hw[:, ::-1]
+    least: npt.NDArray[Any] = np.minimum(start / sides_wh, 1 - end / sides_wh).min(axis=1)
+    return least
+
+
+_IMAGE_VALUES = {
+    "num_boxes": lambda truth: float(np.count_nonzero(~np.asarray(truth.is_crowd, bool))),
+    "short_side_px": lambda truth: float(min(truth.image_hw)),
+    "aspect_ratio": lambda truth: truth.image_hw[1] / truth.image_hw[0],
+}
+_OBJECT_VALUES = {
+    "side_px": lambda boxes, hw: np.sqrt(boxes[:, 2] * boxes[:, 3]),
+    "aspect_ratio": lambda boxes, hw: boxes[:, 2] / np.maximum(boxes[:, 3], 1e-9),
+    "relative_area": lambda boxes, hw: boxes[:, 2] * boxes[:, 3] / (hw[:, 0] * hw[:, 1]),
+    "border_distance": _border_distance,
+}

@@ -1,0 +1,1 @@
+"""What our HTML pages share: frame, macros, formats, charts, sortable tables. No TensorFlow, no TFX, no Beam."""

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from detloom.components.evaluator.analysis.calibration import measure_calibration
+from detloom.components.evaluator.analysis.matches import match_detections
+
+
+def test_by_hand(make_image, label_map):
+    # From 0.9 on: one right of two, mean score 0.95. From 0.3 on: one wrong of 0.35. On the crowd: left out.
+    truth, found = make_image(
+        1,
+        truth=[(1, 0, 0, 20, 20), (3, 50, 50, 99, 99)],
+        found=[
+            (1, 0, 0, 20, 20, 1.0),
+            (1, 0, 60, 20, 80, 0.9),
+            (1, 60, 0, 80, 20, 0.35),
+            (3, 60, 60, 70, 70, 0.6),
+        ],
+        crowds=[1],
+    )
+    calibration = measure_calibration(match_detections([truth], [found], label_map))
+    highest, middle = calibration.bins[9], calibration.bins[3]
+    assert (highest.num_detections, highest.mean_score, highest.share_true) == (2, pytest.approx(0.95), 0.5)
+    assert (middle.num_detections, middle.mean_score, middle.share_true) == (1, 0.35, 0)
+    assert calibration.bins[6].share_true is None
+    # 2/3 of the detections are off by 0.45, 1/3 by 0.35.
+    assert calibration.expected_error == pytest.approx((2 * 0.45 + 0.35) / 3)
+    assert calibration.num_detections == 3
+
+
+def test_of_one_class(make_image, label_map):
+    truth, found = make_image(1, truth=[(1, 0, 0, 20, 20)], found=[(1, 0, 0, 20, 20, 0.7), (3, 0, 0, 20, 20, 0.2)])
+    matches = match_detections([truth], [found], label_map)
+    assert measure_calibration(matches, 0).expected_error == pytest.approx(0.3)
+    assert measure_calibration(matches, 1).expected_error == pytest.approx(0.2)
+    assert measure_calibration(matches, 2).expected_error is None
+
+
+def test_every_detection_is_in_one_bin(make_split, label_map):
+    truth, found = make_split(0, crowd_share=0)
+    matches = match_detections(truth, found, label_map)
+    counts = [each.num_detections for each in measure_calibration(matches).bins]
+    assert sum(counts) == len(matches.found)
+    assert np.histogram(matches.scores, np.linspace(0, 1, 11))[0].tolist() == counts

@@ -1,0 +1,307 @@
+import numpy as np
+import pytest
+
+from detloom.components.evaluator.analysis.error_types import ErrorImage, ErrorType, analyze_errors
+
+NOWHERE = [900, 900, 10, 10]
+AP_HALF = 51 / 101  # precision 1 up to recall 1/2: at 0, 0.01, ... 0.50 of the 101 points
+
+
+def square(number):
+    """Squares of 10 px that do not touch each other, xywh."""
+    return [20 * number, 0, 10, 10]
+
+
+def make_image(truth=(), found=(), *, crowd=()):
+    """Truth as (box, class id), found as (box, score, class id); crowds as positions in truth."""
+    return ErrorImage(
+        truth_boxes_xywh_px=np.array([box for box, _ in truth], float).reshape(-1, 4),
+        truth_class_ids=np.array([class_id for _, class_id in truth], int),
+        is_crowd=np.isin(np.arange(len(truth)), crowd),
+        boxes_xywh_px=np.array([box for box, _, _ in found], float).reshape(-1, 4),
+        scores=np.array([score for _, score, _ in found], float),
+        class_ids=np.array([class_id for _, _, class_id in found], int),
+    )
+
+
+def make_random_images(seed, *, num_decimals):
+    """Objects of classes 1 to 3 and some crowds, detections of classes 1 to 4 near to them or anywhere."""
+    rng = np.random.default_rng(seed)
+    images = []
+    for _ in range(30):
+        num_truth, num_found = int(rng.random() * 7), int(rng.random() * 130)
+        truth_boxes = 5 + rng.random((num_truth, 4)) * [60, 60, 40, 40]
+        boxes = 5 + rng.random((num_found, 4)) * [60, 60, 40, 40]
+        truth_ids = 1 + (rng.random(num_truth) * 3).astype(int)
+        class_ids = 1 + (rng.random(num_found) * 4).astype(int)
+        meant = (rng.random(num_found) * num_truth).astype(int)
+        is_near, is_same_class = rng.random(num_found) < 0.7, rng.random(num_found) < 0.8
+        shifts, scores = rng.random((num_found, 4)) * 10 - 5, np.round(rng.random(num_found), num_decimals)
+        if num_truth:
+            boxes[is_near] = np.maximum(truth_boxes[meant] + shifts, 1)[is_near]
+            class_ids[is_near & is_same_class] = truth_ids[meant][is_near & is_same_class]
+        images.append(
+            ErrorImage(
+                truth_boxes_xywh_px=truth_boxes,
+                truth_class_ids=truth_ids,
+                is_crowd=rng.random(num_truth) < 0.1,
+                boxes_xywh_px=boxes,
+                scores=scores,
+                class_ids=class_ids,
+            )
+        )
+    return images
+
+
+def costs_above_zero(analysis):
+    return {error_type: cost for error_type, cost in analysis.cost_by_type.items() if cost > 0}
+
+
+def summary_of(analysis):
+    return [analysis.AP50, analysis.false_positive_cost, analysis.false_negative_cost]
+
+
+def counts_above_zero(analysis):
+    return {error_type: count for error_type, count in analysis.count_by_type.items() if count > 0}
+
+
+def test_a_badly_placed_detection_is_a_localization_error():
+    analysis = analyze_errors([make_image([(square(0), 1)], [([0, 0, 10, 4], 0.9, 1)])])  # IoU 40 / 100
+    assert analysis.AP50 == 0
+    assert counts_above_zero(analysis) == {ErrorType.LOCALIZATION: 1}  # the object is not missed besides
+    assert costs_above_zero(analysis) == {ErrorType.LOCALIZATION: 1.0}
+
+
+def test_a_well_placed_detection_of_another_class_is_a_classification_error():
+    analysis = analyze_errors([make_image([(square(0), 1)], [(square(0), 0.9, 2)])])
+    assert counts_above_zero(analysis) == {ErrorType.CLASSIFICATION: 1}
+    assert costs_above_zero(analysis) == {ErrorType.CLASSIFICATION: 1.0}  # class 2 goes, class 1 has AP 1
+
+
+def test_a_badly_placed_detection_of_another_class_is_both_and_its_object_is_missed():
+    analysis = analyze_errors([make_image([(square(0), 1)], [([0, 0, 10, 4], 0.9, 2)])])
+    assert counts_above_zero(analysis) == {ErrorType.BOTH: 1, ErrorType.MISSED: 1}
+    assert costs_above_zero(analysis) == {}  # without either of them the other still leaves AP 0
+
+
+@pytest.mark.parametrize(
+    ("wrong_box", "error_type"), [([0, 0, 10, 9], ErrorType.DUPLICATE), (NOWHERE, ErrorType.BACKGROUND)]
+)
+def test_a_second_detection_is_a_duplicate_and_one_on_nothing_is_background(wrong_box, error_type):
+    found = [(square(0), 0.9, 1), (wrong_box, 0.8, 1), (square(1), 0.7, 1)]
+    analysis = analyze_errors([make_image([(square(0), 1), (square(1), 1)], found)])
+    # Right, wrong, right: precision 1 at 51 points, 2/3 at the other 50; without the wrong one 1 at all.
+    assert counts_above_zero(analysis) == {error_type: 1}
+    assert costs_above_zero(analysis) == {error_type: pytest.approx(50 / 3 / 101, abs=1e-12)}
+    assert summary_of(analysis) == pytest.approx([(51 + 50 * 2 / 3) / 101, 50 / 3 / 101, 0], abs=1e-12)
+
+
+def test_an_object_without_any_detection_is_missed():
+    analysis = analyze_errors([make_image([(square(0), 1), (square(1), 1)], [(square(0), 0.9, 1)])])
+    assert counts_above_zero(analysis) == {ErrorType.MISSED: 1}
+    assert costs_above_zero(analysis) == {ErrorType.MISSED: pytest.approx(1 - AP_HALF, abs=1e-12)}
+    assert summary_of(analysis) == pytest.approx([AP_HALF, 0, 1 - AP_HALF], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("width", "class_id", "error_type"),
+    [
+        (5, 1, None),  # IoU 0.5, right class
+        (1, 1, ErrorType.LOCALIZATION),  # IoU 0.1: localization comes before background
+        (0.9, 1, ErrorType.BACKGROUND),
+        (5, 2, ErrorType.CLASSIFICATION),
+        (4.9, 2, ErrorType.BOTH),
+        (1, 2, ErrorType.BACKGROUND),
+    ],
+)
+def test_types_at_the_thresholds(width, class_id, error_type):
+    image = make_image([([0, 0, 10, 10], 1)], [([0, 0, width, 10], 0.9, class_id)])
+    found = [error.error_type for error in analyze_errors([image]).errors if error.detection_index is not None]
+    assert found == ([] if error_type is None else [error_type])
+
+
+def test_thresholds_can_be_chosen():
+    image = make_image([([0, 0, 10, 10], 1)], [([0, 0, 6, 10], 0.9, 1)])  # IoU 0.6
+    assert counts_above_zero(analyze_errors([image])) == {}
+    assert counts_above_zero(analyze_errors([image], min_iou=0.75)) == {ErrorType.LOCALIZATION: 1}
+    strict = analyze_errors([image], min_iou=0.75, background_iou=0.7)
+    assert counts_above_zero(strict) == {ErrorType.BACKGROUND: 1, ErrorType.MISSED: 1}
+
+
+def test_of_two_errors_on_one_object_the_higher_score_is_put_right_and_the_other_goes():
+    found = [([0, 0, 10, 3], 0.8, 1), ([0, 0, 10, 4], 0.9, 1)]
+    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    assert counts_above_zero(analysis) == {ErrorType.LOCALIZATION: 2}
+    assert costs_above_zero(analysis) == {ErrorType.LOCALIZATION: 1.0}
+
+
+def test_an_object_belongs_to_its_best_error_of_either_kind():
+    found = [([0, 0, 10, 4], 0.8, 1), (square(0), 0.9, 2)]
+    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    assert counts_above_zero(analysis) == {ErrorType.LOCALIZATION: 1, ErrorType.CLASSIFICATION: 1}
+    # The localization error has the lower score, so nothing is right after it is gone.
+    assert costs_above_zero(analysis) == {ErrorType.CLASSIFICATION: 1.0}
+
+
+def test_a_localization_error_on_a_found_object_only_goes():
+    found = [([0, 0, 10, 4], 0.95, 1), (square(0), 0.9, 1)]
+    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    assert analysis.AP50 == 0.5
+    assert costs_above_zero(analysis) == {ErrorType.LOCALIZATION: 0.5}
+
+
+def test_detections_on_a_crowd_cost_nothing_and_say_so():
+    truth, found = [([100, 100, 50, 50], 1), (square(0), 1)], [([110, 110, 10, 10], 0.9, 1), (square(0), 0.8, 1)]
+    analysis = analyze_errors([make_image(truth, found, crowd=[0])])
+    assert analysis.AP50 == 1
+    assert [(error.error_type, error.is_on_crowd) for error in analysis.errors] == [(ErrorType.BACKGROUND, True)]
+    assert costs_above_zero(analysis) == {}
+
+
+def test_a_crowd_excuses_detections_of_its_class_alone():
+    truth, found = [([100, 100, 50, 50], 2), (square(0), 1)], [([110, 110, 10, 10], 0.9, 1), (square(0), 0.8, 1)]
+    analysis = analyze_errors([make_image(truth, found, crowd=[0])])
+    assert analysis.AP50 == 0.5
+    assert [error.is_on_crowd for error in analysis.errors] == [False]
+
+
+def test_a_class_without_ground_truth_counts_in_the_mean():
+    analysis = analyze_errors([make_image([(square(0), 1)], [(square(0), 0.9, 1), (NOWHERE, 0.8, 2)])])
+    assert analysis.AP50 == 0.5
+    assert costs_above_zero(analysis) == {ErrorType.BACKGROUND: 0.5}
+
+
+def test_the_hundred_best_detections_of_an_image_count():
+    found = [(square(0), 0.1, 1)] + [(NOWHERE, 0.9, 2)] * 100
+    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    assert counts_above_zero(analysis) == {ErrorType.BACKGROUND: 100, ErrorType.MISSED: 1}
+
+
+def test_errors_point_into_the_arrays_of_their_image():
+    first = make_image([(square(0), 1)], [(square(0), 0.9, 1)])
+    truth = [([500, 500, 50, 50], 1), (square(0), 1), (square(1), 1)]
+    found = [(square(0), 0.3, 1), (NOWHERE, 0.5, 1), ([0, 0, 10, 9], 0.7, 1)]
+    errors = analyze_errors([first, make_image(truth, found, crowd=[0])]).errors
+    rows = [(error.image_index, error.error_type, error.detection_index, error.truth_index) for error in errors]
+    assert rows == [
+        (1, ErrorType.BACKGROUND, 1, None),
+        (1, ErrorType.DUPLICATE, 0, 1),  # detection 2 of score 0.7 has object 1
+        (1, ErrorType.MISSED, None, 2),
+    ]
+    assert [error.score for error in errors] == [0.5, 0.3, None]
+
+
+@pytest.mark.parametrize(
+    "images",
+    [[], [make_image()], [make_image([(square(0), 1)], [(square(0), 0.9, 1)], crowd=[0])]],
+    ids=["no image", "empty image", "crowd only"],
+)
+def test_with_nothing_to_find_and_nothing_that_counts_all_numbers_are_zero(images):
+    analysis = analyze_errors(images)
+    assert (summary_of(analysis), costs_above_zero(analysis)) == ([0, 0, 0], {})
+
+
+def test_without_detections_all_objects_are_missed():
+    analysis = analyze_errors([make_image([(square(0), 1), (square(1), 2)])])
+    assert counts_above_zero(analysis) == {ErrorType.MISSED: 2}
+    assert costs_above_zero(analysis) == {ErrorType.MISSED: 1.0}
+    assert summary_of(analysis) == [0, 0, 1]
+
+
+def test_without_objects_all_detections_are_background():
+    analysis = analyze_errors([make_image(found=[(square(0), 0.9, 1)])])
+    assert (analysis.AP50, counts_above_zero(analysis)) == (0, {ErrorType.BACKGROUND: 1})
+    assert costs_above_zero(analysis) == {ErrorType.BACKGROUND: 1.0}
+
+
+def test_detections_that_are_the_ground_truth_cost_nothing():
+    perfect = []
+    for image in make_random_images(0, num_decimals=12):
+        truth = list(zip(image.truth_boxes_xywh_px, image.truth_class_ids, strict=True))
+        perfect.append(make_image(truth, [(box, 0.1 * (1 + i), class_id) for i, (box, class_id) in enumerate(truth)]))
+    analysis = analyze_errors(perfect)
+    assert (summary_of(analysis), costs_above_zero(analysis), analysis.errors) == ([1, 0, 0], {}, ())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_costs_are_not_negative_and_the_order_of_images_does_not_matter(seed):
+    images = make_random_images(seed, num_decimals=12)
+    analysis, reversed_ = analyze_errors(images), analyze_errors(images[::-1])
+    costs = [*analysis.cost_by_type.values(), analysis.false_positive_cost, analysis.false_negative_cost]
+    assert min(costs) >= 0
+    assert max(costs) <= 1 - analysis.AP50
+    assert reversed_.cost_by_type == pytest.approx(analysis.cost_by_type, abs=1e-12)
+    assert reversed_.count_by_type == analysis.count_by_type
+    assert sum(analysis.count_by_type.values()) == len(analysis.errors)
+
+
+# What tidecv 1.0.1 (with pycocotools and numpy 1.26.4) says of make_random_images(17, num_decimals=KEY), its percents
+# divided by 100: summary_of(), costs, counts. With 2 decimals many scores tie.
+GOLDEN = {
+    2: (
+        [0.17125800586374873, 0.4252766476015979, 0.030419308368095165],
+        {
+            "localization": 0.01943273806971206,
+            "classification": 0.0,
+            "duplicate": 0.01195034102665872,
+            "background": 0.06934581902939158,
+            "both": 0.0005568327274734841,
+            "missed": 0.009926540706012545,
+        },
+        {
+            "localization": 215,
+            "classification": 84,
+            "duplicate": 347,
+            "background": 815,
+            "both": 135,
+            "missed": 7,
+        },
+    ),
+    12: (
+        [0.17987056288930703, 0.4166640905760396, 0.044631618931311505],
+        {
+            "localization": 0.03393101305813666,
+            "classification": 0.005423365637018804,
+            "duplicate": 0.01873616069411746,
+            "background": 0.08369131561197526,
+            "both": 0.010559529342200911,
+            "missed": 0.02164571633167693,
+        },
+        {
+            "localization": 215,
+            "classification": 84,
+            "duplicate": 346,
+            "background": 815,
+            "both": 136,
+            "missed": 7,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("num_decimals", sorted(GOLDEN))
+def test_numbers_equal_those_of_tidecv(num_decimals):
+    summary, costs, counts = GOLDEN[num_decimals]
+    analysis = analyze_errors(make_random_images(17, num_decimals=num_decimals))
+    assert {error_type.value: count for error_type, count in analysis.count_by_type.items()} == counts
+    found_costs = {error_type.value: cost for error_type, cost in analysis.cost_by_type.items()}
+    assert found_costs == pytest.approx(costs, abs=1e-12)
+    assert summary_of(analysis) == pytest.approx(summary, abs=1e-12)
+
+
+def test_thresholds_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match=r"background_iou 0\.6 and min_iou 0\.5"):
+        analyze_errors([], background_iou=0.6)
+
+
+def test_columns_of_another_length_are_refused():
+    boxes = np.zeros((2, 4))
+    with pytest.raises(ValueError, match=r"is_crowd has shape \(1,\), allowed: \(2,\)"):
+        ErrorImage(
+            truth_boxes_xywh_px=boxes,
+            truth_class_ids=np.ones(2, int),
+            is_crowd=np.zeros(1, bool),
+            boxes_xywh_px=boxes,
+            scores=np.ones(2),
+            class_ids=np.ones(2, int),
+        )

@@ -1,0 +1,111 @@
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from detloom.components.evaluator.analysis import matches as rules
+from detloom.components.evaluator.analysis.matches import match_detections
+from detloom.trainer_module.coco_metrics import format_coco_ground_truth, format_coco_results
+
+
+def match_with_pycocotools(truth, found, label_map):
+    """For each threshold the pairs (image id, class id, detection's position, object's position or None)."""
+    dataset = format_coco_ground_truth(truth, label_map)
+    annotations = format_coco_results(found, {image.image_id: image.image_hw for image in truth})
+    for number, row in enumerate(annotations, start=1):
+        row.update(id=number, area=row["bbox"][2] * row["bbox"][3], iscrowd=0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        indexed = []
+        for rows in (dataset["annotations"], annotations):
+            coco = COCO()
+            coco.dataset = {**dataset, "annotations": rows}
+            coco.createIndex()
+            indexed.append(coco)
+        evaluation = COCOeval(*indexed, iouType="bbox")
+        evaluation.evaluate()
+    truth_rows, found_rows = _positions(dataset["annotations"]), _positions(annotations)
+    result = [set() for _ in range(10)]
+    for entry in filter(None, evaluation.evalImgs):
+        if entry["aRng"] != [0, 1e10]:
+            continue
+        for t, pairs in enumerate(result):
+            for found_id, truth_id in zip(entry["dtIds"], entry["dtMatches"][t], strict=True):
+                where = (entry["image_id"], entry["category_id"], found_rows[found_id])
+                pairs.add((*where, truth_rows[int(truth_id)] if truth_id else None))
+    return result
+
+
+def _positions(annotations):
+    counts, positions = {}, {}
+    for row in annotations:
+        positions[row["id"]] = counts.get(row["image_id"], 0)
+        counts[row["image_id"]] = positions[row["id"]] + 1
+    return positions
+
+
+def match_with_ours(truth, found, label_map):
+    matches = match_detections(truth, found, label_map)
+    result = []
+    for truth_N in matches.truth_of_found_TN:
+        image_ids = [truth[i].image_id for i in matches.found.image_index]
+        class_ids = [label_map.class_ids[k] for k in matches.found.class_index]
+        objects = [int(matches.truth.row[g]) if g >= 0 else None for g in truth_N]
+        result.append(set(zip(image_ids, class_ids, matches.found.row.tolist(), objects, strict=True)))
+    return result
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_pairs_are_those_of_pycocotools(seed, make_split, label_map):
+    truth, found = make_split(seed)
+    assert match_with_ours(truth, found, label_map) == match_with_pycocotools(truth, found, label_map)
+
+
+def test_more_detections_than_count(make_split, label_map):
+    truth, found = make_split(7, num_images=3, max_boxes=3, max_found=600)
+    assert match_with_ours(truth, found, label_map) == match_with_pycocotools(truth, found, label_map)
+
+
+def test_chunks_do_not_change_the_pairs(make_split, label_map, monkeypatch):
+    truth, found = make_split(3, num_images=30)
+    whole = match_with_ours(truth, found, label_map)
+    monkeypatch.setattr(rules, "_MAX_CELLS", 1)
+    assert match_with_ours(truth, found, label_map) == whole
+
+
+def test_order_and_masks(make_image, label_map):
+    truth, found = make_image(
+        1,
+        truth=[(1, 0, 0, 20, 20), (1, 40, 40, 80, 80)],
+        found=[(1, 0, 0, 20, 20, 0.5), (1, 0, 0, 20, 20, 0.9), (1, 45, 45, 60, 60, 0.7), (3, 0, 0, 20, 20, 0.8)],
+        crowds=[1],
+    )
+    matches = match_detections([truth], [found], label_map)
+    assert matches.scores.tolist() == [0.9, 0.7, 0.5, 0.8]  # cats by score, then the dog
+    assert matches.is_true_TN[0].tolist() == [True, False, False, False]
+    assert matches.is_ignored_TN[0].tolist() == [False, True, False, False]
+    assert matches.is_found_TG[0].tolist() == [True, True]
+    assert matches.num_truth_IK().tolist() == [[1, 0, 0]]
+    assert matches.found_of_class(1) == slice(3, 4)
+
+
+def test_nothing_at_all(label_map, make_image):
+    matches = match_detections([], [], label_map)
+    assert matches.truth_of_found_TN.shape == (10, 0)
+    truth, found = make_image(1)
+    assert match_detections([truth], [found], label_map).num_truth_IK().tolist() == [[0, 0, 0]]
+
+
+def test_other_images_are_refused(make_image, label_map):
+    (truth, _), (_, found) = make_image(1), make_image(2)
+    with pytest.raises(ValueError, match="other images"):
+        match_detections([truth], [found], label_map)
+
+
+def test_row_points_into_the_arrays_of_the_image(make_split, label_map):
+    truth, found = make_split(11)
+    matches = match_detections(truth, found, label_map)
+    scores = [found[i].scores[row] for i, row in zip(matches.found.image_index, matches.found.row, strict=True)]
+    np.testing.assert_array_equal(scores, matches.scores)

@@ -1,0 +1,90 @@
+"""Small evaluations made by hand, for the tests of the report. Nothing here needs TensorFlow."""
+
+import datetime
+
+import numpy as np
+
+from detloom.components.evaluator.comparison import compare
+from detloom.components.evaluator.decision import Evidence, Latency, decide
+from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, Picture
+from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
+from detloom.schemas.gates_config import BaselineGate, Gates, MetricFloor
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
+from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+
+HOSTILE = "<b>dog</b>"
+IMAGE_HW = (200, 400)
+LEFT, RIGHT = (0.1, 0.05, 0.9, 0.45), (0.2, 0.55, 0.8, 0.95)  # boxes of 160 x 160 and 120 x 160 pixels
+TODAY = datetime.date(2026, 1, 1)
+LATENCY = Latency(median_ms=41.26, p95_ms=55.0, num_images=50)
+OPTIONS = MeasureOptions(
+    image_slices=(ImageSlices(feature="image/camera"),),
+    object_slices=(ObjectSlices(by="side_px", edges=(150,)),),
+    sizes=(SizeBin(name="wee", max_side_px=16),),
+    min_slice_count=2,
+)
+
+
+def make_truth(image_id, boxes=(), class_ids=()):
+    boxes = np.reshape(boxes, (-1, 4)).astype(float)
+    return ImageGroundTruth(image_id, IMAGE_HW, boxes, np.array(class_ids, int), np.zeros(len(boxes), bool))
+
+
+def make_found(image_id, boxes=(), class_ids=(), scores=()):
+    boxes = np.reshape(boxes, (-1, 4)).astype(float)
+    return ImageDetections(image_id, boxes, np.array(scores, float), np.array(class_ids, int))
+
+
+def make_split(names=("cat", HOSTILE)):
+    """Three images: a cat and a dog, a dog, nothing."""
+    second = min(2, len(names))
+    truth = [make_truth(1, [LEFT, RIGHT], [1, second]), make_truth(2, [LEFT], [second]), make_truth(3)]
+    features = [{"image/camera": ("north",)}, {"image/camera": ("north",)}, {"image/camera": ("south",)}]
+    return Split(ground_truth=truth, features=features, label_map=LabelMap.from_names(names))
+
+
+def make_models(num_classes=2):
+    """The candidate finds all three; the baseline misses the second image's and takes the dog for a cat."""
+    second = min(2, num_classes)
+    candidate = [
+        make_found(1, [LEFT, RIGHT], [1, second], [0.9, 0.8]),
+        make_found(2, [LEFT], [second], [0.7]),
+        make_found(3, [RIGHT], [1], [0.2]),
+    ]
+    return candidate, [make_found(1, [LEFT, RIGHT], [1, 1], [0.9, 0.6]), make_found(2), make_found(3)]
+
+
+def make_evaluation(
+    names=("cat", HOSTILE), has_baseline=True, split=None, models=None, options=OPTIONS, gates=None, **more
+):
+    split, models = split or make_split(names), models or make_models(len(names))
+    gates = gates or Gates(floors=(MetricFloor(metric="AP50", min=0.5),))
+    candidate = measure(split, models[0], options)
+    baseline = measure(split, models[1], options) if has_baseline else None
+    comparison = compare(candidate, baseline, split.label_map, BaselineGate(num_resamples=100))
+    evidence = Evidence(candidate=candidate, baseline=baseline, ap_change=comparison.ap_change, latency=LATENCY)
+    values = {
+        "split": split,
+        "file_names": [f"{image.image_id}.jpg" for image in split.ground_truth],
+        "detections": models[0],
+        "candidate": candidate,
+        "baseline": baseline,
+        "comparison": comparison,
+        "decision": decide(evidence, gates, TODAY),
+        "candidate_costs": ModelCosts(latency=LATENCY, model_bytes=3 * 2**20),
+        "lines": [("Split", "test: 3 images, 3 boxes")],
+    }
+    return Evaluation(**{**values, **more})
+
+
+def make_picture(kind="first", size=4, **changes):
+    values = {
+        "name": "a.jpg",
+        "text": "2 labelled, 1 found",
+        "left_uri": "data:image/jpeg;base64," + "A" * size,
+        "right_uri": "data:image/jpeg;base64," + "B" * size,
+        "left_label": "labelled",
+        "right_label": "candidate",
+    }
+    return Picture(kind=kind, **{**values, **changes})

@@ -1,0 +1,249 @@
+import json
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from detloom.components.evaluator import coco_files
+from detloom.components.evaluator.coco_files import read_coco_detections, read_coco_ground_truth
+from detloom.components.evaluator.coco_masks import encode_mask
+from detloom.schemas.errors import InputError
+
+CAT, DOG = {"id": 3, "name": "cat"}, {"id": 8, "name": "dog"}
+IMAGE = {"id": 7, "height": 100, "width": 200, "file_name": "seven.jpg"}
+BOX = {"id": 1, "image_id": 7, "category_id": 3, "bbox": [20, 10, 100, 50]}
+FOUND = {"image_id": 7, "category_id": 3, "score": 0.5, "bbox": [20, 10, 100, 50]}
+RIGHT_HALF = {"size": [100, 200], "counts": [10_000, 10_000]}
+
+
+def truth_of(*, images=(IMAGE,), annotations=(BOX,), categories=(CAT, DOG)):
+    return {"images": list(images), "annotations": list(annotations), "categories": list(categories)}
+
+
+def read_truth(tmp_path, content=None, **lists):
+    path = tmp_path / "truth.json"
+    path.write_text(json.dumps(content if content is not None else truth_of(**lists)))
+    return read_coco_ground_truth(path)
+
+
+def read_found(tmp_path, *rows, truth=None):
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(list(rows)))
+    return read_coco_detections(path, truth or read_truth(tmp_path))
+
+
+def test_images_come_by_ascending_id_with_boxes_relative_to_their_size(tmp_path):
+    nameless = {"id": 2, "height": 50, "width": 50.0}
+    read = read_truth(tmp_path, images=[IMAGE, nameless], annotations=[BOX, {**BOX, "id": 9, "iscrowd": 1, "area": 12}])
+    assert read.file_names == ["2", "seven.jpg"]
+    empty, seven = read.split.ground_truth
+    assert (empty.image_id, empty.image_hw, empty.boxes_yxyx_rel.shape) == (2, (50, 50), (0, 4))
+    assert (seven.image_id, seven.image_hw) == (7, (100, 200))
+    # ymin 10 / 100, xmin 20 / 200, ymax 60 / 100, xmax 120 / 200
+    np.testing.assert_allclose(seven.boxes_yxyx_rel, [[0.1, 0.1, 0.6, 0.6]] * 2)
+    assert seven.class_ids.tolist() == [3, 3]
+    assert seven.is_crowd.tolist() == [False, True]
+    assert seven.area_px.tolist() == [5000, 12]  # 100 x 50, where the file does not say it
+    assert read.split.label_map.names_by_id == ((3, "cat"), (8, "dog"))
+
+
+def test_features_of_an_image_are_those_of_its_entry(tmp_path):
+    images = [{**IMAGE, "features": {"weather": ["rain", "fog"], "hour": [7]}}, {**IMAGE, "id": 8}]
+    assert read_truth(tmp_path, images=images).split.features == [{"weather": ("rain", "fog"), "hour": (7.0,)}, {}]
+
+
+def test_the_dataset_keeps_only_what_evaluation_needs(tmp_path):
+    row = {**BOX, "drop": True, "ignore": 1, "segmentation": [], "keypoints": [1, 2, 2], "num_keypoints": 1}
+    dataset = read_truth(tmp_path, annotations=[row]).dataset
+    completed = {**BOX, "area": 5000, "iscrowd": 0, "keypoints": [1, 2, 2], "num_keypoints": 1}
+    assert dataset["annotations"] == [completed]
+    assert dataset["images"] == [IMAGE]
+
+
+def test_an_unused_category_0_is_left_out_even_if_it_is_named_like_another(tmp_path):
+    read = read_truth(tmp_path, categories=[{"id": 0, "name": "cat"}, CAT])
+    assert read.split.label_map.names == ("cat",)
+    assert read.dataset["categories"] == [CAT]
+
+
+def test_detections_come_by_image_and_by_descending_score_ties_in_the_order_of_the_file(tmp_path):
+    truth = read_truth(tmp_path, images=[IMAGE, {**IMAGE, "id": 2}])
+    rows = [{**FOUND, "score": score, "category_id": k} for score, k in ((0.5, 3), (0.9, 3), (0.5, 8), (1, 8))]
+    read = read_found(tmp_path, *rows, truth=truth)
+    empty, seven = read.detections
+    assert (empty.image_id, empty.boxes_yxyx_rel.shape, empty.scores.shape) == (2, (0, 4), (0,))
+    assert (seven.scores.tolist(), seven.class_ids.tolist()) == ([1, 0.9, 0.5, 0.5], [8, 3, 3, 8])
+    assert [row["score"] for row in read.results] == [0.5, 0.9, 0.5, 1]
+    assert read.results[0] == {**FOUND, "area": 5000}
+
+
+def test_no_detections_are_an_empty_entry_for_every_image(tmp_path):
+    read = read_found(tmp_path)
+    assert (read.results, [len(each.scores) for each in read.detections]) == ([], [0])
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [RIGHT_HALF, [[100, 0, 200, 0, 200, 100, 100, 100]], coco_mask.frPyObjects(RIGHT_HALF, 100, 200)],
+    ids=["runs", "polygon", "compressed runs"],
+)
+def test_a_mask_gives_the_box_that_is_missing_and_the_area(mask, tmp_path):
+    if isinstance(mask, dict) and isinstance(mask["counts"], bytes):
+        mask = {**mask, "counts": mask["counts"].decode()}
+    row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
+    read = read_found(tmp_path, {**row, "bbox": [], "segmentation": mask})
+    # Columns 100 to 199 of 100 x 200 pixels; by column, 100 columns of 100 pixels come first.
+    assert (read.results[0]["bbox"], read.results[0]["area"]) == ([100, 0, 100, 100], 10_000)
+    np.testing.assert_allclose(read.detections[0].boxes_yxyx_rel, [[0, 0.5, 1, 1]])
+    with_box = read_found(tmp_path, {**FOUND, "segmentation": mask}).results[0]
+    assert (with_box["bbox"], with_box["area"]) == (FOUND["bbox"], 5000)  # then the box's, as loadRes does it
+    assert with_box["segmentation"] == read.results[0]["segmentation"]
+
+
+def test_keypoints_give_the_box_around_them_to_the_detections_and_not_to_the_results(tmp_path):
+    row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
+    read = read_found(tmp_path, {**row, "keypoints": [20, 10, 1, 120, 60, 0]})
+    assert "bbox" not in read.results[0]
+    assert read.results[0]["area"] == 5000
+    np.testing.assert_allclose(read.detections[0].boxes_yxyx_rel, [[0.1, 0.1, 0.6, 0.6]])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], r"got a list, allowed: a COCO annotation file"),
+        ({"images": [], "categories": []}, "got an object without the list 'annotations', allowed"),
+        (truth_of(images=["x"]), r"images\[0\]: got text, allowed: an object"),
+        (truth_of(images=[{**IMAGE, "id": "7"}]), r"images\[0\]: 'id' must be a whole number, got '7'"),
+        (truth_of(images=[{**IMAGE, "id": True}]), r"images\[0\]: 'id' must be a whole number, got True"),
+        (truth_of(images=[{**IMAGE, "id": 2**63}]), r"images\[0\]: 'id' must be a whole number"),
+        (
+            truth_of(images=[{**IMAGE, "height": 0}]),
+            r"images\[0\]: 'height' must be a whole number of pixels, .* got 0",
+        ),
+        (truth_of(images=[{"id": 7, "height": 9}]), r"images\[0\]: 'width' must be .* got nothing"),
+        (truth_of(images=[{**IMAGE, "file_name": 4}]), r"images\[0\]: 'file_name' must be text, got 4"),
+        (truth_of(images=[IMAGE, IMAGE]), "images: the id 7 stands twice"),
+        (truth_of(images=[{**IMAGE, "features": [1]}]), r"images\[0\]: 'features' must be an object"),
+        (truth_of(images=[{**IMAGE, "features": {"a": 1}}]), r"'features': 'a' must be a list .* got 1"),
+        (truth_of(images=[{**IMAGE, "features": {"a": [None]}}]), "must be text or finite numbers, got None"),
+        (truth_of(categories=[{**CAT, "id": None}]), r"categories\[0\]: 'id' must be a whole number, got None"),
+        (truth_of(categories=[CAT, {"id": 8}]), r"categories\[1\]: 'name' must be text, got nothing"),
+        (truth_of(categories=[CAT, CAT]), "categories: the id 3 stands twice"),
+        (truth_of(categories=[CAT, {**DOG, "name": "cat"}]), "categories: label map: name 'cat' stands twice"),
+        (truth_of(categories=[CAT, {**DOG, "id": -1}]), "categories: got the id -1, allowed: 1 and up"),
+        (
+            truth_of(categories=[CAT, {**DOG, "id": 0}], annotations=[{**BOX, "category_id": 0}]),
+            "categories: got the id 0, allowed: 1 and up .* raise all category ids",
+        ),
+        (truth_of(annotations=[], categories=[]), "categories: label map: no classes"),
+        (truth_of(annotations=[BOX, BOX]), "annotations: the id 1 stands twice"),
+        (truth_of(annotations=[{**BOX, "id": 1.0}]), r"annotations\[0\]: 'id' must be a whole number, got 1.0"),
+        (truth_of(annotations=[{**BOX, "image_id": 4}]), r"annotations\[0\]: 'image_id' 4 is not among the images"),
+        (truth_of(annotations=[{**BOX, "category_id": 4}]), r"'category_id' 4 is not among the categories"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3]}]), r"annotations\[0\]: 'bbox' must be four numbers"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3, "4"]}]), r"annotations\[0\]: 'bbox' must be .* got '4'"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3, np.inf]}]), r"'bbox' must be .* all finite, got inf"),
+        (truth_of(annotations=[{**BOX, "bbox": [np.nan, 2, 3, 4]}]), r"'bbox' must be .* all finite, got nan"),
+        (truth_of(annotations=[{**BOX, "bbox": [10**400, 2, 3, 4]}]), r"'bbox' must be .* all finite"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, -3, 4]}]), r"annotations\[0\]: 'bbox' has a negative width"),
+        (truth_of(annotations=[{**BOX, "area": -1}]), r"annotations\[0\]: 'area' must be 0 or more, got -1"),
+        (truth_of(annotations=[{**BOX, "area": "big"}]), r"annotations\[0\]: 'area' must be a finite number"),
+        (truth_of(annotations=[{**BOX, "iscrowd": 2}]), r"annotations\[0\]: 'iscrowd' must be 0 or 1, got 2"),
+    ],
+)
+def test_an_annotation_file_that_is_not_cocos_is_refused_by_its_place(content, message, tmp_path):
+    with pytest.raises(InputError, match=rf"truth\.json: .*{message}"):
+        read_truth(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_id": 9}, "'image_id' 9 is not among the images of the ground truth"),
+        ({"category_id": 9}, "'category_id' 9 is not among the categories of the ground truth"),
+        ({"score": None}, "'score' must be a finite number, got None"),
+        ({"score": np.nan}, "'score' must be a finite number, got nan"),
+        ({"score": True}, "'score' must be a finite number, got True"),
+        ({"bbox": [1, 2, 3, -4]}, "'bbox' has a negative width or height"),
+        ({"bbox": None}, "has none of them, allowed: bbox, as the first detection"),
+        ({"keypoints": [1, 2, 2]}, "has bbox and keypoints, allowed: bbox, as the first detection"),
+    ],
+)
+def test_a_detection_that_is_not_cocos_is_refused_by_its_place(changes, message, tmp_path):
+    with pytest.raises(InputError, match=rf"found\.json: results\[1\]: {message}"):
+        read_found(tmp_path, FOUND, {**FOUND, **changes})
+
+
+def test_a_results_file_without_anything_to_measure_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"results\[0\]: has none of 'bbox', 'segmentation' and 'keypoints'"):
+        read_found(tmp_path, {**FOUND, "bbox": []})
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("mask", "must be polygons or runs, got text"),
+        ([[1, 2, 3, 4]], "polygon 0 must be x, y of three points and more, got 4 numbers"),
+        ([[1, 2, 3, 4, 5, None]], "polygon 0 must hold finite numbers"),
+        ([[1, 2, 3, 4, 5, np.nan]], "polygon 0 must hold finite numbers"),
+        ([[1, 2, 3, 4, 5, 301]], "polygon 0 lies outside the image of 200x100 px"),
+        ([[0, 0, 200, 100] * 20_000], "has an outline of"),
+        ([[0, 0] * 200_000], "has 200000 points, allowed: 3 to"),
+        ({"size": [200, 100], "counts": [20_000]}, r"has the size \[200, 100\], allowed: .*\[100, 200\]"),
+        ({"size": [100, 200]}, "must have whole numbers or text as 'counts', got None"),
+        ({"size": [100, 200], "counts": [20_000.0]}, "must have whole numbers or text as 'counts'"),
+        ({"size": [100, 200], "counts": [19_999]}, "has runs over 19999 pixels, allowed: the 20000"),
+        ({"size": [100, 200], "counts": [-1, 20_001]}, "has runs over less than no pixels"),
+        ({"size": [100, 200], "counts": []}, "has runs over less than no pixels"),
+        ({"size": [100, 200], "counts": ""}, "must have compressed runs as 'counts'"),
+        ({"size": [100, 200], "counts": "é"}, "must have compressed runs as 'counts'"),
+        ({"size": [100, 200], "counts": "0\0"}, "must have compressed runs as 'counts'"),
+        ({"size": [100, 200], "counts": "0P"}, "must have compressed runs as 'counts'"),  # ends within a number
+        ({"size": [100, 200], "counts": "P" * 20 + "0"}, "must have compressed runs as 'counts'"),
+        ({"size": [100, 200], "counts": "01"}, "has runs over 1 pixels"),
+    ],
+)
+def test_a_mask_that_c_code_must_not_see_is_refused(mask, message, tmp_path):
+    row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
+    with pytest.raises(InputError, match=rf"results\[0\]: 'segmentation'.*{message}"):
+        read_found(tmp_path, {**row, "segmentation": mask})
+
+
+def test_compressed_runs_of_every_length_are_taken():
+    rng = np.random.default_rng(0)
+    for exponent in range(1, 12):
+        image_hw = (int(rng.integers(1, 2**exponent)), int(rng.integers(1, 2 ** (12 - exponent))))
+        pixels = (rng.random(image_hw) < rng.random() ** 2).astype(np.uint8)
+        runs = coco_mask.encode(np.asfortranarray(pixels))
+        assert encode_mask({**runs, "counts": runs["counts"].decode()}, image_hw)["counts"] == runs["counts"].decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{\n]", r"truth\.json:2: not JSON"),
+        (b"", r"truth\.json:1: not JSON"),
+        (b'"\xff"', r"truth\.json: not JSON"),
+        (b"[" * 200_000, r"truth\.json: not a COCO file, its JSON is nested too deeply"),
+        (b"x" * 100, r"truth\.json: got more than 50 bytes, which is more than can be held"),
+    ],
+)
+def test_a_file_that_cannot_be_parsed_is_refused(data, message, tmp_path, monkeypatch):
+    if len(data) == 100:
+        monkeypatch.setattr(coco_files, "MAX_FILE_BYTES", 50)
+    (tmp_path / "truth.json").write_bytes(data)
+    with pytest.raises(InputError, match=message):
+        read_coco_ground_truth(tmp_path / "truth.json")
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path / "nowhere.json", tmp_path):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_coco_ground_truth(path)
+
+
+def test_an_annotation_file_for_a_results_file_is_refused(tmp_path):
+    truth = read_truth(tmp_path)
+    with pytest.raises(InputError, match=r"truth\.json: got an object, allowed: a COCO results file, a list"):
+        read_coco_detections(tmp_path / "truth.json", truth)

@@ -1,0 +1,38 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detloom.components.evaluator.latency import count_model_bytes, measure_latency, summarize, time_in_turn
+
+
+def test_models_take_turns_and_each_begins_as_often():
+    order = []
+    models = {name: lambda batch, name=name: order.append((name, batch[0])) for name in ("new", "old")}
+    seconds = time_in_turn(models, [b"1", b"2"])
+    assert order == [("new", b"1"), ("old", b"1"), ("old", b"2"), ("new", b"2")]
+    assert [len(seconds[name]) for name in models] == [2, 2]
+
+
+def test_median_and_95th_percentile_in_milliseconds():
+    latency = summarize([number / 1000 for number in range(101)])
+    assert (latency.median_ms, latency.p95_ms, latency.num_images) == (pytest.approx(50), pytest.approx(95), 101)
+
+
+def test_every_model_is_timed_on_every_image(good_model_uri, shifted_model_uri):
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(file, "PNG")
+    paths = {"new": str(good_model_uri / "Format-Serving"), "old": str(shifted_model_uri / "Format-Serving")}
+    found = measure_latency(paths, [file.getvalue()] * 3)
+    assert {name: latency.num_images for name, latency in found.items()} == {"new": 3, "old": 3}
+    assert all(0 < latency.median_ms <= latency.p95_ms for latency in found.values())
+
+
+def test_without_images_nothing_is_loaded():
+    assert measure_latency({"new": "/nowhere"}, []) == {}
+
+
+def test_the_size_is_that_of_all_files(good_model_uri):
+    folder = good_model_uri / "Format-Serving"
+    assert count_model_bytes(str(folder)) == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

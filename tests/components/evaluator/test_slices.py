@@ -1,0 +1,124 @@
+import pytest
+
+from detloom.components.evaluator.analysis.matches import match_detections
+from detloom.components.evaluator.slices import measure_objects, measure_slices, split_images
+from detloom.schemas.errors import InputError
+from detloom.schemas.slices_config import ImageSlices, ObjectSlices
+
+CAT = (1, 0, 0, 20, 20)
+
+
+@pytest.fixture
+def pairs(make_image):
+    """Three images: a cat found, a cat missed, two cats of which one is found."""
+    two = [CAT, (1, 50, 40, 90, 50)]
+    return [
+        make_image(1, truth=[CAT], found=[(*CAT, 0.9)]),
+        make_image(2, truth=[CAT]),
+        make_image(3, truth=two, found=[(*CAT, 0.8)]),
+    ]
+
+
+FEATURES = [
+    {"image/camera": ("north",), "image/hour": (8.0,), "tags": ("wet", "dark")},
+    {"image/camera": ("south",), "image/hour": (22.0,), "tags": ("wet",)},
+    {"image/camera": ("north",), "image/hour": (12.0,)},
+]
+
+
+def split(pairs, *slices, features=FEATURES):
+    return split_images([truth for truth, _ in pairs], features, slices)
+
+
+def test_images_by_a_feature(pairs):
+    assert split(pairs, ImageSlices(feature="image/camera")) == {
+        "image/camera=north": [0, 2],
+        "image/camera=south": [1],
+    }
+
+
+def test_an_image_with_several_values_is_in_several_slices_and_one_without_in_its_own(pairs):
+    assert split(pairs, ImageSlices(feature="tags")) == {
+        "tags=(none)": [2],
+        "tags=dark": [0],
+        "tags=wet": [0, 1],
+    }
+
+
+def test_numbers_in_bins_in_their_order(pairs):
+    slices = split(pairs, ImageSlices(feature="image/hour", edges=(6, 12, 20)))
+    assert slices == {
+        "image/hour=6 to below 12": [0],
+        "image/hour=12 to below 20": [2],
+        "image/hour=20 or more": [1],
+    }
+    assert next(iter(slices)) == "image/hour=6 to below 12"
+
+
+def test_images_by_the_number_of_boxes(pairs):
+    assert split(pairs, ImageSlices(by="num_boxes", edges=(2,))) == {
+        "num_boxes=below 2": [0, 1],
+        "num_boxes=2 or more": [2],
+    }
+
+
+def test_images_by_shape(pairs):
+    assert split(pairs, ImageSlices(by="aspect_ratio", edges=(1.2,)))["aspect_ratio=below 1.2"] == [0, 1, 2]
+    assert split(pairs, ImageSlices(by="short_side_px", edges=(50,)))["short_side_px=50 or more"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("slices", "features", "message"),
+    [
+        (ImageSlices(feature="image/cam"), FEATURES, "got the feature 'image/cam', which no example of the split has"),
+        (
+            ImageSlices(feature="tags", edges=(1,)),
+            FEATURES,
+            "got 'wet' as 'tags' of image 1, needed with edges: a number",
+        ),
+    ],
+)
+def test_slices_that_the_data_do_not_have(pairs, slices, features, message):
+    with pytest.raises(InputError, match=message):
+        split(pairs, slices, features=features)
+
+
+def test_a_feature_that_differs_everywhere_is_refused(make_image):
+    pairs = [make_image(number) for number in range(101)]
+    features = [{"id": (float(number),)} for number in range(101)]
+    with pytest.raises(InputError, match="got 101 values of 'id', allowed: 100 at most; give edges"):
+        split(pairs, ImageSlices(feature="id"), features=features)
+
+
+def test_every_slice_is_measured_by_its_images_alone(pairs, label_map):
+    truth, found = zip(*pairs, strict=True)
+    members = split(pairs, ImageSlices(feature="image/camera"))
+    north, south = measure_slices(truth, found, label_map, members, min_images=2)
+    assert (north.metrics.num_images, north.metrics.num_boxes, north.is_small) == (2, 3, False)
+    assert (north.metrics.AR100, south.metrics.AR100, south.is_small) == (pytest.approx(2 / 3), 0, True)
+
+
+def test_recall_of_objects_by_the_shape_of_their_box(pairs, label_map):
+    truth, found = zip(*pairs, strict=True)
+    matches = match_detections(truth, found, label_map)
+    slices = (
+        ObjectSlices(by="aspect_ratio", edges=(0.5,)),  # the second cat of the third image is 10 wide and 40 high
+        ObjectSlices(by="border_distance", edges=(0.05,)),  # it alone does not touch the border
+        ObjectSlices(by="side_px", edges=(20, 30)),  # all have an area of 400: a side of 20
+        ObjectSlices(by="relative_area", edges=(0.04,)),
+    )
+    rows = {row.name: row for row in measure_objects(matches, [(100, 100)] * 3, slices, min_objects=2)}
+    narrow, square = rows["aspect_ratio=below 0.5"], rows["aspect_ratio=0.5 or more"]
+    assert (narrow.num_objects, narrow.recall50, narrow.recall, narrow.is_small) == (1, 0, 0, True)
+    assert (square.num_objects, square.recall50, square.is_small) == (3, pytest.approx(2 / 3), False)
+    assert rows["border_distance=0.05 or more"].num_objects == 1
+    assert [rows[name].num_objects for name in rows if name.startswith("side_px")] == [0, 4, 0]
+    assert rows["side_px=30 or more"].recall is None
+    assert rows["relative_area=0.04 or more"].num_objects == 4
+
+
+def test_crowds_are_no_objects(make_image, label_map):
+    truth, found = make_image(1, truth=[CAT], crowds=[0])
+    matches = match_detections([truth], [found], label_map)
+    (below, above) = measure_objects(matches, [(100, 100)], (ObjectSlices(by="side_px", edges=(5,)),), 1)
+    assert (below.num_objects, above.num_objects) == (0, 0)
