@@ -57,8 +57,8 @@ test-debian13: ## tests and demo on the TFX 1.21 line in a Debian 13 folder (roo
 	@bash scripts/test_debian13.sh $(ARGS)
 
 .PHONY: bench
-bench: venv ## the benchmarks, one script a claim; soak and time_to_map take hours and are started by hand
-	@for script in $(filter-out %/soak.py %/time_to_map.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map (hours), decisions (needs a training)
+	@for script in $(filter-out %/soak.py %/time_to_map.py %/decisions.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 .PHONY: peer-odapi
 peer-odapi: ## build the Object Detection API's environment (Python 3.9, 2.2 GB) for the benchmarks beside it

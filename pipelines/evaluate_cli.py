@@ -1,5 +1,6 @@
 """`detloom evaluate`: an exported model, plain COCO files, or a training's checkpoints. Imports are late."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from detloom.components.evaluator.params import EvaluatorParams
     from detloom.trainer_module.watch import CheckpointEvaluation
 
+_TIMEOUT_SECONDS = 3600
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -53,10 +55,8 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     "--timeout",
     "timeout_seconds",
     type=click.FloatRange(min=0),
-    default=3600,
-    show_default=True,
     metavar="SECONDS",
-    help="With --watch: give up when no checkpoint came for so long.",
+    help=f"With --watch: give up when no checkpoint came for so long. Default: {_TIMEOUT_SECONDS}.",
 )
 @click.option(
     "--sample-1-of-n",
@@ -98,7 +98,7 @@ def evaluate(**options: Any) -> None:
 _WAYS = {
     "model": ("baseline", "examples", "run_file"),
     "detections": ("ground_truth", "baseline_detections", "images_dir", "run_file"),
-    "checkpoints": ("examples", "watch", "newest_only", "one_of"),
+    "checkpoints": ("examples", "watch", "newest_only", "timeout_seconds", "one_of"),
 }
 
 
@@ -114,9 +114,9 @@ def _check_options(options: dict[str, Any]) -> str:
         raise InputError(f"detloom evaluate: got {got}, needed: one of --model, --detections, --checkpoints.")
     (way,) = ways
     others = {name for names in _WAYS.values() for name in names} - set(_WAYS[way])
-    given = sorted(name for name in others if options[name])
+    given = sorted(name for name in others if options[name] not in (None, False, ()))
     if given:
-        names = {"images_dir": "--images", "one_of": "--sample-1-of-n"}
+        names = {"images_dir": "--images", "one_of": "--sample-1-of-n", "timeout_seconds": "--timeout"}
         flag = names.get(given[0], f"--{given[0].replace('_', '-')}")
         raise InputError(f"detloom evaluate: got {flag}, which does not go with --{way}.")
     missing = {"model": "examples", "detections": "ground_truth"}.get(way)
@@ -144,12 +144,28 @@ def _evaluate_model(options: dict[str, Any]) -> None:
     inputs = EvaluationInputs(
         candidate_dir=str(model),
         baseline_dir=str(baseline) if baseline else None,
-        examples_uris=[],
-        shard_patterns=sets[0].files,
+        examples_uris=sorted({str(Path(path).parent.parent) for path in sets[0].files}),
+        shard_patterns=_as_patterns(sets[0].files),
+        tflite_dir=_find_tflite(model),
     )
     params = _params(options["run_file"], sets[0].name)
     result = evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
     _report(result, out_dir, {}, options["as_json"])
+
+
+def _find_tflite(saved_model: Path) -> str | None:
+    """Beside the SavedModel, where a Model artifact keeps them."""
+    from detloom.schemas.detections import TFLITE_FOLDER
+
+    folder = saved_model.parent / TFLITE_FOLDER
+    return str(folder) if folder.is_dir() else None
+
+
+def _as_patterns(files: Sequence[str]) -> list[str]:
+    """One for all files of a folder, where no others lie in it: a thousand patterns make a thousand steps."""
+    folders = {str(Path(file).parent) for file in files}
+    whole = sorted(str(path) for folder in folders for path in Path(folder).iterdir() if path.is_file())
+    return [f"{folder}/*" for folder in sorted(folders)] if whole == sorted(files) else list(files)
 
 
 def _evaluate_files(options: dict[str, Any]) -> None:
@@ -178,7 +194,7 @@ def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
 
 def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> None:
     """The main numbers and where to look; with `as_json`, all numbers."""
-    from detloom.components.evaluator.report import PAGE_FILE
+    from detloom.components.evaluator.report import PAGE_FILE, format_analysis
     from detloom.pipelines.console import format_table
     from detloom.schemas.metric_names import METRIC_NAMES
     from detloom.trainer_module.strict_json import to_strict_json
@@ -190,7 +206,9 @@ def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> 
     click.echo(result.decision.sentence, err=as_json)
     click.echo(f"report: {out_dir / PAGE_FILE}", err=as_json)
     if as_json:
-        values = {"decision": result.decision.to_dict(), **result.candidate.to_dict(), **others}
+        variants = {name: metrics.to_dict() for name, metrics in result.variants.items()}
+        analysis = format_analysis(result)
+        values = {"decision": result.decision.to_dict(), **analysis, "variants": variants, **others}
         click.echo(to_strict_json(values, indent=1))
 
 
@@ -207,7 +225,7 @@ def _evaluate_checkpoints(options: dict[str, Any]) -> None:
         WatchOptions(
             follow=options["watch"],
             newest_only=options["newest_only"],
-            timeout_seconds=options["timeout_seconds"],
+            timeout_seconds=_TIMEOUT_SECONDS if options["timeout_seconds"] is None else options["timeout_seconds"],
             one_of=options["one_of"],
         ),
         on_evaluation=lambda each: click.echo(_line(each), err=as_json),

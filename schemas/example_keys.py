@@ -23,6 +23,7 @@ AREA = "image/object/area"  # float32 [G], square pixels; of the mask where ther
 DIFFICULT = "image/object/difficult"  # int64 [G], 0 or 1
 TRUNCATED = "image/object/truncated"  # int64 [G], 0 or 1
 GROUP_OF = "image/object/group_of"  # int64 [G], 0 or 1: the box holds several objects that touch
+IMAGE_CLASS_ID = "image/class/label"  # int64, classes of which Open Images says whether they are there; only read
 WEIGHT = "image/object/weight"  # float32 [G], what the box counts in the losses; read, never written by ingestion
 # Where asked for:
 MASK = "image/object/mask"  # bytes [G], a grey PNG of the image's size, 0 or 1 a pixel

@@ -27,7 +27,7 @@ class MetricFloor:
     min: float
     """Least value, 0 to 1 (not percent)."""
     slice: str = ""
-    """Of the images of a slice alone, as in `camera=north`; empty for all."""
+    """Of the images of a slice alone, as in `image/camera=north`; empty for all."""
 
     def __post_init__(self) -> None:
         check_gate_metric(self.metric)
@@ -43,7 +43,7 @@ class MetricChange:
     min_change: float
     """Least change, -1 to 1 (not percent); -0.02 lets it fall by 0.02."""
     slice: str = ""
-    """Of the images of a slice alone, as in `camera=north`; empty for all."""
+    """Of the images of a slice alone, as in `image/camera=north`; empty for all."""
 
     def __post_init__(self) -> None:
         check_gate_metric(self.metric)
@@ -57,8 +57,8 @@ class BaselineGate:
     min_ap_change: float = 0.0
     """AP is at least the baseline's plus this."""
     inside_noise: Literal["by_value", "bless", "refuse"] = "by_value"
-    """What decides when the confidence interval of the difference holds `min_ap_change`, so that the images cannot tell
-    which side it is on: the measured difference, or always bless, or always refuse."""
+    """What decides when the confidence interval of the difference holds `min_ap_change`, its ends included, so that the
+    images cannot tell which side it is on: the measured difference, or always bless, or always refuse."""
     confidence: float = 0.95
     """Share of cases in which the interval holds the true difference."""
     num_resamples: int = 1000
@@ -107,7 +107,7 @@ class Override:
     by: str
     """Who answers for it."""
     until: str
-    """Last day on which it holds, as 2026-12-31: schedules outlive their reasons."""
+    """Last day on which it holds, as '2026-12-31' with the quotes: schedules outlive their reasons."""
 
     def __post_init__(self) -> None:
         check(len(self.reason.strip()) >= _MIN_REASON, "reason", repr(self.reason), "a sentence that says why")

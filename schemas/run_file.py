@@ -196,6 +196,12 @@ class RunFile:
     def __post_init__(self) -> None:
         allowed = "lower case letters, digits, '-', '_'; at most 63"
         check(bool(_NAME.fullmatch(self.name)), "name", repr(self.name), allowed)
+        subjects = tuple(each.subject for each in self.evaluator.image_slices)
+        for kind in ("floors", "changes"):
+            for asked in getattr(self.gates, kind):
+                known = not asked.slice or asked.slice.partition("=")[0] in subjects
+                allowed = f"slices of evaluator.image_slices, which are by {', '.join(subjects) or 'nothing'}"
+                check(known, f"gates.{kind}", f"the slice {asked.slice!r}", allowed)
         if self.tuner is not None:
             _check_search(self.tuner, self.config)
 

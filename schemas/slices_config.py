@@ -1,5 +1,7 @@
 """Parts of the evaluation split that get numbers of their own."""
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,4 +67,5 @@ class SizeBin:
 
 def _check_edges(edges: tuple[float, ...], *, is_needed: bool) -> None:
     check(bool(edges) or not is_needed, "edges", "none", "one number or more")
-    check(list(edges) == sorted(set(edges)), "edges", list(edges), "rising numbers")
+    is_rising = all(low < high for low, high in itertools.pairwise(edges)) and all(map(math.isfinite, edges))
+    check(is_rising, "edges", list(edges), "rising finite numbers")

@@ -39,6 +39,7 @@ class ImageGroundTruth:
         area_px: float [G], the area that decides small, medium, large; None takes the box's own.
         is_difficult, is_group_of: bool [G], what PASCAL VOC and Open Images treat apart; None for no such box.
         verified_class_ids: classes of which Open Images' image-level labels say whether they are there.
+        given_xywh_px: float [G, 4], the same boxes as a file gives them in pixels: relative ones lose the last digit.
     """
 
     image_id: int
@@ -50,6 +51,7 @@ class ImageGroundTruth:
     is_difficult: npt.NDArray[Any] | None = None
     is_group_of: npt.NDArray[Any] | None = None
     verified_class_ids: tuple[int, ...] = ()
+    given_xywh_px: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         columns = {"class_ids": self.class_ids, "is_crowd": self.is_crowd}
@@ -58,19 +60,35 @@ class ImageGroundTruth:
                 columns[name] = getattr(self, name)
         _check_lengths(f"ground truth of image {self.image_id}", self.boxes_yxyx_rel, columns)
 
+    def xywh_px(self) -> npt.NDArray[np.float64]:
+        """COCO's boxes, float64 [G, 4]."""
+        if self.given_xywh_px is not None:
+            return np.asarray(self.given_xywh_px, np.float64).reshape(-1, 4)
+        return boxes_yxyx_rel_to_xywh_px(self.boxes_yxyx_rel, self.image_hw)
+
 
 @dataclass(frozen=True, eq=False)
 class ImageDetections:
-    """What a model found in one image: `boxes_yxyx_rel` float [N, 4], `scores` float [N], `class_ids` int [N]."""
+    """What a model found in one image: `boxes_yxyx_rel` float [N, 4], `scores` float [N], `class_ids` int [N].
+
+    `given_xywh_px` float [N, 4] are the same boxes as a file gives them in pixels, as in `ImageGroundTruth`.
+    """
 
     image_id: int
     boxes_yxyx_rel: npt.NDArray[Any]
     scores: npt.NDArray[Any]
     class_ids: npt.NDArray[Any]
+    given_xywh_px: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         columns = {"scores": self.scores, "class_ids": self.class_ids}
         _check_lengths(f"detections of image {self.image_id}", self.boxes_yxyx_rel, columns)
+
+    def xywh_px(self, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
+        """COCO's boxes, float64 [N, 4]."""
+        if self.given_xywh_px is not None:
+            return np.asarray(self.given_xywh_px, np.float64).reshape(-1, 4)
+        return boxes_yxyx_rel_to_xywh_px(self.boxes_yxyx_rel, image_hw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +273,7 @@ def format_coco_ground_truth(
         height, width = image.image_hw
         name = {} if file_names is None else {"file_name": file_names[image.image_id]}
         images.append({"id": image.image_id, "height": height, "width": width, **name})
-        boxes_xywh_px = boxes_yxyx_rel_to_xywh_px(image.boxes_yxyx_rel, image.image_hw)
+        boxes_xywh_px = image.xywh_px()
         areas = boxes_xywh_px[:, 2] * boxes_xywh_px[:, 3] if image.area_px is None else image.area_px
         columns = zip(
             boxes_xywh_px.tolist(),
@@ -278,7 +296,7 @@ def format_coco_results(
     """Detections as a COCO results file says them; `hw_by_id` has the image sizes."""
     rows = []
     for image in detections:
-        boxes_xywh_px = boxes_yxyx_rel_to_xywh_px(image.boxes_yxyx_rel, hw_by_id[image.image_id])
+        boxes_xywh_px = image.xywh_px(hw_by_id[image.image_id])
         columns = zip(
             boxes_xywh_px.tolist(),
             np.asarray(image.class_ids).astype(int).tolist(),

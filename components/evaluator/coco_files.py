@@ -24,6 +24,7 @@ _MAX_SIDE_PX = 2**20
 _MAX_NUMBER = 1e9  # of coordinates, areas and scores: their squares and sums stay exact enough to be compared
 _MAX_EXTRA = 1000  # features of an image, values of a feature, keypoints of an object
 _LISTS = ("images", "annotations", "categories")
+_FLAGS = ("difficult", "group_of")  # not COCO's, but in what we write: for PASCAL VOC and Open Images
 _KINDS = ("bbox", "segmentation", "keypoints")
 
 _T = TypeVar("_T")
@@ -282,6 +283,10 @@ def _read_annotation(
         "area": box[2] * box[3] if row.get("area") is None else _read_area(row),
         "iscrowd": int(crowd),
     }
+    for key in _FLAGS:
+        if row.get(key, 0) not in (0, 1):
+            raise ValueError(f"{key!r} must be 0 or 1, got {show(row[key])}")
+        annotation[key] = int(row.get(key, 0))
     for key in ("segmentation", "keypoints", "num_keypoints"):
         if row.get(key) not in (None, []):
             annotation[key] = row[key]
@@ -360,6 +365,9 @@ def _group_truth(
             class_ids=np.array([row["category_id"] for row in rows], np.int64),
             is_crowd=np.array([row["iscrowd"] for row in rows], bool),
             area_px=np.array([row["area"] for row in rows], np.float64),
+            given_xywh_px=np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4),
+            is_difficult=np.array([row["difficult"] for row in rows], bool),
+            is_group_of=np.array([row["group_of"] for row in rows], bool),
         )
         for image_id, rows in rows_by_id.items()
     ]
@@ -380,6 +388,7 @@ def _group_detections(
                 boxes_yxyx_rel=boxes_xywh_px_to_yxyx_rel([boxes_xywh_px[i] for i in positions], hw_by_id[image_id]),
                 scores=np.array([results[i]["score"] for i in positions], np.float64),
                 class_ids=np.array([results[i]["category_id"] for i in positions], np.int64),
+                given_xywh_px=np.array([boxes_xywh_px[i] for i in positions], np.float64).reshape(-1, 4),
             )
         )
     return detections

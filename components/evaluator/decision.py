@@ -11,6 +11,7 @@ from detloom.schemas.gates_config import Gates, MetricChange, MetricFloor, Overr
 _ROUNDING = 1e-9  # a metric is a mean of quotients: a floor of 1.0 must not fail on its last digit
 _MIB = 2**20
 _CONTRACT = "contract of the model"
+_BASELINE = "AP against the baseline, change at least"
 
 Verdict = Literal["passed", "failed", "skipped"]
 Difference = Literal["better", "worse", "none"]
@@ -57,13 +58,20 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition. `value` is None where it could not be measured; `sentence` says what was found, with numbers."""
+    """One condition.
+
+    Attributes:
+        value: None where it could not be measured.
+        sentence: what was found, with numbers, without a full stop.
+        is_change: value and threshold are differences.
+    """
 
     name: str
     value: float | None
     threshold: float | None
     verdict: Verdict
     sentence: str
+    is_change: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,54 +164,60 @@ def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
 def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
     """Without a baseline that can be compared."""
     gate = gates.baseline
-    name = "AP against the baseline, change at least"
-    if evidence.baseline_problem is None:
-        verdict: Verdict = "skipped" if gate.when_missing == "bless" else "failed"
+    value, why_not = evidence.candidate.find_value("AP", "")
+    problem = evidence.baseline_problem
+    verdict: Verdict = "skipped"
+    if problem is None:
         sentence = "there is no earlier blessed model to compare with"
-        if verdict == "failed":
-            sentence += ", and gates.baseline.when_missing says refuse"
-        return Gate(name=name, value=None, threshold=gate.min_ap_change, verdict=verdict, sentence=sentence)
-    sentence = f"not compared with a baseline: {evidence.baseline_problem}"
-    is_refused = gate.when_incompatible == "refuse" or (gate.when_incompatible == "by_floors" and not gates.floors)
-    if is_refused and gate.when_incompatible == "refuse":
-        sentence += ", and gates.baseline.when_incompatible says refuse"
-    elif is_refused:
-        problem = evidence.baseline_problem
-        sentence = f"the baseline could not be compared: {problem}; no floor is set: set gates.floors"
+        if gate.when_missing == "refuse":
+            verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_missing says refuse"
+    else:
+        sentence = f"not compared with a baseline: {problem}"
+        if gate.when_incompatible == "refuse":
+            verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_incompatible says refuse"
+        elif gate.when_incompatible == "by_floors" and not gates.floors:
+            verdict = "failed"
+            sentence = f"the baseline could not be compared: {problem}; no floor is set: set gates.floors"
+    if value is None and verdict == "skipped":
+        verdict, sentence = "failed", f"AP could not be measured ({why_not}), and {sentence}"
     return Gate(
-        name=name,
-        value=None,
-        threshold=gate.min_ap_change,
-        verdict="failed" if is_refused else "skipped",
-        sentence=sentence,
+        name=_BASELINE, value=None, threshold=gate.min_ap_change, verdict=verdict, sentence=sentence, is_change=True
     )
 
 
 def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
     """AP against the baseline, with what the images can tell."""
-    gate = gates.baseline
-    name, threshold = "AP against the baseline, change at least", gate.min_ap_change
+    gate, threshold = gates.baseline, gates.baseline.min_ap_change
     value, why_not = evidence.candidate.find_value("AP", "")
     assert evidence.baseline is not None
-    before, _ = evidence.baseline.find_value("AP", "")
+    before, why_not_before = evidence.baseline.find_value("AP", "")
     if value is None or before is None:
-        sentence = f"AP could not be compared with the baseline ({why_not})"
-        return _gate(name, None, threshold, False, sentence)
+        sentence = f"AP could not be compared with the baseline ({why_not or why_not_before})"
+        return _gate(_BASELINE, None, threshold, False, sentence, is_change=True)
     change = value - before
     found = f"AP {value:.3f} is {change:+.3f} against the baseline's {before:.3f}"
     interval = evidence.ap_change
-    is_unsure = False
     if interval is not None and interval.low is not None and interval.high is not None:
         found += f" ({gate.confidence:.0%} interval {interval.low:+.3f} to {interval.high:+.3f})"
-        is_unsure = interval.low < threshold < interval.high
         if interval.holds(0):
             found += ", no difference beyond the noise of the images"
     passed = _is_at_least(change, threshold)
-    if is_unsure and gate.inside_noise != "by_value":
+    if gate.inside_noise != "by_value" and _is_unsure(interval, threshold):
         passed = gate.inside_noise == "bless"
-        return _gate(name, change, threshold, passed, f"{found}; gates.baseline.inside_noise says {gate.inside_noise}")
-    asked = f"{'at least' if passed else 'but at least'} {threshold:+.3f} is asked"
-    return _gate(name, change, threshold, passed, f"{found}, {asked}")
+        sentence = f"{found}; gates.baseline.inside_noise says {gate.inside_noise}"
+    else:
+        sentence = f"{found}, {'at least' if passed else 'but at least'} {threshold:+.3f} is asked"
+    return _gate(_BASELINE, change, threshold, passed, sentence, is_change=True)
+
+
+def _is_unsure(interval: Interval | None, threshold: float) -> bool:
+    """Whether the images cannot tell on which side of the threshold the difference is."""
+    return interval is not None and (interval.holds(threshold) or _is_blind(interval))
+
+
+def _is_blind(interval: Interval) -> bool:
+    """Without width though there is a difference: all objects are in one image, and drawing it again tells nothing."""
+    return interval.low == interval.high and interval.value != 0
 
 
 def _check_change(evidence: Evidence, asked: MetricChange) -> Gate:
@@ -211,18 +225,20 @@ def _check_change(evidence: Evidence, asked: MetricChange) -> Gate:
     name = f"{metric} against the baseline, change at least"
     if evidence.baseline is None:
         sentence = f"{metric} has no baseline to compare with"
-        return Gate(name=name, value=None, threshold=asked.min_change, verdict="skipped", sentence=sentence)
+        return Gate(
+            name=name, value=None, threshold=asked.min_change, verdict="skipped", sentence=sentence, is_change=True
+        )
     value, why_not = evidence.candidate.find_value(asked.metric, asked.slice)
     before, why_not_before = evidence.baseline.find_value(asked.metric, asked.slice)
     if value is None or before is None:
         why = why_not if value is None else why_not_before
         sentence = f"{metric} could not be compared with the baseline ({why})"
-        return _gate(name, None, asked.min_change, False, sentence)
+        return _gate(name, None, asked.min_change, False, sentence, is_change=True)
     change = value - before
     passed = _is_at_least(change, asked.min_change)
     found = f"{metric} {value:.3f} is {change:+.3f} against the baseline's {before:.3f}"
     sentence = f"{found}, {'at least' if passed else 'but at least'} {asked.min_change:+.3f} is asked"
-    return _gate(name, change, asked.min_change, passed, sentence)
+    return _gate(name, change, asked.min_change, passed, sentence, is_change=True)
 
 
 def _check_latency(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
@@ -245,9 +261,8 @@ def _check_latency(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
 def _check_int8(evidence: Evidence, max_drop: float) -> Gate:
     value, why_not = evidence.candidate.find_value("AP", "")
     drop = None if value is None or evidence.int8_ap is None else value - evidence.int8_ap
-    if drop is None and evidence.int8_ap is None:
-        why_not = "the model has no int8 TFLite variant"
-    return _at_most("AP lost by int8", drop, max_drop, f"AP lost by int8 ({why_not})")
+    reason = why_not or "the model has no int8 TFLite variant that can be measured"
+    return _at_most("AP lost by int8", drop, max_drop, f"AP lost by int8 ({reason})")
 
 
 def _at_most(name: str, value: float | None, limit: float, what: str) -> Gate:
@@ -258,9 +273,11 @@ def _at_most(name: str, value: float | None, limit: float, what: str) -> Gate:
     return _gate(f"{name}, at most", value, limit, passed, sentence)
 
 
-def _gate(name: str, value: float | None, threshold: float, passed: bool, sentence: str) -> Gate:
+def _gate(
+    name: str, value: float | None, threshold: float, passed: bool, sentence: str, *, is_change: bool = False
+) -> Gate:
     verdict: Verdict = "passed" if passed else "failed"
-    return Gate(name=name, value=value, threshold=threshold, verdict=verdict, sentence=sentence)
+    return Gate(name=name, value=value, threshold=threshold, verdict=verdict, sentence=sentence, is_change=is_change)
 
 
 def _is_at_least(value: float, threshold: float) -> bool:
@@ -276,8 +293,8 @@ def _difference(ap_change: Interval | None) -> Difference | None:
         return None
     if ap_change.holds(0):
         return "none"
-    if ap_change.low == ap_change.high:
-        return None  # all objects in one image: drawing images again tells nothing
+    if _is_blind(ap_change):
+        return None
     return "better" if ap_change.low > 0 else "worse"
 
 
@@ -286,7 +303,9 @@ def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], overrid
     if override is not None:
         why = override.reason.strip().rstrip(".")
         text = f"override by {override.by} until {override.until} ({why}), though {failed}"
-    elif failed and gates.override is not None and evidence.contract_problem is None:
+    elif failed and gates.override is not None and evidence.contract_problem is not None:
+        text = f"{failed}; no override blesses a model that breaks its contract"
+    elif failed and gates.override is not None:
         text = f"{failed}; the override of {gates.override.by} ended on {gates.override.until}"
     elif failed:
         text = failed

@@ -9,7 +9,9 @@ import apache_beam as beam
 import tensorflow as tf
 from absl import logging
 
+import detloom
 from detloom.components.evaluator.assess import MeasuredModel, assess, measure_model
+from detloom.components.evaluator.checks import check_gates, check_truth, find_unusable, say_difference
 from detloom.components.evaluator.contract import find_contract_problem
 from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, Picture
 from detloom.components.evaluator.inference import ImageRecord, parse_record, run_inference
@@ -19,15 +21,19 @@ from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.pictures import PicturePlan, draw_picture, plan_pictures
 from detloom.components.evaluator.report import write_report
 from detloom.components.evaluator.run_history import read_data_health, read_training_curves
+from detloom.components.evaluator.slices import check_features
 from detloom.schemas import example_keys as keys
-from detloom.schemas.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
+from detloom.schemas.evaluator_config import Evaluator
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
-from detloom.trainer_module.coco_metrics import ImageDetections, compute_coco_metrics
+from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, compute_coco_metrics
 from detloom.trainer_module.draw import decode_image_rgb
-from detloom.trainer_module.predict import check_signature, read_exported_label_map
+from detloom.trainer_module.predict import LoadedSignature, check_signature, read_exported_label_map
+from detloom.trainer_module.tflite_model import TfliteDetector
 
 _CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
+_NUM_LOOKED_AT = 100  # examples, for features that slices go by
 _WORK_FOLDER = ".records"  # inside the output folder, so that remote workers reach it
 
 
@@ -41,6 +47,7 @@ class EvaluationInputs:
         tflite_dir: folder of the candidate's TFLite variants, which need not exist.
         shard_patterns: paths of the split's TFRecord shards, with or without wildcards.
         dataset_report_uri, model_run_uri: what DatasetValidator and the Trainer left, to show it.
+        lineage: where model and data come from as (name, value), to show it.
     """
 
     candidate_dir: str
@@ -50,6 +57,7 @@ class EvaluationInputs:
     tflite_dir: str | None = None
     dataset_report_uri: str | None = None
     model_run_uri: str | None = None
+    lineage: Sequence[tuple[str, str]] = ()
 
 
 def evaluate(
@@ -65,26 +73,34 @@ def evaluate(
     settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
     _check_label_map(label_map, inputs)
+    check_gates(params.gates, label_map)
+    _check_slices(inputs, settings)
     baseline_problem = _find_baseline_problem(label_map, inputs)
-    paths_by_name = {_CANDIDATE: inputs.candidate_dir}
+    paths = {_CANDIDATE: inputs.candidate_dir}
     if inputs.baseline_dir is not None and baseline_problem is None:
-        paths_by_name[_BASELINE] = inputs.baseline_dir
+        paths[_BASELINE] = inputs.baseline_dir
     variants = _find_variants(inputs.tflite_dir)
-    feature_keys = [each.feature for each in settings.image_slices if each.feature]
     records = run_inference(
         make_pipeline,
         inputs.shard_patterns,
-        {**paths_by_name, **variants},
+        {**paths, **variants},
         settings.batch_size,
         f"{out_dir}/{_WORK_FOLDER}",
-        feature_keys=feature_keys,
+        feature_keys=_feature_keys(settings),
     )
     split = Split(
         ground_truth=[record.ground_truth(image_id) for image_id, record in enumerate(records, start=1)],
         features=[record.features for record in records],
         label_map=label_map,
     )
-    found = _measure_all(records, split, paths_by_name, inputs, params)
+    check_truth(records, label_map)
+    if _BASELINE in paths and (problem := find_unusable(records, _BASELINE, label_map)):
+        baseline_problem = problem
+        del paths[_BASELINE]
+    if problem := find_unusable(records, _CANDIDATE, label_map):
+        raise InputError(f"{inputs.candidate_dir}: {problem}; the model does not fit these data.")
+    logging.info("DetectionEvaluator: measuring.")
+    found = _measure_all(records, split, paths, inputs, params)
     candidate, baseline = found[_CANDIDATE], found.get(_BASELINE)
     evaluation = assess(
         split,
@@ -94,10 +110,7 @@ def evaluate(
         params.gates,
         baseline_problem=baseline_problem,
         contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections),
-        variants={
-            name.removeprefix(_VARIANT): compute_coco_metrics(split.ground_truth, _detections(records, name), label_map)
-            for name in variants
-        },
+        variants=_measure_variants(records, variants, split),
     )
     logging.info("DetectionEvaluator: %s", evaluation.decision.sentence)
     evaluation = replace(
@@ -118,9 +131,10 @@ def _measure_all(
     inputs: EvaluationInputs,
     params: EvaluatorParams,
 ) -> dict[str, MeasuredModel]:
-    latency = measure_latency(
-        paths_by_name, list(_first_images(inputs.shard_patterns, params.gates.latency.num_images))
-    )
+    images = list(_first_images(inputs.shard_patterns, params.gates.latency.num_images))
+    # One that cannot be called so breaks its contract, which the gates say.
+    timed = {name: path for name, path in paths_by_name.items() if _has_signature(path, SIGNATURE_ENCODED)}
+    latency = measure_latency(timed, images)
     result = {}
     for name, path in paths_by_name.items():
         costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(path))
@@ -128,14 +142,56 @@ def _measure_all(
     return result
 
 
+def _measure_variants(
+    records: Sequence[ImageRecord], variants: Mapping[str, str], split: Split
+) -> dict[str, CocoMetrics]:
+    """Of those that can be measured; the gate on int8 fails without its number."""
+    result = {}
+    for name, path in variants.items():
+        if problem := find_unusable(records, name, split.label_map):
+            logging.warning("%s: is left out: %s.", path, problem)
+            continue
+        result[name.removeprefix(_VARIANT)] = compute_coco_metrics(
+            split.ground_truth, _detections(records, name), split.label_map
+        )
+    return result
+
+
 def _detections(records: Sequence[ImageRecord], name: str) -> list[ImageDetections]:
     return [record.detections(image_id, name) for image_id, record in enumerate(records, start=1)]
 
 
+def _has_signature(model_dir: str, signature: str) -> bool:
+    try:
+        check_signature(model_dir, signature)
+    except InputError:
+        return False
+    return True
+
+
+def _feature_keys(settings: Evaluator) -> list[str]:
+    return [each.feature for each in settings.image_slices if each.feature]
+
+
+def _check_slices(inputs: EvaluationInputs, settings: Evaluator) -> None:
+    """Before hours of inference, and not after them."""
+    if keys := _feature_keys(settings):
+        first = islice(_read_split(inputs.shard_patterns), _NUM_LOOKED_AT)
+        features = [parse_record(serialized, keys).features for serialized in first]
+        check_features(features, settings.image_slices, ", ".join(inputs.shard_patterns))
+
+
 def _find_variants(folder: str | None) -> dict[str, str]:
-    """Paths of TFLite models by a name that no other model has."""
-    paths = sorted(tf.io.gfile.glob(f"{folder}/*{TFLITE_SUFFIX}")) if folder else []
-    return {f"{_VARIANT}{os.path.basename(path).removesuffix(TFLITE_SUFFIX)}": path for path in paths}
+    """Paths of TFLite models that can be loaded, by a name that no other model has."""
+    variants = {}
+    for path in sorted(tf.io.gfile.glob(f"{folder}/*{TFLITE_SUFFIX}")) if folder else []:
+        try:
+            TfliteDetector(path)  # here, since from a worker it would end the run
+        except InputError as error:
+            logging.warning("%s It is left out.", error)
+            continue
+        variants[f"{_VARIANT}{os.path.basename(path).removesuffix(TFLITE_SUFFIX)}"] = path
+    return variants
 
 
 def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs) -> None:
@@ -156,13 +212,11 @@ def _find_baseline_problem(label_map: LabelMap, inputs: EvaluationInputs) -> str
     if inputs.baseline_dir is None:
         return None
     try:
-        check_signature(inputs.baseline_dir, SIGNATURE_EXAMPLES)
+        LoadedSignature(inputs.baseline_dir, SIGNATURE_EXAMPLES)  # here, since from a worker it would end the run
         of_baseline = read_exported_label_map(inputs.baseline_dir)
     except InputError as error:
         return str(error).rstrip(".")
-    if of_baseline == label_map:
-        return None
-    return f"it has other classes ({', '.join(of_baseline.names)}; the candidate: {', '.join(label_map.names)})"
+    return say_difference(of_baseline, label_map)
 
 
 def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Measurements) -> list[tuple[str, str]]:
@@ -170,7 +224,9 @@ def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Meas
         ("Split", f"{params.split}: {found.coco.num_images} images, {found.coco.num_boxes} boxes"),
         ("Candidate", inputs.candidate_dir),
         ("Baseline", inputs.baseline_dir or "none"),
+        *inputs.lineage,
         ("Wanted precision", f"{params.settings.wanted_precision:.0%}"),
+        ("Versions", f"detloom {detloom.__version__}, TensorFlow {tf.__version__}"),
         ("Data", ", ".join(pattern.removesuffix("/*") for pattern in inputs.shard_patterns)),
     ]
 
@@ -183,15 +239,17 @@ def _draw_pictures(
     for number, plan in enumerate(plans):
         plans_by_name.setdefault(evaluation.file_names[plan.image_index], []).append(number)
     drawn: dict[int, Picture] = {}
-    for serialized in _read_split(shard_patterns):
-        if len(drawn) == len(plans):
-            break
+    for serialized in _read_split(shard_patterns) if plans else ():
         name = parse_record(serialized).source_id
-        numbers = plans_by_name.get(name, [])
-        if numbers:
-            image_rgb = decode_image_rgb(_image_of(serialized), name)
+        numbers = plans_by_name.pop(name, [])
+        try:
             for number in numbers:
+                image_rgb = decode_image_rgb(_image_of(serialized), name)
                 drawn[number] = draw_picture(plans[number], image_rgb, name, evaluation.split.label_map)
+        except InputError as error:
+            logging.warning("%s It is not drawn.", error)
+        if not plans_by_name:
+            break
     return [drawn[number] for number in sorted(drawn)]
 
 

@@ -17,8 +17,9 @@ from detloom.components.evaluator.coco_numbers import (
 )
 from detloom.components.evaluator.evaluation import Evaluation, Picture
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.pictures import draw_picture, plan_pictures
+from detloom.components.evaluator.pictures import PicturePlan, draw_picture, plan_pictures
 from detloom.components.evaluator.report import write_report
+from detloom.components.evaluator.slices import check_features
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.draw import decode_image_rgb
 
@@ -51,6 +52,8 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
         InputError: files that are not as COCO has them; slices that the ground truth does not have.
     """
     truth = read_coco_ground_truth(inputs.ground_truth)
+    check_features(truth.split.features, params.settings.image_slices, str(inputs.ground_truth))
+    paths = _find_images(truth.file_names, inputs.images_dir)
     candidate, candidate_others = _measure(inputs.detections, truth, params)
     baseline, baseline_others = None, None
     if inputs.baseline_detections is not None:
@@ -65,8 +68,10 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
     ]
     evaluation = replace(evaluation, lines=lines)
     out_dir.mkdir(parents=True, exist_ok=True)
-    pictures = _draw(evaluation, baseline, inputs.images_dir, params.settings.num_pictures)
+    plans = plan_pictures(evaluation, params.settings.num_pictures, baseline=baseline.detections if baseline else ())
+    pictures = _draw(plans, evaluation, paths)
     others = {"candidate": candidate_others, "baseline": baseline_others}
+    (out_dir / OTHER_METRICS_FILE).unlink(missing_ok=True)  # of an evaluation before
     if any(others.values()):
         text = json.dumps(others, allow_nan=False, indent=1) + "\n"
         (out_dir / OTHER_METRICS_FILE).write_text(text, encoding="utf-8")
@@ -75,38 +80,45 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
 
 
 def _measure(path: Path, truth: CocoSplit, params: EvaluatorParams) -> tuple[MeasuredModel, dict[str, Any]]:
-    """Measured from relative boxes like any model, but for the COCO numbers: those are of the file's own boxes."""
+    """Boxes as any model's; and the numbers of masks and keypoints, where the files have them."""
     found = read_coco_detections(path, truth)
-    sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in params.settings.sizes]
     kinds = iou_types_of(found.results, truth)
-    model = measure_model(truth.split, found.detections, params.settings)
-    if "bbox" in kinds:
-        exact = compute_coco_file_metrics(truth, found.results, "bbox", sizes=sizes)
-        model = replace(model, measurements=replace(model.measurements, coco=exact))
     others: dict[str, Any] = {}
     if "segm" in kinds:
+        sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in params.settings.sizes]
         others["segm"] = compute_coco_file_metrics(truth, found.results, "segm", sizes=sizes).to_dict()
     if "keypoints" in kinds:
         others["keypoints"] = asdict(compute_coco_keypoint_metrics(truth, found.results))
-    return model, others
+    return measure_model(truth.split, found.detections, params.settings), others
 
 
-def _draw(
-    evaluation: Evaluation, baseline: MeasuredModel | None, images_dir: Path | None, num_each: int
-) -> Sequence[Picture]:
-    """Pictures of images that are there; a file name that leaves the folder is an error."""
+def _find_images(file_names: Sequence[str], images_dir: Path | None) -> dict[str, Path]:
+    """Paths of the images by their names in the file; empty without a folder.
+
+    Raises:
+        InputError: a name that leaves the folder.
+    """
     if images_dir is None:
-        return ()
+        return {}
     root = images_dir.resolve()
-    pictures = []
-    for plan in plan_pictures(evaluation, num_each, baseline=baseline.detections if baseline else ()):
-        name = evaluation.file_names[plan.image_index]
-        path = (root / name).resolve()
+    paths = {name: (root / name).resolve() for name in file_names}
+    for name, path in paths.items():
         if not path.is_relative_to(root):
             raise InputError(f"{name}: lies outside of {images_dir}; file names have to stay below it.")
-        if not path.is_file():
-            logging.warning("%s: no such image; it is not drawn.", path)
+    return paths
+
+
+def _draw(plans: Sequence[PicturePlan], evaluation: Evaluation, paths: Mapping[str, Path]) -> list[Picture]:
+    """Pictures of the images that are there and can be read."""
+    pictures = []
+    for plan in plans:
+        name = evaluation.file_names[plan.image_index]
+        if name not in paths:
             continue
-        image_rgb = decode_image_rgb(path.read_bytes(), name)
+        try:
+            image_rgb = decode_image_rgb(paths[name].read_bytes(), name)
+        except (OSError, InputError) as error:
+            logging.warning("%s: is not drawn (%s).", name, error)
+            continue
         pictures.append(draw_picture(plan, image_rgb, name, evaluation.split.label_map))
     return pictures

@@ -6,6 +6,7 @@ from typing import Any
 
 from tfx.components.evaluator import constants
 from tfx.components.evaluator import executor as tfx_evaluator
+from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME, SPAN_PROPERTY_NAME
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
@@ -59,6 +60,7 @@ class Executor(tfx_evaluator.Executor):
                 shard_patterns=[f"{uri}/*" for uri in _split_uris(examples, params.split)],
                 tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
                 dataset_report_uri=reports[0].uri if reports else None,
+                lineage=_lineage(model, baselines, examples),
                 model_run_uri=model_runs[0].uri if model_runs else None,
             ),
             params,
@@ -67,6 +69,20 @@ class Executor(tfx_evaluator.Executor):
         )
         _write_ui_artifacts(output_dict, result, evaluation.uri)
         _write_blessing(blessing, result.decision, model, baselines, exec_properties)
+
+
+def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[Artifact]) -> list[tuple[str, str]]:
+    """Ids in ML Metadata, and which data the examples were made of."""
+    lines = [("Model in ML Metadata", f"artifact {model.id}")]
+    lines += [("Baseline in ML Metadata", f"artifact {each.id}") for each in baselines]
+    for each in examples:
+        facts = [f"artifact {each.id}"]
+        if each.has_custom_property(SPAN_PROPERTY_NAME):
+            facts.append(f"span {each.get_int_custom_property(SPAN_PROPERTY_NAME)}")
+        if each.has_custom_property(FINGERPRINT_PROPERTY_NAME):
+            facts.append(f"files {each.get_string_custom_property(FINGERPRINT_PROPERTY_NAME)}")
+        lines.append(("Examples in ML Metadata", ", ".join(facts)))
+    return lines
 
 
 def _write_ui_artifacts(output_dict: dict[str, list[Artifact]], result: Evaluation, report_uri: str) -> None:

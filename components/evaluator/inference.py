@@ -6,6 +6,8 @@ has ended: Beam would wrap them.
 """
 
 import itertools
+import math
+import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ from detloom.schemas.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.predict import LoadedSignature, check_signature
+from detloom.trainer_module.records import count_records
 from detloom.trainer_module.tflite_model import TfliteDetector
 
 _LOG_EVERY_SECONDS = 10.0
@@ -36,7 +39,8 @@ class ImageRecord:
     """One image without its bytes.
 
     Attributes:
-        boxes_yxyx_rel, class_ids, is_crowd, area_px, is_difficult, is_group_of: ground truth, as in `ImageGroundTruth`.
+        boxes_yxyx_rel, class_ids, is_crowd, area_px, is_difficult, is_group_of, verified_class_ids: ground truth, as in
+            `ImageGroundTruth`.
         features: values of the features that slices are made by, of those that the example has.
         found: boxes, scores and class ids that each model found, by the model's name.
         problem: what is wrong with the record, as the end of a sentence; None where nothing is.
@@ -50,6 +54,7 @@ class ImageRecord:
     area_px: npt.NDArray[Any] | None = None
     is_difficult: npt.NDArray[Any] | None = None
     is_group_of: npt.NDArray[Any] | None = None
+    verified_class_ids: tuple[int, ...] = ()
     features: Mapping[str, Feature] = field(default_factory=dict)
     found: Mapping[str, _Rows] = field(default_factory=dict)
     problem: str | None = None
@@ -64,6 +69,7 @@ class ImageRecord:
             self.area_px,
             self.is_difficult,
             self.is_group_of,
+            self.verified_class_ids,
         )
 
     def detections(self, image_id: int, model_name: str) -> ImageDetections:
@@ -99,6 +105,8 @@ def parse_record(serialized: bytes, feature_keys: Sequence[str] = ()) -> ImageRe
     lengths = {len(side) for side in sides} | {len(values) for values in optional if len(values)}
     if lengths - {num_boxes}:
         return ImageRecord(source_id=source_id, problem=f"has {num_boxes} class ids, and box features of other lengths")
+    if not (np.isfinite(area) & (area >= 0)).all():
+        return ImageRecord(source_id=source_id, problem=f"has a value in {keys.AREA} that is no area")
     return ImageRecord(
         source_id=source_id,
         image_hw=(int(height[0]), int(width[0])),
@@ -108,15 +116,16 @@ def parse_record(serialized: bytes, feature_keys: Sequence[str] = ()) -> ImageRe
         area_px=area if len(area) else None,
         is_difficult=difficult.astype(bool) if len(difficult) else None,
         is_group_of=group_of.astype(bool) if len(group_of) else None,
+        verified_class_ids=tuple(ints(keys.IMAGE_CLASS_ID).tolist()),
         features={key: _values_of(features[key]) for key in feature_keys if key in features},
     )
 
 
 def _values_of(feature: tf.train.Feature) -> Feature:
-    """Text, or numbers."""
+    """Text, or numbers; one that is not finite is missing."""
     if feature.HasField("bytes_list"):
         return tuple(value.decode("utf-8", "replace") for value in feature.bytes_list.value)
-    return tuple(map(float, feature.float_list.value or feature.int64_list.value))
+    return tuple(value for value in (*feature.int64_list.value, *feature.float_list.value) if math.isfinite(value))
 
 
 Detect = Callable[[Sequence[bytes]], list[_Rows]]
@@ -137,8 +146,15 @@ class _Models:
 class DetectBatch(beam.DoFn):
     """Serialized tf.Examples of one batch to pickled `ImageRecord`s; the models are loaded once a worker process."""
 
-    def __init__(self, paths_by_name: Mapping[str, str], batch_size: int, feature_keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        paths_by_name: Mapping[str, str],
+        batch_size: int,
+        feature_keys: Sequence[str] = (),
+        num_images: int | None = None,
+    ) -> None:
         super().__init__()
+        self._num_images = num_images
         self._paths_by_name = dict(paths_by_name)
         self._feature_keys = tuple(feature_keys)
         self._batch_size = batch_size
@@ -179,7 +195,11 @@ class DetectBatch(beam.DoFn):
         if now - self._logged >= _LOG_EVERY_SECONDS:
             self._logged = now
             rate = self._num_done / (now - self._started)
-            logging.info("DetectionEvaluator: %d images by this worker, %.1f images/s.", self._num_done, rate)
+            line = f"{self._num_done} images by this worker, {rate:.1f} images/s"
+            if self._num_images is not None:
+                minutes, seconds = divmod(round((self._num_images - self._num_done) / rate), 60)
+                line += f", {self._num_images} in all, ETA {minutes}:{seconds:02} or less"  # others may help
+            logging.info("DetectionEvaluator: %s.", line)
 
 
 def detect(
@@ -189,8 +209,13 @@ def detect(
     batch_size: int,
     output_prefix: str,
     feature_keys: Sequence[str] = (),
+    num_images: int | None = None,
 ) -> None:
-    """Add the steps to `pipeline`: read the shards, detect, write pickled records to files at `output_prefix`."""
+    """Add the steps to `pipeline`: read the shards, detect, write pickled records to files at `output_prefix`.
+
+    Args:
+        num_images: in all shards, only for messages; None where it is not known.
+    """
     sources = [
         pipeline | f"Read[{index}]" >> beam.io.ReadFromTFRecord(pattern) for index, pattern in enumerate(shard_patterns)
     ]
@@ -198,7 +223,7 @@ def detect(
         sources
         | "Flatten" >> beam.Flatten()
         | "Batch" >> beam.BatchElements(min_batch_size=batch_size, max_batch_size=batch_size)
-        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys))
+        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys, num_images))
         | "Write" >> beam.io.WriteToTFRecord(output_prefix)
     )
 
@@ -216,7 +241,7 @@ def run_inference(
     Args:
         shard_patterns: paths of TFRecord shards, with or without wildcards.
         paths_by_name: each model's SavedModel folder, or its `.tflite` file.
-        work_dir: folder for intermediate files, reachable by every worker; removed at the end.
+        work_dir: folder for intermediate files, reachable by every worker; emptied first, removed at the end.
         feature_keys: features of the examples that come back with the detections.
 
     Raises:
@@ -230,10 +255,13 @@ def run_inference(
     if not patterns:
         raise InputError(f"{where}: the split has no files; check how the data were split.")
     started = time.monotonic()
+    if tf.io.gfile.exists(work_dir):  # of a run that was killed, or of somebody else: pickles are not to be trusted
+        tf.io.gfile.rmtree(work_dir)
     tf.io.gfile.makedirs(work_dir)
     try:
         with make_pipeline() as pipeline:
-            detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys)
+            num_images = _count_local(patterns)
+            detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys, num_images)
         files = sorted(tf.io.gfile.glob(f"{work_dir}/records*"))
         rows = tf.data.TFRecordDataset(files).as_numpy_iterator()
         records = [pickle.loads(row) for row in rows]  # noqa: S301 - our own workers wrote them a moment ago
@@ -245,6 +273,17 @@ def run_inference(
     rate = len(records) / seconds
     logging.info("DetectionEvaluator: %d images in %.1f s, %.1f images/s.", len(records), seconds, rate)
     return records
+
+
+def _count_local(shard_patterns: Sequence[str]) -> int | None:
+    """Records in files of this machine, which takes no reading; None for others, and for damaged ones."""
+    paths = [path for pattern in shard_patterns for path in tf.io.gfile.glob(pattern)]
+    if any(path.endswith(".gz") or not os.path.exists(path) for path in paths):
+        return None
+    try:
+        return sum(count_records(paths))
+    except InputError:
+        return None  # whoever reads the file will say so
 
 
 def _check_records(records: Sequence[ImageRecord], where: str) -> None:

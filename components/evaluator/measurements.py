@@ -1,5 +1,6 @@
 """Everything that is measured of one model on one split, from its detections alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,7 @@ from detloom.components.evaluator.analysis.voc import (
     WEIGHTED_PASCAL_VOC,
     VocImage,
     VocMetrics,
-    compute_voc_metrics,
+    compute_all_voc_metrics,
 )
 from detloom.components.evaluator.slices import (
     Feature,
@@ -37,11 +38,11 @@ from detloom.trainer_module.coco_metrics import (
     CocoMetrics,
     ImageDetections,
     ImageGroundTruth,
-    boxes_yxyx_rel_to_xywh_px,
     compute_coco_metrics,
 )
 
 _IOU_75 = 5
+_ABOVE_ALL_SCORES = math.inf
 _VOC_RULES = {
     "pascal_voc": PASCAL_VOC,
     "pascal_voc_2007": PASCAL_VOC_2007,
@@ -134,7 +135,7 @@ class Measurements:
 
     @property
     def min_scores(self) -> tuple[float, ...]:
-        """Of each class, the score of best F1; 1 where nothing is right, so that nothing is used."""
+        """Of each class, the score of best F1; above all scores where nothing is right, so that nothing is used."""
         return self.confusion.min_scores
 
     def find_value(self, metric: str, slice_name: str = "") -> tuple[float | None, str]:
@@ -158,11 +159,15 @@ class Measurements:
         return (value, "") if value != NO_VALUE else (None, f"no ground truth of this class{size}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values; of slices without the classes, which would be most of it."""
         plain = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("matches", "error_analysis")
+            name: _to_plain(getattr(self, name))
+            for name in self.__dataclass_fields__
+            if name not in ("matches", "error_analysis")
         }
-        return {name: _to_plain(value) for name, value in plain.items()}
+        for each in plain["slices"]:
+            del each["metrics"]["per_class"]
+        return plain
 
 
 def measure(split: Split, detections: Sequence[ImageDetections], options: MeasureOptions) -> Measurements:
@@ -176,7 +181,7 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
     coco = compute_coco_metrics(truth, detections, label_map, sizes=sizes)
     matches = match_detections(truth, detections, label_map)
     curves = tuple(_measure_class(matches, label_map, k, options) for k in range(len(label_map.class_ids)))
-    min_scores = tuple(curve.best_f1.min_score if curve.best_f1 else 1.0 for curve in curves)
+    min_scores = tuple(curve.best_f1.min_score if curve.best_f1 else _ABOVE_ALL_SCORES for curve in curves)
     errors = analyze_errors([_error_image(each, found) for each, found in zip(truth, detections, strict=True)])
     members = split_images(truth, split.features, options.image_slices)
     hw = [image.image_hw for image in truth]
@@ -232,7 +237,7 @@ def _measure_voc(
     ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
 ) -> dict[str, VocMetrics]:
     images = [_voc_image(truth, found) for truth, found in zip(ground_truth, detections, strict=True)]
-    return {name: compute_voc_metrics(images, label_map.class_ids, rules) for name, rules in _VOC_RULES.items()}
+    return compute_all_voc_metrics(images, label_map.class_ids, _VOC_RULES)
 
 
 def _voc_image(truth: ImageGroundTruth, found: ImageDetections) -> VocImage:
@@ -254,10 +259,10 @@ def _voc_image(truth: ImageGroundTruth, found: ImageDetections) -> VocImage:
 
 def _error_image(truth: ImageGroundTruth, found: ImageDetections) -> ErrorImage:
     return ErrorImage(
-        truth_boxes_xywh_px=boxes_yxyx_rel_to_xywh_px(truth.boxes_yxyx_rel, truth.image_hw),
+        truth_boxes_xywh_px=truth.xywh_px(),
         truth_class_ids=np.asarray(truth.class_ids, np.int64),
         is_crowd=np.asarray(truth.is_crowd, bool),
-        boxes_xywh_px=boxes_yxyx_rel_to_xywh_px(found.boxes_yxyx_rel, truth.image_hw),
+        boxes_xywh_px=found.xywh_px(truth.image_hw),
         scores=np.asarray(found.scores, np.float64),
         class_ids=np.asarray(found.class_ids, np.int64),
     )
@@ -272,4 +277,4 @@ def _to_plain(value: Any) -> Any:
         return {str(getattr(key, "value", key)): _to_plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_plain(each) for each in value]
-    return value
+    return None if value == math.inf else value  # JSON has none; null is a score that nothing reaches

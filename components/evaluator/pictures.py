@@ -11,8 +11,9 @@ from PIL import Image
 
 from detloom.components.evaluator.analysis.error_types import DetectionError, ErrorType
 from detloom.components.evaluator.analysis.image_scores import ImageChange, ImageScore
+from detloom.components.evaluator.analysis.matches import IOU_50
 from detloom.components.evaluator.evaluation import Evaluation, Picture, PictureKind
-from detloom.components.evaluator.measurements import Split
+from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.draw import draw_detections
@@ -62,7 +63,7 @@ def plan_pictures(
     errors = candidate.error_analysis.errors
     plans = [
         *planner.mistakes(_one_an_image(_surest_mistakes(errors), num_each)),
-        *planner.missed(_one_an_image(_largest_missed(errors, split), num_each)),
+        *planner.missed(_largest_missed(candidate, split)[:num_each]),
     ]
     if evaluation.baseline is not None and baseline:
         before = _Planner(split, baseline, evaluation.baseline.min_scores)
@@ -138,20 +139,20 @@ class _Planner:
                 right=self._rows(image, np.array([error.detection_index]), "mistake"),
             )
 
-    def missed(self, errors: Sequence[DetectionError]) -> Iterator[PicturePlan]:
-        for error in errors:
-            assert error.truth_index is not None
-            truth = self._split.ground_truth[error.image_index]
-            name = self._split.label_map.name_of(int(truth.class_ids[error.truth_index]))
-            missed = self.truth(error.image_index, [error.truth_index])
+    def missed(self, objects: Sequence[tuple[int, int]]) -> Iterator[PicturePlan]:
+        """Of objects as (image, row in it)."""
+        for image_index, row in objects:
+            truth = self._split.ground_truth[image_index]
+            name = self._split.label_map.name_of(int(truth.class_ids[row]))
+            missed = self.truth(image_index, [row])
             yield PicturePlan(
                 kind="missed",
-                image_index=error.image_index,
+                image_index=image_index,
                 text=f"{name} missed",
                 left=Boxes(
                     label="missed", boxes_yxyx_rel=missed.boxes_yxyx_rel, class_ids=missed.class_ids, scores=None
                 ),
-                right=self.found(error.image_index),
+                right=self.found(image_index),
             )
 
     def first(self, count: int) -> Iterator[PicturePlan]:
@@ -174,15 +175,25 @@ def _surest_mistakes(errors: Sequence[DetectionError]) -> list[DetectionError]:
     return sorted(wrong, key=lambda error: -(error.score or 0))
 
 
-def _largest_missed(errors: Sequence[DetectionError], split: Split) -> list[DetectionError]:
-    def share(error: DetectionError) -> float:
-        assert error.truth_index is not None
-        return _area(split.ground_truth[error.image_index], error.truth_index)
+def _largest_missed(candidate: Measurements, split: Split) -> list[tuple[int, int]]:
+    """(image, row) of objects that no detection from the operating points on found, the largest of each image."""
+    matches = candidate.matches
+    is_used = matches.scores >= np.array([*candidate.min_scores, 0.0])[matches.found.class_index]
+    is_missed = ~matches.is_crowd
+    is_missed[matches.truth_of_found_TN[IOU_50, is_used & matches.is_true_TN[IOU_50]]] = False
+    rows = np.flatnonzero(is_missed)
+    image_index, row = matches.truth.image_index[rows], matches.truth.row[rows]
+    shares = np.array(
+        [_share(split.ground_truth[i], r) for i, r in zip(image_index.tolist(), row.tolist(), strict=True)]
+    )
+    largest: dict[int, int] = {}
+    for position in np.argsort(-shares, kind="stable").tolist():
+        largest.setdefault(int(image_index[position]), int(row[position]))
+    return list(largest.items())
 
-    return sorted((error for error in errors if error.error_type is ErrorType.MISSED), key=share, reverse=True)
 
-
-def _area(truth: ImageGroundTruth, row: int) -> float:
+def _share(truth: ImageGroundTruth, row: int) -> float:
+    """Of the image's area."""
     ymin, xmin, ymax, xmax = np.asarray(truth.boxes_yxyx_rel, np.float64)[row]
     return float((ymax - ymin) * (xmax - xmin))
 

@@ -1,5 +1,6 @@
 """The page of an evaluation, and its short form for the Kubeflow UI."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ from detloom.components.pages.formats import format_number, format_signed, short
 from detloom.components.pages.load_template import load_template
 
 _TEMPLATE = "report.html.j2"
-_MARKDOWN_MARKS = re.compile(r"([\\|`*\[\]])")
+_MAX_PICTURE_CHARS = 4_000_000  # so that a page stays below 5 MB, whatever the images show
+_MARKDOWN_MARKS = re.compile(r"([\\|`*_~\[\]])")
 _HTML_MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -20,6 +22,7 @@ def format_page(evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
     candidate, baseline, decision = evaluation.candidate, evaluation.baseline, evaluation.decision
     before = baseline.coco if baseline else None
     title, verdict = views.headline(decision)
+    shown = _fit(pictures)
     num_boxes_by_id = {row.class_id: row.num_boxes for row in candidate.coco.per_class}
     return load_template(Path(__file__).parent, _TEMPLATE).render(
         headline=title,
@@ -32,6 +35,7 @@ def format_page(evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
         metric_rows=views.metric_rows(candidate.coco, before),
         size_rows=views.size_rows(candidate.coco, before),
         agnostic_rows=views.agnostic_rows(candidate, baseline),
+        variant_rows=views.variant_rows(evaluation) if evaluation.variants else (),
         voc_rows=views.voc_rows(candidate, baseline),
         intervals=charts.interval_view(evaluation.comparison, num_boxes_by_id),
         classes=views.class_table(evaluation),
@@ -41,12 +45,24 @@ def format_page(evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
         confusion=charts.confusion_view(candidate.confusion),
         slices=views.slice_table(candidate, baseline),
         objects=views.object_table(candidate, baseline),
-        picture_groups=views.picture_groups(pictures),
+        picture_groups=views.picture_groups(shown),
+        num_left_out=len(pictures) - len(shown),
         training=charts.training_charts(evaluation.training),
         health_rows=views.health_rows(evaluation.data_health),
         cost_rows=views.cost_rows(evaluation),
         lines=views.run_lines(evaluation),
     )
+
+
+def _fit(pictures: Sequence[Picture]) -> list[Picture]:
+    """Of each kind as many as fit on the page, the first ones."""
+    by_kind: dict[str, list[Picture]] = {}
+    for picture in pictures:
+        by_kind.setdefault(picture.kind, []).append(picture)
+    turns = [each for turn in itertools.zip_longest(*by_kind.values()) for each in turn if each is not None]
+    sizes = itertools.accumulate(len(each.left_uri) + len(each.right_uri) for each in turns)
+    kept = {id(each) for each, size in zip(turns, sizes, strict=True) if size <= _MAX_PICTURE_CHARS}
+    return [each for each in pictures if id(each) in kept]
 
 
 def summary_markdown(evaluation: Evaluation) -> str:

@@ -55,7 +55,10 @@ _VOC_NAMES = {
     "pascal_voc_2007": ("PASCAL VOC 2007", "mean of eleven precisions"),
     "weighted_pascal_voc": ("PASCAL VOC, weighted", "one curve over all classes, so frequent ones count more"),
     "open_images_v2": ("Open Images V2", "groups of objects are left out"),
-    "open_images_challenge": ("Open Images challenge", "a group counts once; only classes verified in the image count"),
+    "open_images_challenge": (
+        "Open Images challenge",
+        "a group counts once; of classes neither shown nor verified in an image nothing counts",
+    ),
 }
 _PICTURE_GROUPS: tuple[tuple[PictureKind, str, str], ...] = (
     ("false", "Surest mistakes", "Wrong detections of the highest scores; some may be objects that nobody labelled."),
@@ -94,6 +97,16 @@ def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     return result
 
 
+def variant_rows(evaluation: Evaluation) -> list[Json]:
+    """AP of the TFLite variants beside that of the SavedModel."""
+    before = measured(evaluation.candidate.coco.AP)
+    values = {name: measured(metrics.AP) for name, metrics in evaluation.variants.items()}
+    return [
+        {"name": name, "AP": value, "change": None if value is None or before is None else value - before}
+        for name, value in (("SavedModel", before), *values.items())
+    ]
+
+
 def gate_rows(gates: Iterable[Gate]) -> list[Json]:
     return [
         {
@@ -111,7 +124,7 @@ def gate_rows(gates: Iterable[Gate]) -> list[Json]:
 
 def _format_pair(gate: Gate) -> tuple[str, str]:
     """Asked and found, with more digits where both would look the same and are not."""
-    is_change = "change" in gate.name
+    is_change = gate.is_change
 
     def format_with(value: float | None, digits: int) -> str:
         if value is None:

@@ -14,7 +14,7 @@ from detloom.schemas.label_map import LabelMap
 from detloom.schemas.slices_config import ImageSlices, ObjectSlices
 from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, ImageGroundTruth, compute_coco_metrics
 
-Feature = tuple[str | float, ...]  # the values of one feature of one example
+Feature = tuple[str | int | float, ...]  # the values of one feature of one example
 MISSING = "(none)"  # what an image without the feature has
 _MAX_SLICES = 100  # of one subject: a feature that differs in every image says nothing
 
@@ -53,24 +53,36 @@ def split_images(
         features: what the examples of `ground_truth` say, in its order.
 
     Raises:
-        InputError: a feature that no example has, one that is no number where numbers are needed, or too many values.
+        InputError: a feature that is no number where numbers are needed, or has too many values.
     """
     result: dict[str, list[int]] = {}
     for each in slices:
         names = [_names_of_image(each, truth, feature) for truth, feature in zip(ground_truth, features, strict=True)]
-        if each.feature and names and all(not feature.get(each.feature) for feature in features):
-            raise InputError(f"evaluator.slices: got the feature '{each.feature}', which no example of the split has.")
         members: dict[str, list[int]] = {}
         for position, of_image in enumerate(names):
             for name in of_image:
                 members.setdefault(name, []).append(position)
         if len(members) > _MAX_SLICES:
             raise InputError(
-                f"evaluator.slices: got {len(members)} values of '{each.subject}', allowed: {_MAX_SLICES} at most; "
-                "give edges if they are numbers."
+                f"evaluator.image_slices: got {len(members)} values of '{each.subject}', allowed: {_MAX_SLICES} at "
+                "most; give edges if they are numbers."
             )
         result.update(sorted(members.items(), key=lambda item: _sort_key(each, item[0])))
     return result
+
+
+def check_features(features: Sequence[Mapping[str, Feature]], slices: Sequence[ImageSlices], where: str) -> None:
+    """Look at a few examples of a split for the features that slices go by.
+
+    Raises:
+        InputError: for one that none of them has.
+    """
+    for each in slices:
+        if each.feature and features and not any(feature.get(each.feature) for feature in features):
+            raise InputError(
+                f"{where}: evaluator.image_slices: got the feature '{each.feature}', which none of the first "
+                f"{len(features)} examples has."
+            )
 
 
 def measure_slices(
@@ -119,30 +131,32 @@ def _measure_objects(
 
 
 def _names_of_image(each: ImageSlices, truth: ImageGroundTruth, features: Mapping[str, Feature]) -> list[str]:
-    if each.by is not None:
-        values: Feature = (_IMAGE_VALUES[each.by](truth),)
-    else:
-        values = features.get(each.feature, ())
-    if not values:
-        return [f"{each.subject}={MISSING}"]
-    labels = {_label(each, value, truth.image_id) for value in values}
+    values = (_IMAGE_VALUES[each.by](truth),) if each.by is not None else features.get(each.feature, ())
+    labels = {_label(each, value, truth.image_id) for value in values} or {MISSING}
     return [f"{each.subject}={label}" for label in sorted(labels)]
 
 
 def _label(each: ImageSlices, value: str | float, image_id: int) -> str:
     if not each.edges:
-        return value if isinstance(value, str) else f"{value:g}"
+        return value if isinstance(value, str) else _format_number(value)
     if isinstance(value, str):
         raise InputError(
-            f"evaluator.slices: got {value!r} as '{each.subject}' of image {image_id}, needed with edges: a number."
+            f"evaluator.image_slices: got {value!r} as '{each.subject}' of image {image_id}, needed with edges: "
+            "a number."
         )
     return _bin_labels(each.edges)[int(np.searchsorted(each.edges, value, side="right"))]
 
 
 def _bin_labels(edges: Sequence[float]) -> list[str]:
     """Of one bin more than there are edges; each begins at an edge."""
-    between = [f"{low:g} to below {high:g}" for low, high in itertools.pairwise(edges)]
-    return [f"below {edges[0]:g}", *between, f"{edges[-1]:g} or more"]
+    texts = [_format_number(edge) for edge in edges]
+    between = [f"{low} to below {high}" for low, high in itertools.pairwise(texts)]
+    return [f"below {texts[0]}", *between, f"{texts[-1]} or more"]
+
+
+def _format_number(value: float) -> str:
+    """All its digits, so that two numbers never share a name; whole ones without a point."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _sort_key(each: ImageSlices, name: str) -> tuple[int, str]:

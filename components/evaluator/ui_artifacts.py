@@ -9,13 +9,15 @@ from detloom.components.evaluator.measurements import Measurements
 from detloom.schemas.metric_names import METRIC_NAMES
 
 _MAX_POINTS = 50  # of a curve
+_MAX_CLASSES = 50  # properties travel in one message of at most 4 MB, and nobody reads a thousand rows
 
 
 def metric_properties(evaluation: Evaluation) -> dict[str, float]:
-    """Numbers by name for a `system.Metrics` artifact; what was not measured is left out."""
+    """Numbers by name for a `system.Metrics` artifact; what was not measured is left out, and rare classes of many."""
     coco = evaluation.candidate.coco
     numbers = {name: coco.value_of(name) for name in METRIC_NAMES if coco.explain(name) is None}
-    numbers |= {f"AP/{row.name}": row.AP for row in coco.per_class if row.num_boxes}
+    shown = sorted(coco.per_class, key=lambda row: -row.num_boxes)[:_MAX_CLASSES]
+    numbers |= {f"AP/{row.name}": row.AP for row in shown if row.num_boxes}
     change = evaluation.comparison.ap_change
     if change is not None and change.value is not None:
         numbers["AP change"] = change.value
@@ -46,12 +48,15 @@ def confidence_metrics(measured: Measurements) -> list[dict[str, float]]:
 
 
 def confusion_matrix(measured: Measurements) -> dict[str, object]:
-    """`confusionMatrix` of a `system.ClassificationMetrics` artifact, with background."""
+    """`confusionMatrix` of a `system.ClassificationMetrics` artifact, with background; of many classes the frequent."""
     confusion = measured.confusion
+    counts = np.array(confusion.counts)
+    frequent = np.argsort(-counts[:-1].sum(axis=1), kind="stable")[:_MAX_CLASSES]
+    shown = [*np.sort(frequent).tolist(), len(confusion.class_names)]
     names = [*confusion.class_names, "background"]
     return {
-        "annotationSpecs": [{"displayName": name} for name in names],
-        "rows": [{"row": list(map(float, row))} for row in confusion.counts],
+        "annotationSpecs": [{"displayName": names[k]} for k in shown],
+        "rows": [{"row": list(map(float, row))} for row in counts[np.ix_(shown, shown)].tolist()],
     }
 
 

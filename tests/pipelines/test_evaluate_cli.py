@@ -95,6 +95,7 @@ def test_help_shows_examples():
         (["--model", "a", "--examples", "b", "--watch"], "got --watch, which does not go with --model"),
         (["--model", "a", "--examples", "b", "--images", "c"], "got --images, which does not go with --model"),
         (["--checkpoints", "a", "--baseline", "b"], "got --baseline, which does not go with --checkpoints"),
+        (["--model", "a", "--examples", "b", "--timeout", 0], "got --timeout, which does not go with --model"),
         (["--detections", "a", "--ground-truth", "b", "--sample-1-of-n", 2], "got --sample-1-of-n, which does not go"),
     ],
 )
@@ -135,7 +136,7 @@ def test_gates_come_from_the_run_file(coco_files, tmp_path):
 def test_every_number_of_files_as_json(coco_files, tmp_path):
     result = CliRunner().invoke(cli, ["evaluate", *map(str, coco_files), "--out", str(tmp_path / "out"), "--json"])
     values = json.loads(result.stdout)
-    assert values["coco"]["AP"] == pytest.approx(1)
+    assert values["candidate"]["coco"]["AP"] == pytest.approx(1)
     assert values["decision"]["blessed"] is True
 
 

@@ -154,6 +154,12 @@ def test_overriding_the_detector_keeps_what_the_file_lays_over_it(tmp_path):
             "name: cats\ngates: {baseline: {min_ap_change: 5}}",
             r"run\.yaml:3: gates\.baseline\.min_ap_change: got 5\.0, allowed: -1 to 1",
         ),
+        (
+            "name: cats",
+            "name: cats\ngates: {changes: [{metric: AP, min_change: 0, slice: camra=north}]}\n"
+            "evaluator: {image_slices: [{feature: camera}]}",
+            r"run\.yaml:3: gates\.changes: got the slice 'camra=north', allowed: slices of .* by camera",
+        ),
         ("test: c", "test: a", r"run\.yaml:3: data\.splits\.test: got 'a', allowed: another split than train"),
         ("path: photos", "path: 's3://ann:hunter2@b/x'", r"data\.path: got 's3://\(hidden\)@b/x', allowed: a folder"),
         ("name: cats", 'name: cats\nworkspace: "a\\0b"', r"run\.yaml:3: workspace: got 'a\\x00b', allowed: a fold"),

@@ -55,10 +55,7 @@ def measure_curve(matches: Matches, class_index: int, threshold_index: int) -> C
 
 def precision_at_recalls(matches: Matches, class_index: int, threshold_index: int) -> npt.NDArray[np.float64]:
     """[R]: the interpolated precision at 101 recalls, 0 where it is not reached; NaN without objects."""
-    sampler = ClassSampler(matches, class_index)
-    ones = np.ones((1, matches.num_images))
-    sampled: npt.NDArray[np.float64] = sampler.precisions(threshold_index, ones, sampler.num_truth(ones))[0]
-    return sampled
+    return ClassSampler(matches, class_index).precisions(threshold_index)
 
 
 class ClassSampler:
@@ -76,32 +73,61 @@ class ClassSampler:
 
     def num_truth(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[B]: objects of the class in each weighting."""
-        product: npt.NDArray[Any] = weights_BI @ self._truth_per_image
+        product: npt.NDArray[Any] = weights_BI.astype(np.float64) @ self._truth_per_image
         return product
 
-    def average_precision(self, weights_BI: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    @property
+    def num_rows(self) -> int:
+        """Detections that are weighed for each weighting."""
+        return len(self._image_index)
+
+    def average_precision(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """[B, T]: AP at each IoU threshold; NaN where a weighting has no object of the class."""
         num_truth_B = self.num_truth(weights_BI)
-        columns = [self.precisions(t, weights_BI, num_truth_B).mean(axis=1) for t in range(len(self._is_true_TN))]
-        return np.stack(columns, axis=1)
+        weights_BN = weights_BI[:, self._image_index].astype(np.float64)
+        result_BT = np.zeros((len(weights_BI), len(self._is_true_TN)))
+        has_truth_B = num_truth_B > 0
+        for t in range(len(self._is_true_TN)):
+            recall_BP, envelope_BP = self._curves(t, weights_BN, np.where(has_truth_B, num_truth_B, 1))
+            # The mean over 101 recalls: each point counts for those that it reaches and the one before does not.
+            share_BP = np.diff(_count_reached(recall_BP), axis=1, prepend=0) / len(RECALLS)
+            result_BT[:, t] = (envelope_BP * share_BP).sum(axis=1)
+        result_BT[~has_truth_B] = np.nan
+        return result_BT
 
-    def precisions(
-        self, threshold_index: int, weights_BI: npt.NDArray[np.float64], num_truth_B: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float64]:
-        """[B, R]: interpolated precision; NaN where a weighting has no object of the class."""
+    def precisions(self, threshold_index: int) -> npt.NDArray[np.float64]:
+        """[R]: interpolated precision with every image once; NaN without objects of the class."""
+        num_truth = self._truth_per_image.sum()
+        if not num_truth:
+            return np.full(len(RECALLS), np.nan)
+        ones_1N = np.ones((1, len(self._image_index)))
+        (recall_P,), (envelope_P,) = self._curves(threshold_index, ones_1N, np.array([num_truth]))
+        position_R = np.searchsorted(recall_P, RECALLS, side="left")
+        precision_R = np.zeros(len(RECALLS))
+        is_reached_R = position_R < len(recall_P)
+        precision_R[is_reached_R] = envelope_P[position_R[is_reached_R]]
+        return precision_R
+
+    def _curves(
+        self, threshold_index: int, weights_BN: npt.NDArray[np.float64], num_truth_B: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Recall and the highest precision from it on, [B, P], at each right detection."""
         is_true = np.flatnonzero(self._is_true_TN[threshold_index])
-        result_BR = np.zeros((len(weights_BI), len(RECALLS)))
-        result_BR[num_truth_B == 0] = np.nan
-        if not len(is_true):
-            return result_BR
-        weights_BN = weights_BI[:, self._image_index]
         true_BP = np.cumsum(weights_BN[:, is_true], axis=1)
-        all_BN = np.cumsum(weights_BN * ~self._is_ignored_TN[threshold_index], axis=1)
+        is_ignored_N = self._is_ignored_TN[threshold_index]
+        counted_BN = weights_BN * ~is_ignored_N if is_ignored_N.any() else weights_BN
+        all_BP = np.cumsum(counted_BN, axis=1)[:, is_true]
         # 2**-52 is pycocotools' guard against a division by 0; an image of weight 0 may stand in front.
-        precision_BP = true_BP / (all_BN[:, is_true] + np.spacing(1.0))
+        precision_BP = true_BP / (all_BP + np.spacing(1.0))
         envelope_BP = np.maximum.accumulate(precision_BP[:, ::-1], axis=1)[:, ::-1]
-        for b in np.flatnonzero(num_truth_B):
-            position_R = np.searchsorted(true_BP[b] / num_truth_B[b], RECALLS, side="left")
-            is_reached_R = position_R < len(is_true)
-            result_BR[b, is_reached_R] = envelope_BP[b, position_R[is_reached_R]]
-        return result_BR
+        return true_BP / num_truth_B[:, None], envelope_BP
+
+
+def _count_reached(recall_BP: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """How many of RECALLS are at most each recall: a guess by arithmetic, put right where rounding misled it."""
+    last = len(RECALLS) - 1
+    index_BP = (recall_BP * last).astype(np.int64)
+    index_BP += RECALLS[np.minimum(index_BP + 1, last)] <= recall_BP
+    index_BP = np.minimum(index_BP, last)
+    index_BP -= RECALLS[index_BP] > recall_BP
+    return index_BP + 1

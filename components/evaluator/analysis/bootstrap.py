@@ -17,10 +17,9 @@ from detloom.components.evaluator.analysis.average_precision import ClassSampler
 from detloom.components.evaluator.analysis.matches import IOU_50, Matches
 from detloom.schemas.label_map import LabelMap
 
-NUM_RESAMPLES = 1000
-CONFIDENCE = 0.95
-_BATCH = 50  # resamples at a time
-_MAX_WORK = 4e9  # detections times resamples: some minutes on one core
+_MAX_CELLS = 4_000_000  # of resamples times detections of a class, held at a time: 32 MB
+_MAX_WORK = 1e9  # of detections times thresholds times resamples, and ...
+_WORK_OF_CURVE = 10_000  # ... what each curve costs beside its detections: together half a minute on one core
 _MIN_RESAMPLES = 200  # below, the ends of a 95 % interval rest on five resamples
 
 
@@ -75,8 +74,8 @@ def resample(
     models: Sequence[Matches],
     label_map: LabelMap,
     *,
-    num_resamples: int = NUM_RESAMPLES,
-    confidence: float = CONFIDENCE,
+    num_resamples: int,
+    confidence: float,
     seed: int = 0,
 ) -> list[Resampled]:
     """Intervals of each model, and at the end those of the first minus each of the others.
@@ -116,7 +115,9 @@ def resample(
 
 def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
     """Fewer on a split so large that its noise is small anyway."""
-    work = sum(len(matches.found) for matches in models) * len(models[0].truth_of_found_TN)
+    num_curves = models[0].num_classes * len(models[0].truth_of_found_TN)
+    num_rows = sum(len(matches.found) for matches in models) * len(models[0].truth_of_found_TN)
+    work = num_rows + len(models) * num_curves * _WORK_OF_CURVE
     return min(num_resamples, max(_MIN_RESAMPLES, int(_MAX_WORK / max(work, 1))))
 
 
@@ -124,7 +125,7 @@ def _draw(
     models: Sequence[Matches], generator: np.random.Generator, num_images: int, num_resamples: int
 ) -> list[_Samples]:
     """Every class of every model is measured on the same draws."""
-    weights_BI = np.ones((1 + num_resamples, num_images))
+    weights_BI = np.ones((1 + num_resamples, num_images), np.float32)  # small whole numbers: exact
     if num_images:
         weights_BI[1:] = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
     result = []
@@ -140,8 +141,9 @@ def _draw(
     return result
 
 
-def _sample_class(sampler: ClassSampler, weights_BI: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    parts = [sampler.average_precision(weights_BI[i : i + _BATCH]) for i in range(0, len(weights_BI), _BATCH)]
+def _sample_class(sampler: ClassSampler, weights_BI: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    batch = max(1, _MAX_CELLS // max(sampler.num_rows, 1))
+    parts = [sampler.average_precision(weights_BI[i : i + batch]) for i in range(0, len(weights_BI), batch)]
     return np.concatenate(parts)
 
 

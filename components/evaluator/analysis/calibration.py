@@ -34,16 +34,15 @@ class Calibration:
     num_detections: int
 
 
-def measure_calibration(matches: Matches, class_index: int | None = None, num_bins: int = NUM_BINS) -> Calibration:
-    """Of one class, or of all detections together; detections on crowds count neither way."""
-    rows = slice(None) if class_index is None else matches.found_of_class(class_index)
-    counted = ~matches.is_ignored_TN[IOU_50, rows]
-    scores, is_true = matches.scores[rows][counted], matches.is_true_TN[IOU_50, rows][counted]
-    edges = np.linspace(0, 1, num_bins + 1)
-    bin_N = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, num_bins - 1)
-    count_b = np.bincount(bin_N, minlength=num_bins)
-    score_b = np.bincount(bin_N, scores, minlength=num_bins)
-    true_b = np.bincount(bin_N, is_true, minlength=num_bins)
+def measure_calibration(matches: Matches) -> Calibration:
+    """Of all classes together; detections on crowds count neither way."""
+    counted = ~matches.is_ignored_TN[IOU_50]
+    scores, is_true = matches.scores[counted], matches.is_true_TN[IOU_50][counted]
+    edges = np.arange(NUM_BINS + 1) / NUM_BINS  # `linspace` has 0.7000000000000001
+    bin_N = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, NUM_BINS - 1)
+    count_b = np.bincount(bin_N, minlength=NUM_BINS)
+    score_b = np.bincount(bin_N, scores, minlength=NUM_BINS)
+    true_b = np.bincount(bin_N, is_true, minlength=NUM_BINS)
     bins = tuple(
         ScoreBin(
             low=float(edges[b]),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from detloom.components.evaluator.analysis.overlaps import pairwise_iou
 from detloom.schemas.label_map import LabelMap
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth, boxes_yxyx_rel_to_xywh_px
+from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T: 0.50, 0.55, ... 0.95, as pycocotools makes them
 IOU_50 = 0  # the first of them
@@ -100,12 +100,6 @@ class Matches:
         """Rows of the objects of a class."""
         return _range_of(self.truth.class_index, class_index)
 
-    def num_truth_IK(self) -> npt.NDArray[np.int64]:
-        """Objects that count, of each image and class; crowds do not."""
-        flat = self.truth.image_index.astype(np.int64) * self.num_classes + self.truth.class_index
-        counts = np.bincount(flat[~self.is_crowd], minlength=self.num_images * self.num_classes)
-        return counts.reshape(self.num_images, self.num_classes)
-
 
 def match_detections(
     ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
@@ -121,8 +115,10 @@ def match_detections(
     if [image.image_id for image in ground_truth] != [image.image_id for image in detections]:
         raise ValueError("ground truth and detections: got other images or another order, needed: the same.")
     hw = [image.image_hw for image in ground_truth]
-    truth = _gather([(image.boxes_yxyx_rel, image.class_ids) for image in ground_truth], hw, label_map)
-    found = _gather([(image.boxes_yxyx_rel, image.class_ids) for image in detections], hw, label_map)
+    truth = _gather([(image.xywh_px(), image.class_ids) for image in ground_truth], label_map)
+    found = _gather(
+        [(image.xywh_px(image_hw), image.class_ids) for image, image_hw in zip(detections, hw, strict=True)], label_map
+    )
     is_crowd = np.concatenate([np.zeros(0, bool), *(np.asarray(image.is_crowd, bool) for image in ground_truth)])
     scores = np.concatenate([np.zeros(0), *(np.asarray(image.scores, np.float64) for image in detections)])
 
@@ -145,16 +141,15 @@ def match_detections(
     )
 
 
-def _gather(images: Sequence[tuple[Any, Any]], hw: Sequence[tuple[int, int]], label_map: LabelMap) -> Boxes:
+def _gather(images: Sequence[tuple[Any, Any]], label_map: LabelMap) -> Boxes:
     counts = np.array([len(class_ids) for _, class_ids in images], np.int64)
-    boxes = [boxes_yxyx_rel_to_xywh_px(rel, image_hw) for (rel, _), image_hw in zip(images, hw, strict=True)]
     class_ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(ids, np.int64) for _, ids in images)])
     known = np.array(label_map.class_ids)
     return Boxes(
         image_index=np.repeat(np.arange(len(images), dtype=np.int32), counts),
         class_index=np.searchsorted(known, class_ids).astype(np.int32),
         row=(np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32),
-        boxes_xywh_px=np.concatenate([np.zeros((0, 4)), *boxes]),
+        boxes_xywh_px=np.concatenate([np.zeros((0, 4)), *(boxes for boxes, _ in images)]),
     )
 
 

@@ -5,7 +5,7 @@ WeightedPascalDetectionEvaluator, OpenImagesDetectionEvaluator and OpenImagesCha
 WEIGHTED_PASCAL_VOC, OPEN_IMAGES_V2 and OPEN_IMAGES_CHALLENGE here; PASCAL_VOC_2007 is not in it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,6 +102,14 @@ class _Labelled:
     weights: Array
 
 
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """All that the curves need, by class."""
+
+    num_truth: dict[int, float]
+    labelled: dict[int, _Labelled]
+
+
 def compute_voc_metrics(
     images: Sequence[VocImage], class_ids: Sequence[int], rules: VocRules, *, min_iou: float = 0.5
 ) -> VocMetrics:
@@ -110,54 +118,57 @@ def compute_voc_metrics(
     Ground truth and detections of classes that are not in `class_ids` are left out. The order of images matters only
     where scores of different images tie.
     """
+    return _summarize(_label_split(images, class_ids, rules, min_iou), rules)
+
+
+def compute_all_voc_metrics(
+    images: Sequence[VocImage], class_ids: Sequence[int], rules_by_name: Mapping[str, VocRules], *, min_iou: float = 0.5
+) -> dict[str, VocMetrics]:
+    """As `compute_voc_metrics` by each of the rules; matched once for all that treat these images alike."""
+    any_difficult = any(image.is_difficult.any() for image in images)
+    any_group = any(image.is_group_of.any() for image in images)
+    splits: dict[tuple[object, ...], _Split] = {}
+    result = {}
+    for name, rules in rules_by_name.items():
+        key = (
+            rules.has_difficult and any_difficult,
+            rules.group_of_weight if any_group else None,
+            rules.drops_unverified,
+        )
+        if key not in splits:
+            splits[key] = _label_split(images, class_ids, rules, min_iou)
+        result[name] = _summarize(splits[key], rules)
+    return result
+
+
+def _label_split(images: Sequence[VocImage], class_ids: Sequence[int], rules: VocRules, min_iou: float) -> _Split:
     num_truth = dict.fromkeys(class_ids, 0.0)
-    labelled: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
+    parts: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
     for image in images:
         num_shown = _count_truth(image, rules)
         for class_id in num_shown.keys() & num_truth.keys():
             num_truth[class_id] += num_shown[class_id]
         for class_id, rows in _detection_rows_by_class(image, rules):
-            if class_id in labelled:
+            if class_id in parts:
                 all_wrong = _Labelled(image.scores[rows], np.zeros(len(rows)))
                 is_shown = class_id in num_shown
                 part = _label_class(image, class_id, rows, rules, min_iou) if is_shown else all_wrong
-                labelled[class_id].append(part)
-    AP_by_class_id: dict[int, float | None] = {}
-    joined = [_join([])]
-    for class_id in class_ids:
-        AP_by_class_id[class_id] = None
-        if num_truth[class_id] > 0:
-            of_class = _join(labelled[class_id])
-            joined.append(of_class)
-            AP_by_class_id[class_id] = _average_precision(of_class, num_truth[class_id], rules)
-    known = [AP for AP in AP_by_class_id.values() if AP is not None]
+                parts[class_id].append(part)
+    return _Split(num_truth, {class_id: _join(of_class) for class_id, of_class in parts.items()})
+
+
+def _summarize(split: _Split, rules: VocRules) -> VocMetrics:
+    measured = [class_id for class_id, count in split.num_truth.items() if count > 0]
+    AP_by_class_id: dict[int, float | None] = dict.fromkeys(split.num_truth)
+    for class_id in measured:
+        AP_by_class_id[class_id] = _average_precision(split.labelled[class_id], split.num_truth[class_id], rules)
     mAP: float | None = None
-    if known and rules.is_weighted:
-        mAP = _average_precision(_join(joined), sum(num_truth.values()), rules)
-    elif known:
-        mAP = float(np.mean(known))
-    return VocMetrics(mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=num_truth)
-
-
-def expand_detections(
-    class_ids: Array, boxes_yxyx: Array, scores: Array, ancestors_by_id: Mapping[int, Collection[int]]
-) -> tuple[Array, Array, Array]:
-    """Repeat each detection for every ancestor of its class, as the Open Images challenge scores them.
-
-    The reference's `oid_hierarchical_labels_expansion.py` does so for rows of boxes, found or true. All ancestors are
-    listed, parents' parents too; a class without an entry has none. Ancestors follow their detection by ascending id.
-
-    Returns:
-        class_ids [N'], boxes [N', 4] and scores [N'], N' >= N.
-    """
-    _check_columns(boxes_yxyx, class_ids=class_ids, scores=scores)
-    expanded = [
-        (row, new_id)
-        for row, class_id in enumerate(class_ids.tolist())
-        for new_id in (class_id, *sorted(set(ancestors_by_id.get(class_id, ())) - {class_id}))
-    ]
-    rows = np.array([row for row, _ in expanded], int)
-    return np.array([new_id for _, new_id in expanded], class_ids.dtype), boxes_yxyx[rows], scores[rows]
+    if measured and rules.is_weighted:
+        joined = _join([split.labelled[class_id] for class_id in measured])
+        mAP = _average_precision(joined, sum(split.num_truth.values()), rules)
+    elif measured:
+        mAP = float(np.mean([AP for AP in AP_by_class_id.values() if AP is not None]))
+    return VocMetrics(mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=dict(split.num_truth))
 
 
 def _check_columns(boxes: Array, **columns: Array) -> None:

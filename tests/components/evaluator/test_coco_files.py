@@ -55,7 +55,15 @@ def test_features_of_an_image_are_those_of_its_entry(tmp_path):
 def test_the_dataset_keeps_only_what_evaluation_needs(tmp_path):
     row = {**BOX, "drop": True, "ignore": 1, "segmentation": [], "keypoints": [1, 2, 2], "num_keypoints": 1}
     dataset = read_truth(tmp_path, annotations=[row]).dataset
-    completed = {**BOX, "area": 5000, "iscrowd": 0, "keypoints": [1, 2, 2], "num_keypoints": 1}
+    completed = {
+        **BOX,
+        "area": 5000,
+        "iscrowd": 0,
+        "difficult": 0,
+        "group_of": 0,
+        "keypoints": [1, 2, 2],
+        "num_keypoints": 1,
+    }
     assert dataset["annotations"] == [completed]
     assert dataset["images"] == [IMAGE]
 

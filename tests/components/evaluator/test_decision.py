@@ -113,6 +113,15 @@ def test_what_decides_inside_the_noise(inside_noise, change, blessed):
     assert (inside_noise in decision.reason) == (inside_noise != "by_value")
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "unsure"), [(0.0, 0.1, True), (0.05, 0.05, True), (0.001, 0.1, False), (-0.1, 0.0, True)]
+)
+def test_an_end_on_the_threshold_and_an_interval_without_width_prove_nothing(low, high, unsure):
+    gates = Gates(baseline=BaselineGate(inside_noise="refuse"))
+    interval = Interval(value=0.05, low=low, high=high)
+    assert judge({"AP": 0.55}, {"AP": 0.5}, gates, ap_change=interval).blessed == (not unsure)
+
+
 @pytest.mark.parametrize("inside_noise", ["bless", "refuse"])
 @pytest.mark.parametrize("change", [-0.1, 0.1])
 def test_outside_the_noise_the_value_decides(inside_noise, change):
@@ -172,6 +181,15 @@ def test_a_first_model(policy):
     decision = judge(gates=replace(FLOOR, baseline=BaselineGate(when_missing=policy)))
     assert decision.blessed == (policy == "bless")
     assert "no earlier blessed model" in decision.reason
+
+
+def test_a_first_model_that_could_not_be_measured_is_not_blessed():
+    decision = judge({"AP": None}, gates=Gates())
+    assert decision.reason == (
+        "AP could not be measured (no ground truth of this size), and there is no earlier blessed model to compare "
+        "with."
+    )
+    assert not decision.blessed
 
 
 def test_blessing_without_any_gate_is_said():
@@ -235,6 +253,7 @@ def test_the_drop_of_int8():
     assert judge(gates=gates, int8_ap=0.495).blessed
     assert judge(gates=gates, int8_ap=0.48).reason == "AP lost by int8, 0.020 is above 0.01.".replace(",", "")
     assert "no int8 TFLite variant" in judge(gates=gates).reason
+    assert "AP lost by int8 (no ground truth" in judge({"AP": None}, gates=gates, int8_ap=0.4).reason
 
 
 OVERRIDE = Override(reason="The old model fails on the new cameras.", by="Ada", until="2026-11-22")
@@ -264,7 +283,9 @@ def test_no_override_blesses_a_model_that_breaks_its_contract():
     problem = "the model's detections in image 3 have scores from 0.1 to 1.7, allowed: 0 to 1"
     decision = judge(gates=replace(FLOOR, override=OVERRIDE), contract_problem=problem)
     assert not decision.blessed
-    assert decision.reason == problem[0].upper() + problem[1:] + "."
+    assert decision.reason == (
+        f"{problem[0].upper()}{problem[1:]}; no override blesses a model that breaks its contract."
+    )
 
 
 def test_the_sentence_begins_with_the_verdict():

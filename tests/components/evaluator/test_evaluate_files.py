@@ -78,7 +78,7 @@ def test_pictures_of_the_images_that_are_there(write_files, tmp_path, monkeypatc
     evaluate_files(write_files(images_dir=images), PARAMS, tmp_path / "out")
     page = (tmp_path / "out" / PAGE_FILE).read_text()
     assert "data:image/jpeg" in page
-    assert any("2.png: no such image" in text for text in warnings)
+    assert any("2.png: is not drawn" in text for text in warnings)
 
 
 def test_a_file_name_that_leaves_the_folder_is_refused(write_files, tmp_path):

@@ -2,6 +2,8 @@ import json
 import shutil
 
 import pytest
+import tensorflow as tf
+from tensorflow.core.util import event_pb2
 from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
 from tfx.components.util import model_utils
 from tfx.types import artifact_utils
@@ -10,7 +12,14 @@ from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEv
 from detloom.components.artifact_types import CurvesForUi, DatasetReport, MetricsForUi, PageForUi, TextForUi
 from detloom.components.evaluator.executor import Executor
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report import DECISION_FILE, DETECTIONS_FILE, METRICS_FILE, PAGE_FILE
+from detloom.components.evaluator.report import (
+    DECISION_FILE,
+    DETECTIONS_FILE,
+    METRICS_FILE,
+    PAGE_FILE,
+    TENSORBOARD_FOLDER,
+)
+from detloom.schemas import detections as names
 from detloom.schemas.errors import InputError
 from detloom.schemas.evaluator_config import Evaluator
 from detloom.schemas.gates_config import Gates, MetricFloor
@@ -47,6 +56,7 @@ def do(tmp_path, write_split, five_examples, good_model_uri):
         Executor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
         return tmp_path / "evaluation", blessing
 
+    call.examples = examples
     return call
 
 
@@ -118,6 +128,26 @@ def test_the_interfaces_get_the_page_a_text_numbers_and_curves(do, good_model_ur
     assert [each["row"] for each in matrix["rows"]] == [[3, 0, 0], [0, 3, 0], [0, 0, 0]]
 
 
+def test_the_page_says_where_model_and_data_come_from(do, good_model_uri):
+    examples = do.examples
+    examples.set_int_custom_property("span", 3)
+    examples.set_string_custom_property("input_fingerprint", "num_files:4")
+    folder, _ = do(baseline_uri=good_model_uri)
+    page = (folder / PAGE_FILE).read_text()
+    for fact in ("artifact 7", "artifact 5", "artifact 1, span 3, files num_files:4", str(good_model_uri)):
+        assert fact in page
+
+
+def test_tensorboard_gets_the_numbers_and_the_decision(do):
+    folder, _ = do()
+    do()  # again into the same folder: the numbers of the first time are gone
+    (path,) = (folder / TENSORBOARD_FOLDER).iterdir()
+    events = [event_pb2.Event.FromString(row) for row in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()]
+    values = {value.tag: value.tensor for event in events for value in event.summary.value}
+    assert tf.make_ndarray(values["AP"]) == pytest.approx(1.0)
+    assert tf.make_ndarray(values["decision"]).item().startswith(b"Blessed: ")
+
+
 def test_data_health_and_training_are_shown(do, tmp_path):
     check = {"title": "Inverted boxes", "sentence": "no box is inverted", "status": "passed"}
     (tmp_path / "report").mkdir()
@@ -150,6 +180,7 @@ def test_a_tflite_variant_is_evaluated_and_its_drop_gated(do, write_tiny_detecto
     assert not model_utils.is_model_blessed(blessing)
     variants = json.loads((folder / METRICS_FILE).read_text())["variants"]
     assert 0.1 < variants["int8"]["AP"] < 0.9
+    assert "The exported model and its TFLite variants" in (folder / PAGE_FILE).read_text()
 
 
 def test_a_baseline_with_other_classes_is_left_out_and_said(do, write_tiny_detector, tmp_path):
@@ -157,7 +188,7 @@ def test_a_baseline_with_other_classes_is_left_out_and_said(do, write_tiny_detec
     folder, blessing = do(baseline_uri=tmp_path / "old", gates=Gates(floors=(MetricFloor(metric="AP", min=0.99),)))
     assert model_utils.is_model_blessed(blessing)
     decision = json.loads((folder / DECISION_FILE).read_text())
-    assert decision["baseline_problem"] == "it has other classes (red; the candidate: red, green)"
+    assert decision["baseline_problem"] == "it has other classes (id 2: none, of the candidate: green)"
     assert json.loads((folder / METRICS_FILE).read_text())["baseline"] is None
 
 
@@ -174,7 +205,10 @@ def test_a_model_with_other_classes_than_the_data_is_refused(do, write_tiny_dete
 
 def test_a_class_id_outside_the_label_map_is_refused(do, write_tiny_detector, tmp_path):
     write_tiny_detector(tmp_path / "off" / "Format-Serving", class_offset=5)
-    with pytest.raises(InputError, match=r"got class id 6, allowed by the label map: \[1, 2\]"):
+    message = (
+        r"off/Format-Serving: in record 'a' it found the class id 6, which is not among the 2 class ids \(1 to 2\)"
+    )
+    with pytest.raises(InputError, match=message):
         do(tmp_path / "off")
 
 
@@ -192,3 +226,56 @@ def test_a_missing_candidate_is_refused_by_path(do, good_model_uri, tmp_path):
 
 def test_vertex_takes_it_for_tfx_own_evaluator():
     assert issubclass(Executor, TfxEvaluatorExecutor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"signatures": (names.SIGNATURE_EXAMPLES,)}, None),  # it can be evaluated, though not be timed
+        ({"class_offset": 5}, "in record 'a' it found the class id 6"),
+        ({"score_factor": float("nan")}, "it found a box or score that is not finite"),
+    ],
+)
+def test_no_baseline_ends_the_run(do, write_tiny_detector, tmp_path, changes, problem):
+    write_tiny_detector(tmp_path / "old" / "Format-Serving", **changes)
+    folder, blessing = do(baseline_uri=tmp_path / "old", gates=Gates(floors=(MetricFloor(metric="AP", min=0.5),)))
+    found = json.loads((folder / DECISION_FILE).read_text())["baseline_problem"]
+    assert found is None if problem is None else problem in found
+    assert model_utils.is_model_blessed(blessing)
+
+
+def test_a_baseline_with_damaged_weights_is_left_out(do, write_tiny_detector, tmp_path):
+    write_tiny_detector(tmp_path / "old" / "Format-Serving")
+    (tmp_path / "old" / "Format-Serving" / "variables" / "variables.index").write_bytes(b"")
+    folder, _ = do(baseline_uri=tmp_path / "old")
+    assert "cannot be loaded" in json.loads((folder / DECISION_FILE).read_text())["baseline_problem"]
+
+
+def test_a_candidate_that_cannot_be_called_with_encoded_images_is_not_blessed(do, write_tiny_detector, tmp_path):
+    signatures = (names.SIGNATURE_EXAMPLES, names.SIGNATURE_IMAGES)
+    write_tiny_detector(tmp_path / "half" / "Format-Serving", signatures=signatures)
+    _, blessing = do(tmp_path / "half")
+    assert "has no signature 'serving_encoded'" in blessing.get_string_custom_property("blessing_message")
+    assert not model_utils.is_model_blessed(blessing)
+
+
+def test_a_damaged_tflite_variant_is_left_out_and_its_gate_fails(do, write_tiny_detector, tmp_path):
+    write_tiny_detector(tmp_path / "model" / "Format-Serving")
+    (tmp_path / "model" / "Format-TFLite").mkdir()
+    (tmp_path / "model" / "Format-TFLite" / "int8.tflite").write_bytes(b"TFL3")
+    _, blessing = do(tmp_path / "model", gates=Gates(max_int8_ap_drop=0.01))
+    assert "no int8 TFLite variant that can be measured" in blessing.get_string_custom_property("blessing_message")
+
+
+def test_a_gate_on_a_class_that_there_is_not_is_refused_before_anything_runs(do):
+    with pytest.raises(InputError, match=r"got the metric 'AP/gren', allowed: classes .*Did you mean 'green'"):
+        do(gates=Gates(floors=(MetricFloor(metric="AP/gren", min=0.5),)))
+
+
+def test_what_a_killed_run_or_a_stranger_left_is_not_read(do, tmp_path):
+    left = tmp_path / "evaluation" / ".records"
+    left.mkdir(parents=True)
+    (left / "records-00000-of-00009").write_bytes(b"not to be unpickled")
+    folder, _ = do()
+    assert json.loads((folder / METRICS_FILE).read_text())["candidate"]["num_images"] == 5
+    assert not left.exists()

@@ -133,6 +133,21 @@ def test_crowds_and_areas_are_read(make_picture):
     assert record.area_px.tolist() == [5.0, 6.0]
 
 
+def test_what_voc_and_open_images_treat_apart_is_read(make_picture):
+    flags = {keys.DIFFICULT: [0, 1], keys.GROUP_OF: [1, 0], keys.IMAGE_CLASS_ID: [1, 2]}
+    record = parse_record(make_picture("x", red=(0, 0, 9, 9), green=(9, 9, 20, 20), **flags).SerializeToString())
+    truth = record.ground_truth(4)
+    assert (truth.is_difficult.tolist(), truth.is_group_of.tolist()) == ([False, True], [True, False])
+    assert truth.verified_class_ids == (1, 2)
+
+
+def test_only_the_named_features_are_kept_and_what_is_not_finite_is_missing(make_picture):
+    values = {"camera": b"north", "span": 2**60 + 1, "lux": [1.5, float("nan")], "other": 3}
+    serialized = make_picture("x", **values).SerializeToString()
+    features = parse_record(serialized, ["camera", "span", "lux", "gone"]).features
+    assert features == {"camera": ("north",), "span": (2**60 + 1,), "lux": (1.5,)}
+
+
 def test_without_a_source_id_the_file_name_is_taken(make_picture):
     example = make_picture("", **{keys.IMAGE_FILENAME: b"cells/1.jpg"})
     assert parse_record(example.SerializeToString()).source_id == "cells/1.jpg"
@@ -146,6 +161,8 @@ def test_without_a_source_id_the_file_name_is_taken(make_picture):
         ({keys.IMAGE_WIDTH: 0}, "lacks image/height or image/width"),
         ({keys.CLASS_ID: [1, 2]}, "has 2 class ids, and box features of other lengths"),
         ({keys.AREA: [1.0, 2.0, 3.0]}, "has 1 class ids, and box features of other lengths"),
+        ({keys.AREA: [-1.0]}, "has a value in image/object/area that is no area"),
+        ({keys.AREA: [float("nan")]}, "has a value in image/object/area that is no area"),
     ],
 )
 def test_unusable_records_say_what_they_lack(make_picture, changes, problem):

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_without_classes_a_wrong_name_does_not_matter(make_image, split_of):
     truth, found = make_image(1, truth=[(1, 0, 0, 20, 20)], found=[(3, 0, 0, 20, 20, 0.9)])
     measured = measure(split_of([truth]), [found], OPTIONS)
     assert [each.value_of("AP") for each in (measured.coco, measured.class_agnostic)] == pytest.approx([0, 1])
-    assert measured.min_scores == (1, 1, 1)  # nothing is right: nothing is used
+    assert measured.min_scores == (math.inf,) * 3  # nothing is right: nothing is used
 
 
 def test_all_of_it_is_plain_json(measured):
@@ -82,6 +83,7 @@ def test_all_of_it_is_plain_json(measured):
         "missed",
     }
     assert "matches" not in values
+    assert "per_class" not in values["slices"][0]["metrics"]
     assert [each["name"] for each in values["slices"]] == ["camera=north", "camera=south"]
     assert values["coco"]["per_size"][0]["name"] == "tiny"
 

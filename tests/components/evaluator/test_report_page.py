@@ -141,6 +141,16 @@ def test_thirty_pictures_stay_below_five_megabytes():
     assert len(format_page(make_evaluation(), pictures)) < 5_000_000
 
 
+def test_pictures_that_are_too_many_are_left_out_in_turns_and_said():
+    pictures = [make_picture(kind, size=499_000) for kind in ("false", "first") for _ in range(4)]
+    page = format_page(make_evaluation(), pictures)
+    assert len(page) < 5_000_000
+    assert page.count("<figure>") == 4
+    assert "Surest mistakes" in page
+    assert "First images" in page
+    assert "4 more pictures were left out" in page
+
+
 def test_the_summary_has_verdict_reason_and_tables():
     evaluation = make_evaluation()
     lines = summary_markdown(evaluation).splitlines()

@@ -76,7 +76,7 @@ def test_what_was_not_measured_is_no_key_number():
     ("gate", "texts"),
     [
         (make_gate(), ("0.400", "0.500")),
-        (make_gate("AP against the baseline, change at least", 0.0, -0.02), ("-0.020", "+0.000")),
+        (replace(make_gate(value=0.0, threshold=-0.02), is_change=True), ("-0.020", "+0.000")),
         (make_gate("median latency in ms, at most", 41.26, 120.0), ("120.0", "41.3")),
         (make_gate(value=0.49999, threshold=0.5), ("0.500000", "0.499990")),  # not the same, as three digits say
         (make_gate(value=None, threshold=None), ("–", "–")),

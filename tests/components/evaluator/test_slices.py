@@ -1,7 +1,7 @@
 import pytest
 
 from detloom.components.evaluator.analysis.matches import match_detections
-from detloom.components.evaluator.slices import measure_objects, measure_slices, split_images
+from detloom.components.evaluator.slices import check_features, measure_objects, measure_slices, split_images
 from detloom.schemas.errors import InputError
 from detloom.schemas.slices_config import ImageSlices, ObjectSlices
 
@@ -55,6 +55,22 @@ def test_numbers_in_bins_in_their_order(pairs):
     assert next(iter(slices)) == "image/hour=6 to below 12"
 
 
+def test_numbers_keep_all_their_digits(make_image):
+    pairs = [make_image(number) for number in range(3)]
+    features = [{"day": (20240101,)}, {"day": (20240131,)}, {"day": (0.1 + 0.2,)}]
+    assert list(split(pairs, ImageSlices(feature="day"), features=features)) == [
+        "day=0.30000000000000004",
+        "day=20240101",
+        "day=20240131",
+    ]
+    edges = ImageSlices(feature="day", edges=(1, 20240101, 20240115))
+    assert list(split(pairs, edges, features=features)) == [
+        "day=below 1",
+        "day=20240101 to below 20240115",
+        "day=20240115 or more",
+    ]
+
+
 def test_images_by_the_number_of_boxes(pairs):
     assert split(pairs, ImageSlices(by="num_boxes", edges=(2,))) == {
         "num_boxes=below 2": [0, 1],
@@ -67,20 +83,17 @@ def test_images_by_shape(pairs):
     assert split(pairs, ImageSlices(by="short_side_px", edges=(50,)))["short_side_px=50 or more"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("slices", "features", "message"),
-    [
-        (ImageSlices(feature="image/cam"), FEATURES, "got the feature 'image/cam', which no example of the split has"),
-        (
-            ImageSlices(feature="tags", edges=(1,)),
-            FEATURES,
-            "got 'wet' as 'tags' of image 1, needed with edges: a number",
-        ),
-    ],
-)
-def test_slices_that_the_data_do_not_have(pairs, slices, features, message):
+def test_a_feature_that_is_no_number_has_no_edges(pairs):
+    message = "image_slices: got 'wet' as 'tags' of image 1, needed with edges: a number"
     with pytest.raises(InputError, match=message):
-        split(pairs, slices, features=features)
+        split(pairs, ImageSlices(feature="tags", edges=(1,)))
+
+
+def test_a_feature_that_no_example_has_is_refused_beforehand():
+    check_features(FEATURES, [ImageSlices(feature="tags"), ImageSlices(by="num_boxes", edges=(1,))], "Split-test")
+    message = "Split-test: evaluator.image_slices: got the feature 'image/cam', which none of the first 3 examples has"
+    with pytest.raises(InputError, match=message):
+        check_features(FEATURES, [ImageSlices(feature="image/cam")], "Split-test")
 
 
 def test_a_feature_that_differs_everywhere_is_refused(make_image):

@@ -3,7 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.analysis.average_precision import ClassSampler, measure_curve, precision_at_recalls
+from detloom.components.evaluator.analysis.average_precision import (
+    RECALLS,
+    ClassSampler,
+    _count_reached,
+    measure_curve,
+    precision_at_recalls,
+)
 from detloom.components.evaluator.analysis.matches import match_detections
 from detloom.trainer_module.coco_metrics import NO_VALUE, compute_coco_metrics
 
@@ -64,6 +70,11 @@ def test_a_curve_by_hand(make_image, label_map):
     precision_R = precision_at_recalls(matches, 0, 0)
     np.testing.assert_allclose(precision_R[:51], 1, rtol=1e-12)
     np.testing.assert_allclose(precision_R[51:], 2 / 3, rtol=1e-12)
+
+
+def test_every_recall_is_counted_as_the_search_does():
+    recalls = np.unique([number / total for total in range(1, 400) for number in range(total + 1)])
+    np.testing.assert_array_equal(_count_reached(recalls), np.searchsorted(RECALLS, recalls, side="right"))
 
 
 def test_without_objects_there_is_no_curve(make_image, label_map):

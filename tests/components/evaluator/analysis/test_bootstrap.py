@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from detloom.components.evaluator.analysis import bootstrap
-from detloom.components.evaluator.analysis.bootstrap import resample
+from detloom.components.evaluator.analysis.bootstrap import resample as resample_as_asked
 from detloom.components.evaluator.analysis.matches import match_detections
 from detloom.trainer_module.coco_metrics import compute_coco_metrics
+
+
+def resample(models, label_map, num_resamples=1000, confidence=0.95, seed=0):
+    return resample_as_asked(models, label_map, num_resamples=num_resamples, confidence=confidence, seed=seed)
 
 
 def worse(found, share, seed=0):

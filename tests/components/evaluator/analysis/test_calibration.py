@@ -28,12 +28,10 @@ def test_by_hand(make_image, label_map):
     assert calibration.num_detections == 3
 
 
-def test_of_one_class(make_image, label_map):
-    truth, found = make_image(1, truth=[(1, 0, 0, 20, 20)], found=[(1, 0, 0, 20, 20, 0.7), (3, 0, 0, 20, 20, 0.2)])
-    matches = match_detections([truth], [found], label_map)
-    assert measure_calibration(matches, 0).expected_error == pytest.approx(0.3)
-    assert measure_calibration(matches, 1).expected_error == pytest.approx(0.2)
-    assert measure_calibration(matches, 2).expected_error is None
+def test_a_score_on_an_edge_begins_a_bin(make_image, label_map):
+    truth, found = make_image(1, found=[(1, 0, 0, 20, 20, 0.7)])
+    bins = measure_calibration(match_detections([truth], [found], label_map)).bins
+    assert [each.low for each in bins if each.num_detections] == [0.7]
 
 
 def test_every_detection_is_in_one_bin(make_split, label_map):
@@ -41,4 +39,4 @@ def test_every_detection_is_in_one_bin(make_split, label_map):
     matches = match_detections(truth, found, label_map)
     counts = [each.num_detections for each in measure_calibration(matches).bins]
     assert sum(counts) == len(matches.found)
-    assert np.histogram(matches.scores, np.linspace(0, 1, 11))[0].tolist() == counts
+    assert np.histogram(matches.scores, np.arange(11) / 10)[0].tolist() == counts

@@ -14,7 +14,6 @@ from detloom.components.evaluator.analysis.voc import (
     VocImage,
     VocRules,
     compute_voc_metrics,
-    expand_detections,
 )
 
 SHARED = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[5] / "shared"))
@@ -212,21 +211,6 @@ def test_columns_of_another_length_are_refused():
             scores=np.ones(1),
             class_ids=np.ones(2, int),
         )
-
-
-def test_detections_are_repeated_for_all_ancestors_of_their_class():
-    boxes = np.array([square(0), square(1)], np.float32)
-    scores = np.array([0.9, 0.8], np.float32)
-    class_ids, new_boxes, new_scores = expand_detections(np.array([3, 1]), boxes, scores, {3: (2, 1), 2: (1,)})
-    assert class_ids.tolist() == [3, 1, 2, 1]  # class 3 and its ancestors; class 1 has none
-    assert new_boxes.tolist() == [square(0)] * 3 + [square(1)]
-    assert new_scores.tolist() == scores[[0, 0, 0, 1]].tolist()
-    assert new_boxes.dtype == new_scores.dtype == np.float32
-
-
-def test_no_detections_expand_to_none():
-    arrays = expand_detections(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), {1: (2,)})
-    assert [array.shape for array in arrays] == [(0,), (0, 4), (0,)]
 
 
 @pytest.mark.skipif(not PARITY.is_dir(), reason=f"no reference values at {PARITY} (set DETLOOM_SHARED)")

@@ -1,0 +1,95 @@
+"""Made ground truth and detections of many images, in memory."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from detloom.components.evaluator.measurements import Split
+    from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+
+IMAGE_HW = (480, 640)
+OBJECTS_EACH, CROWD_SHARE = 7, 0.01  # as COCO has them
+NEAR_SHARE = 0.4  # of the detections; of 100, some six near each object
+CAMERAS = ("north", "east", "south", "west")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is measured."""
+
+    images: int
+    detections: int
+    classes: int
+    node_images: int
+
+    def flags(self) -> list[str]:
+        return [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in self.__dataclass_fields__]
+
+
+def make_split(size: Size) -> "Split":
+    """Images of some objects each, a few classes frequent and most rare; each has a camera."""
+    from detloom.components.evaluator.measurements import Split
+    from detloom.schemas.label_map import LabelMap
+    from detloom.trainer_module.coco_metrics import ImageGroundTruth
+
+    random, shares = np.random.default_rng(0), class_shares(size.classes)
+    truth = []
+    for image_id in range(1, size.images + 1):
+        count = count_objects(random)
+        class_ids = 1 + random.choice(size.classes, count, p=shares)
+        is_crowd = random.random(count) < CROWD_SHARE
+        truth.append(ImageGroundTruth(image_id, IMAGE_HW, make_boxes(random, count), class_ids, is_crowd))
+    features = [{"image/camera": (CAMERAS[number % len(CAMERAS)],)} for number in range(size.images)]
+    label_map = LabelMap.from_names(f"class {number}" for number in range(size.classes))
+    return Split(ground_truth=truth, features=features, label_map=label_map)
+
+
+def make_detections(split: "Split", size: Size, model: int) -> "list[ImageDetections]":
+    """Of one of several made models: near an object and mostly of its class, or anywhere; scores descend."""
+    random, shares = np.random.default_rng((1, model)), class_shares(size.classes)
+    return [_detect(random, truth, size, shares) for truth in split.ground_truth]
+
+
+def _detect(
+    random: np.random.Generator, truth: "ImageGroundTruth", size: Size, shares: npt.NDArray[np.float64]
+) -> "ImageDetections":
+    from detloom.trainer_module.coco_metrics import ImageDetections
+
+    num_objects = len(truth.class_ids)
+    num_near = round(NEAR_SHARE * size.detections) if num_objects else 0
+    num_strange = size.detections - num_near
+    objects = random.integers(0, num_objects, num_near) if num_near else np.zeros(0, int)
+    boxes = truth.boxes_yxyx_rel[objects]
+    spread = random.uniform(0.02, 0.3, (num_near, 1))  # of a side: from a good box to one that finds nothing
+    near = boxes + random.normal(size=(num_near, 4)) * spread * np.tile(boxes[:, 2:] - boxes[:, :2], 2)
+    near = np.hstack([np.minimum(near[:, :2], near[:, 2:]), np.maximum(near[:, :2], near[:, 2:])]).clip(0, 1)
+    drawn = 1 + random.choice(size.classes, size.detections, p=shares)
+    of_image = random.choice(truth.class_ids, num_strange) if num_objects else drawn[num_near:]
+    is_drawn = random.random(size.detections) < np.repeat([0.15, 0.5], [num_near, num_strange])
+    class_ids = np.where(is_drawn, drawn, np.concatenate([truth.class_ids[objects], of_image]))
+    scores = np.concatenate([random.beta(4, 3, num_near) * (1 - spread[:, 0]), random.beta(1, 6, num_strange)])
+    order = np.argsort(-scores)
+    all_boxes = np.concatenate([near, make_boxes(random, num_strange)])
+    return ImageDetections(truth.image_id, all_boxes[order], scores[order], class_ids[order].astype(np.int64))
+
+
+def count_objects(random: np.random.Generator) -> int:
+    """OBJECTS_EACH on average: few in most images, in some none, in some dozens."""
+    return int(random.geometric(1 / (1 + OBJECTS_EACH))) - 1
+
+
+def make_boxes(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+    """[count, 4] as yxyx, relative to the picture: small ones as frequent as large ones."""
+    sides = np.exp(random.uniform(np.log(0.03), np.log(0.7), (count, 2)))
+    begins = random.random((count, 2)) * (1 - sides)
+    return np.hstack([begins, begins + sides])
+
+
+def class_shares(num_classes: int) -> npt.NDArray[np.float64]:
+    """As in photographs: the second class half as frequent as the first, or nearly so."""
+    weights = 1 / np.arange(2, num_classes + 2)
+    shares: npt.NDArray[np.float64] = weights / weights.sum()
+    return shares
