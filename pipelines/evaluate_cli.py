@@ -114,7 +114,7 @@ def _check_options(options: dict[str, Any]) -> str:
         raise InputError(f"detloom evaluate: got {got}, needed: one of --model, --detections, --checkpoints.")
     (way,) = ways
     others = {name for names in _WAYS.values() for name in names} - set(_WAYS[way])
-    given = sorted(name for name in others if options[name] not in (None, False, ()))
+    given = sorted(name for name in others if options[name] not in (None, ()) and options[name] is not False)
     if given:
         names = {"images_dir": "--images", "one_of": "--sample-1-of-n", "timeout_seconds": "--timeout"}
         flag = names.get(given[0], f"--{given[0].replace('_', '-')}")

@@ -21,6 +21,7 @@ FILES = [
     report.GROUND_TRUTH_FILE,
     report.DETECTIONS_FILE,
     report.DETECTIONS_TABLE_FILE,
+    report.TENSORBOARD_FOLDER,
     report.PAGE_FILE,
 ]
 
