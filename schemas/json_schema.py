@@ -65,7 +65,8 @@ def _value(annotation: Any, definitions: dict[str, Any], *, partial: bool) -> di
         choices = [
             _reference(member, definitions, partial=partial, tag=needs_tag(member, annotation)) for member in members
         ]
-        choices += [_value(arg, definitions, partial=partial) for arg in args if arg in _SCALARS]
+        plain = [arg for arg in args if arg in _SCALARS or typing.get_origin(arg) is typing.Literal]
+        choices += [_value(arg, definitions, partial=partial) for arg in plain]
         if type(None) in args:
             choices.append({"type": "null"})
         return {"anyOf": choices}
