@@ -282,8 +282,11 @@ def test_two_replicas_end_with_the_weights_of_one_device(replicas, run):
 
 def test_synchronized_batch_norm_on_two_replicas_is_that_of_one_device(replicas):
     one, two = replicas["norm_one"], replicas["norm_two"]
-    for name, atol in (("output", 1e-4), ("by_inputs", 1e-3), ("by_variables", 2e-2)):
+    for name, atol in (("output", 1e-4), ("by_inputs", 1e-3)):
         np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=atol)
+    # Sums of many terms that cancel: their rounding goes with the largest, and differs with the CPU's kernels.
+    largest = np.abs(one["by_variables"]).max()
+    np.testing.assert_allclose(two["by_variables"], one["by_variables"], rtol=1e-4, atol=1e-4 * largest)
     np.testing.assert_allclose(two["statistics"], one["statistics"], rtol=1e-5)
 
 
