@@ -92,11 +92,13 @@ class ImageDetections:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassMetrics:
-    """One class's share of the twelve numbers; `num_boxes` counts its ground truth without crowds."""
+class CocoNumbers:
+    """The twelve numbers, 0 to 1, or -1 where there is no ground truth to measure on.
 
-    class_id: int
-    name: str
+    AP is the mean over IoU 0.50:0.05:0.95 and over recall; s, m, l are objects below 32 x 32, between, and above 96 x
+    96 pixels; AR1, AR10, AR100 allow that many detections an image and class.
+    """
+
     AP: float
     AP50: float
     AP75: float
@@ -109,12 +111,20 @@ class ClassMetrics:
     ARs: float
     ARm: float
     ARl: float
-    num_boxes: int
 
     def value_of(self, name: str) -> float:
         """The number of that name; `name` is one of METRIC_NAMES."""
         assert name in METRIC_NAMES, name
         return float(getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMetrics(CocoNumbers):
+    """One class's share of the twelve numbers; `num_boxes` counts its ground truth without crowds."""
+
+    class_id: int
+    name: str
+    num_boxes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,35 +141,16 @@ class SizeMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoMetrics:
-    """The twelve numbers, 0 to 1, or -1 where there is no ground truth to measure on (see `explain`).
+class CocoMetrics(CocoNumbers):
+    """The twelve numbers as means over the classes that have ground truth, and those of each class and size.
 
-    AP is the mean over IoU 0.50:0.05:0.95, over recall and over the classes that have ground truth; s, m, l are objects
-    below 32 x 32, between, and above 96 x 96 pixels; AR1, AR10, AR100 allow that many detections an image and class.
-    `num_boxes` counts ground truth without crowds.
+    `num_boxes` counts ground truth without crowds; `explain` says why a number is -1.
     """
 
-    AP: float
-    AP50: float
-    AP75: float
-    APs: float
-    APm: float
-    APl: float
-    AR1: float
-    AR10: float
-    AR100: float
-    ARs: float
-    ARm: float
-    ARl: float
     per_class: tuple[ClassMetrics, ...]
     num_images: int
     num_boxes: int
     per_size: tuple[SizeMetrics, ...] = ()
-
-    def value_of(self, name: str) -> float:
-        """The number of that name; `name` is one of METRIC_NAMES."""
-        assert name in METRIC_NAMES, name
-        return float(getattr(self, name))
 
     def explain(self, name: str) -> str | None:
         """Why the number of that name is -1, as a sentence; None when it is a measurement."""
