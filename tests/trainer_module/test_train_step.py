@@ -284,9 +284,9 @@ def test_synchronized_batch_norm_on_two_replicas_is_that_of_one_device(replicas)
     one, two = replicas["norm_one"], replicas["norm_two"]
     for name, atol in (("output", 1e-4), ("by_inputs", 1e-3)):
         np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=atol)
-    # Sums of many terms that cancel: their rounding goes with the largest, and differs with the CPU's kernels.
-    largest = np.abs(one["by_variables"]).max()
-    np.testing.assert_allclose(two["by_variables"], one["by_variables"], rtol=1e-4, atol=1e-4 * largest)
+    # Sums of many terms that cancel, by as much as 1,600: without AVX-512, oneDNN's kernels round them by 0.05.
+    atol = 2e-2 if "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8") else 0.16
+    np.testing.assert_allclose(two["by_variables"], one["by_variables"], rtol=1e-4, atol=atol)
     np.testing.assert_allclose(two["statistics"], one["statistics"], rtol=1e-5)
 
 
