@@ -15,7 +15,7 @@ import numpy.typing as npt
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.schemas.metric_names import METRIC_NAMES
-from detloom.trainer_module.coco_backends import Backend, IouType, compute_coco_curves
+from detloom.trainer_module.coco_backends import Backend, IouType, compute_coco_curves, uncollected
 
 NO_VALUE = -1.0  # what the COCO API says where there is nothing to measure
 
@@ -176,6 +176,7 @@ class CocoMetrics(CocoNumbers):
         return cls(**{**known, **rows})
 
 
+@uncollected()
 def compute_coco_metrics(
     ground_truth: Sequence[ImageGroundTruth],
     detections: Sequence[ImageDetections],
@@ -201,11 +202,8 @@ def compute_coco_metrics(
     detections = sorted(detections, key=lambda image: image.image_id)
     hw_by_id = {image.image_id: image.image_hw for image in ground_truth}
     _check_image_ids(ground_truth, detections)
-    for truth in ground_truth:
-        _check_values(f"ground truth of image {truth.image_id}", truth.class_ids, label_map, truth.boxes_yxyx_rel)
-    for found in detections:
-        what = f"detections of image {found.image_id}"
-        _check_values(what, found.class_ids, label_map, found.boxes_yxyx_rel, found.scores)
+    _check_values("ground truth", ground_truth, label_map)
+    _check_values("detections", detections, label_map)
 
     return summarize_coco_datasets(
         format_coco_ground_truth(ground_truth, label_map),
@@ -320,12 +318,25 @@ def _check_image_ids(ground_truth: Sequence[ImageGroundTruth], detections: Seque
         raise ValueError(f"detections: image_id {min(missing)} has no ground truth entry (an empty one would do).")
 
 
-def _check_values(what: str, class_ids: npt.NDArray[Any], label_map: LabelMap, *numbers: npt.NDArray[Any]) -> None:
-    unknown = set(np.unique(class_ids).tolist()) - set(label_map.class_ids)
-    if unknown:
-        raise InputError(f"{what}: got class id {min(unknown)}, allowed by the label map: {list(label_map.class_ids)}.")
-    if not all(np.isfinite(np.asarray(values, np.float64)).all() for values in numbers):
-        raise InputError(f"{what}: a box or score is not a finite number.")
+def _check_values(
+    what: str, images: Sequence[ImageGroundTruth] | Sequence[ImageDetections], label_map: LabelMap
+) -> None:
+    known = np.array(label_map.class_ids, np.int64)
+
+    def is_sound(images: Sequence[ImageGroundTruth] | Sequence[ImageDetections]) -> bool:
+        class_ids = np.concatenate([known[:0], *(image.class_ids for image in images)])
+        boxes = np.concatenate([np.zeros((0, 4)), *(image.boxes_yxyx_rel for image in images)])
+        scores = [image.scores for image in images if isinstance(image, ImageDetections)]
+        numbers = np.concatenate([np.zeros(0), *scores])
+        return bool(np.isin(class_ids, known).all() and np.isfinite(boxes).all() and np.isfinite(numbers).all())
+
+    if is_sound(images):  # all at once, which is fast
+        return
+    image = next(image for image in images if not is_sound([image]))
+    where, unknown = f"{what} of image {image.image_id}", np.setdiff1d(image.class_ids, known)
+    if unknown.size:
+        raise InputError(f"{where}: got class id {unknown[0]}, allowed by the label map: {list(label_map.class_ids)}.")
+    raise InputError(f"{where}: a box or score is not a finite number.")
 
 
 def mean_of_measured(values_of_curve: npt.NDArray[np.float64]) -> float:

@@ -2,6 +2,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -297,3 +298,44 @@ def test_numbers_equal_those_of_the_object_detection_api(with_crowd):
     metrics = compute_coco_metrics(truth, found, label_map)
     # The reference's dictionary is written in the order of METRIC_NAMES.
     assert [metrics.value_of(name) for name in METRIC_NAMES] == pytest.approx(list(expected.values()), abs=1e-9)
+
+
+def read_bccd():
+    """Ground truth of all photographs of BCCD, straight from its XML."""
+    folder = SHARED / "data/bccd/Annotations"
+    if not folder.is_dir():
+        pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
+    class_ids = {"RBC": 1, "WBC": 2, "Platelets": 3}
+    images = []
+    for image_id, path in enumerate(sorted(folder.glob("*.xml")), start=1):
+        root = ElementTree.parse(path).getroot()
+        height, width = (int(root.findtext(f"size/{side}")) for side in ("height", "width"))
+        objects = root.findall("object")
+        sides = [
+            [float(each.findtext(f"bndbox/{side}")) for side in ("ymin", "xmin", "ymax", "xmax")] for each in objects
+        ]
+        boxes = np.array(sides).reshape(-1, 4) / [height, width, height, width]
+        labels = np.array([class_ids[each.findtext("name")] for each in objects], int)
+        images.append(ImageGroundTruth(image_id, (height, width), boxes, labels, np.zeros(len(boxes), bool)))
+    return images
+
+
+def find_nearly(rng, truth):
+    """As a detector of middling skill: shifted boxes, some twice, some of another class, some of nothing."""
+    chosen = np.flatnonzero(rng.random(len(truth.boxes_yxyx_rel)) < 0.9)
+    chosen = np.concatenate([chosen, chosen[rng.random(len(chosen)) < 0.3]])
+    near = truth.boxes_yxyx_rel[chosen] + rng.normal(0, 0.01, (len(chosen), 4))
+    class_ids = np.where(rng.random(len(chosen)) < 0.1, rng.integers(1, 4, len(chosen)), truth.class_ids[chosen])
+    boxes = np.concatenate([near, random_boxes(rng, 20)])
+    scores = np.round(np.concatenate([rng.beta(4, 2, len(chosen)), rng.beta(1, 6, 20)]), 2)  # many are equal
+    return ImageDetections(truth.image_id, boxes, scores, np.concatenate([class_ids, rng.integers(1, 4, 20)]))
+
+
+def test_numbers_on_the_labels_of_bccd_equal_those_of_pycocotools():
+    truth, label_map = read_bccd(), LabelMap(((1, "RBC"), (2, "WBC"), (3, "Platelets")))
+    rng = np.random.default_rng(0)
+    found = [find_nearly(rng, image) for image in truth]
+    ours = compute_coco_metrics(truth, found, label_map)
+    assert ours == compute_coco_metrics(truth, found, label_map, backend="pycocotools")
+    assert ours.num_boxes == 4888
+    assert 0.1 < ours.AP < 0.9
