@@ -3,7 +3,8 @@
 Outputs have the Object Detection API's names (`exporter_main_v2.py`), for `B` images and `M` = max_detections rows,
 sorted by descending score and padded with zeros:
 
-    detection_boxes    float32 [B, M, 4]  ymin, xmin, ymax, xmax relative to the image, 0 to 1
+    detection_boxes    float32 [B, M, 4]  ymin, xmin, ymax, xmax relative to the image, 0 to 1; or in its pixels, where
+                                          the contract in the assets says so
     detection_scores   float32 [B, M]     0 to 1
     detection_classes  float32 [B, M]     label-map id (1-based; 0 only in padding)
     num_detections     float32 [B]        rows that are not padding
@@ -25,11 +26,20 @@ SIGNATURE_INPUTS = {
     SIGNATURE_EXAMPLES: "examples",
 }
 
+# What a TFLite model answers instead that leaves suppression to others: [1, A, 4] boxes as above but of all anchors,
+# relative to the network's input, and [1, A, K] scores of the classes in the label map's order.
+RAW_BOXES = "raw_detection_boxes"
+RAW_SCORES = "raw_detection_scores"
+RAW_OUTPUT_NAMES = (RAW_BOXES, RAW_SCORES)
+
 # Folders and files of an exported model; the assets lie in its `assets/`.
 SERVING_FOLDER = "Format-Serving"  # where a TFX Model artifact keeps its SavedModel
 TFLITE_FOLDER = "Format-TFLite"  # where it keeps its TFLite variants, one `<name>.tflite` each
+ONNX_FOLDER = "Format-ONNX"  # where it keeps its ONNX file
 TFLITE_SUFFIX = ".tflite"
 TFLITE_INT8 = "int8"  # name of the variant with 8-bit weights and activations
 SAVED_MODEL_FILE = "saved_model.pb"
 ASSET_LABEL_MAP = "label_map.pbtxt"
 ASSET_CONFIG = "config.json"
+ASSET_CONTRACT = "contract.json"  # inputs, outputs, units and versions, for whoever calls the model
+WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"  # where TensorFlow Serving looks for them

@@ -318,12 +318,10 @@ def _check_image_ids(ground_truth: Sequence[ImageGroundTruth], detections: Seque
         raise ValueError(f"detections: image_id {min(missing)} has no ground truth entry (an empty one would do).")
 
 
-def _check_values(
-    what: str, images: Sequence[ImageGroundTruth] | Sequence[ImageDetections], label_map: LabelMap
-) -> None:
+def _check_values(what: str, images: Sequence[ImageGroundTruth | ImageDetections], label_map: LabelMap) -> None:
     known = np.array(label_map.class_ids, np.int64)
 
-    def is_sound(images: Sequence[ImageGroundTruth] | Sequence[ImageDetections]) -> bool:
+    def is_sound(images: Sequence[ImageGroundTruth | ImageDetections]) -> bool:
         class_ids = np.concatenate([known[:0], *(image.class_ids for image in images)])
         boxes = np.concatenate([np.zeros((0, 4)), *(image.boxes_yxyx_rel for image in images)])
         scores = [image.scores for image in images if isinstance(image, ImageDetections)]

@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.detections import ONNX_FOLDER, TFLITE_FOLDER
 from detloom.schemas.errors import InputError
+from detloom.schemas.export_config import Export
 from detloom.schemas.hyperparameters import apply_hyperparameters
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.strategy_config import Strategy, effective_strategy
 from detloom.schemas.typed_dict import from_json
 from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
 from detloom.trainer_module.export import export_saved_model
+from detloom.trainer_module.onnx_export import check_onnx, export_onnx
 from detloom.trainer_module.records import list_shards
 from detloom.trainer_module.run_folder import data_fingerprint
 from detloom.trainer_module.strategies import build_strategy, is_chief
+from detloom.trainer_module.tflite_export import export_tflite
 from detloom.trainer_module.train_loop import train
 from detloom.trainer_module.unfinished_run import run_key, unfinished_run
 
@@ -27,6 +31,7 @@ CONFIG_KEY = "trainer_config"  # `TrainEvalConfig`
 STRATEGY_KEY = "strategy"  # `Strategy`
 WARM_START_KEY = "warm_start"  # `Trainer.warm_start` of the run file
 TUNER_KEY = "tuner"  # `Tuner` of the run file
+EXPORT_KEY = "export"  # `Export` of the run file
 
 _TUNERS_OWN = "tuner/"  # before names that KerasTuner's algorithms add to what they found
 _MAX_WAIT_SECONDS = 3600.0  # of a worker, for the chief's export
@@ -43,12 +48,19 @@ def run(fn_args: Any) -> None:
     label_map = label_map_of(fn_args.train_files)
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
     serving_dir, chief = Path(fn_args.serving_model_dir), is_chief(strategy)
+    settings = from_json(Export, fn_args.custom_config.get(EXPORT_KEY, "{}"))
+    if settings.onnx:
+        check_onnx()
     key = run_key(config, label_map, data)
     with unfinished_run(Path(fn_args.model_run_dir), key, is_chief=chief) as out_dir:
         result = train(config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
         if chief:
             write_weights(result.detector, config, serving_dir.parent)
-            export_saved_model(result.detector, config, serving_dir)
+            tflite_dir = serving_dir.parent / TFLITE_FOLDER
+            export_tflite(result.detector, config, settings, list_shards(fn_args.train_files), tflite_dir)
+            if settings.onnx:
+                export_onnx(result.detector, config, serving_dir.parent / ONNX_FOLDER)
+            export_saved_model(result.detector, config, serving_dir, settings)
     if not chief:
         _wait_for(serving_dir)
 

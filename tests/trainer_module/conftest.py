@@ -201,3 +201,20 @@ def changed() -> Callable[[Any, dict[str, Any]], Any]:
         return replace(config, **new, **{name: change(getattr(config, name), below) for name, below in deeper.items()})
 
     return change
+
+
+@pytest.fixture(scope="session")
+def make_spread_detector() -> Callable[..., Any]:
+    """A detector with a class head whose scores lie far apart, so that rounding cannot change their order."""
+
+    def make(model: Any, label_map: Any) -> Any:
+        from detloom.trainer_module.detector import build_detector
+
+        detector = build_detector(model, label_map)
+        random = np.random.default_rng(0)
+        for variable in detector.network.trainable_variables:
+            if any(word in variable.path for word in ("head_classes", "head_center")) and "kernel" in variable.path:
+                variable.assign(random.normal(0, 0.5, variable.shape))
+        return detector
+
+    return make

@@ -1,22 +1,28 @@
 import json
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
 
 from detloom.components.pusher.atomic_push import push_model
 from detloom.schemas import detections as names
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
+from detloom.schemas.export_config import Export
 from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
 from detloom.schemas.network_config import KeepAspectRatioResizer
 from detloom.schemas.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module import export, run_fn
 from detloom.trainer_module.checkpoints.restore import find_trained, plan_restore
 from detloom.trainer_module.detector import build_detector
+from detloom.trainer_module.predict import LoadedSignature
+from detloom.trainer_module.preprocess import decode_image, prepare_image
 from detloom.trainer_module.tfx_run import CONFIG_KEY
 from detloom.trainer_module.variable_names import variables_by_path
 
@@ -76,6 +82,68 @@ def test_label_map_and_configuration_travel_in_the_assets(model_dir, tiny_config
     assert from_json(TrainEvalConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
 
 
+def test_the_contract_says_what_goes_in_and_comes_out(model_dir):
+    contract = json.loads((model_dir / "assets" / names.ASSET_CONTRACT).read_text())
+    assert contract["signatures"]["serving_encoded"]["input"]["name"] == "image_bytes"
+    assert contract["outputs"][names.BOXES]["shape"] == ["B", 10, 4]
+    assert contract["box_units"] == "relative"
+    assert contract["network_input"]["height"] == 64
+    assert contract["versions"]["tensorflow"] == tf.__version__
+
+
+def test_tensorflow_serving_finds_a_warm_up_request_for_each_signature(model_dir):
+    loaded = tf.saved_model.load(str(model_dir))
+    asked = []
+    for record in tf.data.TFRecordDataset(str(model_dir / names.WARM_UP_FILE)).as_numpy_iterator():
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+        signature = request.model_spec.signature_name
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        assert loaded.signatures[signature](**inputs)[names.NUM_DETECTIONS].shape == (2,)
+        asked.append(signature)
+    assert asked == list(names.SIGNATURE_INPUTS)
+
+
+def test_boxes_in_pixels_are_those_of_the_picture_and_are_read_back_as_relative_ones(
+    tiny_config, detector, model_dir, make_example, tmp_path
+):
+    export.export_saved_model(detector, tiny_config, tmp_path / "model", Export(box_units="pixels"))
+    example = make_example([(0.1, 0.1, 0.6, 0.6)], image_hw=(40, 80))
+    in_pixels, relative = (
+        tf.saved_model.load(str(folder)).signatures[names.SIGNATURE_EXAMPLES](examples=tf.constant([example]))
+        for folder in (tmp_path / "model", model_dir)
+    )
+    np.testing.assert_allclose(in_pixels[names.BOXES], relative[names.BOXES] * [40, 80, 40, 80], rtol=1e-6)
+    read_back, as_they_are = (
+        LoadedSignature(str(folder), names.SIGNATURE_EXAMPLES)([example])[0]
+        for folder in (tmp_path / "model", model_dir)
+    )
+    np.testing.assert_allclose(read_back[0], as_they_are[0], rtol=1e-6)
+    contract = json.loads((tmp_path / "model/assets" / names.ASSET_CONTRACT).read_text())
+    assert "pixels of the picture" in contract["outputs"][names.BOXES]["is"]
+
+
+def test_every_signature_gives_what_the_model_in_memory_gives_on_photographs(model_dir, detector):
+    shared = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[3] / "shared"))
+    photographs = sorted((shared / "data/bccd/JPEGImages").glob("*.jpg"))[:6]
+    if not photographs:
+        pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
+    encoded = [path.read_bytes() for path in photographs]
+    loaded = tf.saved_model.load(str(model_dir))
+    for image_bytes in encoded:
+        image = decode_image(tf.constant(image_bytes))
+        prepared, true_hw = prepare_image(image, detector.config)
+        expected = detector.detect(prepared[tf.newaxis], true_hw[tf.newaxis])
+        inputs = {
+            names.SIGNATURE_IMAGES: image[tf.newaxis],
+            names.SIGNATURE_ENCODED: tf.constant([image_bytes]),
+            names.SIGNATURE_EXAMPLES: tf.constant([export._make_example(image_bytes)]),
+        }
+        for signature, value in inputs.items():
+            outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: value})
+            for name in names.OUTPUT_NAMES:
+                np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, err_msg=f"{signature} {name}")
+
+
 def test_training_can_start_from_an_exported_or_a_pushed_model(model_dir, detector, tiny_config, tmp_path):
     """By its SavedModel's folder, by the version that was pushed, and by the folder of versions."""
     pushed = push_model(model_dir, tmp_path / "serving", model_uri="model").path
@@ -104,12 +172,12 @@ def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):
     bias = detector.network.get_layer("head_offsets").bias
     bias.assign(bias + 0.5)
     with pytest.raises(RuntimeError, match="of the detections of the model in memory, signature serving_default gives"):
-        export._check_export(export._Servable(detector), model_dir)
+        export._check_export(export._Servable(detector, Export()), model_dir, export._make_inputs((64, 64)))
     bias.assign(bias - 0.5)
 
 
 def test_an_export_that_fails_its_check_is_not_left_behind(tmp_path, detector, tiny_config, monkeypatch):
-    def refuse(servable, model_dir):
+    def refuse(servable, model_dir, inputs):
         raise RuntimeError("differs")
 
     monkeypatch.setattr(export, "_check_export", refuse)

@@ -100,7 +100,7 @@ def stubbed(monkeypatch):
         state.write_text("done")
         return SimpleNamespace(detector=None)
 
-    def export(detector, config, serving_dir):
+    def export(detector, config, serving_dir, settings):
         serving_dir.mkdir(parents=True)
         calls.exports += 1
 

@@ -1,0 +1,150 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas import detections as names
+from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.export_config import Export, check_export
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.network_config import KeepAspectRatioResizer
+from detloom.schemas.presets import find_preset
+from detloom.trainer_module.preprocess import prepare_image
+from detloom.trainer_module.tflite_export import export_tflite
+from detloom.trainer_module.tflite_metadata import read_packed_files
+from detloom.trainer_module.tflite_model import TfliteDetector
+
+LABEL_MAP = LabelMap(((2, "cat"), (5, "dog")))
+
+
+def detect_in_memory(detector, serialized):
+    encoded = tf.train.Example.FromString(serialized).features.feature["image/encoded"].bytes_list.value[0]
+    prepared, true_hw = prepare_image(tf.io.decode_image(encoded), detector.config)
+    outputs = detector.detect(prepared[tf.newaxis], true_hw[tf.newaxis])
+    count = int(outputs[names.NUM_DETECTIONS][0])
+    columns = (outputs[name][0, :count].numpy() for name in (names.BOXES, names.SCORES, names.CLASSES))
+    return tuple(columns)
+
+
+def share_found_again(expected, found, tolerance=1e-3):
+    """Of the detections in memory, those with a partner of the same class, score and box."""
+    rows = [np.column_stack([boxes, scores, classes]) for boxes, scores, classes in (expected, found)]
+    assert len(rows[0]) > 3
+    return float(np.mean((np.abs(rows[0][:, None] - rows[1][None]).max(axis=-1) <= tolerance).any(axis=1)))
+
+
+@pytest.fixture(scope="module")
+def examples(make_example):
+    boxes = [(0.1, 0.1, 0.5, 0.6), (0.4, 0.3, 0.9, 0.9), (0.0, 0.7, 0.3, 1.0)]
+    sizes = [(64, 64), (90, 130), (150, 70)]
+    return [make_example(boxes, [1, 2, 3], image_hw=hw, name=f"img_{hw[0]}") for hw in sizes]
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return Export(tflite=("float32", "float16", "int8"), tflite_max_detections=10, tflite_calibration_images=3)
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_config, settings, examples, tmp_path_factory, write_records, make_spread_detector):
+    folder = tmp_path_factory.mktemp("tflite")
+    shard = write_records(folder / "data_tfrecord-00000-of-00001", examples)
+    detector = make_spread_detector(tiny_config.model, LABEL_MAP)
+    export_tflite(detector, tiny_config, settings, [str(shard)], folder / "Format-TFLite")
+    return detector, folder / "Format-TFLite"
+
+
+def test_float_files_find_what_the_model_in_memory_finds(exported, examples):
+    detector, folder = exported
+    for variant, tolerance in (("float32", 1e-3), ("float16", 0.02)):
+        lite = TfliteDetector(str(folder / f"{variant}.tflite"))
+        for serialized, found in zip(examples, lite(examples), strict=True):
+            assert share_found_again(detect_in_memory(detector, serialized), found, tolerance) >= 0.9
+            assert set(found[2]) <= {2, 5}
+
+
+def test_the_8_bit_file_takes_colours_as_they_are(exported, examples):
+    _, folder = exported
+    interpreter = tf.lite.Interpreter(str(folder / "int8.tflite"))
+    (details,) = interpreter.get_signature_runner("serving_default").get_input_details().values()
+    assert details["dtype"] is np.uint8
+    scale, zero_point = details["quantization"]
+    assert (scale, zero_point) == (pytest.approx(1.0, abs=1e-4), 0)
+    boxes, scores, class_ids = TfliteDetector(str(folder / "int8.tflite"))(examples)[0]
+    assert len(boxes) == len(scores) == len(class_ids) > 0
+    assert (folder / "int8.tflite").stat().st_size < (folder / "float32.tflite").stat().st_size
+
+
+def test_labels_label_map_configuration_and_contract_travel_in_the_file(exported, tiny_config):
+    files = read_packed_files((exported[1] / "float16.tflite").read_bytes())
+    assert files["labelmap.txt"].splitlines() == ["???", "???", "cat", "???", "???", "dog"]
+    contract = json.loads(files[names.ASSET_CONTRACT])
+    assert (contract["input"]["height"], contract["input"]["padding_rgb"]) == (64, [127.5] * 3)
+    assert set(contract["outputs"]) == set(names.OUTPUT_NAMES)
+    assert names.ASSET_CONFIG in files
+
+
+def test_the_metadata_of_tensorflow_lite_are_there(exported):
+    from tensorflow.lite.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model(str(exported[1] / "float32.tflite"))
+    (entry,) = (each for each in model.metadata if each.name == b"TFLITE_METADATA")
+    data = bytes(model.buffers[entry.buffer].data)
+    assert data[4:8] == b"M001"
+    assert b"labelmap.txt" in data
+
+
+def test_raw_outputs_are_suppressed_by_whoever_calls_as_the_saved_model_does(
+    tiny_config, examples, changed, tmp_path, make_spread_detector
+):
+    resizer = KeepAspectRatioResizer(min_dimension=64, max_dimension=64, pad_to_max_dimension=True)
+    config = changed(
+        tiny_config,
+        {"model.image_resizer": resizer, "model.post_processing.batch_non_max_suppression.soft_nms_sigma": 0.5},
+    )
+    detector = make_spread_detector(config.model, LABEL_MAP)
+    settings = Export(tflite=("float32",), tflite_outputs="raw")
+    (path,) = export_tflite(detector, config, settings, [], tmp_path / "lite")
+    lite = TfliteDetector(str(path))
+    for serialized, found in zip(examples, lite(examples), strict=True):
+        assert share_found_again(detect_in_memory(detector, serialized), found) >= 0.9
+
+
+def test_soft_suppression_is_replaced_by_the_hard_one_with_a_warning(
+    tiny_config, changed, tmp_path, caplog, make_spread_detector
+):
+    config = changed(tiny_config, {"model.post_processing.batch_non_max_suppression.soft_nms_sigma": 0.5})
+    settings = Export(tflite=("float32",))
+    export_tflite(make_spread_detector(config.model, LABEL_MAP), config, settings, [], tmp_path / "lite")
+    assert "TensorFlow Lite has no soft suppression; what overlaps by an IoU of more than 0.6" in caplog.text
+
+
+def test_center_net_is_converted_whole(center_net_configs, tiny_config, examples, tmp_path, make_spread_detector):
+    model = center_net_configs["mobilenet_v2"]
+    config = replace(tiny_config, model=model)
+    detector = make_spread_detector(model, LABEL_MAP)
+    (path,) = export_tflite(detector, config, Export(tflite=("float32",), tflite_max_detections=20), [], tmp_path / "a")
+    found = TfliteDetector(str(path))(examples[1:2])[0]
+    assert share_found_again(detect_in_memory(detector, examples[1]), found) >= 0.9
+
+
+def test_a_conversion_that_fails_leaves_no_folder(tiny_config, tmp_path, make_spread_detector):
+    detector = make_spread_detector(tiny_config.model, LABEL_MAP)
+    with pytest.raises(InputError, match="int8 needs pictures of the training split"):
+        export_tflite(detector, tiny_config, Export(tflite=("int8",)), [], tmp_path / "lite")
+    assert not (tmp_path / "lite").exists()
+
+
+def test_what_cannot_be_converted_is_refused_before_a_training(center_net_configs, tiny_config, changed):
+    center_net = center_net_configs["resnet50"]
+    with pytest.raises(FieldError, match=r"export.tflite: got 'int8', but CenterNet counts cells.*take float16"):
+        check_export(Export(tflite=("int8",)), center_net)
+    with pytest.raises(FieldError, match=r"export.tflite_outputs: got 'raw', but decoded in 8 bits"):
+        check_export(Export(tflite=("int8",), tflite_outputs="raw"), tiny_config.model)
+    with pytest.raises(FieldError, match=r"export.onnx: got True, but of CenterNet's detections"):
+        check_export(Export(onnx=True), center_net)
+    check_export(Export(), center_net)
+    check_export(Export(tflite=("float16",)), center_net)
+    check_export(Export(tflite=("int8",)), find_preset("efficientdet_d0").config.model)
