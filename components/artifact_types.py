@@ -19,6 +19,12 @@ class DatasetReport(Artifact):
     TYPE_NAME = "DetectionDatasetReport"
 
 
+class ModelCard(Artifact):
+    """The card of one model: `model_card.md`, `model_card.html` and `model_card.json`."""
+
+    TYPE_NAME = "DetectionModelCard"
+
+
 class MetricsForUi(Artifact):
     """Numbers that Kubeflow Pipelines and Vertex AI show with a run: each is a float custom property."""
 

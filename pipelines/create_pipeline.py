@@ -9,7 +9,6 @@ import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_node import BaseNode
-from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 
 import detloom.schemas
 from detloom.components.baseline_resolver.strategy import build_baseline_resolver
@@ -20,15 +19,17 @@ from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.model_card.component import ModelCard
+from detloom.components.model_card.params import ModelCardParams
 from detloom.components.previous_report.strategy import REPORT, build_previous_report_resolver
-from detloom.components.pusher.executor import Executor as PusherExecutor
+from detloom.components.pusher.component import Pusher
 from detloom.components.warm_start.resolver import build_warm_start_resolver
 from detloom.pipelines.source_fingerprint import source_fingerprint
 from detloom.schemas.example_keys import STATISTICS_KEYS
 from detloom.schemas.run_file import RunFile
 from detloom.schemas.text_file import write_text_file
 from detloom.schemas.typed_dict import to_canonical_json
-from detloom.trainer_module.tfx_run import CONFIG_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
+from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
 
 TRAIN, EVAL, TEST = "train", "eval", "test"  # split names inside the pipeline
 FINGERPRINT_KEY = "code_fingerprint"  # in the custom_config of stock components
@@ -84,19 +85,18 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
             code_fingerprint=source_fingerprint("detloom.components.evaluator.component"),
         ),
     )
-    pusher = tfx.components.Pusher(
-        model=trainer.outputs["model"],
-        model_blessing=evaluator.outputs["blessing"],
-        push_destination=tfx.proto.PushDestination(
-            filesystem=tfx.proto.PushDestination.Filesystem(base_directory=run.push_to)
-        ),
-        custom_config={
-            FINGERPRINT_KEY: source_fingerprint("detloom.components.pusher.executor"),
-            # Never answered from the cache, which cannot see whether the served model is still there; pushing a model
-            # that is served already takes milliseconds and changes nothing.
-            "run": uuid.uuid4().hex,
-        },
-        custom_executor_spec=ExecutorClassSpec(PusherExecutor),
+    model_card = ModelCard(
+        trainer.outputs["model"],
+        params=_model_card_params(run),
+        examples=examples,
+        evaluation=evaluator.outputs["evaluation"],
+        blessing=evaluator.outputs["blessing"],
+        dataset_report=dataset_validator.outputs["report"],
+        model_run=trainer.outputs["model_run"],
+        rejects=example_gen.outputs["rejects"],
+    )
+    pusher = _build_pusher(
+        run, trainer.outputs["model"], evaluator.outputs["blessing"], model_card.outputs["model_card"]
     )
     return [
         example_gen,
@@ -109,6 +109,7 @@ def _build_nodes(run: RunFile) -> list[BaseNode]:
         trainer,
         baseline,
         evaluator,
+        model_card,
         pusher,
     ]
 
@@ -195,7 +196,11 @@ def _build_trainer(
         base_model=warm_start.outputs["model"] if warm_start else None,
         train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.train.num_steps),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
-        custom_config={**_training_settings(run), WARM_START_KEY: run.trainer.warm_start},
+        custom_config={
+            **_training_settings(run),
+            WARM_START_KEY: run.trainer.warm_start,
+            EXPORT_KEY: to_canonical_json(run.export),
+        },
     )
 
 
@@ -206,6 +211,45 @@ def _training_settings(run: RunFile) -> dict[str, str]:
         STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
         FINGERPRINT_KEY: source_fingerprint("detloom.trainer_module"),
     }
+
+
+def _model_card_params(run: RunFile) -> ModelCardParams:
+    return ModelCardParams(
+        name=run.name,
+        split=TEST,
+        stated=run.model_card,
+        evaluator=run.evaluator,
+        trainer_fingerprint=source_fingerprint("detloom.trainer_module"),
+        code_fingerprint=source_fingerprint("detloom.components.model_card.component"),
+    )
+
+
+def _build_pusher(
+    run: RunFile,
+    model: tfx.types.BaseChannel,
+    blessing: tfx.types.BaseChannel,
+    card: tfx.types.BaseChannel | None = None,
+) -> BaseNode:
+    if run.push.vertex is not None:
+        from detloom.components.pusher.vertex import VertexPusher, vertex_custom_config  # late: Google's clients
+
+        # Answered from the cache where model and endpoint are the same: deploying again would add a second copy.
+        return VertexPusher(
+            model=model, model_blessing=blessing, custom_config=vertex_custom_config(run.push.vertex)
+        ).with_id("Pusher")
+    return Pusher(
+        model=model,
+        model_blessing=blessing,
+        model_card=card,
+        push_to=run.push_to,
+        settings=run.push,
+        custom_config={
+            FINGERPRINT_KEY: source_fingerprint("detloom.components.pusher.executor"),
+            # Never answered from the cache, which cannot see whether the served model is still there; pushing a model
+            # that is served already takes the reading of its files and changes nothing.
+            "run": uuid.uuid4().hex,
+        },
+    )
 
 
 def _schema_file() -> Path:

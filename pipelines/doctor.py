@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from detloom.schemas.push_config import is_remote
 from detloom.schemas.redact import redact
 from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile
 
@@ -67,7 +68,9 @@ def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
     workspace = Path(run.workspace if run else "detloom_runs").absolute()
     disks = {"disk of the workspace": workspace, "disk of temporary files": Path(tempfile.gettempdir())}
     checks += [(name, partial(check_disk, name, path)) for name, path in disks.items()]
-    folders = {"workspace": str(workspace), **({"push_to": run.push_to} if run else {})}
+    folders = {"workspace": str(workspace)}
+    if run and run.push_to and not is_remote(run.push_to):
+        folders["push_to"] = run.push_to
     checks += [(name, partial(check_writable, name, path)) for name, path in folders.items()]
     if run:
         checks.append(("data.path", partial(check_data, run.data.path)))

@@ -11,6 +11,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from detloom.components.pusher.atomic_push import list_versions
 from detloom.pipelines.console import format_table
+from detloom.schemas.model_card_config import CARD_PAGE
 from detloom.schemas.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.run_file import RunFile
 
@@ -78,7 +79,8 @@ def summarize_run(run: RunFile, since: float, seconds: float) -> str:
         *_anomaly_rows(nodes["ExampleValidator"]),
         ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
         ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
-        ("pushed model", _pushed(nodes["Pusher"], Path(run.push_to))),
+        ("pushed model", _pushed(nodes["Pusher"], run.push_to)),
+        ("model card", str(nodes["ModelCard"].folder("model_card") / CARD_PAGE)),
         ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
         ("report", str(evaluation / "report.html")),
         ("lineage", f"{metadata_file} (ML Metadata, SQLite)"),
@@ -92,7 +94,7 @@ _NEVER_CACHED = ("PreviousReportResolver", "BaselineResolver", "Pusher")
 
 
 def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
-    """Resolvers and Pusher look at what there is, in milliseconds, and are never cached."""
+    """Resolvers and Pusher look at what there is, and are never cached."""
     cached = [name for name, node in nodes.items() if node.is_cached]
     ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
     if not ran:
@@ -123,12 +125,14 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
     ]
 
 
-def _pushed(pusher: NodeRun, push_dir: Path) -> str:
+def _pushed(pusher: NodeRun, push_to: str) -> str:
     properties = pusher.outputs["pushed_model"].custom_properties
     if not properties["pushed"].int_value:
-        served = max(list_versions(push_dir), default=None) if push_dir.is_dir() else None
+        served = max(list_versions(push_to), default=None) if push_to else None
         return f"none; version {served} stays served" if served else "none"
-    return f"{properties['pushed_destination'].string_value} (version {properties['pushed_version'].string_value})"
+    destination = str(properties["pushed_destination"].string_value)
+    version = properties["pushed_version"].string_value  # an endpoint has none
+    return f"{destination} (version {version})" if version else destination
 
 
 def _read_json(path: Path) -> Any:

@@ -12,11 +12,14 @@ from detloom.schemas.config import Eval, InputReader, Model, Train, TrainEvalCon
 from detloom.schemas.data_checks import DataChecks
 from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.evaluator_config import Evaluator
+from detloom.schemas.export_config import Export, check_export
 from detloom.schemas.gates_config import Gates
 from detloom.schemas.hyperparameters import search_space, shortened
 from detloom.schemas.load_config import lay_over, load_tree
+from detloom.schemas.model_card_config import ModelCardConfig
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
+from detloom.schemas.push_config import REMOTE_SCHEMES, Push, is_remote
 from detloom.schemas.redact import redact
 from detloom.schemas.strategy_config import Strategy
 from detloom.schemas.tuner_config import Tuner
@@ -179,16 +182,22 @@ class RunFile:
     """Where training runs and what it starts from."""
     tuner: Tuner | None = None
     """A search for hyperparameters before training; null searches none."""
+    export: Export = Export()
+    """What is written of the trained model."""
     evaluator: Evaluator = Evaluator()
     """Evaluation of the exported model."""
     gates: Gates = Gates()
     """When a model is blessed."""
+    model_card: ModelCardConfig = ModelCardConfig()
+    """What the model card says beside the numbers."""
     workspace: str = ""
     """Folder for metadata, artifacts and, unless `push_to` says otherwise, pushed models, relative to the run file;
     empty means detloom_runs/<name> under the current folder. `${NAME}` is read from the environment."""
     push_to: str = ""
-    """Folder that receives numbered model versions, relative to the run file; empty means <workspace>/serving.
-    `${NAME}` is read from the environment."""
+    """Folder that receives numbered model versions, relative to the run file, or the address of one (gs://, s3://,
+    hdfs://); empty means <workspace>/serving. `${NAME}` is read from the environment."""
+    push: Push = Push()
+    """How models are pushed there, or to an endpoint."""
     beam_args: tuple[str, ...] = ("--direct_running_mode=in_memory",)
     """How the nodes that use Apache Beam run: its pipeline options, such as `--direct_running_mode=multi_processing`
     with `--direct_num_workers=2`, or those of another runner."""
@@ -202,6 +211,7 @@ class RunFile:
                 known = not asked.slice or asked.slice.partition("=")[0] in subjects
                 allowed = f"slices of evaluator.image_slices, which are by {', '.join(subjects) or 'nothing'}"
                 check(known, f"gates.{kind}", f"the slice {asked.slice!r}", allowed)
+        check_export(self.export, self.model)
         if self.tuner is not None:
             _check_search(self.tuner, self.config)
 
@@ -301,6 +311,16 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
             raise InputError(f"{where}: got '{redact(value)}', allowed: a folder that is mounted here.")
         return str((folder / _expand(value, where)).absolute())
 
+    def resolve_push_to(value: str) -> str:
+        where = f"{tree.locate(('push_to',))}: push_to"
+        address = _expand(value, where)
+        if "://" not in address:
+            return resolve(value, "push_to")
+        if not is_remote(address) or "\0" in address:
+            schemes = ", ".join(REMOTE_SCHEMES)
+            raise InputError(f"{where}: got '{redact(value)}', allowed: a folder, or an address of {schemes}.")
+        return address
+
     if workspace is None:
         workspace = Path(resolve(run.workspace, "workspace") if run.workspace else f"detloom_runs/{run.name}")
     workspace = workspace.absolute()
@@ -310,7 +330,10 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
             where = tree.locate(("data", "path"))
             raise InputError(f"{where}: data.path: got '{redact(run.data.path)}', which is no folder.")
         run = replace(run, data=replace(run.data, path=data_path))
-    push_to = resolve(run.push_to, "push_to") if run.push_to else str(workspace / "serving")
+    if run.push.vertex is not None and run.push_to:
+        where = tree.locate(("push_to",))
+        raise InputError(f"{where}: push_to: got it and push.vertex, allowed: one of the two.")
+    push_to = resolve_push_to(run.push_to) if run.push_to else str(workspace / "serving")
     return replace(run, workspace=str(workspace), push_to=push_to)
 
 

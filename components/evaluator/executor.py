@@ -1,5 +1,6 @@
 """The executor of DetectionEvaluator."""
 
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,6 @@ from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
 from tfx.utils import io_utils, path_utils
 
-from detloom.components.evaluator.decision import Decision
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluation import Evaluation
 from detloom.components.evaluator.params import EvaluatorParams
@@ -27,6 +27,7 @@ DATASET_REPORT_KEY, MODEL_RUN_KEY = "dataset_report", "model_run"
 PAGE_KEY, SUMMARY_KEY, METRICS_KEY, CURVES_KEY = "page", "summary", "metrics", "curves"
 SUMMARY_FILE = "summary.md"
 BLESSING_MESSAGE = "blessing_message"  # TFX 1.16 and later have this property too: why, in a sentence
+BLESSING_METRICS = "blessing_metrics"  # JSON: main numbers by name, for the push record
 
 
 class Executor(tfx_evaluator.Executor):
@@ -68,7 +69,7 @@ class Executor(tfx_evaluator.Executor):
             evaluation.uri,
         )
         _write_ui_artifacts(output_dict, result, evaluation.uri)
-        _write_blessing(blessing, result.decision, model, baselines, exec_properties)
+        _write_blessing(blessing, result, model, baselines, exec_properties)
 
 
 def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[Artifact]) -> list[tuple[str, str]]:
@@ -110,9 +111,17 @@ def _split_uris(examples: Sequence[Artifact], split: str) -> list[str]:
     return list(artifact_utils.get_split_uris(list(examples), split))
 
 
+def _main_numbers(result: Evaluation) -> dict[str, float]:
+    """AP with the ends of its interval, and AP50; what could not be measured is left out."""
+    interval = result.comparison.candidate.AP
+    ap50, _ = result.candidate.find_value("AP50")
+    found = {"AP": interval.value, "AP_low": interval.low, "AP_high": interval.high, "AP50": ap50}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _write_blessing(
     blessing: Artifact,
-    decision: Decision,
+    result: Evaluation,
     model: Artifact,
     baselines: Sequence[Artifact],
     exec_properties: dict[str, Any],
@@ -125,7 +134,9 @@ def _write_blessing(
         blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY, baselines[0].id)
     if "current_component_id" in exec_properties:
         blessing.set_string_custom_property("component_id", exec_properties["current_component_id"])
+    decision = result.decision
     blessing.set_string_custom_property(BLESSING_MESSAGE, decision.sentence)
+    blessing.set_string_custom_property(BLESSING_METRICS, json.dumps(_main_numbers(result)))
     value = constants.BLESSED_VALUE if decision.blessed else constants.NOT_BLESSED_VALUE
     blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BLESSED_KEY, value)
     name = constants.BLESSED_FILE_NAME if decision.blessed else constants.NOT_BLESSED_FILE_NAME

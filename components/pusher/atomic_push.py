@@ -1,230 +1,354 @@
 """Put a model where a server looks for versions, so that a version is there whole or not at all.
 
-Layout of the push folder, as TensorFlow Serving reads it (it ignores every name that is not a number):
+Layout of the push folder, as TensorFlow Serving and KServe read it (they ignore every name that is not a number):
 
     1760000000/                            one version: the SavedModel as exported
-        assets.extra/push_manifest.json    sizes and SHA-256 of its files; SavedModel keeps this folder for extras
-    push_record.jsonl                      one line a push: time, version, model, manifest hash, previous version
+        assets.extra/push_manifest.json    sizes and SHA-256 of its files, and who pushed it
+        assets.extra/model_card.*          the model card, where there is one
+    push_record.jsonl                      one line for each push and rollback
     .push-1760000001/                      a copy in the making; a killed push leaves it, the next one removes it
+    .trash-1750000000/                     a version on its way out
     .push.lock                             held while pushing; the system releases it when its owner dies
 
-The manifest lies inside the version, so that one rename makes both visible.
+The manifest lies inside the version, so that one rename makes both visible. It repeats the line of the record: one that
+could not be written any more is written by the next push. `object_store.py` says what differs without rename.
 """
 
-import contextlib
-import errno
-import fcntl
-import hashlib
 import json
-import os
-import shutil
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from detloom.components.pusher.destination import MODEL_FILE, Destination, open_destination, version_numbers
+from detloom.components.pusher.load_check import LoadCheck, check_serves
+from detloom.components.pusher.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    find_card,
+    find_files,
+    measure_files,
+    parse_manifest,
+)
+from detloom.components.pusher.push_record import (
+    MAX_RECORD_BYTES,
+    RECORD_FILE,
+    Action,
+    Origin,
+    make_record,
+    parse_records,
+)
 from detloom.schemas.errors import InputError
+from detloom.schemas.push_config import LOCK_SECONDS, check_keep_versions
+from detloom.schemas.redact import redact
 
-MANIFEST_FILE = "assets.extra/push_manifest.json"
-RECORD_FILE = "push_record.jsonl"
-_LOCK_FILE = ".push.lock"
-_TEMPORARY_PREFIX = ".push-"
-_MODEL_FILE = "saved_model.pb"
-_CHUNK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """Size in bytes and SHA-256 of every file, by its path relative to the model; sorted."""
-
-    files: dict[str, tuple[int, str]]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 that names the model's content."""
-        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode("utf-8")).hexdigest()
+_LOGGER = logging.getLogger("detloom")
+Address = Path | str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushResult:
-    """`is_new` is false when the latest version was this model already."""
+    """`is_new` is false when the latest version was this model already; `digest` names its content."""
 
     version: int
-    path: Path
+    address: str
     digest: str
     previous_version: int | None
     is_new: bool
 
+    @property
+    def path(self) -> Path:
+        """Of a version on a file system."""
+        return Path(self.address)
 
-def push_model(model_dir: Path, push_dir: Path, *, model_uri: str, now: Callable[[], float] = time.time) -> PushResult:
-    """Copy the SavedModel to a temporary folder in `push_dir`, verify the copy, rename it to the next version.
+
+def push_model(
+    model_dir: Path,
+    push_dir: Address,
+    *,
+    origin: Origin | None = None,
+    model_uri: str = "",
+    card_dir: Path | None = None,
+    keep_versions: int = 0,
+    lock_seconds: float = LOCK_SECONDS,
+    check: LoadCheck = check_serves,
+    now: Callable[[], float] = time.time,
+) -> PushResult:
+    """Copy the SavedModel beside the versions, verify and load the copy, make it the next version in one step.
 
     The version is the time in seconds, or one more than the highest there is, so it always grows. If the highest one
     has the same content already, nothing is copied. Whenever this stops, the versions in `push_dir` are complete ones.
 
     Args:
-        model_uri: where the model came from, for the record.
+        push_dir: a folder, or the address of one in a storage that TFX's filesystem layer knows.
+        origin: for the record; `model_uri` alone is enough.
+        card_dir: its model card goes along. A new card of the same model is no new version.
+        keep_versions: complete versions that stay; 0 keeps all.
+        lock_seconds: how long another push is waited for.
+        check: raises InputError for a copy that cannot be served.
 
     Raises:
-        InputError: `model_dir` is no SavedModel, or `push_dir` cannot be written.
+        InputError: `model_dir` is no SavedModel, cannot be served, `push_dir` cannot be written, or another push is
+            under way there.
         OSError: the copy failed or differs from the original; nothing was changed.
     """
-    if not (model_dir / _MODEL_FILE).is_file():
-        raise InputError(f"{model_dir}: no SavedModel to push ({_MODEL_FILE} is missing).")
+    check_keep_versions(keep_versions)
+    if not (model_dir / MODEL_FILE).is_file():
+        raise InputError(f"{model_dir}: no SavedModel to push ({MODEL_FILE} is missing).")
+    origin = origin or Origin(model_uri=model_uri or str(model_dir))
+    destination = open_destination(push_dir)
+    with destination.lock(lock_seconds, origin.run_id) as check_held:
+        destination.remove_leftovers()
+        sources = {**find_files(model_dir), **find_card(card_dir)}
+        push = _Push(destination, sources, measure_files(sources), origin, "push", check, check_held, now)
+        result = push.place()
+        _remove_old(destination, keep_versions, (result.version, result.previous_version))
+    return result
+
+
+def roll_back(
+    push_dir: Address,
+    *,
+    reason: str,
+    to: int | None = None,
+    remove_replaced: bool = False,
+    lock_seconds: float = LOCK_SECONDS,
+    check: LoadCheck = check_serves,
+    now: Callable[[], float] = time.time,
+) -> PushResult:
+    """Serve an earlier version again: as a copy under the next number, for a server takes the highest.
+
+    Args:
+        to: version to go back to; by default the newest intact one with another model than the served one, of the
+            models that were not themselves rolled back.
+        remove_replaced: delete the version that is served now, afterwards.
+
+    Raises:
+        InputError: there is no such version, or it is not what its manifest says.
+        OSError: as for `push_model`.
+    """
+    if not reason.strip():
+        raise InputError("rollback: got no reason, needed: why, for the record.")
+    destination = open_destination(push_dir)
+    if not _pushed_versions(destination):
+        raise InputError(f"{redact(destination.address)}: holds no version to go back to.")
+    with destination.lock(lock_seconds, "") as check_held:
+        destination.remove_leftovers()
+        of_version = _choose_target(destination) if to is None else to
+        before = _manifest_to_restore(destination, of_version)
+        with destination.fetch(of_version) as folder:
+            sources = find_files(folder)
+            manifest = measure_files(sources)
+            _refuse_damaged(destination, of_version, before.differences_from(manifest.files))
+            origin = _origin_of(before, destination, of_version, reason)
+            push = _Push(destination, sources, manifest, origin, "rollback", check, check_held, now, of_version)
+            result = push.place()
+        if result.is_new and remove_replaced and result.previous_version is not None:
+            _remove(destination, result.previous_version)
+    return result
+
+
+def list_versions(push_dir: Address) -> list[int]:
+    """Ascending; every one is complete."""
+    return complete_versions(open_destination(push_dir))
+
+
+def verify_version(destination: Destination, version: int) -> list[str]:
+    """What is wrong with a version, a line for each file; empty if it is what was pushed."""
+    if version not in version_numbers(destination.names()):
+        return [f"{version}: there is no such version"]
+    manifest = read_version_manifest(destination, version)
+    if manifest is None:
+        return [f"{MANIFEST_FILE}: is missing or cannot be read"]
     try:
-        push_dir.mkdir(parents=True, exist_ok=True)
-        lock = _open_lock(push_dir)
+        return manifest.differences_from(destination.measure(version))
+    except InputError as error:
+        return [str(error)]
     except OSError as error:
-        raise InputError(f"{push_dir}: models cannot be pushed here ({error.strerror}).") from None
-    with lock:
-        _remove_leftovers(push_dir)
-        manifest = build_manifest(model_dir)
-        latest = max(list_versions(push_dir), default=None)
-        if latest is not None and _is_intact(push_dir / str(latest), manifest):
-            previous = _record_once(push_dir, latest, manifest, model_uri, now())
-            return PushResult(
-                version=latest,
-                path=push_dir / str(latest),
-                digest=manifest.digest,
-                previous_version=previous,
-                is_new=False,
-            )
-        version = max(int(now()), (latest or 0) + 1)
-        _place_version(model_dir, push_dir, version, manifest)
-        _append_record(push_dir, version, manifest, model_uri, latest, now())
-    return PushResult(
-        version=version,
-        path=push_dir / str(version),
-        digest=manifest.digest,
-        previous_version=latest,
-        is_new=True,
-    )
+        return [f"{version}: cannot be read ({error.strerror or error})"]
 
 
-def list_versions(push_dir: Path) -> list[int]:
-    """Ascending; every one is complete, because only a rename makes one."""
-    return sorted(int(path.name) for path in push_dir.iterdir() if path.name.isdecimal() and path.is_dir())
-
-
-def build_manifest(model_dir: Path) -> Manifest:
-    """Read every file of the model; a manifest that an earlier push left in it is not part of it."""
-    paths = sorted(path for path in model_dir.rglob("*") if path.is_file())
-    names = {path.relative_to(model_dir).as_posix(): path for path in paths}
-    return Manifest(files={name: _size_and_hash(path) for name, path in names.items() if name != MANIFEST_FILE})
+def read_version_manifest(destination: Destination, version: int) -> Manifest | None:
+    """None for a version that detloom has not pushed, or not to the end."""
+    data = destination.read(f"{version}/{MANIFEST_FILE}", MAX_MANIFEST_BYTES)
+    return None if data is None or len(data) > MAX_MANIFEST_BYTES else parse_manifest(data)
 
 
 def read_manifest(version_dir: Path) -> Manifest | None:
-    """The manifest inside a version; None for a version that was not pushed by this module."""
+    """The manifest inside a version's folder."""
     try:
-        files = json.loads((version_dir / MANIFEST_FILE).read_text(encoding="utf-8"))["files"]
-        return Manifest(files={name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()})
-    except (OSError, ValueError, KeyError, TypeError):
+        return parse_manifest((version_dir / MANIFEST_FILE).read_bytes())
+    except OSError:
         return None
 
 
-def read_records(push_dir: Path) -> list[dict[str, Any]]:
+def read_records(push_dir: Address) -> list[dict[str, Any]]:
     """The push record, oldest first, without a line that a crash cut off."""
+    return _records(open_destination(push_dir))
+
+
+@dataclass
+class _Push:
+    """One push or rollback, while the lock is held."""
+
+    destination: Destination
+    sources: Mapping[str, Path]
+    manifest: Manifest
+    origin: Origin
+    action: Action
+    check: LoadCheck
+    check_held: Callable[[], None]
+    now: Callable[[], float]
+    of_version: int | None = None
+
+    def place(self) -> PushResult:
+        """The version that holds the model: the latest, or a new one."""
+        _complete_record(self.destination)
+        manifest = self.manifest
+        latest = max(complete_versions(self.destination), default=None)
+        if latest is not None and self._holds(latest, manifest):
+            return self._result(latest, manifest, _previous_of(self.destination, latest), is_new=False)
+        version = max(int(self.now()), max(version_numbers(self.destination.names()), default=0) + 1)
+        record = make_record(
+            self.origin,
+            action=self.action,
+            now=self.now(),
+            version=version,
+            digest=manifest.digest,
+            previous_version=latest,
+            of_version=self.of_version,
+        )
+        manifest = replace(manifest, push=record)
+        self.destination.place(version, self.sources, manifest, self.check, self.check_held)
+        try:
+            self.destination.append_record(json.dumps(record))
+        except OSError as error:  # the version is served, and its manifest holds the line
+            _LOGGER.warning(
+                "%s: %s could not be written (%s); the next push writes this one's line.",
+                redact(self.destination.address),
+                RECORD_FILE,
+                error.strerror or error,
+            )
+        return self._result(version, manifest, latest, is_new=True)
+
+    def _holds(self, version: int, manifest: Manifest) -> bool:
+        """Whether the version is this model and intact."""
+        there = read_version_manifest(self.destination, version)
+        return (
+            there is not None and there.digest == manifest.digest and there.files == self.destination.measure(version)
+        )
+
+    def _result(self, version: int, manifest: Manifest, previous: int | None, *, is_new: bool) -> PushResult:
+        return PushResult(
+            version=version,
+            address=f"{self.destination.address}/{version}",
+            digest=manifest.digest,
+            previous_version=previous,
+            is_new=is_new,
+        )
+
+
+def _pushed_versions(destination: Destination) -> dict[int, Manifest]:
+    """The versions with a manifest, ascending."""
+    found = {version: read_version_manifest(destination, version) for version in version_numbers(destination.names())}
+    return {version: manifest for version, manifest in found.items() if manifest is not None}
+
+
+def complete_versions(destination: Destination) -> list[int]:
+    """What a server may take: where a number may stand for something half written, only what has a manifest."""
+    if destination.requires_manifest:
+        return list(_pushed_versions(destination))
+    return version_numbers(destination.names())
+
+
+def _records(destination: Destination) -> list[dict[str, Any]]:
+    return parse_records(destination.read(RECORD_FILE, MAX_RECORD_BYTES) or b"")
+
+
+def _previous_of(destination: Destination, version: int) -> int | None:
+    manifest = read_version_manifest(destination, version)
+    previous = manifest.push.get("previous_version") if manifest else None
+    return previous if isinstance(previous, int) else None
+
+
+def _complete_record(destination: Destination) -> None:
+    """Write the lines of pushes that were killed between their version and their line."""
+    recorded = {record["version"] for record in _records(destination)}
+    for version, manifest in _pushed_versions(destination).items():
+        if version not in recorded and manifest.push.get("version") == version:
+            destination.append_record(json.dumps(manifest.push))
+
+
+def _remove_old(destination: Destination, keep_versions: int, always: tuple[int | None, ...]) -> None:
+    """Remove the oldest versions that detloom has pushed; those of others are not touched."""
+    if not keep_versions:
+        return
     try:
-        lines = (push_dir / RECORD_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    records = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+        pushed = sorted(_pushed_versions(destination))
+    except (OSError, InputError) as error:  # as below
+        _LOGGER.warning("%s: old versions could not be looked for (%s).", redact(destination.address), error)
+        return
+    for version in pushed[:-keep_versions]:
+        if version not in always:
+            _remove(destination, version)
 
 
-def _open_lock(push_dir: Path) -> IO[str]:
-    """Wait for other pushers; closing the file lets the next one in."""
-    file = open(push_dir / _LOCK_FILE, "w", encoding="utf-8")  # noqa: SIM115
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return file
-
-
-def _remove_leftovers(push_dir: Path) -> None:
-    for path in push_dir.glob(f"{_TEMPORARY_PREFIX}*"):
-        shutil.rmtree(path)
-
-
-def _is_intact(version_dir: Path, manifest: Manifest) -> bool:
-    return read_manifest(version_dir) == manifest and build_manifest(version_dir) == manifest
-
-
-def _place_version(model_dir: Path, push_dir: Path, version: int, manifest: Manifest) -> None:
-    temporary = push_dir / f"{_TEMPORARY_PREFIX}{version}"
+def _remove(destination: Destination, version: int) -> None:
+    where = redact(destination.address)
     try:
-        temporary.mkdir()  # not mkdtemp: its folders are closed to the server's user
-        for name in manifest.files:
-            target = temporary / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(model_dir / name, target)
-            _sync(target)
-        _write_manifest(temporary / MANIFEST_FILE, manifest)
-        for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
-            _sync(folder)
-        copied = build_manifest(temporary)
-        if copied != manifest:
-            wrong = sorted(name for name in manifest.files if copied.files.get(name) != manifest.files[name])
-            raise OSError(errno.EIO, f"the copy differs from the original in {wrong[:3]}", str(temporary))
-        os.rename(temporary, push_dir / str(version))
-    except Exception:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    _sync(push_dir)
+        destination.remove_version(version)
+        _LOGGER.info("%s: removed version %d.", where, version)
+    except OSError as error:  # the push itself is done
+        _LOGGER.warning("%s: version %d could not be removed (%s).", where, version, error.strerror or error)
 
 
-def _write_manifest(path: Path, manifest: Manifest) -> None:
-    files = {name: {"bytes": size, "sha256": sha256} for name, (size, sha256) in manifest.files.items()}
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"digest": manifest.digest, "files": files}, indent=1) + "\n", encoding="utf-8")
-    _sync(path)
+def _choose_target(destination: Destination) -> int:
+    pushed = _pushed_versions(destination)
+    served = max(complete_versions(destination))
+    bad = {pushed[served].digest} if served in pushed else set()
+    records = {record["version"]: record for record in _records(destination)}
+    for record in records.values():
+        replaced = record.get("previous_version")
+        if record.get("action") == "rollback" and isinstance(replaced, int) and replaced in records:
+            bad.add(str(records[replaced].get("manifest_sha256")))
+    for version in sorted(pushed, reverse=True):
+        if version < served and pushed[version].digest not in bad and not verify_version(destination, version):
+            return version
+    raise InputError(
+        f"{redact(destination.address)}: no earlier version is intact, of another model than version {served}, and was "
+        "not rolled back itself; name one with --to."
+    )
 
 
-def _record_once(push_dir: Path, version: int, manifest: Manifest, model_uri: str, now: float) -> int | None:
-    """The version before `version`; writes the line of a push that was killed between its rename and its record."""
-    for record in read_records(push_dir):
-        if record.get("version") == version:
-            previous = record.get("previous_version")
-            return None if previous is None else int(previous)
-    previous = max((other for other in list_versions(push_dir) if other < version), default=None)
-    _append_record(push_dir, version, manifest, model_uri, previous, now)
-    return previous
+def _manifest_to_restore(destination: Destination, version: int) -> Manifest:
+    manifest = read_version_manifest(destination, version)
+    if manifest is None:
+        pushed = ", ".join(map(str, _pushed_versions(destination))) or "none"
+        raise InputError(
+            f"{redact(destination.address)}: got version {version}, which is not there or has no manifest to verify it "
+            f"by; allowed: {pushed}. What lies there without one can be pushed with detloom push."
+        )
+    return manifest
 
 
-def _append_record(
-    push_dir: Path, version: int, manifest: Manifest, model_uri: str, previous: int | None, now: float
-) -> None:
-    record = {
-        "time": datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="seconds"),
-        "version": version,
-        "model_uri": model_uri,
-        "manifest_sha256": manifest.digest,
-        "previous_version": previous,
-    }
-    path = push_dir / RECORD_FILE
-    is_cut_off = path.exists() and path.read_bytes()[-1:] not in (b"\n", b"")
-    with open(path, "a", encoding="utf-8") as file:
-        file.write("\n" * is_cut_off + json.dumps(record) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+def _refuse_damaged(destination: Destination, version: int, wrong: list[str]) -> None:
+    if wrong:
+        raise InputError(
+            f"{redact(destination.address)}/{version}: is not what was pushed ({'; '.join(wrong[:3])}); choose another "
+            "version with --to."
+        )
 
 
-def _size_and_hash(path: Path) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Make a file's content, or a folder's list of names, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _origin_of(manifest: Manifest, destination: Destination, version: int, reason: str) -> Origin:
+    """Of a rollback: our word, the blessing and the numbers of the version that comes back."""
+    push = manifest.push
+    blessing, metrics = push.get("blessing"), push.get("metrics")
+    return Origin(
+        model_uri=str(push.get("model_uri") or f"{destination.address}/{version}"),
+        reason=reason,
+        blessing=blessing if isinstance(blessing, dict) else {},
+        metrics=metrics if isinstance(metrics, dict) else {},
+    )

@@ -1,23 +1,37 @@
-"""The executor for TFX's stock Pusher: the stock checks and outputs around an atomic push."""
+"""The executor of Pusher: the stock checks and outputs around an atomic push."""
 
+import contextlib
+import functools
+import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 from tfx.components.pusher import executor as tfx_pusher
+from tfx.components.util import model_utils
 from tfx.proto import pusher_pb2
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
-from tfx.utils import io_utils, proto_utils
+from tfx.utils import io_utils, json_utils, proto_utils
 
-from detloom.components.evaluator.executor import BLESSING_MESSAGE
-from detloom.components.pusher.atomic_push import push_model
+from detloom.components.evaluator.executor import BLESSING_MESSAGE, BLESSING_METRICS
+from detloom.components.pusher.atomic_push import PushResult, push_model
+from detloom.components.pusher.destination import SCHEME_MARK
+from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.push_record import Origin
 from detloom.schemas.errors import InputError
+from detloom.schemas.push_config import Push
+from detloom.schemas.typed_dict import from_json
+
+MODEL_CARD_KEY = "model_card"
+PUSH_KEY = "push"  # in custom_config: `Push` as JSON
 
 
 class Executor(tfx_pusher.Executor):
-    """Use it as `Pusher(..., custom_executor_spec=ExecutorClassSpec(Executor))`."""
+    """For `detloom.components.pusher.component.Pusher`, or the stock Pusher as its custom executor."""
 
     def Do(
         self,
@@ -29,24 +43,52 @@ class Executor(tfx_pusher.Executor):
         self._log_startup(input_dict, output_dict, exec_properties)
         pushed_model = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY])
         if not self.CheckBlessing(input_dict):
-            logging.info("Pusher: not pushed. %s", _blessing_message(input_dict))
+            logging.info("Pusher: not pushed. %s", blessing_message(input_dict))
             self._MarkNotPushed(pushed_model)
             return
-        push_dir = _push_dir(exec_properties)
-        model_dir = self.GetModelPath(input_dict)
-        if "://" in model_dir:
-            raise InputError(f"{model_dir}: only models on a mounted file system can be pushed; mount the bucket.")
-        model_uri = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY]).uri
-        result = push_model(Path(model_dir), push_dir, model_uri=model_uri)
-        if result.is_new:
-            logging.info("Pusher: pushed version %d to %s.", result.version, result.path)
-        else:
-            logging.info("Pusher: nothing to do, version %d in %s is this model.", result.version, result.path)
-        io_utils.copy_dir(model_dir, pushed_model.uri)  # the stock Pusher archives what it pushed, too
-        self._MarkPushed(pushed_model, pushed_destination=str(result.path), pushed_version=str(result.version))
+        push_dir, settings = _push_dir(exec_properties), _settings(exec_properties)
+        model_uri = self.GetModelPath(input_dict)
+        cards = input_dict.get(MODEL_CARD_KEY) or []
+        with _local_folder(model_uri) as model_dir, _local_folder(cards[0].uri if cards else None) as card_dir:
+            assert model_dir is not None
+            result = push_model(
+                model_dir,
+                push_dir,
+                origin=self._origin(input_dict),
+                card_dir=card_dir,
+                keep_versions=settings.keep_versions,
+                lock_seconds=settings.lock_seconds,
+                check=functools.partial(check_serves, seconds=settings.load_seconds),
+            )
+        _log_result(result)
+        io_utils.copy_dir(model_uri, pushed_model.uri)  # the stock Pusher archives what it pushed, too
+        self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))
+
+    def _origin(self, input_dict: dict[str, list[Artifact]]) -> Origin:
+        models = input_dict.get(keys.MODEL_KEY) or input_dict[keys.INFRA_BLESSING_KEY]
+        blessings = input_dict.get(keys.MODEL_BLESSING_KEY) or []
+        return Origin(
+            model_uri=models[0].uri,
+            run_id=str(getattr(self._context, "pipeline_run_id", None) or "") if self._context else "",
+            blessing=_describe_blessing(blessings[0]) if blessings else {},
+            metrics=_metrics_of(blessings[0]) if blessings else {},
+        )
 
 
-def _push_dir(exec_properties: dict[str, Any]) -> Path:
+def blessing_message(input_dict: dict[str, list[Artifact]]) -> str:
+    """Why the model was blessed or not, in a sentence."""
+    for blessing in input_dict.get(keys.MODEL_BLESSING_KEY) or []:
+        if blessing.has_custom_property(BLESSING_MESSAGE):
+            return str(blessing.get_string_custom_property(BLESSING_MESSAGE))
+    return "The model was not blessed."
+
+
+def _settings(exec_properties: dict[str, Any]) -> Push:
+    config = json_utils.loads(exec_properties.get(keys.CUSTOM_CONFIG_KEY) or "null") or {}
+    return from_json(Push, config[PUSH_KEY]) if PUSH_KEY in config else Push()
+
+
+def _push_dir(exec_properties: dict[str, Any]) -> str:
     destination = pusher_pb2.PushDestination()
     proto_utils.json_to_proto(exec_properties[keys.PUSH_DESTINATION_KEY], destination)
     filesystem = destination.filesystem
@@ -54,16 +96,40 @@ def _push_dir(exec_properties: dict[str, Any]) -> Path:
         raise InputError("push_destination: allowed: filesystem with a base_directory.")
     if filesystem.versioning not in (pusher_pb2.Versioning.AUTO, pusher_pb2.Versioning.UNIX_TIMESTAMP):
         raise InputError("push_destination: versioning: allowed: AUTO or UNIX_TIMESTAMP.")
-    if "://" in filesystem.base_directory:
-        raise InputError(
-            f"push_destination: got {filesystem.base_directory}, allowed: a folder on a file system that can rename; "
-            "mount the bucket."
-        )
-    return Path(filesystem.base_directory)
+    return str(filesystem.base_directory)
 
 
-def _blessing_message(input_dict: dict[str, list[Artifact]]) -> str:
-    for blessing in input_dict.get(keys.MODEL_BLESSING_KEY) or []:
-        if blessing.has_custom_property(BLESSING_MESSAGE):
-            return str(blessing.get_string_custom_property(BLESSING_MESSAGE))
-    return "The model was not blessed."
+@contextlib.contextmanager
+def _local_folder(uri: str | None) -> Iterator[Path | None]:
+    """The folder itself where it is mounted, else a copy for the time being."""
+    if uri is None or SCHEME_MARK not in uri:
+        yield None if uri is None else Path(uri)
+        return
+    with tempfile.TemporaryDirectory(prefix="detloom-model-") as folder:
+        io_utils.copy_dir(uri, folder)
+        yield Path(folder)
+
+
+def _log_result(result: PushResult) -> None:
+    if result.is_new:
+        logging.info("Pusher: pushed version %d to %s.", result.version, result.address)
+    else:
+        logging.info("Pusher: nothing to do, version %d in %s is this model.", result.version, result.address)
+
+
+def _describe_blessing(blessing: Artifact) -> dict[str, Any]:
+    message = blessing.has_custom_property(BLESSING_MESSAGE)
+    return {
+        "id": blessing.id,
+        "uri": blessing.uri,
+        "blessed": bool(model_utils.is_model_blessed(blessing)),
+        "sentence": str(blessing.get_string_custom_property(BLESSING_MESSAGE)) if message else "",
+    }
+
+
+def _metrics_of(blessing: Artifact) -> dict[str, float]:
+    """Main numbers; none where another evaluator has blessed the model."""
+    if not blessing.has_custom_property(BLESSING_METRICS):
+        return {}
+    numbers = json.loads(blessing.get_string_custom_property(BLESSING_METRICS))
+    return {str(name): float(value) for name, value in numbers.items()}

@@ -55,9 +55,18 @@ def test_what_changes_the_trainers_result_is_among_its_parameters(small_run):
     before = config_of_trainer()
     small_run.write_text(small_run.read_text() + SEARCH)
     after = config_of_trainer()
-    assert set(before) == {"trainer_config", "strategy", "warm_start", "code_fingerprint"}
+    assert set(before) == {"trainer_config", "strategy", "warm_start", "export", "code_fingerprint"}
     assert {key for key in before if before[key] != after[key]} == {"strategy", "warm_start"}
     assert json.loads(after["strategy"])["kind"] == "one_device"
+
+
+def test_an_endpoint_of_vertex_takes_the_place_of_the_folder(small_run):
+    assert nodes_of(small_run)["Pusher"].inputs["model_card"].producer_component_id == "ModelCard"
+    endpoint = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: gcr.io/tf}"
+    small_run.write_text(small_run.read_text() + f"push: {{vertex: {endpoint}}}\n")
+    pusher = nodes_of(small_run)["Pusher"]
+    assert type(pusher).__name__ == "VertexPusher"
+    assert set(pusher.inputs) == {"model", "model_blessing"}
 
 
 @pytest.mark.slow

@@ -1,30 +1,55 @@
-"""A program of its own, run by test_atomic_push.py: stop a push at each file operation and look at what is left.
+"""A program of its own, run by test_crash.py: stop a push at each file operation and look at what is left.
 
 Python's audit events stand for the file operations, so the list of steps is the system's, not the test's. Each attempt
-runs in a forked child, which dies ("kill") or gets an error ("error") at step `n`. Prints one JSON list.
+runs in a forked child, which at step `n` dies ("kill"), gets an error ("error"), is interrupted ("interrupt"), or finds
+from then on a full ("full") or a read-only disk ("read_only"). Prints one JSON list.
 """
 
 import contextlib
+import errno
 import json
 import os
+import shutil
+import signal
 import sys
 from pathlib import Path
 
-from detloom.components.pusher.atomic_push import build_manifest, list_versions, push_model, read_manifest, read_records
+from detloom.components.pusher.atomic_push import list_versions, push_model, read_manifest, read_records, roll_back
+from detloom.components.pusher.manifest import build_manifest
 
 _WATCHED = ("open", "os.", "shutil.", "fcntl.", "pathlib.")
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_REMOVES = ("os.remove", "os.rmdir", "shutil.rmtree", "os.truncate")
 _NOT_STOPPED = 7
 state = {"folder": "", "count": 0, "stop_at": 0, "mode": ""}
+
+
+class Interrupted(BaseException):
+    """As Ctrl-C: no handler for errors catches it."""
 
 
 def watch(event, args):
     if not state["folder"] or not event.startswith(_WATCHED) or not any(state["folder"] in str(arg) for arg in args):
         return
     state["count"] += 1
-    if state["count"] == state["stop_at"]:
-        if state["mode"] == "kill":
-            os._exit(9)
-        raise OSError(28, f"no space left at {event}")
+    mode, is_now = state["mode"], state["count"] == state["stop_at"]
+    if is_now and mode == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if is_now and mode == "interrupt":
+        raise Interrupted(event)
+    if is_now and mode == "error":
+        raise OSError(errno.EIO, f"i/o error at {event}")
+    if state["count"] >= state["stop_at"] and writes(event, args):
+        if mode == "full" and event not in _REMOVES:
+            raise OSError(errno.ENOSPC, f"no space left at {event}")
+        if mode == "read_only":
+            raise OSError(errno.EROFS, f"read-only at {event}")
+
+
+def writes(event, args):
+    if event == "open":
+        return isinstance(args[2], int) and bool(args[2] & _WRITE_FLAGS)
+    return event in (*_REMOVES, "os.mkdir", "os.rename", "os.fsync", "shutil.copyfile")
 
 
 def watch_sync(descriptor):
@@ -32,45 +57,62 @@ def watch_sync(descriptor):
     watch("os.fsync", (state["folder"],))
 
 
-def attempt(model_dir, push_dir, stop_at, mode):
+def act(model_dir, push_dir, action, at):
+    if action == "rollback":
+        return roll_back(push_dir, reason="test", check=no_check, now=lambda: at)
+    return push_model(model_dir, push_dir, keep_versions=2, check=no_check, now=lambda: at)
+
+
+def no_check(folder):
+    """Loading is tested elsewhere."""
+
+
+def attempt(model_dir, push_dir, action, stop_at, mode):
     """Push in a child; false when it has fewer steps than `stop_at`."""
     child = os.fork()
     if child == 0:
         state.update(folder=str(push_dir), stop_at=stop_at, mode=mode)
-        with contextlib.suppress(OSError, ValueError):
-            push_model(model_dir, push_dir, model_uri="uri", now=lambda: 1000.0)
+        with contextlib.suppress(OSError, ValueError, Interrupted):
+            act(model_dir, push_dir, action, 1000.0)
         os._exit(_NOT_STOPPED if state["count"] < stop_at else 0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _NOT_STOPPED
 
 
 def look_at(push_dir):
     """Versions that are whole, versions that are not, and leftovers."""
-    versions = list_versions(push_dir) if push_dir.is_dir() else []
-    whole = [v for v in versions if read_manifest(push_dir / str(v)) == build_manifest(push_dir / str(v))]
-    debris = [path.name for path in push_dir.glob(".push-*")] if push_dir.is_dir() else []
+    versions = list_versions(push_dir)
+    whole = [v for v in versions if read_manifest(push_dir / str(v)).files == build_manifest(push_dir / str(v)).files]
+    debris = [path.name for prefix in (".push-*", ".trash-*") for path in push_dir.glob(prefix)]
     return {"whole": whole, "broken": sorted(set(versions) - set(whole)), "debris": debris}
 
 
-def main(old_model, new_model, work_dir, mode):
+def main(old_model, new_model, work_dir, mode, action):
     sys.addaudithook(watch)
     os.fsync = watch_sync
-    results = []
+    expected = build_manifest(old_model if action == "rollback" else new_model).digest
+    results, before = [], work_dir / "before"
+    push_model(old_model, before, check=no_check, now=lambda: 100.0)
+    push_model(new_model, before, check=no_check, now=lambda: 200.0)
+    if action == "push":
+        push_model(old_model, before, check=no_check, now=lambda: 300.0)
     for stop_at in range(1, 1000):
         push_dir = work_dir / f"{mode}{stop_at}"
-        push_model(old_model, push_dir, model_uri="uri", now=lambda: 100.0)
-        was_stopped = attempt(new_model, push_dir, stop_at, mode)
+        shutil.copytree(before, push_dir)
+        was_stopped = attempt(new_model, push_dir, action, stop_at, mode)
         after_stop = look_at(push_dir)
-        result = push_model(new_model, push_dir, model_uri="uri", now=lambda: 2000.0)
-        after_rerun = look_at(push_dir)
-        recorded = [record["version"] for record in read_records(push_dir)]
+        latest = read_manifest(push_dir / str(max(after_stop["whole"])))
+        is_done = latest.digest == expected and latest.push["version"] == 1000
+        result = None if is_done and action == "rollback" else act(new_model, push_dir, action, 2000.0)
+        if result is None:  # rolled back already; what is left of it is cleared away by the next push
+            result = push_model(old_model, push_dir, keep_versions=2, check=no_check, now=lambda: 3000.0)
         results.append(
             {
                 "stop_at": stop_at,
                 "after_stop": after_stop,
-                "after_rerun": after_rerun,
-                "recorded": recorded,
+                "after_rerun": look_at(push_dir),
+                "recorded": [record["version"] for record in read_records(push_dir)],
                 "version": result.version,
-                "is_right": read_manifest(result.path) == build_manifest(new_model),
+                "is_right": result.digest == expected,
             }
         )
         if not was_stopped:
@@ -79,4 +121,4 @@ def main(old_model, new_model, work_dir, mode):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], sys.argv[5])

@@ -2,16 +2,21 @@ import json
 from pathlib import Path
 
 import pytest
-from tfx.components.pusher.component import Pusher
+from tfx.components.pusher.component import Pusher as StockPusher
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.proto import pusher_pb2
 from tfx.types import Channel
 from tfx.types.standard_artifacts import Model, ModelBlessing, PushedModel
-from tfx.utils import proto_utils
+from tfx.utils import json_utils, proto_utils
 
-from detloom.components.pusher.atomic_push import list_versions
+from detloom.components.artifact_types import ModelCard
+from detloom.components.pusher import executor as executor_module
+from detloom.components.pusher.atomic_push import list_versions, read_manifest
+from detloom.components.pusher.component import Pusher
 from detloom.components.pusher.executor import Executor
 from detloom.schemas.errors import InputError
+from detloom.schemas.push_config import Push
+from detloom.schemas.typed_dict import to_canonical_json
 
 
 def make_destination(folder):
@@ -19,22 +24,32 @@ def make_destination(folder):
 
 
 @pytest.fixture
-def do(tmp_path):
+def do(tmp_path, monkeypatch):
     """Runs `Do` on temporary artifacts and returns the PushedModel artifact."""
+    monkeypatch.setattr(executor_module, "check_serves", lambda folder, seconds: None)
     serving = tmp_path / "model" / "Format-Serving"
     serving.mkdir(parents=True)
     (serving / "saved_model.pb").write_bytes(b"graph")
 
-    def call(blessed=1, destination=None):
+    def call(blessed=1, destination=None, settings=None, card=False, model_uri=None):
         model, blessing, pushed = Model(), ModelBlessing(), PushedModel()
-        model.uri, pushed.uri = str(tmp_path / "model"), str(tmp_path / "pushed")
+        model.uri, pushed.uri = model_uri or str(tmp_path / "model"), str(tmp_path / "pushed")
+        blessing.id, blessing.uri = 5, str(tmp_path / "blessing")
         blessing.set_int_custom_property("blessed", blessed)
         blessing.set_string_custom_property("blessing_message", "Not blessed: AP50 0.100 is below 0.500.")
-        text = proto_utils.proto_to_json(destination or make_destination(tmp_path / "serving"))
+        blessing.set_string_custom_property("blessing_metrics", '{"AP": 0.25, "AP50": 0.5}')
+        inputs = {"model": [model], "model_blessing": [blessing]}
+        if card:
+            inputs["model_card"] = [ModelCard()]
+            inputs["model_card"][0].uri = str(tmp_path / "card")
+        custom_config = {"push": to_canonical_json(settings)} if settings else None
         Executor().Do(
-            {"model": [model], "model_blessing": [blessing]},
+            inputs,
             {"pushed_model": [pushed]},
-            {"push_destination": text, "custom_config": "null"},
+            {
+                "push_destination": proto_utils.proto_to_json(destination or make_destination(tmp_path / "serving")),
+                "custom_config": json_utils.dumps(custom_config),
+            },
         )
         return pushed
 
@@ -49,8 +64,19 @@ def test_a_blessed_model_is_pushed_and_marked_as_by_the_stock_pusher(do, tmp_pat
     assert pushed.get_string_custom_property("pushed_destination") == str(tmp_path / "serving" / str(version))
     assert (tmp_path / "serving" / str(version) / "saved_model.pb").read_bytes() == b"graph"
     assert (tmp_path / "pushed" / "saved_model.pb").read_bytes() == b"graph"
+
+
+def test_the_record_says_by_which_blessing_and_with_which_numbers(do, tmp_path):
+    do()
     record = json.loads((tmp_path / "serving" / "push_record.jsonl").read_text())
     assert record["model_uri"] == str(tmp_path / "model")
+    assert record["metrics"] == {"AP": 0.25, "AP50": 0.5}
+    assert record["blessing"] == {
+        "id": 5,
+        "uri": str(tmp_path / "blessing"),
+        "blessed": True,
+        "sentence": "Not blessed: AP50 0.100 is below 0.500.",
+    }
 
 
 def test_a_model_that_is_not_blessed_is_not_pushed_and_the_reason_is_logged(do, tmp_path, caplog):
@@ -71,17 +97,66 @@ def test_the_same_model_again_names_the_version_it_has(do, tmp_path, caplog):
     assert len(list_versions(tmp_path / "serving")) == 1
 
 
-@pytest.mark.parametrize("destination", [pusher_pb2.PushDestination(), make_destination("gs://bucket/serving")])
-def test_a_destination_that_cannot_rename_is_refused(do, destination):
+def test_the_model_card_goes_into_the_version(do, tmp_path):
+    (tmp_path / "card").mkdir()
+    (tmp_path / "card" / "model_card.json").write_text("{}")
+    path = Path(do(card=True).get_string_custom_property("pushed_destination"))
+    assert (path / "assets.extra" / "model_card.json").read_text() == "{}"
+    assert "assets.extra/model_card.json" in read_manifest(path).files
+
+
+def test_the_settings_reach_the_push(do, tmp_path, monkeypatch):
+    seen = {}
+
+    def push_model(model_dir, push_dir, **options):
+        seen.update(options)
+        raise InputError("seen")
+
+    monkeypatch.setattr(executor_module, "push_model", push_model)
+    with pytest.raises(InputError, match="seen"):
+        do(settings=Push(keep_versions=3, load_seconds=7.0, lock_seconds=9.0))
+    assert (seen["keep_versions"], seen["lock_seconds"]) == (3, 9.0)
+    assert seen["check"].keywords == {"seconds": 7.0}
+
+
+def test_models_in_a_storage_are_pushed_into_a_storage(do, tmp_path, objects):
+    serving = objects.root / "bucket" / "model" / "Format-Serving"
+    serving.mkdir(parents=True)
+    (serving / "saved_model.pb").write_bytes(b"graph")
+    pushed = do(model_uri="objects://bucket/model", destination=make_destination("objects://bucket/serving"))
+    (version,) = list_versions("objects://bucket/serving")
+    assert pushed.get_string_custom_property("pushed_destination") == f"objects://bucket/serving/{version}"
+    assert (objects.root / "bucket" / "serving" / str(version) / "saved_model.pb").read_bytes() == b"graph"
+
+
+def test_a_destination_that_is_no_folder_is_refused(do):
     with pytest.raises(InputError, match="push_destination: "):
-        do(destination=destination)
+        do(destination=pusher_pb2.PushDestination())
 
 
 def test_the_stock_pusher_takes_the_executor():
-    pusher = Pusher(
+    pusher = StockPusher(
         model=Channel(type=Model),
         model_blessing=Channel(type=ModelBlessing),
         push_destination=make_destination(Path("/serving")),
         custom_executor_spec=ExecutorClassSpec(Executor),
     )
     assert pusher.executor_spec.class_path == "detloom.components.pusher.executor.Executor"
+
+
+def test_the_component_is_the_stock_pusher_with_one_more_input():
+    channels = {
+        "model": Channel(type=Model),
+        "model_blessing": Channel(type=ModelBlessing),
+        "model_card": Channel(type=ModelCard),
+    }
+    pusher = Pusher(**channels, push_to="/serving", settings=Push(keep_versions=2), custom_config={"run": "a"})
+    assert isinstance(pusher, StockPusher)
+    assert (pusher.id, set(pusher.inputs)) == ("Pusher", set(channels))
+    assert pusher.outputs["pushed_model"].type is PushedModel
+    assert pusher.exec_properties["push_destination"] == proto_utils.proto_to_json(make_destination("/serving"))
+    config = json_utils.loads(pusher.exec_properties["custom_config"])
+    assert (config["run"], json.loads(config["push"])["keep_versions"]) == ("a", 2)
+    assert pusher.executor_spec.class_path == "detloom.components.pusher.executor.Executor"
+    alone = Pusher(Channel(type=Model), push_to="/serving", settings=Push())
+    assert set(alone.inputs) == {"model"}

@@ -1,0 +1,73 @@
+"""ModelCard, as it stands in the DAG."""
+
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.types import standard_component_specs as keys
+from tfx.types.channel import BaseChannel, Channel
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
+
+from detloom.components import artifact_types
+from detloom.components.model_card.executor import (
+    DATASET_REPORT_KEY,
+    MODEL_CARD_KEY,
+    MODEL_RUN_KEY,
+    REJECTS_KEY,
+    Executor,
+)
+from detloom.components.model_card.params import PROPERTY_TYPES, ModelCardParams
+
+
+class ModelCardSpec(ComponentSpec):
+    """A model and what it came from in, its card out."""
+
+    PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()}
+    INPUTS = {
+        keys.MODEL_KEY: ChannelParameter(type=Model),
+        keys.EXAMPLES_KEY: ChannelParameter(type=Examples, optional=True),
+        keys.EVALUATION_KEY: ChannelParameter(type=ModelEvaluation, optional=True),
+        keys.BLESSING_KEY: ChannelParameter(type=ModelBlessing, optional=True),
+        DATASET_REPORT_KEY: ChannelParameter(type=artifact_types.DatasetReport, optional=True),
+        MODEL_RUN_KEY: ChannelParameter(type=ModelRun, optional=True),
+        REJECTS_KEY: ChannelParameter(type=artifact_types.Rejects, optional=True),
+    }
+    OUTPUTS = {MODEL_CARD_KEY: ChannelParameter(type=artifact_types.ModelCard)}
+
+
+class ModelCard(BaseComponent):
+    """Writes down what a model is: data, training, numbers with intervals, limits.
+
+    Outputs:
+        model_card: the card as Markdown, as a page and as JSON.
+    """
+
+    SPEC_CLASS = ModelCardSpec
+    EXECUTOR_SPEC = ExecutorClassSpec(Executor)
+
+    def __init__(
+        self,
+        model: BaseChannel,
+        *,
+        params: ModelCardParams,
+        examples: BaseChannel | None = None,
+        evaluation: BaseChannel | None = None,
+        blessing: BaseChannel | None = None,
+        dataset_report: BaseChannel | None = None,
+        model_run: BaseChannel | None = None,
+        rejects: BaseChannel | None = None,
+    ) -> None:
+        """Take the channels; of what is not given, the card says that it is not known."""
+        spec = ModelCardSpec(
+            **params.to_properties(),
+            **{
+                keys.MODEL_KEY: model,
+                keys.EXAMPLES_KEY: examples,
+                keys.EVALUATION_KEY: evaluation,
+                keys.BLESSING_KEY: blessing,
+                DATASET_REPORT_KEY: dataset_report,
+                MODEL_RUN_KEY: model_run,
+                REJECTS_KEY: rejects,
+                MODEL_CARD_KEY: Channel(type=artifact_types.ModelCard),
+            },
+        )
+        super().__init__(spec=spec)

@@ -1,0 +1,183 @@
+"""How good a model is, from the files of its evaluation."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from detloom.components.evaluator.decision import Decision
+from detloom.components.evaluator.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
+from detloom.components.evaluator.report_views import measured, metric_rows
+from detloom.components.model_card.read_files import count, number, number_or_none, read_json, reading, text
+from detloom.schemas.errors import InputError
+from detloom.schemas.label_map import LabelMap
+from detloom.schemas.metric_names import METRIC_NAMES
+from detloom.trainer_module.coco_metrics import CocoMetrics, CocoNumbers
+
+Json = Mapping[str, Any]
+
+_METRICS, _ANALYSIS, _DECISION = "numbers of an evaluation", "an evaluation's analysis", "an evaluation's decision"
+_NOT_MEASURED = {"value": None, "low": None, "high": None}
+
+
+def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, Any]:
+    """All that the card says about quality. None stands for the COCO API's -1 and for what was not measured.
+
+    Returns:
+        `metrics` by name with the ends of their intervals, where there are some, and the baseline's; `per_class`,
+        `slices`, `object_slices`, `sizes`, `variants`: rows; `comparison`: None without a baseline.
+
+    Raises:
+        InputError: if a file is absent, is not what the evaluator writes, or has other classes than the model.
+    """
+    numbers = read_json(f"{folder}/{METRICS_FILE}", _METRICS)
+    with reading(f"{folder}/{METRICS_FILE}", _METRICS):
+        candidate = _read_metrics(numbers["candidate"])
+        baseline = _read_metrics(numbers["baseline"]) if numbers["baseline"] is not None else None
+        variants = {text(name): _read_metrics(each) for name, each in numbers["variants"].items()}
+    _check_classes(candidate, label_map, folder)
+    decision = read_json(f"{folder}/{DECISION_FILE}", _DECISION)
+    with reading(f"{folder}/{DECISION_FILE}", _DECISION):
+        decision = _read_decision(decision)
+    analysis = read_json(f"{folder}/{ANALYSIS_FILE}", _ANALYSIS)
+    with reading(f"{folder}/{ANALYSIS_FILE}", _ANALYSIS):
+        return {
+            "split": split,
+            "num_images": candidate.num_images,
+            "num_boxes": candidate.num_boxes,
+            "metrics": _describe_metrics(candidate, baseline, analysis["comparison"]["candidate"]),
+            "intervals": {
+                "confidence": number(analysis["comparison"]["candidate"]["confidence"]),
+                "num_resamples": count(analysis["comparison"]["candidate"]["num_resamples"]),
+            },
+            "per_class": _describe_classes(candidate, analysis),
+            **_describe_parts(candidate, analysis["candidate"]),
+            "comparison": _describe_comparison(analysis["comparison"]["difference"]),
+            "variants": [
+                {"name": name, "AP": measured(each.AP), "AP50": measured(each.AP50)} for name, each in variants.items()
+            ],
+            "calibration_error": number_or_none(analysis["candidate"]["calibration"]["expected_error"]),
+            "latency": _describe_latency(analysis["candidate"]["costs"]["latency"]),
+            "model_bytes": number_or_none(analysis["candidate"]["costs"]["model_bytes"]),
+            "decision": decision,
+        }
+
+
+def _read_metrics(values: Json) -> CocoMetrics:
+    """As written, with numbers where numbers belong."""
+    metrics = CocoMetrics.from_dict(values)
+    numbers: tuple[CocoNumbers, ...] = (metrics, *metrics.per_class)
+    for row in numbers:
+        for name in METRIC_NAMES:
+            number(row.value_of(name))
+    for each in metrics.per_class:
+        count(each.class_id), text(each.name), count(each.num_boxes)
+    for size in metrics.per_size:
+        text(size.name)
+        for value in (size.min_area_px, size.max_area_px, size.AP, size.AP50, size.AR100, size.num_boxes):
+            number(value)
+    count(metrics.num_images), count(metrics.num_boxes)
+    return metrics
+
+
+def _read_decision(values: Json) -> dict[str, Any]:
+    decision = Decision.from_dict(values)
+    for gate in decision.gates:
+        text(gate.name), text(gate.sentence), number_or_none(gate.value), number_or_none(gate.threshold)
+        if gate.verdict not in ("passed", "failed", "skipped"):
+            raise ValueError(f"got the verdict {gate.verdict!r}")
+    if decision.override is not None:
+        for part in (decision.override.by, decision.override.reason, decision.override.until):
+            text(part)
+    text(decision.reason), text(decision.baseline_problem or "")
+    if decision.difference not in (None, "better", "worse", "none"):
+        raise ValueError(f"got the difference {decision.difference!r}")
+    return {**decision.to_dict(), "blessed": bool(decision.blessed), "sentence": decision.sentence}
+
+
+def _check_classes(metrics: CocoMetrics, label_map: LabelMap, folder: str) -> None:
+    found = tuple((row.class_id, row.name) for row in metrics.per_class)
+    if found != label_map.names_by_id:
+        raise InputError(
+            f"{folder}/{METRICS_FILE}: its classes are not the model's; give the evaluation of this very model."
+        )
+
+
+def _describe_metrics(candidate: CocoMetrics, baseline: CocoMetrics | None, resampled: Json) -> dict[str, Any]:
+    rows = {row["name"]: row for row in metric_rows(candidate, baseline)}
+    return {
+        name: {
+            **(_interval(resampled[name]) if name in ("AP", "AP50") else _NOT_MEASURED),
+            "value": measured(candidate.value_of(name)),
+            "meaning": row["meaning"],
+            "baseline": row["baseline"],
+            "change": row["change"],
+        }
+        for name, row in rows.items()
+    }
+
+
+def _describe_classes(candidate: CocoMetrics, analysis: Json) -> list[dict[str, Any]]:
+    intervals = {row["class_id"]: _interval(row["AP"]) for row in analysis["comparison"]["candidate"]["per_class"]}
+    curves = {row["class_id"]: row for row in analysis["candidate"]["curves"]}
+    return [
+        {
+            "id": row.class_id,
+            "name": row.name,
+            "num_boxes": row.num_boxes,
+            **{name: measured(row.value_of(name)) for name in METRIC_NAMES},
+            "AP_interval": intervals.get(row.class_id, _NOT_MEASURED),
+            "best_f1": _describe_point(curves.get(row.class_id, {}).get("best_f1")),
+            "wanted_precision": _describe_point(curves.get(row.class_id, {}).get("wanted")),
+        }
+        for row in candidate.per_class
+    ]
+
+
+def _describe_parts(candidate: CocoMetrics, analysis: Json) -> dict[str, Any]:
+    slices = [
+        {
+            "name": text(each["name"]),
+            "num_images": count(each["metrics"]["num_images"]),
+            "num_boxes": count(each["metrics"]["num_boxes"]),
+            **{name: measured(number(each["metrics"][name])) for name in ("AP", "AP50", "AR100")},
+            "is_small": bool(each["is_small"]),
+        }
+        for each in analysis["slices"]
+    ]
+    objects = [
+        {
+            "name": text(each["name"]),
+            "num_objects": count(each["num_objects"]),
+            "recall50": number_or_none(each["recall50"]),
+            "recall": number_or_none(each["recall"]),
+            "is_small": bool(each["is_small"]),
+        }
+        for each in analysis["object_slices"]
+    ]
+    sizes = [
+        {**asdict(row), **{name: measured(getattr(row, name)) for name in ("AP", "AP50", "AR100")}}
+        for row in candidate.per_size
+    ]
+    return {"slices": slices, "object_slices": objects, "sizes": sizes}
+
+
+def _describe_point(point: Json | None) -> dict[str, float] | None:
+    return None if point is None else {name: number(point[name]) for name in ("min_score", "precision", "recall")}
+
+
+def _describe_comparison(difference: Json | None) -> dict[str, Any] | None:
+    return None if difference is None else {name: _interval(difference[name]) for name in ("AP", "AP50")}
+
+
+def _describe_latency(latency: Json | None) -> dict[str, Any] | None:
+    if latency is None:
+        return None
+    return {
+        "median_ms": number(latency["median_ms"]),
+        "p95_ms": number(latency["p95_ms"]),
+        "num_images": count(latency["num_images"]),
+    }
+
+
+def _interval(values: Json) -> dict[str, float | None]:
+    return {name: number_or_none(values[name]) for name in ("value", "low", "high")}

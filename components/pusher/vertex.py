@@ -1,0 +1,96 @@
+"""A push to an endpoint of Vertex AI: TFX's extension, with what a canary needs.
+
+TFX uploads the model, makes the endpoint where it is missing and deploys; what `ai_platform_serving_args` holds beside
+names goes to `Model.deploy` of Google's client. It does not know that the first model of an endpoint must get all
+requests: the client refuses a smaller share, after the upload.
+"""
+
+from typing import Any
+
+from absl import logging
+from google.cloud import aiplatform
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.extensions.google_cloud_ai_platform import constants
+from tfx.extensions.google_cloud_ai_platform.pusher import component as tfx_component
+from tfx.extensions.google_cloud_ai_platform.pusher import executor as tfx_executor
+from tfx.types import artifact_utils
+from tfx.types import standard_component_specs as keys
+from tfx.types.artifact import Artifact
+from tfx.utils import json_utils
+
+from detloom.components.pusher.executor import blessing_message
+from detloom.schemas.errors import InputError
+from detloom.schemas.push_config import VertexEndpoint
+
+_ALL_TRAFFIC = 100
+
+
+def vertex_custom_config(endpoint: VertexEndpoint) -> dict[str, Any]:
+    """The `custom_config` of TFX's Vertex Pusher."""
+    serving_args: dict[str, Any] = {
+        "project": endpoint.project,
+        "endpoint_name": endpoint.endpoint_name,
+        "machine_type": endpoint.machine_type,
+        "min_replica_count": endpoint.min_replicas,
+        "max_replica_count": endpoint.max_replicas,
+        "traffic_percentage": endpoint.traffic_percent,
+    }
+    if endpoint.accelerator_type:
+        serving_args["accelerator_type"] = endpoint.accelerator_type
+        serving_args["accelerator_count"] = endpoint.accelerator_count
+    return {
+        constants.ENABLE_VERTEX_KEY: True,
+        constants.VERTEX_REGION_KEY: endpoint.region,
+        constants.VERTEX_CONTAINER_IMAGE_URI_KEY: endpoint.container_image,
+        constants.SERVING_ARGS_KEY: serving_args,
+    }
+
+
+class VertexExecutor(tfx_executor.Executor):
+    """TFX's, with a reason in the log, and with all requests for the first model of an endpoint."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Deploy the model if it is blessed.
+
+        Raises:
+            InputError: the artifacts are not in Google Cloud Storage, where Vertex AI reads models.
+        """
+        if not self.CheckBlessing(input_dict):
+            logging.info("Pusher: not deployed. %s", blessing_message(input_dict))
+        else:
+            uri = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY]).uri
+            if not uri.startswith("gs://"):
+                raise InputError(
+                    f"push.vertex: got artifacts in {uri}, allowed: a pipeline root at gs://, where Vertex AI reads "
+                    "models. Run this pipeline on Vertex AI or Kubeflow, or push to a folder."
+                )
+            exec_properties = _with_allowed_traffic(exec_properties)
+        super().Do(input_dict, output_dict, exec_properties)
+
+
+class VertexPusher(tfx_component.Pusher):
+    """TFX's Vertex Pusher with `VertexExecutor`."""
+
+    EXECUTOR_SPEC = ExecutorClassSpec(VertexExecutor)
+
+
+def _with_allowed_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:
+    """The same properties, with all requests for a model that will be alone at its endpoint."""
+    config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
+    serving_args = config[constants.SERVING_ARGS_KEY]
+    name = serving_args["endpoint_name"]
+    if serving_args["traffic_percentage"] == _ALL_TRAFFIC:
+        return exec_properties
+    aiplatform.init(project=serving_args["project"], location=config[constants.VERTEX_REGION_KEY])
+    endpoints = aiplatform.Endpoint.list(filter=f'display_name="{name}"')
+    if endpoints and endpoints[0].traffic_split:
+        return exec_properties
+    logging.info("Pusher: no model is served at the endpoint %s yet, so this one gets all requests.", name)
+    serving_args = {**serving_args, "traffic_percentage": _ALL_TRAFFIC}
+    config = {**config, constants.SERVING_ARGS_KEY: serving_args}
+    return {**exec_properties, keys.CUSTOM_CONFIG_KEY: json_utils.dumps(config)}

@@ -1,0 +1,212 @@
+"""`detloom push`, `versions`, `rollback` and `verify`, of a folder of versions. Imports are late."""
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.push_config import LOCK_SECONDS, REMOTE_SCHEMES, is_remote
+from detloom.schemas.redact import redact
+
+if TYPE_CHECKING:
+    from detloom.components.pusher.versions import VersionState
+
+_LOCK = click.option(
+    "--wait",
+    "lock_seconds",
+    type=click.FloatRange(min=0),
+    default=LOCK_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for another push into the same folder.",
+)
+_REASON = click.option("--reason", required=True, metavar="TEXT", help="Why, for the push record.")
+_UNKNOWN = "-"
+
+
+@click.command()
+@click.argument("model_dir", type=click.Path(path_type=Path))
+@click.option(
+    "--to", "push_dir", required=True, metavar="DIR", help="Folder of the versions, or its address (gs://...)."
+)
+@click.option("--card", "card_dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder with a model card.")
+@click.option(
+    "--keep-versions",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Remove the oldest versions beyond N (2 or more). Default: keep all.",
+)
+@_REASON
+@_LOCK
+def push(
+    model_dir: Path, push_dir: str, card_dir: Path | None, keep_versions: int, reason: str, lock_seconds: float
+) -> None:
+    """Push an exported model by hand, without an evaluation; the record says so, and who did it.
+
+    \b
+    detloom push runs/cells/export --to /models/cells --reason "first model, looked at by hand"
+
+    MODEL_DIR is a SavedModel, a Model artifact, or a folder of versions, of which the highest is taken. The copy is
+    compared with it byte by byte, loaded and asked for one picture before a server can see it. If the served version is
+    this model already, nothing happens.
+    """
+    from detloom.components.pusher.atomic_push import push_model
+    from detloom.components.pusher.push_record import Origin
+    from detloom.pipelines.console import show_log
+    from detloom.trainer_module.predict import find_saved_model
+
+    show_log()
+    if not reason.strip():
+        raise InputError("--reason: got nothing, needed: why this model is pushed by hand.")
+    model = find_saved_model(model_dir)
+    if card_dir is not None and not card_dir.is_dir():
+        raise InputError(f"{card_dir}: no such folder; give one with model_card.md, .html or .json.")
+    with _failures_said(push_dir):
+        result = push_model(
+            model,
+            _address(push_dir),
+            origin=Origin(model_uri=str(model.absolute()), reason=f"by hand: {reason.strip()}"),
+            card_dir=card_dir,
+            keep_versions=keep_versions,
+            lock_seconds=lock_seconds,
+        )
+    if result.is_new:
+        click.echo(f"Pushed version {result.version}: {result.address}")
+    else:
+        click.echo(f"Nothing to do: version {result.version} is this model already ({result.address})")
+
+
+@click.command()
+@click.argument("push_dir", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def versions(push_dir: str, as_json: bool) -> None:
+    """List the versions in DIR: when, by whom, blessed or not, AP, intact or not, and which one is served.
+
+    Every file is read and compared with what was pushed.
+    """
+    from detloom.components.pusher.destination import open_destination
+    from detloom.components.pusher.versions import describe_versions
+
+    states = describe_versions(open_destination(_existing(push_dir)))
+    if as_json:
+        click.echo(json.dumps([state.to_dict() for state in states], indent=1))
+        return
+    if not states:
+        click.echo(f"{redact(push_dir)}: no versions.")
+        return
+    from detloom.pipelines.console import format_table
+
+    click.echo(format_table([_HEADINGS, *(_row(state) for state in states)]))
+    for state in states:
+        for problem in (state.problems or ())[:3]:
+            click.echo(f"version {state.version}: {problem}", err=True)
+
+
+@click.command()
+@click.argument("push_dir", metavar="DIR")
+@click.option("--to", type=click.IntRange(min=0), metavar="VERSION", help="Default: the newest intact one before.")
+@click.option("--remove-bad", is_flag=True, help="Delete the version that is served now, afterwards.")
+@_REASON
+@_LOCK
+def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_seconds: float) -> None:
+    """Serve an earlier version of DIR again.
+
+    \b
+    detloom rollback /models/cells --reason "misses small cells since Tuesday"
+
+    A server takes the highest number, so the earlier version is copied under the next one, verified and loaded like any
+    push. By default it is the newest intact version of another model than the served one; a model that was rolled back
+    before is not chosen.
+    """
+    from detloom.components.pusher.atomic_push import roll_back
+    from detloom.pipelines.console import show_log
+
+    show_log()
+    address = _existing(push_dir)
+    with _failures_said(push_dir):
+        result = roll_back(address, reason=reason, to=to, remove_replaced=remove_bad, lock_seconds=lock_seconds)
+    if result.is_new:
+        click.echo(f"Version {result.version} replaces {result.previous_version}: {result.address}")
+    else:
+        click.echo(f"Nothing to do: version {result.version} is that model already ({result.address})")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+def verify(folder: str) -> None:
+    """Compare every file of a version, or of all versions in a folder, with what was pushed.
+
+    Exit code 1 if one is missing, changed or was added, or if a version has no manifest.
+    """
+    from detloom.components.pusher.atomic_push import verify_version
+    from detloom.components.pusher.destination import open_destination, version_numbers
+
+    address = _existing(folder).rstrip("/")
+    destination = open_destination(address)
+    numbers = version_numbers(destination.names())
+    if not numbers:
+        parent, _, name = str(address if is_remote(address) else Path(address).resolve()).rpartition("/")
+        numbers = version_numbers([name])
+        if not numbers:
+            raise InputError(f"{redact(folder)}: is no version and holds none.")
+        destination = open_destination(parent or "/")
+    wrong = {number: verify_version(destination, number) for number in numbers}
+    for number, problems in wrong.items():
+        for problem in problems:
+            click.echo(f"version {number}: {problem}")
+        if not problems:
+            click.echo(f"version {number}: intact")
+    if any(wrong.values()):
+        sys.exit(1)
+
+
+COMMANDS = (push, versions, rollback, verify)
+_HEADINGS = ("version", "pushed", "by", "action", "blessed", "AP", "files", "")
+
+
+def _row(state: "VersionState") -> tuple[str, ...]:
+    push, value = state.push, state.metric("AP")
+    action = str(push.get("action") or _UNKNOWN)
+    if push.get("of_version") is not None:
+        action += f" to {push['of_version']}"
+    files = "no manifest" if state.problems is None else "damaged" if state.problems else "intact"
+    return (
+        str(state.version),
+        redact(str(push.get("time") or _UNKNOWN)),
+        redact(str(push.get("by") or _UNKNOWN)),
+        redact(action),
+        {True: "yes", False: "no", None: "by hand" if push else _UNKNOWN}[state.is_blessed],
+        _UNKNOWN if value is None or not math.isfinite(value) else f"{value:.3f}",
+        files,
+        "served" if state.is_served else "",
+    )
+
+
+@contextlib.contextmanager
+def _failures_said(push_dir: str) -> Iterator[None]:
+    """A full disk or a storage that does not answer is no bug of ours."""
+    try:
+        yield
+    except OSError as error:
+        reason = redact(error.strerror or str(error))
+        raise InputError(f"{redact(push_dir)}: nothing was changed ({reason}); put that right and try again.") from None
+
+
+def _address(text: str) -> str:
+    if "://" in text and not is_remote(text):
+        raise InputError(f"{redact(text)}: allowed: a folder, or an address of {', '.join(REMOTE_SCHEMES)}.")
+    return text
+
+
+def _existing(text: str) -> str:
+    """A folder that is there, or an address."""
+    if "://" not in _address(text) and not Path(text).is_dir():
+        raise InputError(f"{redact(text)}: no such folder.")
+    return text

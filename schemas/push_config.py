@@ -1,0 +1,84 @@
+"""How models are pushed, and where to when it is not a folder of versions."""
+
+import re
+from dataclasses import dataclass
+
+from detloom.schemas.checks import check, check_fields
+
+REMOTE_SCHEMES = ("gs://", "s3://", "hdfs://")  # those of TFX's filesystem layer
+LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
+_MIN_KEPT = 2  # the version that is served and the one before it
+_PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_ENDPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]{0,127}")
+
+
+def check_keep_versions(keep_versions: int) -> None:
+    """Raise FieldError for a number with which a rollback would have nowhere to go."""
+    allowed = f"0 (all), or {_MIN_KEPT} or more: the served version and the one to go back to"
+    check(keep_versions == 0 or keep_versions >= _MIN_KEPT, "keep_versions", keep_versions, allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexEndpoint:
+    """An endpoint of Vertex AI, instead of a folder of versions."""
+
+    project: str
+    """Id of the Google Cloud project."""
+    region: str
+    """Such as us-central1."""
+    endpoint_name: str
+    """Display name of the endpoint; made if there is none of that name."""
+    container_image: str
+    """Serving container, such as one of Vertex AI's prebuilt TensorFlow containers."""
+    machine_type: str = "n1-standard-4"
+    """Of the machines that serve."""
+    min_replicas: int = 1
+    """Machines at least."""
+    max_replicas: int = 1
+    """Machines at most."""
+    accelerator_type: str = ""
+    """Such as NVIDIA_TESLA_T4; empty for none."""
+    accelerator_count: int = 1
+    """Of each machine, with `accelerator_type`."""
+    traffic_percent: int = 100
+    """Share of the requests that the new model gets; less than 100 makes it a canary, and the models that were there
+    share the rest in proportion. The first model of an endpoint gets all."""
+
+    def __post_init__(self) -> None:
+        check(bool(_PROJECT.fullmatch(self.project)), "project", repr(self.project), "the id of a project")
+        check(bool(_REGION.fullmatch(self.region)), "region", repr(self.region), "a region such as us-central1")
+        allowed = "letters, digits, space, '_', '.', '-'; at most 128"
+        is_name = bool(_ENDPOINT_NAME.fullmatch(self.endpoint_name))
+        check(is_name, "endpoint_name", repr(self.endpoint_name), allowed)  # it stands in a filter's quotes
+        check(bool(self.container_image), "container_image", "nothing", "the address of an image")
+        check(bool(self.machine_type), "machine_type", "nothing", "a machine type")
+        check_fields(self, "1 or more", "min_replicas", "max_replicas", "accelerator_count")
+        is_range = self.min_replicas <= self.max_replicas
+        check(
+            is_range, "min_replicas", self.min_replicas, f"at most max_replicas ({self.max_replicas})", "max_replicas"
+        )
+        check(1 <= self.traffic_percent <= 100, "traffic_percent", self.traffic_percent, "1 to 100")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """How models are pushed."""
+
+    keep_versions: int = 0
+    """Versions that stay in the folder, the newest; the one before the newest always stays. 0 keeps all."""
+    load_seconds: float = LOAD_SECONDS
+    """How long loading a copy and asking it for one picture may take before it is pushed."""
+    lock_seconds: float = LOCK_SECONDS
+    """How long another push into the same folder is waited for."""
+    vertex: VertexEndpoint | None = None
+    """Deploy to an endpoint of Vertex AI instead of a folder."""
+
+    def __post_init__(self) -> None:
+        check_keep_versions(self.keep_versions)
+        check_fields(self, "above 0", "load_seconds", "lock_seconds")
+
+
+def is_remote(address: str) -> bool:
+    """Whether it is an address that TFX's filesystem layer can write, with something behind the scheme."""
+    return any(address.startswith(scheme) and len(address) > len(scheme) for scheme in REMOTE_SCHEMES)

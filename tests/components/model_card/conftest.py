@@ -1,0 +1,200 @@
+"""Folders as the nodes before the card leave them, written by the nodes' own code where that is cheap."""
+
+import dataclasses
+import importlib.util
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from detloom.components.dataset_validator.build_report import build_report, describe_split
+from detloom.components.dataset_validator.checks import CheckResult
+from detloom.components.dataset_validator.params import DatasetValidatorParams
+from detloom.components.dataset_validator.report import REPORT_JSON
+from detloom.components.dataset_validator.split_statistics import SplitStatistics
+from detloom.components.model_card.card import CardInputs
+from detloom.schemas.label_map import LabelMap, write_label_map
+from detloom.schemas.presets import find_preset
+
+HOSTILE = "<b>dog</b>"
+LABEL_MAP = LabelMap.from_names(["cat", HOSTILE])
+COUNTS = {"train": (20, {1: 30, 2: 0}), "eval": (5, {1: 4, 2: 3}), "test": (3, {1: 1, 2: 2})}  # images, boxes by id
+SIGNATURES = {
+    "serving_default": ("input_tensor", "DT_UINT8", [-1, -1, -1, 3]),
+    "serving_encoded": ("image_bytes", "DT_STRING", [-1]),
+}
+
+
+@pytest.fixture(scope="session")
+def evaluations():
+    """The evaluator's hand-made evaluations."""
+    path = Path(__file__).parents[1] / "evaluator" / "evaluations.py"
+    spec = importlib.util.spec_from_file_location("evaluations_for_cards", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def config():
+    return find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory, evaluations, config):
+    """A folder with all that a card is made from; `inputs_of` names its parts. Tests that change it copy it."""
+    root = tmp_path_factory.mktemp("finished_run")
+    write_model(root / "model/Format-Serving", config)
+    write_run(root / "model_run", root / "examples", config)
+    write_evaluation(root / "evaluation", evaluations.make_evaluation())
+    write_dataset_report(root / "report")
+    write_rejects(root / "rejects")
+    return root
+
+
+@pytest.fixture
+def make_inputs(folders):
+    """`CardInputs` of the folders; changes are those of its fields."""
+
+    def make(root=None, **changes):
+        return inputs_of(root or folders, **changes)
+
+    return make
+
+
+def inputs_of(root, **changes):
+    values = {
+        "name": "pets",
+        "model_dir": str(root / "model/Format-Serving"),
+        "tflite_dir": str(root / "model/Format-TFLite"),
+        "evaluation_dir": str(root / "evaluation"),
+        "model_run_dir": str(root / "model_run"),
+        "dataset_report_dir": str(root / "report"),
+        "rejects_dir": str(root / "rejects"),
+        "examples_uris": [str(root / "examples")],
+    }
+    return CardInputs(**{**values, **changes})
+
+
+def write_model(folder, config):
+    """The head of a SavedModel, which is all that a card reads, and its assets."""
+    from tensorflow.core.framework import types_pb2
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    from detloom.schemas.detections import OUTPUT_NAMES
+    from detloom.schemas.typed_dict import to_canonical_json
+
+    saved_model = saved_model_pb2.SavedModel()
+    graph = saved_model.meta_graphs.add()
+    graph.meta_info_def.tags.append("serve")
+    graph.meta_info_def.tensorflow_version = "2.16.2"
+    for name, (input_name, dtype, sizes) in SIGNATURES.items():
+        signature = graph.signature_def[name]
+        tensor = signature.inputs[input_name]
+        tensor.dtype = types_pb2.DataType.Value(dtype)
+        for size in sizes:
+            tensor.tensor_shape.dim.add(size=size)
+        for output in OUTPUT_NAMES:
+            signature.outputs[output].dtype = types_pb2.DT_FLOAT
+            signature.outputs[output].tensor_shape.unknown_rank = True
+    graph.signature_def["__saved_model_init_op"].SetInParent()
+    (folder / "assets").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    write_label_map(folder / "assets/label_map.pbtxt", LABEL_MAP)
+    (folder / "assets/config.json").write_text(to_canonical_json(config))
+
+
+def write_run(folder, examples, config):
+    """A finished training, and the examples that it names."""
+    from detloom.schemas.metric_names import METRIC_NAMES
+    from detloom.trainer_module.coco_metrics import CocoMetrics
+    from detloom.trainer_module.freezing import PartCounts
+    from detloom.trainer_module.performance import PerformanceSummary
+    from detloom.trainer_module.run_folder import data_fingerprint, write_settings
+    from detloom.trainer_module.strict_json import to_strict_json
+    from detloom.trainer_module.train_result import SUMMARY_FILE, TrainResult
+
+    for split in COUNTS:
+        (examples / f"Split-{split}").mkdir(parents=True)
+        (examples / f"Split-{split}/data_tfrecord-00000-of-00001").write_bytes(split.encode())
+    write_label_map(examples / "label_map.pbtxt", LABEL_MAP)
+    shards = [[str(path) for path in (examples / f"Split-{split}").iterdir()] for split in ("train", "eval")]
+    write_settings(folder, config, LABEL_MAP, data_fingerprint(*shards))
+    twelve = dict.fromkeys(METRIC_NAMES, 0.25)
+    result = TrainResult(
+        detector=SimpleNamespace(network=SimpleNamespace(name="ssd_mobilenet_v2")),
+        best=CocoMetrics(**twelve, per_class=(), num_images=5, num_boxes=7),
+        best_step=80,
+        num_steps=100,
+        stopped_early=False,
+        performance=PerformanceSummary(
+            batch_size=8,
+            precision="float32",
+            num_steps=100,
+            median_step_seconds=0.5,
+            p90_step_seconds=0.6,
+            images_per_second=16.0,
+            input_share=0.0,
+            step_seconds_total=50.0,
+            first_call_seconds=10.0,
+            phase_seconds={"evaluation": 5.0},
+            peak_host_bytes=3 * 2**20,
+            peak_device_bytes={},
+        ),
+        num_boxes_dropped=2,
+        num_incidents=1,
+        trained=(PartCounts("backbone", 2, 1, 1000, 600),),
+    )
+    (folder / SUMMARY_FILE).write_text(to_strict_json(result.summary()))
+    (folder / "train_log.jsonl").write_text('{"kind": "train", "step": 100, "time": 1767225600.5}\n{"kind": "tr')
+
+
+def write_evaluation(folder, evaluation):
+    from detloom.components.evaluator.report import write_report
+
+    folder.mkdir(parents=True)
+    write_report(str(folder), evaluation, [])
+
+
+def write_dataset_report(folder, counts=COUNTS):
+    splits = {
+        name: describe_split(
+            SplitStatistics(num_examples=num_images, num_boxes=sum(boxes.values()), boxes_by_class_id=Counter(boxes)),
+            LABEL_MAP,
+            has_model=False,
+            has_looks=False,
+        )
+        for name, (num_images, boxes) in counts.items()
+    }
+    passed = CheckResult("boxes", "Unsound boxes", "fail", "passed", 0.0, 0.0, "at most", "share", "none")
+    warned = dataclasses.replace(passed, title="Tiny boxes", status="warned", sentence="7 of 9 boxes are tiny")
+    report = build_report(
+        splits,
+        [passed, warned],
+        LABEL_MAP,
+        DatasetValidatorParams(),
+        span=4,
+        drift={},
+        anchors=None,
+        duplicates={},
+    )
+    folder.mkdir(parents=True)
+    (folder / REPORT_JSON).write_text(json.dumps(report))
+
+
+def write_rejects(folder):
+    """The keys that a card reads, as `ingest.py` writes them."""
+    folder.mkdir(parents=True)
+    report = {
+        "data_format": "coco",
+        "num_in": 30,
+        "num_quarantined": 2,
+        "num_boxes_in": 50,
+        "num_boxes_rejected": 4,
+        "num_boxes_quarantined": 6,
+        "rejects_by_reason": {"box_without_area": 4, "missing_file": 2},
+        "subfolders": ["span-3", "span-4"],
+    }
+    (folder / "report.json").write_text(json.dumps(report))

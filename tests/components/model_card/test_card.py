@@ -1,0 +1,330 @@
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from detloom.components.evaluator.evaluation import ModelCosts
+from detloom.components.model_card.card import CardInputs, build_card, write_card
+from detloom.components.model_card.data_facts import DataSource
+from detloom.schemas.errors import InputError
+from detloom.schemas.evaluator_config import Evaluator
+from detloom.schemas.export_config import Export
+from detloom.schemas.model_card_config import CARD_FILES, ModelCardConfig
+from detloom.schemas.typed_dict import to_dict
+from detloom.trainer_module.serving_contract import format_contract
+
+HOSTILE = "<b>dog</b>"  # the second class of the folders
+
+
+@pytest.fixture
+def own_folders(folders, tmp_path):
+    """A copy that a test may spoil."""
+    return shutil.copytree(folders, tmp_path / "run")
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_the_card_names_model_versions_and_settings(make_inputs, config):
+    card = build_card(make_inputs(trainer_fingerprint="0123456789abcdef"))
+    assert (card["format"], card["name"]) == ("detloom_model_card/1", "pets")
+    assert card["versions"] == {"detloom": None, "tensorflow": "2.16.2"}
+    assert card["created"] is None
+    assert card["trainer_fingerprint"] == "0123456789abcdef"
+    assert card["config"] == to_dict(config)
+    settings = card["configuration"]
+    assert (settings["architecture"], settings["backbone"], settings["neck"]) == ("Ssd", "mobilenet_v2", "Fpn")
+    assert settings["input"] == "FixedShapeResizer, 320 x 320 px (height x width)"
+    assert (settings["num_steps"], settings["batch_size"]) == (config.train.num_steps, config.train.batch_size)
+    assert settings["learning_rate"]["type"] == "CosineDecayLearningRate"
+
+
+def test_the_label_maps_fingerprint_does_not_depend_on_how_the_file_is_written(make_inputs, own_folders):
+    before = build_card(make_inputs())["label_map"]
+    path = own_folders / "model/Format-Serving/assets/label_map.pbtxt"
+    path.write_text("# comment\n" + path.read_text().replace("  id", "\tid"))
+    assert build_card(make_inputs(own_folders))["label_map"] == before
+    # printf "item {\n  id: 1\n  name: 'cat'\n}\nitem {\n  id: 2\n  name: '<b>dog</b>'\n}\n" | sha256sum
+    assert before == {
+        "num_classes": 2,
+        "sha256": "b9086fb5b85b87985969af16863a3f2476cbb416227496dd77e26d3e2f31cce6",
+    }
+
+
+def test_classes_have_their_ids_and_boxes_by_split(make_inputs):
+    assert build_card(make_inputs())["classes"] == [
+        {"id": 1, "name": "cat", "num_boxes_by_split": {"train": 30, "eval": 4, "test": 1}},
+        {"id": 2, "name": HOSTILE, "num_boxes_by_split": {"train": 0, "eval": 3, "test": 2}},
+    ]
+
+
+def test_the_data_have_counts_refusals_health_and_fingerprints(make_inputs):
+    source = DataSource(artifact_id=3, span=4, version=1, files="num_files:9")
+    data = build_card(make_inputs(sources=[source]))["data"]
+    assert [(row["name"], row["num_images"], row["num_boxes"], row["num_files"]) for row in data["splits"]] == [
+        ("train", 20, 30, 1),
+        ("eval", 5, 7, 1),
+        ("test", 3, 3, 1),
+    ]
+    assert len({row["sha256"] for row in data["splits"]}) == 3
+    assert data["sources"] == [{"artifact_id": 3, "span": 4, "version": 1, "files": "num_files:9"}]
+    assert data["span"] == 4
+    assert data["is_what_was_trained_on"] is True
+    assert data["health"]["verdict"] == "warned"
+    assert data["health"]["findings"] == [
+        {"title": "Tiny boxes", "status": "warned", "sentence": "7 of 9 boxes are tiny"}
+    ]
+    ingestion = data["ingestion"]
+    assert (ingestion["num_records_refused"], ingestion["num_boxes_refused"]) == (2, 10)  # 4 boxes, and 6 in records
+    assert ingestion["share_of_boxes_refused"] == 0.2  # 10 of 50
+    assert ingestion["subfolders"] == ["span-3", "span-4"]
+
+
+def test_other_files_than_those_trained_on_are_told_of(make_inputs, own_folders):
+    (own_folders / "examples/Split-train/data_tfrecord-00000-of-00001").write_bytes(b"other")
+    card = build_card(make_inputs(own_folders))
+    assert card["data"]["is_what_was_trained_on"] is False
+    assert any("not those that the training names" in sentence for sentence in card["limits"])
+
+
+def test_what_training_measured_comes_from_its_folder(make_inputs):
+    training = build_card(make_inputs())["training"]
+    assert (training["best_step"], training["best_AP"], training["num_incidents"]) == (80, 0.25, 1)
+    assert training["seconds"] == 65.0  # 50 in steps, 10 in the first call, 5 in evaluations
+    assert training["images_per_second"] == 16.0
+    assert (training["num_parameters"], training["num_trained_parameters"]) == (1000, 600)
+    assert training["is_resumed"] is False
+    assert training["ended"] == "2026-01-01T00:00:00+00:00"  # 1767225600 s since 1970; the broken line does not count
+
+
+def test_numbers_come_with_intervals_baseline_and_operating_points(make_inputs):
+    evaluation = build_card(make_inputs())["evaluation"]
+    assert list(evaluation["metrics"])[:3] == ["AP", "AP50", "AP75"]
+    metric = evaluation["metrics"]["AP"]
+    assert metric["value"] == pytest.approx(1.0)  # it finds all three objects, and one more with a lower score
+    assert metric["low"] is not None
+    assert metric["high"] is not None
+    assert metric["change"] == pytest.approx(metric["value"] - metric["baseline"])
+    assert evaluation["metrics"]["APs"] == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "meaning": "small, below 32 × 32 px: no ground truth of this size",
+        "baseline": None,
+        "change": None,
+    }
+    cat, dog = evaluation["per_class"]
+    assert (cat["name"], cat["num_boxes"], dog["name"], dog["num_boxes"]) == ("cat", 1, HOSTILE, 2)
+    assert cat["best_f1"] == {"min_score": 0.9, "precision": 1.0, "recall": 1.0}
+    assert evaluation["decision"]["blessed"] is True
+    assert evaluation["decision"]["sentence"].startswith("Blessed: ")
+    assert evaluation["decision"]["gates"][0]["verdict"] == "passed"
+    assert evaluation["latency"] == {"median_ms": 41.26, "p95_ms": 55.0, "num_images": 50}
+    assert evaluation["model_bytes"] == 3 * 2**20
+
+
+def test_slices_and_sizes_say_where_they_are_small(make_inputs):
+    evaluation = build_card(make_inputs())["evaluation"]
+    assert [(row["name"], row["num_images"], row["is_small"]) for row in evaluation["slices"]] == [
+        ("image/camera=north", 2, False),
+        ("image/camera=south", 1, True),
+    ]
+    assert [row["name"] for row in evaluation["object_slices"]] == ["side_px=below 150", "side_px=150 or more"]
+    assert [(row["name"], row["AP"]) for row in evaluation["sizes"]] == [("wee", None)]
+
+
+def test_limits_are_what_the_numbers_say(make_inputs):
+    limits = build_card(make_inputs(evaluator=Evaluator(min_slice_count=2)))["limits"]
+    for sentence in (
+        "All numbers are of the 3 images of the split 'test'. Cameras, places and seasons that these do not show were "
+        "not measured.",
+        "Numbers of classes with fewer than 2 objects in the test split say little: cat (1).",
+        "The test split has no objects of the size 'wee': nothing was measured.",
+        "Data, tiny boxes: 7 of 9 boxes are tiny.",
+        f"Classes without a single box to train on: {HOSTILE}.",
+        "Ingestion refused 6.7 % of the records and 20 % of the boxes; the model knows nothing of them.",
+        "2 boxes were left out of training, because their picture had more than training takes.",
+        "During training, loss or gradients were not finite once; those steps were taken back.",
+    ):
+        assert sentence in limits
+    assert any("image/camera=south" in sentence for sentence in limits)
+    assert any("COCO API's -1" in sentence for sentence in limits)
+
+
+def test_a_model_that_was_not_blessed_says_so_first(make_inputs, evaluations, tmp_path):
+    from detloom.components.evaluator.report import write_report
+    from detloom.schemas.gates_config import Gates, MetricFloor
+
+    gates = Gates(floors=(MetricFloor(metric="APs", min=0.5),))  # there is no small object
+    (tmp_path / "evaluation").mkdir()
+    write_report(str(tmp_path / "evaluation"), evaluations.make_evaluation(gates=gates, has_baseline=False), [])
+    card = build_card(make_inputs(evaluation_dir=str(tmp_path / "evaluation")))
+    assert card["limits"][0].startswith("The model was not blessed")
+    assert card["evaluation"]["comparison"] is None
+
+
+def test_tflite_variants_have_their_size_and_numbers(make_inputs, own_folders, evaluations):
+    from detloom.components.evaluator.report import write_report
+
+    (own_folders / "model/Format-TFLite").mkdir()
+    for name, size in (("float16", 300), ("int8", 100)):
+        (own_folders / f"model/Format-TFLite/{name}.tflite").write_bytes(b"0" * size)
+    evaluation = evaluations.make_evaluation()
+    int8 = dataclasses.replace(evaluation.candidate.coco, AP=0.75)
+    write_report(str(own_folders / "evaluation"), dataclasses.replace(evaluation, variants={"int8": int8}), [])
+    card = build_card(make_inputs(own_folders))
+    assert card["export"]["tflite"] == [{"name": "float16", "bytes": 300}, {"name": "int8", "bytes": 100}]
+    assert [(row["name"], row["AP"]) for row in card["evaluation"]["variants"]] == [("int8", 0.75)]
+
+
+def test_signatures_are_read_from_the_model(make_inputs):
+    first, second = build_card(make_inputs())["export"]["signatures"]
+    assert (first["name"], second["name"]) == ("serving_default", "serving_encoded")
+    assert first["inputs"] == [
+        {"name": "input_tensor", "dtype": "uint8", "shape": [None, None, None, 3], "meaning": None}
+    ]
+    assert [tensor["name"] for tensor in second["outputs"]] == [
+        "detection_boxes",
+        "detection_classes",
+        "detection_scores",
+        "num_detections",
+    ]
+    assert second["outputs"][0]["shape"] is None
+
+
+@pytest.mark.parametrize("created", ["2026-03-01T12:00:00Z", "2026-03-01T13:00:00+01:00", 1772366400])
+def test_the_contract_of_the_export_gives_date_versions_units_and_meanings(make_inputs, own_folders, config, created):
+    contract = format_contract(config.model, 100, Export(box_units="pixels"))
+    contract |= {"created": created, "versions": {"detloom": "9.9", "keras": "3.1"}}
+    (own_folders / "model/Format-Serving/assets/contract.json").write_text(json.dumps(contract))
+    card = build_card(make_inputs(own_folders))
+    assert card["created"] == "2026-03-01T12:00:00+00:00"
+    assert card["versions"] == {"detloom": "9.9", "keras": "3.1", "tensorflow": "2.16.2"}
+    export = card["export"]
+    assert export["box_units"] == "pixels"
+    assert export["signatures"][1]["inputs"][0]["meaning"] == "the bytes of JPEG or PNG files, of any sizes"
+    assert export["signatures"][1]["outputs"][0]["meaning"].endswith("pixels of the picture that was given")
+
+
+def test_a_contract_of_another_kind_is_refused(make_inputs, own_folders):
+    (own_folders / "model/Format-Serving/assets/contract.json").write_text("[]")
+    with pytest.raises(InputError, match=r"contract\.json: is not the contract"):
+        build_card(make_inputs(own_folders))
+
+
+def test_of_what_is_not_given_the_card_says_that_it_is_not_known(folders, tmp_path):
+    card = build_card(CardInputs(name="bare", model_dir=str(folders / "model/Format-Serving")))
+    assert (card["evaluation"], card["training"], card["data"]["health"]) == (None, None, None)
+    assert card["data"]["is_what_was_trained_on"] is None
+    assert card["classes"][0]["num_boxes_by_split"] is None
+    assert card["limits"][0] == "No evaluation was given: how good the model is, is unknown."
+    write_card(card, str(tmp_path / "card"))
+    text = (tmp_path / "card/model_card.md").read_text()
+    for sentence in (
+        "No evaluation was given.",
+        "what the data hold is not known",
+        "What the training measured is not known",
+        "**Purpose**: not stated",
+        "**Exported**: not recorded in the export",
+    ):
+        assert sentence in text
+
+
+def test_the_same_inputs_give_the_same_bytes(make_inputs, tmp_path):
+    inputs = make_inputs(stated=ModelCardConfig(purpose="Finds pets."))
+    for name in ("a", "b"):
+        write_card(build_card(inputs), str(tmp_path / name))
+    write_card(build_card(inputs), str(tmp_path / "b"))  # again, over what is there
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == sorted(CARD_FILES)
+    for name in CARD_FILES:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_the_json_file_is_the_card_with_sorted_keys(make_inputs, tmp_path):
+    card = build_card(make_inputs())
+    write_card(card, str(tmp_path))
+    text = (tmp_path / "model_card.json").read_text()
+    assert json.loads(text) == card
+    assert text == json.dumps(card, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "model/Format-Serving/saved_model.pb",
+        "model/Format-Serving/assets/label_map.pbtxt",
+        "model/Format-Serving/assets/config.json",
+        "evaluation/metrics.json",
+        "evaluation/decision.json",
+        "evaluation/analysis.json",
+        "model_run/training_summary.json",
+        "model_run/config.json",
+        "model_run/data.json",
+        "report/report.json",
+        "rejects/report.json",
+    ],
+)
+@pytest.mark.parametrize("content", [None, b"", b"\xff", b'{"a": NaN}', b"[" * 100_000])
+def test_a_file_that_is_absent_or_spoiled_is_named(make_inputs, own_folders, file, content):
+    path = own_folders / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=path.name):
+        build_card(make_inputs(own_folders))
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("evaluation/metrics.json", lambda content: content["candidate"].update(AP="high")),
+        ("evaluation/metrics.json", lambda content: content["candidate"]["per_class"][0].update(num_boxes=[1])),
+        ("evaluation/metrics.json", lambda content: content.update(variants=[])),
+        ("evaluation/decision.json", lambda content: content["gates"][0].update(verdict="fine")),
+        ("evaluation/decision.json", lambda content: content.update(reason=None)),
+        ("evaluation/analysis.json", lambda content: content["candidate"]["slices"][0].update(name=3)),
+        ("evaluation/analysis.json", lambda content: content.update(comparison=None)),
+        ("model_run/training_summary.json", lambda content: content.update(best_step=-1)),
+        ("report/report.json", lambda content: content["splits"]["train"].update(num_boxes=1.5)),
+        ("rejects/report.json", lambda content: content.update(num_in=True)),
+    ],
+)
+def test_a_value_of_another_kind_is_an_error_with_the_file(make_inputs, own_folders, file, change):
+    edit(own_folders / file, change)
+    with pytest.raises(InputError, match=rf"{file}: is not .*; make it again"):
+        build_card(make_inputs(own_folders))
+
+
+def test_an_evaluation_of_another_model_is_refused(make_inputs, own_folders):
+    edit(own_folders / "evaluation/metrics.json", lambda content: content["candidate"]["per_class"].pop())
+    with pytest.raises(InputError, match=r"metrics\.json: its classes are not the model's"):
+        build_card(make_inputs(own_folders))
+
+
+def test_data_of_another_model_are_refused(make_inputs, own_folders):
+    path = own_folders / "examples/label_map.pbtxt"
+    path.write_text(path.read_text().replace("cat", "owl"))
+    with pytest.raises(InputError, match=r"label_map\.pbtxt: its classes are not the model's"):
+        build_card(make_inputs(own_folders))
+
+
+def test_a_training_of_another_model_is_refused(make_inputs, own_folders):
+    edit(own_folders / "model_run/config.json", lambda content: content["train"].update(seed=77))
+    with pytest.raises(InputError, match=r"model_run: the training had other settings than the model \(train\)"):
+        build_card(make_inputs(own_folders))
+
+
+def test_a_model_without_latency_is_not_said_to_be_fast(make_inputs, evaluations, tmp_path):
+    from detloom.components.evaluator.report import write_report
+
+    (tmp_path / "evaluation").mkdir()
+    write_report(str(tmp_path / "evaluation"), evaluations.make_evaluation(candidate_costs=ModelCosts()), [])
+    card = build_card(make_inputs(evaluation_dir=str(tmp_path / "evaluation")))
+    assert (card["evaluation"]["latency"], card["evaluation"]["model_bytes"]) == (None, None)
+    write_card(card, str(tmp_path / "card"))
+    assert "**Latency of one image**: not measured" in (tmp_path / "card/model_card.md").read_text()

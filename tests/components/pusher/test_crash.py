@@ -1,0 +1,58 @@
+"""Stopped at any file operation, in five ways: only whole versions are there, and a rerun succeeds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detloom.components.pusher import atomic_push
+
+ROOT = Path(atomic_push.__file__).parents[2]
+
+
+def stop_at_every_step(model, other_model, work_dir, mode, action):
+    program = Path(__file__).with_name("crash_at_every_step.py")
+    done = subprocess.run(
+        [sys.executable, program, model, other_model, work_dir, mode, action],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mode", ["kill", "error", "interrupt", "full", "read_only"])
+def test_a_push_leaves_only_whole_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
+    steps = stop_at_every_step(model, other_model, tmp_path, mode, "push")
+    assert len(steps) > 60  # far fewer would mean that the operations are not seen
+    for step in steps:
+        assert step["after_stop"]["broken"] == [], step
+        assert 300 in step["after_stop"]["whole"], step  # what was served is there
+        assert step["is_right"], step
+        assert step["after_rerun"] in (
+            {"whole": [300, 1000], "broken": [], "debris": []},
+            {"whole": [300, 2000], "broken": [], "debris": []},
+        ), step
+        assert step["recorded"] == [100, 200, 300, step["version"]], step
+        if mode in ("error", "full", "interrupt"):  # the process lived on and could clear away
+            assert not [name for name in step["after_stop"]["debris"] if name.startswith(".push-")], step
+    # Both ends were reached: stopped before the rename, and after it.
+    assert {step["version"] for step in steps} == {1000, 2000}
+
+
+@pytest.mark.parametrize("mode", ["kill", "full"])
+def test_a_rollback_leaves_only_whole_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
+    steps = stop_at_every_step(model, other_model, tmp_path, mode, "rollback")
+    assert len(steps) > 60
+    for step in steps:
+        assert step["after_stop"]["broken"] == [], step
+        assert {100, 200} <= set(step["after_stop"]["whole"]), step
+        assert step["is_right"], step
+        assert step["after_rerun"]["broken"] == step["after_rerun"]["debris"] == [], step
+        assert step["recorded"] == [100, 200, step["version"]], step
+    assert {step["version"] for step in steps} == {1000, 2000}

@@ -1,0 +1,132 @@
+import subprocess
+
+import pytest
+import tensorflow as tf
+
+from detloom.components.pusher import load_check
+from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.one_request import find_fault
+from detloom.schemas.errors import InputError
+
+NAMES = {"serving_encoded": "image_bytes", "serving_default": "input_tensor"}
+OUTPUTS = ["detection_boxes", "detection_scores", "detection_classes", "num_detections"]
+
+
+class Model(tf.Module):
+    """Answers every picture alike."""
+
+    def __init__(self, score, left_out=""):
+        super().__init__()
+        self._score, self._left_out = score, left_out
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def encoded(self, image_bytes):
+        return self._answer(tf.io.decode_png(image_bytes[0]))
+
+    @tf.function(input_signature=[tf.TensorSpec([1, None, 32, 3], tf.uint8)])
+    def images(self, input_tensor):
+        return self._answer(input_tensor)
+
+    @tf.function(input_signature=[tf.TensorSpec([1], tf.float32)])
+    def other(self, number):
+        return self._answer(number)
+
+    def _answer(self, pixels):
+        answer = {
+            "detection_boxes": tf.zeros([1, 2, 4]),
+            "detection_scores": tf.fill([1, 2], self._score) + 0.0 * tf.reduce_mean(tf.cast(pixels, tf.float32)),
+            "detection_classes": tf.ones([1, 2]),
+            "num_detections": tf.ones([1]),
+        }
+        answer.pop(self._left_out, None)
+        return answer
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save(model, **signatures):
+        tf.saved_model.save(model, str(tmp_path / "model"), signatures=signatures)
+        return tmp_path / "model"
+
+    return save
+
+
+def test_a_model_that_takes_an_encoded_picture_is_served_with_tensorflow_alone(save):
+    model = Model(0.5)
+    check_serves(save(model, serving_encoded=model.encoded, serving_default=model.images))
+
+
+@pytest.mark.parametrize(
+    ("make_signatures", "options", "fault"),
+    [
+        (lambda model: {"serving_default": model.images}, {}, ""),
+        (
+            lambda model: {"serving_encoded": model.encoded},
+            {"left_out": "detection_scores"},
+            "the signature serving_encoded does not answer with detection_scores",
+        ),
+        (
+            lambda model: {"serving_encoded": model.encoded},
+            {"score": float("nan")},
+            "its answer holds numbers that are not finite in detection_scores",
+        ),
+        (
+            lambda model: {"serving_default": model.other},
+            {},
+            "the signature serving_default takes ['number'], not input_tensor",
+        ),
+        (
+            lambda model: {"predict": model.images},
+            {},
+            "it has none of the signatures serving_encoded, serving_default",
+        ),
+    ],
+)
+def test_what_a_server_could_not_use_is_named(make_signatures, options, fault, save):
+    model = Model(**{"score": 0.5, **options})
+    assert find_fault(str(save(model, **make_signatures(model))), NAMES, OUTPUTS) == fault
+
+
+def test_what_tensorflow_says_is_told_in_one_sentence(model, monkeypatch, tmp_path):
+    program = tmp_path / "fails.py"
+    program.write_text("raise OSError('Cannot parse file saved_model.pb.')\n")
+    monkeypatch.setattr(load_check, "_PROGRAM", program)
+    with pytest.raises(InputError) as error:
+        check_serves(model)
+    assert str(error.value) == (
+        f"{model}: the copy cannot be served: OSError: Cannot parse file saved_model.pb. Export the model again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("returncode", "output", "reason"),
+    [
+        (-9, "", "was ended by signal 9, which may be for want of memory"),
+        (1, "", "no reason given"),
+        (0, "", "its program gave no answer"),
+        (0, "[]", "its program gave no answer"),
+    ],
+)
+def test_a_check_that_ends_in_another_way_is_refused(returncode, output, reason, model, monkeypatch):
+    done = subprocess.CompletedProcess([], returncode, output, "")
+    monkeypatch.setattr(load_check.subprocess, "run", lambda *args, **options: done)
+    with pytest.raises(InputError, match=reason):
+        check_serves(model)
+
+
+def test_a_check_that_takes_too_long_is_ended(model, monkeypatch, tmp_path):
+    program = tmp_path / "hangs.py"
+    program.write_text("import os\nos.read(os.pipe()[0], 1)\n")
+    monkeypatch.setattr(load_check, "_PROGRAM", program)
+    with pytest.raises(InputError, match=r"not loaded and asked within 0\.2 s, so it is not served"):
+        check_serves(model, seconds=0.2)
+
+
+def test_a_model_that_needs_our_code_is_refused(model, monkeypatch, tmp_path):
+    program = tmp_path / "imports.py"
+    lines = load_check._PROGRAM.read_text().splitlines()
+    blocked = next(line.strip() for line in lines if 'sys.modules["detloom"]' in line)
+    program.write_text(f"import sys\n{blocked}\nimport detloom\n")
+    monkeypatch.setattr(load_check, "_PROGRAM", program)
+    with pytest.raises(InputError, match="detloom"):
+        check_serves(model)
