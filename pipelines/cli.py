@@ -10,7 +10,12 @@ from detloom import __version__
 from detloom.pipelines.config_cli import config, doctor, override_options, presets, read_override_options
 from detloom.pipelines.data_cli import COMMANDS as DATA_COMMANDS
 from detloom.pipelines.evaluate_cli import evaluate
+from detloom.pipelines.export_cli import export
+from detloom.pipelines.lineage_cli import lineage
+from detloom.pipelines.predict_cli import predict
+from detloom.pipelines.push_cli import COMMANDS as PUSH_COMMANDS
 from detloom.pipelines.restore_cli import restore_report
+from detloom.pipelines.serve_cli import serve
 from detloom.pipelines.train_cli import train
 from detloom.schemas.errors import InputError
 
@@ -30,7 +35,20 @@ def cli() -> None:
     """Retrain object detectors in production with TFX."""
 
 
-for command in (config, presets, doctor, train, evaluate, restore_report, *DATA_COMMANDS):
+for command in (
+    config,
+    presets,
+    doctor,
+    train,
+    evaluate,
+    export,
+    predict,
+    serve,
+    restore_report,
+    lineage,
+    *DATA_COMMANDS,
+    *PUSH_COMMANDS,
+):
     cli.add_command(command)
 
 
@@ -62,31 +80,6 @@ def demo(settings: tuple[str, ...], hparams: str, workspace: Path | None, verbos
 
     overrides = read_override_options(settings, hparams)
     click.echo(run_locally(read_run_file(sample_run_file("demo"), workspace, overrides), verbose=verbose))
-
-
-@cli.command()
-@click.argument("image", type=click.Path(path_type=Path))
-@click.option(
-    "--model", type=click.Path(path_type=Path), required=True, help="A pushed model, or the folder of its versions."
-)
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Where to write the picture with boxes; else none is written."
-)
-@click.option("--min-score", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Least score to show.")
-def predict(image: Path, model: Path, output: Path | None, min_score: float) -> None:
-    """Find objects in IMAGE; print one line each and draw them into OUTPUT."""
-    from detloom.trainer_module.predict import load_detector
-
-    prediction = load_detector(model).predict_file(image).above(min_score)
-    for line in prediction.lines():
-        click.echo(line)
-    click.echo(f"{len(prediction.scores)} objects with a score of at least {min_score}", err=True)
-    if output is not None:
-        try:
-            prediction.draw().save(output)
-        except (OSError, ValueError) as error:  # no such folder, no room, an extension that names no picture format
-            raise InputError(f"{output}: the picture cannot be written ({error}).") from None
-        click.echo(f"Wrote {output}", err=True)
 
 
 def main() -> None:

@@ -1,0 +1,297 @@
+"""HTTP for trying a model by hand: TensorFlow Serving's addresses and answers, a page, and limits on what is taken.
+
+One request a connection, one call of the model at a time. What reaches it is not trusted: lengths, times and the number
+of connections are bounded, a page of another site gets no answer, and no file is ever served.
+"""
+
+import io
+import ipaddress
+import json
+import logging
+import re
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from detloom.pipelines.serving.metadata import format_metadata, format_status
+from detloom.pipelines.serving.page import Page
+from detloom.pipelines.serving.served_model import ServedModel
+from detloom.pipelines.serving.tensors import RequestError
+from detloom.schemas.redact import escape
+
+HEALTH_PATH = "/healthz"
+_MAX_CONNECTIONS = 16  # a browser opens six
+_RECEIVE_SECONDS = 30.0  # for a whole request, however slowly its bytes drip
+_SEND_SECONDS = 30.0
+_DISCARD_SECONDS = 2.0  # for reading on after a refusal, so that whoever still sends gets to read it
+_CHUNK_BYTES = 1 << 16
+_MODEL_PATH = re.compile(
+    r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]{1,18}))?(?P<what>/metadata|:[a-z]+)?"
+)
+_LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
+_BUSY = b'{"error": "too many connections; try again."}'
+_LOGGER = logging.getLogger("detloom")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back."""
+
+    body: bytes
+    content_type: str = "application/json"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class ModelServer(ThreadingHTTPServer):
+    """Listens from its construction on; `serve_forever` answers."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, model: ServedModel, page: Page, max_request_bytes: int) -> None:
+        """Listen.
+
+        Args:
+            port: 0 picks a free one.
+
+        Raises:
+            OSError: there is no listening on that address.
+        """
+        self.model, self.page, self.max_request_bytes = model, page, max_request_bytes
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__((host, port), RequestHandler)
+        bound = str(self.server_address[0])
+        is_local = ipaddress.ip_address(bound).is_loopback
+        # Elsewhere, what this machine is called is not known here.
+        self.allowed_hosts = _LOCAL_NAMES | {host.lower(), bound} if is_local else None
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks the network what the machine is called
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self._refuse(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def _refuse(self, request: socket.socket) -> None:
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(_BUSY)}"
+        try:
+            request.setblocking(False)  # accepting goes on, whoever this is
+            request.send(f"{head}\r\nConnection: close\r\n\r\n".encode("ascii") + _BUSY)
+        except OSError:
+            pass
+        self.shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silent about whoever went away; what else escapes is our bug and keeps its traceback."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket up to a deadline for all of it."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self.deadline = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+class RequestHandler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: ModelServer
+    protocol_version = "HTTP/1.1"  # for `Expect: 100-continue`: curl asks before it sends much
+    server_version, sys_version = "detloom", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._reader = _TimedReader(self.connection, _RECEIVE_SECONDS)
+        self.rfile = io.BufferedReader(self._reader)
+        self._num_unread = 0
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def handle_expect_100(self) -> bool:
+        try:
+            self._check_sender()
+            self._read_length()
+        except RequestError as error:
+            self._send(_format_error(error))
+            return False
+        return super().handle_expect_100()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What `http.server` itself refuses, as JSON too."""
+        status = HTTPStatus(code)
+        self._send(_format_error(RequestError(message or status.phrase, status)))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _LOGGER.info("%s", escape(format % args))
+
+    def _answer(self, make: Callable[[], Answer]) -> None:
+        try:
+            answer = make()
+        except RequestError as error:
+            answer = _format_error(error)
+        except Exception:
+            message = "internal error, our bug; the server's log has more."
+            self._send(_format_error(RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR)))
+            raise
+        self._send(answer)
+        self._discard_rest()
+
+    def _get(self) -> Answer:
+        self._check_sender()
+        path = self.path.partition("?")[0]
+        if path == "/":
+            page = self.server.page
+            return Answer(page.html, "text/html; charset=utf-8", headers={"Content-Security-Policy": page.policy})
+        if path == HEALTH_PATH:
+            return _format_json({"status": "ok"})
+        match self._find(path):
+            case "/metadata":
+                return _format_json(format_metadata(self.server.model))
+            case None:
+                return _format_json(format_status(self.server.model))
+        raise RequestError(f"{path[:200]}: ask with POST.", HTTPStatus.METHOD_NOT_ALLOWED)
+
+    def _post(self) -> Answer:
+        num_bytes = self._read_length()
+        self._check_sender()
+        path = self.path.partition("?")[0]
+        what = self._find(path)
+        if what != ":predict":
+            raise RequestError(f"{path[:200]}: got {what or 'no verb'}, allowed with POST: :predict.")
+        body = self._read_body(num_bytes)
+        answer, seconds = self.server.model.answer(body)
+        return _format_json(answer, {"Server-Timing": f"model;dur={1000 * seconds:.1f}"})
+
+    def _find(self, path: str) -> str | None:
+        """What is asked of our model: "/metadata", a verb such as ":predict", or None for its status."""
+        found, model = _MODEL_PATH.fullmatch(path), self.server.model
+        if found is None:
+            raise RequestError(f"{path[:200]}: no such address.", HTTPStatus.NOT_FOUND)
+        if found["name"] != model.name or found["version"] not in (None, str(model.version)):
+            allowed = f"/v1/models/{model.name}/versions/{model.version}"
+            raise RequestError(f"{path[:200]}: no such model, there is {allowed}.", HTTPStatus.NOT_FOUND)
+        return found["what"]
+
+    def _check_sender(self) -> None:
+        """Refuse pages of other sites: those whose name was made to lead here, and those that send from elsewhere."""
+        host, origin = self.headers.get("Host"), self.headers.get("Origin")
+        allowed = self.server.allowed_hosts
+        if host is not None and allowed is not None and _host_name(f"//{host}") not in allowed:
+            raise RequestError(f"Host: got {host[:200]}, allowed: {', '.join(sorted(allowed))}.", HTTPStatus.FORBIDDEN)
+        if origin is not None and (host is None or not origin.lower().endswith(f"://{host.lower()}")):
+            raise RequestError("Origin: another site may not ask this server.", HTTPStatus.FORBIDDEN)
+
+    def _read_length(self) -> int:
+        """The body's; remembered as still to be read.
+
+        Raises:
+            RequestError: there is none, or it is too long.
+        """
+        lengths = self.headers.get_all("Content-Length", [])
+        if not lengths or "Transfer-Encoding" in self.headers:
+            raise RequestError("send a Content-Length, and the body in one piece.", HTTPStatus.LENGTH_REQUIRED)
+        if len(lengths) > 1 or re.fullmatch("[0-9]{1,18}", lengths[0]) is None:
+            raise RequestError(f"Content-Length: got {', '.join(lengths)[:200]}, allowed: one number.")
+        self._num_unread, limit = int(lengths[0]), self.server.max_request_bytes
+        if self._num_unread > limit:
+            message = f"got a request of {self._num_unread} bytes, allowed: {limit} (--max-request-mb)."
+            raise RequestError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return self._num_unread
+
+    def _read_body(self, num_bytes: int) -> bytes:
+        try:
+            body = self.rfile.read(num_bytes)
+        except TimeoutError:
+            message = f"the request was not complete after {_RECEIVE_SECONDS:.0f} s."
+            raise RequestError(message, HTTPStatus.REQUEST_TIMEOUT) from None
+        if len(body) < num_bytes:
+            raise RequestError(f"got {len(body)} bytes of the {num_bytes} that Content-Length says.")
+        self._num_unread = 0
+        return body
+
+    def _discard_rest(self) -> None:
+        """Whoever sends all before reading would see a broken connection instead of the refusal."""
+        self._reader.deadline = time.monotonic() + _DISCARD_SECONDS
+        try:
+            while self._num_unread > 0 and (chunk := self.rfile.read1(min(_CHUNK_BYTES, self._num_unread))):
+                self._num_unread -= len(chunk)
+        except OSError:
+            pass
+
+    def _send(self, answer: Answer) -> None:
+        self.connection.settimeout(_SEND_SECONDS)
+        self.send_response(answer.status)
+        headers = {
+            "Content-Type": answer.content_type,
+            "Content-Length": str(len(answer.body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Connection": "close",  # which also ends the loop over this connection's requests
+            **answer.headers,
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+
+def _host_name(address: str) -> str | None:
+    """Of an address such as `//localhost:8501`, in lower case; None where it has none."""
+    try:
+        return urlsplit(address).hostname
+    except ValueError:  # an IPv6 address that is none
+        return None
+
+
+def _format_json(content: Any, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(json.dumps(content).encode("ascii"), headers=headers or {})
+
+
+def _format_error(error: RequestError) -> Answer:
+    return Answer(json.dumps({"error": error.message}).encode("ascii"), status=error.status)

@@ -1,0 +1,228 @@
+// Asks the server that this page is from for the objects in a picture, by TensorFlow Serving's REST contract, and draws
+// them. All that comes from outside is put in as text or attributes, never as markup.
+"use strict";
+
+const part = (id) => document.getElementById(id);
+const settings = JSON.parse(part("app").dataset.settings);
+const [BOXES, SCORES, CLASSES, NUM_DETECTIONS] = settings.outputs;
+const SVG = "http://www.w3.org/2000/svg";
+const MAX_ROWS = 300;
+let found = []; // objects of the picture that is shown, by descending score
+let turn = 0; // an answer that comes after the next picture was given is not drawn
+let waiting = new AbortController();
+let isAnswered = false;
+let told = part("status").textContent; // all that the status says, or what stands there beside the number of objects
+
+// Exif's orientation of a JPEG, 1 to 8; 1 for whatever has none. CIPA DC-008 section 4.6.
+function orientationOf(buffer) {
+  const view = new DataView(buffer);
+  if (view.byteLength < 4 || view.getUint16(0) !== 0xffd8) return 1;
+  for (let at = 2; at + 10 <= view.byteLength && view.getUint8(at) === 0xff; at += 2 + view.getUint16(at + 2)) {
+    const marker = view.getUint8(at + 1);
+    if (marker === 0xda) return 1;
+    if (marker === 0xe1 && view.getUint32(at + 4) === 0x45786966) return tiffOrientation(view, at + 10);
+  }
+  return 1;
+}
+
+function tiffOrientation(view, start) {
+  if (start + 8 > view.byteLength) return 1;
+  const little = view.getUint16(start) === 0x4949;
+  const first = start + view.getUint32(start + 4, little);
+  if (first + 2 > view.byteLength) return 1;
+  const last = Math.min(first + 2 + 12 * view.getUint16(first, little), view.byteLength - 11);
+  for (let entry = first + 2; entry < last; entry += 12) {
+    if (view.getUint16(entry, little) === 0x0112) return view.getUint16(entry + 8, little);
+  }
+  return 1;
+}
+
+function isSentAsItIs(buffer) {
+  const [a, b, c] = new Uint8Array(buffer.slice(0, 3));
+  const isPng = a === 0x89 && b === 0x50 && c === 0x4e;
+  return isPng || (a === 0xff && b === 0xd8 && [0, 1].includes(orientationOf(buffer)));
+}
+
+function readDataUrl(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error("the file cannot be read."));
+    reader.readAsDataURL(blob);
+  });
+}
+
+async function load(url) {
+  const image = new Image();
+  image.src = url;
+  try {
+    await image.decode();
+  } catch {
+    throw new Error("this is no picture that the browser can show.");
+  }
+  return image;
+}
+
+// Upright and as JPEG: the model looks at pixels as they are stored, and takes JPEG and PNG only.
+function redraw(image) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  return canvas.toDataURL("image/jpeg", 0.95);
+}
+
+async function ask(url, signal) {
+  const b64 = url.slice(url.indexOf(",") + 1);
+  const body = JSON.stringify({ signature_name: settings.signature, instances: [{ b64 }] });
+  if (body.length > settings.maxRequestBytes) {
+    const megabytes = (bytes) => (bytes / 2 ** 20).toFixed(2);
+    throw new Error(`the picture makes a request of ${megabytes(body.length)} MB, allowed: ${megabytes(settings.maxRequestBytes)} MB.`);
+  }
+  const headers = { "Content-Type": "application/json" };
+  const response = await fetch(settings.url, { method: "POST", headers, body, signal });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  const timing = /dur=([0-9.]+)/.exec(response.headers.get("Server-Timing") ?? "");
+  return { prediction: answer.predictions[0], modelSeconds: timing ? Number(timing[1]) / 1000 : NaN };
+}
+
+function objectsOf(prediction, image) {
+  const objects = [];
+  const [height, width] = [image.naturalHeight, image.naturalWidth];
+  const units = settings.hasPixelBoxes ? [height, width, height, width] : [1, 1, 1, 1];
+  for (let i = 0; i < prediction[NUM_DETECTIONS]; i += 1) {
+    const [ymin, xmin, ymax, xmax] = prediction[BOXES][i].map((side, k) => Math.min(Math.max(side / units[k], 0), 1));
+    const id = Math.round(prediction[CLASSES][i]);
+    const { name, rgb } = settings.classes[id] ?? { name: `#${id}`, rgb: [90, 102, 117] };
+    const box = [xmin * width, ymin * height, xmax * width, ymax * height];
+    objects.push({ name, rgb, score: prediction[SCORES][i], rel: [xmin, ymin, xmax, ymax], box });
+  }
+  return objects;
+}
+
+async function take(file) {
+  const mine = (turn += 1);
+  waiting.abort();
+  waiting = new AbortController();
+  [found, isAnswered] = [[], false];
+  show({ error: "", status: `Asking the model about ${file.name || "the picture"} ...` });
+  try {
+    let url = await readDataUrl(file);
+    let image = await load(url);
+    const isChanged = !isSentAsItIs(await file.arrayBuffer());
+    if (isChanged) image = await load((url = redraw(image)));
+    if (mine !== turn) return;
+    part("picture").src = url;
+    part("stage").hidden = false;
+    part("invite").hidden = true;
+    part("drop").classList.add("full");
+    const started = performance.now();
+    const { prediction, modelSeconds } = await ask(url, waiting.signal);
+    if (mine !== turn) return;
+    const seconds = (performance.now() - started) / 1000;
+    [found, isAnswered] = [objectsOf(prediction, image), true];
+    told = `${image.naturalWidth} × ${image.naturalHeight} pixels, ${seconds.toFixed(2)} s, of which the model took ${modelSeconds.toFixed(2)} s.`;
+    if (isChanged) told += " The picture was turned upright or made a JPEG before it was sent.";
+    show({ error: "" });
+  } catch (error) {
+    if (mine === turn) show({ error: `Not done: ${error.message}`, status: "" });
+  }
+}
+
+// The objects above the least score, in the picture and in the table. No request is made.
+function show({ error, status }) {
+  const least = Number(part("least").value);
+  const shown = found.filter(({ score }) => score >= least);
+  part("least_shown").textContent = least.toFixed(2);
+  if (error !== undefined) {
+    part("error").textContent = error;
+    part("error").hidden = error === "";
+  }
+  if (status !== undefined) told = status;
+  const counted = `${shown.length} of ${found.length} objects have a score of at least ${least.toFixed(2)}. ${told}`;
+  part("status").textContent = isAnswered ? counted : told;
+  part("found").hidden = shown.length === 0;
+  part("rows").replaceChildren(...shown.slice(0, MAX_ROWS).map(rowOf));
+  draw(shown);
+}
+
+function rowOf(object, index) {
+  const row = document.createElement("tr");
+  const chip = document.createElement("span");
+  chip.className = "chip";
+  chip.style.background = `rgb(${object.rgb})`;
+  const name = document.createElement("td");
+  name.className = "name";
+  name.append(chip, object.name);
+  const numbers = [object.score.toFixed(3), ...object.box.map((side) => side.toFixed(0))].map((text) => {
+    const cell = document.createElement("td");
+    cell.className = "n";
+    cell.textContent = text;
+    return cell;
+  });
+  row.append(name, ...numbers);
+  row.addEventListener("mouseenter", () => light(index, true));
+  row.addEventListener("mouseleave", () => light(index, false));
+  return row;
+}
+
+function light(index, isLit) {
+  part("boxes").querySelector(`[data-index="${index}"]`)?.classList.toggle("lit", isLit);
+}
+
+function svg(kind, attributes) {
+  const element = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+// In units of the screen, so that lines and letters keep their size; the most certain box comes last, on top.
+function draw(objects) {
+  const overlay = part("boxes");
+  const { width, height } = part("picture").getBoundingClientRect();
+  overlay.setAttribute("viewBox", `0 0 ${width || 1} ${height || 1}`);
+  const labels = svg("g", {}); // after all boxes: no edge strikes a label through
+  overlay.replaceChildren(labels);
+  for (const [index, object] of [...objects.entries()].reverse()) {
+    const [left, top, right, bottom] = object.rel.map((side, i) => side * (i % 2 ? height : width));
+    const [red, green, blue] = object.rgb;
+    const size = { x: left, y: top, width: Math.max(right - left, 0), height: Math.max(bottom - top, 0) };
+    labels.before(svg("rect", { ...size, class: "box", stroke: `rgb(${object.rgb})`, "data-index": index }));
+    // ITU-R BT.601 luma decides between black and white text, as in pictures elsewhere.
+    const ink = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff";
+    const label = svg("text", { fill: ink });
+    label.textContent = `${object.name} ${object.score.toFixed(2)}`;
+    labels.append(label);
+    const plate = { width: label.getComputedTextLength() + 6, height: 16 };
+    const x = Math.max(0, Math.min(left, width - plate.width));
+    const y = top >= plate.height ? top - plate.height : top;
+    label.setAttribute("x", x + 3);
+    label.setAttribute("y", y + 12);
+    label.before(svg("rect", { x, y, ...plate, fill: `rgb(${object.rgb})` }));
+  }
+}
+
+function takeFirst(files) {
+  const file = [...(files ?? [])].find(({ type }) => type.startsWith("image/")) ?? files?.[0];
+  if (file) take(file);
+}
+
+part("file").addEventListener("change", (event) => {
+  takeFirst(event.target.files);
+  event.target.value = ""; // the same file can be chosen again
+});
+part("least").addEventListener("input", () => show({}));
+document.addEventListener("paste", (event) => takeFirst(event.clipboardData?.files));
+// On the whole page: a picture dropped beside the frame would otherwise replace the page.
+document.addEventListener("dragover", (event) => {
+  event.preventDefault();
+  part("drop").classList.add("over");
+});
+document.addEventListener("dragleave", () => part("drop").classList.remove("over"));
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  part("drop").classList.remove("over");
+  takeFirst(event.dataTransfer?.files);
+});
+new ResizeObserver(() => show({})).observe(part("picture"));
+show({});

@@ -1,0 +1,261 @@
+import json
+
+import pytest
+from ml_metadata.proto import metadata_store_pb2 as pb
+
+from detloom.pipelines.lineage.format_svg import format_svg
+from detloom.pipelines.lineage.places import Places
+from detloom.pipelines.lineage.trace import trace
+from detloom.schemas.errors import InputError
+
+
+def graph_of(runs, version, **options):
+    return trace(Places(version=version, push_dir=str(runs.push_dir), metadata_file=runs.path), **options)
+
+
+def nodes_of(graph, kind):
+    return [node for node in graph.nodes if node.kind == kind]
+
+
+def titles_of_edges(graph):
+    titles = {node.node_id: node.title for node in graph.nodes}
+    return {(titles[edge.source], edge.label, titles[edge.target]) for edge in graph.edges}
+
+
+def test_a_model_that_started_from_nothing_comes_from_one_span(two_runs):
+    graph = graph_of(two_runs, 100)
+    assert titles_of_edges(graph) == {
+        ("Data span 1", "", "Examples"),
+        ("Examples", "", "Schema check"),
+        ("Examples", "", "Data checks: warned"),
+        ("Examples", "", "Checkpoint of step 30"),
+        ("Configuration", "", "Checkpoint of step 30"),
+        ("Checkpoint of step 30", "", "Model"),
+        ("Model", "", "Evaluation: blessed"),
+        ("Examples", "", "Evaluation: blessed"),
+        ("Data checks: warned", "", "Evaluation: blessed"),
+        ("Evaluation: blessed", "", "Version 100"),
+        ("Model", "", "Version 100"),
+    }
+    assert graph.notes == ()
+
+
+def test_ids_are_those_of_ml_metadata_and_of_the_record(two_runs):
+    graph = graph_of(two_runs, 100)
+    first = two_runs.first
+    assert graph.root == "version:100"
+    assert {node.node_id for node in nodes_of(graph, "model")} == {f"artifact:{first['model']}"}
+    assert {node.node_id for node in nodes_of(graph, "examples")} == {f"artifact:{first['examples']}"}
+    assert [node.node_id for node in nodes_of(graph, "checkpoint")] == ["execution:5"]  # the fifth one that was written
+
+
+def test_a_warm_start_brings_the_spans_of_the_earlier_model(two_runs):
+    graph = graph_of(two_runs, 200)
+    assert [node.title for node in nodes_of(graph, "data")] == ["Data span 2", "Data span 1"]
+    edges = titles_of_edges(graph)
+    assert ("Model", "warm start", "Checkpoint of step 30") in edges
+    assert ("Model", "baseline", "Evaluation: blessed") in edges
+    assert ("Version 100", "replaced", "Version 200") in edges
+    assert ("Model", "", "Version 100") in edges
+    earlier = next(node for node in graph.nodes if node.node_id == f"artifact:{two_runs.first['model']}")
+    assert earlier.lines[1] == "version 100"
+
+
+def test_each_thing_says_its_main_numbers(two_runs):
+    graph = graph_of(two_runs, 200)
+    evaluation = nodes_of(graph, "evaluation")[0]
+    # The second run's numbers are twice those of the first: AP 0.5 and AP50 0.75.
+    assert evaluation.lines == ("AP 0.500, AP50 0.750 on test", "baseline AP 0.250")
+    assert dict(evaluation.facts)["verdict"] == "Blessed: yes."
+    assert nodes_of(graph, "examples")[0].lines == ("train 20, eval 5, test 3", "2 of 30 records quarantined")
+    assert nodes_of(graph, "data")[0].lines == ("span-2", "coco", "42 files, sha256 000000000000")
+    assert dict(nodes_of(graph, "data")[0].facts)["folder"] == "/data/digits/span-2"
+    config = nodes_of(graph, "config")
+    assert len(config) == 1  # both runs trained with the same one
+    assert config[0].lines[:3] == ("mobilenet_v2 + Fpn", "320 x 320 px", "40 steps, batch 8")
+    assert dict(config[0].facts)["learning rate"] == "type Constant, learning_rate 0.001"
+    checkpoint = nodes_of(graph, "checkpoint")[0]
+    assert checkpoint.lines[:2] == ("the best of 40 steps", "AP 0.500 on eval")
+    assert dict(checkpoint.facts)["code of the trainer"] == "feed"
+
+
+def test_warm_starts_are_followed_so_far_and_the_rest_is_named(two_runs):
+    graph = graph_of(two_runs, 200, max_warm_starts=0)
+    assert [node.title for node in nodes_of(graph, "data")] == ["Data span 2"]
+    assert graph.notes == (
+        f"Cut after 0 warm starts: what artifact {two_runs.first['model']} came from is not shown; see --depth.",
+    )
+
+
+def test_what_was_answered_from_the_cache_is_traced_to_what_made_it(own_runs):
+    run = own_runs.run("third")
+    made = own_runs.second
+    own_runs.execution(
+        "tfx.components.trainer.component.Trainer",
+        run,
+        {"examples": [made["examples"]]},
+        {"model": [made["model"]]},
+        state=pb.Execution.CACHED,
+    )
+    assert [node.node_id for node in nodes_of(graph_of(own_runs, 200), "checkpoint")] == ["execution:12", "execution:5"]
+
+
+def test_several_spans_are_several_data(own_runs):
+    run = own_runs.run("merged")
+    examples = own_runs.artifact("Examples", "examples/merged", span=9)
+    model = own_runs.artifact("Model", "model/merged")
+    folders = [f"span-{number}" for number in range(1, 15)]
+    gen = "detloom.components.example_gen.component.DetectionExampleGen"
+    own_runs.execution(gen, run, {}, {"examples": [examples]}, input_base="/data", data_folders=json.dumps(folders))
+    own_runs.execution(
+        "tfx.components.trainer.component.Trainer", run, {"examples": [examples]}, {"model": [model]}, custom_config="{"
+    )
+    own_runs.push(300, own_runs.uri(model), 200)
+    graph = graph_of(own_runs, 300)
+    data = nodes_of(graph, "data")
+    assert [node.lines[0] for node in data] == folders[2:]
+    assert data[-1].title == "Data span 9"
+    assert data[-1].lines == ("span-14", "with 13 more")
+    assert graph.notes == (
+        f"Of the 14 data folders of artifact {examples}, the last 12.",
+        f"ML Metadata knows no evaluation of artifact {model}.",
+    )
+    assert nodes_of(graph, "config") == []
+
+
+def test_deleted_files_are_said_and_the_rest_stays(own_runs):
+    (own_runs.push_dir / "100").rmdir()
+    (own_runs.folder / "artifacts").rename(own_runs.folder / "elsewhere")
+    graph = graph_of(own_runs, 100)
+    gone = {node.title for node in graph.nodes if node.is_gone}
+    assert gone == {
+        "Version 100",
+        "Model",
+        "Training",
+        "Examples",
+        "Data checks",
+        "Schema check",
+        "Evaluation: blessed",
+    }
+    evaluation = nodes_of(graph, "evaluation")[0]
+    assert evaluation.lines == ("AP 0.250, AP50 0.375 on test", "files gone")
+
+
+def test_files_that_hold_anything_add_nothing(own_runs):
+    for name, file, text in (
+        ("rejects", "report.json", '{"splits": {"train": 7}, "num_in": ' + "9" * 400 + ', "num_quarantined": true}'),
+        ("report", "report.json", "[" * 100_000),
+        ("model_run", "training_summary.json", '{"best_step": "<script>", "best": [], "num_steps": null}'),
+        ("evaluation", "metrics.json", "\xff"),
+        ("anomalies", "Split-train/SchemaDiff.pb", "no message"),
+    ):
+        own_runs.write(own_runs.first[name], file, 0)
+        path = f"{own_runs.uri(own_runs.first[name])}/{file}"
+        with open(path, "w", encoding="latin-1") as opened:
+            opened.write(text)
+    graph = graph_of(own_runs, 100)
+    assert [node.title for node in graph.nodes if node.kind in ("check", "checkpoint")] == [
+        "Training",
+        "Data checks",
+        "Schema check",
+    ]
+    assert nodes_of(graph, "examples")[0].lines == (f"artifact {own_runs.first['examples']}",)
+
+
+def test_a_store_that_goes_round_in_circles_is_still_a_graph(own_runs):
+    run = own_runs.run("circle")
+    model = own_runs.artifact("Model", "model/circle")
+    own_runs.execution("Trainer", run, {"base_model": [model]}, {"model": [model]})
+    own_runs.push(300, own_runs.uri(model), 300)
+    graph = graph_of(own_runs, 300)
+    assert "and the other way round" in graph.notes[0]
+    assert len(graph.nodes) == 3
+
+
+def test_a_rollback_is_a_copy_of_a_version(own_runs):
+    model = own_runs.uri(own_runs.first["model"])
+    own_runs.push(300, model, 200, action="rollback", of_version=100, reason="worse at night")
+    graph = graph_of(own_runs, 300)
+    facts = dict(graph.nodes[0].facts)
+    assert (facts["action"], facts["copy of version"], facts["reason"]) == ("rollback", "100", "worse at night")
+    assert facts["pushed by"] == "Pusher, execution 7, complete"
+    assert ("Version 200", "replaced", "Version 300") in titles_of_edges(graph)
+    assert nodes_of(graph, "model")[0].lines[1] == "version 100, 300"
+
+
+def test_a_push_by_hand_names_the_saved_model_in_the_artifact(own_runs):
+    own_runs.push(300, own_runs.uri(own_runs.second["model"]) + "/Format-Serving", 200, reason="by hand: night shift")
+    graph = graph_of(own_runs, 300)
+    assert nodes_of(graph, "model")[0].lines[1] == "version 200, 300"
+    assert nodes_of(graph, "evaluation")[0].title == "Evaluation: blessed"  # the last one of that model
+
+
+def test_weights_from_outside_are_a_start_too(own_runs):
+    run = own_runs.run("tuned")
+    model = own_runs.artifact("Model", "model/tuned")
+    config = {"train": {"fine_tune_checkpoint": "https://me:secret@example.com/zoo/ckpt-0"}}
+    custom = json.dumps({"trainer_config": json.dumps(config)})
+    own_runs.execution("Trainer", run, {}, {"model": [model]}, custom_config=custom)
+    own_runs.push(300, own_runs.uri(model), 200)
+    weights = nodes_of(graph_of(own_runs, 300), "weights")
+    assert weights[0].lines == ("zoo/ckpt-0",)
+    assert "secret" not in str(graph_of(own_runs, 300).to_dict())
+
+
+def test_what_a_search_found_is_a_source_of_its_model(own_runs):
+    run = own_runs.run("search")
+    found = own_runs.artifact("HyperParameters", "best")
+    model = own_runs.artifact("Model", "model/searched")
+    own_runs.write(found, "best_hyperparameters.txt", {"values": {"learning_rate_factor": 0.5, "seed": 3}})
+    own_runs.execution("Tuner", run, {"examples": [own_runs.first["examples"]]}, {"best_hyperparameters": [found]})
+    own_runs.execution("Trainer", run, {"hyperparameters": [found]}, {"model": [model]})
+    own_runs.push(300, own_runs.uri(model), 200)
+    graph = graph_of(own_runs, 300)
+    assert nodes_of(graph, "search")[0].lines == ("learning_rate_factor 0.5", "seed 3")
+    assert ("Examples", "", "Hyperparameters") in titles_of_edges(graph)
+
+
+def test_a_push_that_the_record_misses_is_found_in_ml_metadata(own_runs):
+    record = own_runs.push_dir / "push_record.jsonl"
+    lines = record.read_text().splitlines()
+    record.write_text(lines[1] + "\n{cut off")
+    graph = graph_of(own_runs, 100)
+    assert graph.nodes[1].node_id == f"artifact:{own_runs.first['model']}"
+
+
+def test_a_version_that_was_never_pushed_is_refused_with_those_that_were(two_runs):
+    with pytest.raises(InputError, match=r"push_record\.jsonl: got version 7, which was not pushed here.*100, 200"):
+        graph_of(two_runs, 7)
+
+
+def test_metadata_of_another_workspace_are_refused(own_runs):
+    own_runs.push(300, "/elsewhere/model/6", 200)
+    with pytest.raises(InputError, match=r"knows nothing of the model of version 300.*/elsewhere/model/6.*--workspace"):
+        graph_of(own_runs, 300)
+
+
+def test_looking_changes_no_byte(two_runs):
+    before = two_runs.path.read_bytes()
+    names = sorted(path.name for path in two_runs.folder.iterdir())
+    graph_of(two_runs, 200)
+    assert two_runs.path.read_bytes() == before
+    assert sorted(path.name for path in two_runs.folder.iterdir()) == names
+
+
+def test_a_long_chain_of_warm_starts_stays_a_picture(own_runs):
+    models = [own_runs.second["model"]]
+    for number in range(30):
+        run = own_runs.run(f"chain {number}")
+        models.append(own_runs.artifact("Model", f"model/chain-{number}"))
+        own_runs.execution(
+            "Trainer",
+            run,
+            {"base_model": [models[-2]], "examples": [own_runs.second["examples"]]},
+            {"model": [models[-1]]},
+            custom_config="{}",
+        )
+    own_runs.push(300, own_runs.uri(models[-1]), 200)
+    graph = graph_of(own_runs, 300, max_warm_starts=50)
+    assert len(nodes_of(graph, "model")) == 32  # thirty of the chain and those of the two runs
+    assert graph.notes == (f"ML Metadata knows no evaluation of artifact {models[-1]}.",)
+    assert format_svg(graph).count('class="box"') == len(graph.nodes)

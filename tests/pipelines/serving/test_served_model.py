@@ -1,0 +1,114 @@
+import base64
+import json
+
+import pytest
+import tensorflow as tf
+
+from detloom.pipelines.serving.served_model import ServedModel
+from detloom.pipelines.serving.tensors import RequestError, TensorSpec
+from detloom.schemas.errors import InputError
+
+
+def ask(served, **content):
+    return served.answer(json.dumps(content).encode())[0]
+
+
+def b64(data):
+    return {"b64": base64.b64encode(data).decode()}
+
+
+def make_example(**features):
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name.replace("_", "/"): tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+                for name, values in features.items()
+            }
+        )
+    ).SerializeToString()
+
+
+def test_the_version_is_the_number_of_the_folder(served):
+    assert (served.name, served.version, served.label_map.names) == ("cells", 7, ("red", "green"))
+
+
+def test_signatures_say_types_and_shapes(served):
+    (name, spec), *rest = served.signatures["serving_default"].inputs.items()
+    assert (name, spec.kind, spec.shape, rest) == ("input_tensor", "int", (None, None, None, 3), [])
+    assert served.signatures["serving_encoded"].inputs == {"image_bytes": TensorSpec("text", object, (None,))}
+
+
+def test_all_three_signatures_find_the_same(served, picture, encoded):
+    answers = [
+        ask(served, instances=[picture.tolist()]),
+        ask(served, signature_name="serving_encoded", instances=[b64(encoded)]),
+        ask(served, signature_name="serving_examples", instances=[b64(make_example(image_encoded=[encoded]))]),
+    ]
+    (found,) = answers[0]["predictions"]
+    assert answers == [answers[0]] * 3
+    # Rows 10 to 20 of 40 and columns 40 to 60 of 80; rows 30 to 40 and columns 0 to 20.
+    assert found["detection_boxes"] == [[0.25, 0.5, 0.5, 0.75], [0.75, 0.0, 1.0, 0.25]]
+    assert (found["detection_classes"], found["num_detections"]) == ([1.0, 2.0], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([b"GIF89a"], r"image_bytes\[0\]: a GIF image"),
+        ([b"nothing"], r"image_bytes\[0\]: neither JPEG nor PNG"),
+    ],
+)
+def test_the_model_never_sees_what_is_no_picture(served, content, message):
+    with pytest.raises(RequestError, match=message):
+        ask(served, signature_name="serving_encoded", instances=[b64(each) for each in content])
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (b"\xff\xff", r"examples\[0\]: is not a tf.Example"),
+        (make_example(), r"examples\[0\]: got 0 values in image/encoded"),
+        (make_example(image_encoded=[b"GIF89a"]), r"examples\[0\]: a GIF image"),
+    ],
+)
+def test_pictures_in_examples_are_looked_at_too(served, example, message):
+    with pytest.raises(RequestError, match=message):
+        ask(served, signature_name="serving_examples", instances=[b64(example)])
+
+
+def test_what_the_model_itself_refuses_is_told(served, encoded):
+    damaged = encoded.replace(b"IDAT", b"IDAt")  # its checksum is made right again
+    at = damaged.index(b"IDAt")
+    import struct
+    import zlib
+
+    (length,) = struct.unpack_from(">I", damaged, at - 4)
+    end = at + 4 + length
+    damaged = damaged[:end] + struct.pack(">I", zlib.crc32(damaged[at:end])) + damaged[end + 4 :]
+    with pytest.raises(RequestError, match="the model refuses the input"):
+        ask(served, signature_name="serving_encoded", instances=[b64(damaged)])
+
+
+def test_a_model_of_unknown_texts_is_not_served(tmp_path):
+    class Lengths(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "lines")])
+        def count(self, lines):
+            return {"lengths": tf.strings.length(lines)}
+
+    model = Lengths()
+    tf.saved_model.save(model, str(tmp_path / "model"), {"serving_default": model.count})
+    with pytest.raises(InputError, match=r"got the signatures \['serving_default'\], of which none takes pictures"):
+        ServedModel(tmp_path / "model", "m")
+
+
+def test_a_model_without_label_map_is_served(tmp_path):
+    class Double(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def double(self, x):
+            return {"y": 2 * x}
+
+    model = Double()
+    tf.saved_model.save(model, str(tmp_path / "model"), {"serving_default": model.double})
+    served = ServedModel(tmp_path / "model", "m")
+    assert (served.version, served.label_map) == (1, None)
+    assert ask(served, instances=[0.1, 2]) == {"predictions": [0.20000000298023224, 4.0]}
