@@ -83,7 +83,7 @@ def summarize_run(run: RunFile, since: float, seconds: float) -> str:
         ("model card", str(nodes["ModelCard"].folder("model_card") / CARD_PAGE)),
         ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
         ("report", str(evaluation / "report.html")),
-        ("lineage", f"{metadata_file} (ML Metadata, SQLite)"),
+        ("lineage", f"{metadata_file} (ML Metadata, SQLite); detloom lineage VERSION draws it"),
         *_cache_rows(nodes),
         ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
     ]
