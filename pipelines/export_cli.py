@@ -1,5 +1,6 @@
 """`detloom export`: a trained detector as SavedModel and TensorFlow Lite files. Imports are late."""
 
+import shutil
 from pathlib import Path
 
 import click
@@ -84,10 +85,11 @@ def export(
     detector, config = load_trained(trained)
     check_export(settings, config.model)
     partial = out_dir.with_name(f"{out_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     export_tflite(detector, config, settings, files, partial / TFLITE_FOLDER)
     if onnx:
         export_onnx(detector, config, partial / ONNX_FOLDER)
     export_saved_model(detector, config, partial / SERVING_FOLDER, settings)
     partial.rename(out_dir)
-    for path in sorted(path for path in out_dir.rglob("*") if path.suffix in (".tflite", ".onnx", ".pb")):
+    for path in (out_dir / SERVING_FOLDER, *sorted(out_dir.glob("*/*.tflite")), *out_dir.glob("*/*.onnx")):
         click.echo(str(path))

@@ -41,7 +41,7 @@ def check_export(export: Export, model: Ssd | CenterNet) -> None:
         return
     if isinstance(model, CenterNet):
         if "int8" in export.tflite:
-            _refuse("tflite", "int8", "CenterNet counts cells to place boxes, which 8 bits cannot hold; take float16")
+            _refuse("tflite", "int8", "in 8 bits CenterNet's peaks are lost, such a file found nothing; take float16")
         if export.tflite_outputs == "raw":
             _refuse("tflite_outputs", "raw", "CenterNet has no suppression to leave out; take detections")
         return

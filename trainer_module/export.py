@@ -111,7 +111,7 @@ def export_saved_model(
     except BaseException:
         shutil.rmtree(model_dir, ignore_errors=True)
         raise
-    _LOGGER.info("Exported to %s; every signature gives what the model in memory gives.", model_dir)
+    _LOGGER.info("Exported a SavedModel; every signature gives what the model in memory gives.")
 
 
 def _make_inputs(network_hw: tuple[int, int]) -> dict[str, np.ndarray]:
