@@ -90,7 +90,8 @@ class TfliteDetector:
 
     def _suppress(self, outputs: Mapping[str, npt.NDArray[Any]], share_hw: npt.NDArray[np.float32]) -> Rows:
         """What raw outputs leave to their caller, as the SavedModel does it."""
-        assert self._config is not None and isinstance(self._config.model, Ssd)
+        assert self._config is not None
+        assert isinstance(self._config.model, Ssd)
         assert self._label_map is not None
         nms = self._config.model.post_processing.batch_non_max_suppression
         window = tf.constant([[0.0, 0.0, *share_hw[:2]]])
