@@ -9,6 +9,7 @@ import click
 
 from detloom.components.example_gen.params import AUTO, UNKNOWN_CLASS_CHOICES, ExampleGenParams
 from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.pipelines.number_range import NumberRange
 from detloom.schemas.errors import InputError
 from detloom.schemas.rejects import REJECTS_FILE, REPORT_FILE
 
@@ -60,11 +61,11 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
 @click.option("--keypoints", is_flag=True, help="Keep keypoints.")
 @click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--gzip", is_flag=True, help="Compress the shards; encoded images hardly get smaller.")
-@click.option("--shard-mb", type=click.FloatRange(0, 2**20, min_open=True), default=128, show_default=True)
+@click.option("--shard-mb", type=NumberRange(0, 2**20, min_open=True), default=128, show_default=True)
 @click.option("--decode-images", is_flag=True, help="Decode every image in full: finds what headers do not show.")
 @click.option(
     "--max-reject-fraction",
-    type=click.FloatRange(0, 1),
+    type=NumberRange(0, 1),
     default=0.05,
     show_default=True,
     help="More refused records, or boxes, fail the run.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detloom.pipelines.number_range import NumberRange
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     metavar="SECONDS",
     help=f"With --watch: give up when no checkpoint came for so long. Default: {_TIMEOUT_SECONDS}.",
 )

@@ -1,6 +1,7 @@
 """`detloom export`: a trained detector as SavedModel and TensorFlow Lite files. Imports are late."""
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import click
@@ -84,12 +85,17 @@ def export(
     files = [file for each in parse_eval_sets([examples]) for file in each.files] if examples else []
     detector, config = load_trained(trained)
     check_export(settings, config.model)
-    partial = out_dir.with_name(f"{out_dir.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
-    export_tflite(detector, config, settings, files, partial / TFLITE_FOLDER)
-    if onnx:
-        export_onnx(detector, config, partial / ONNX_FOLDER)
-    export_saved_model(detector, config, partial / SERVING_FOLDER, settings)
-    partial.rename(out_dir)
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", suffix=".partial", dir=out_dir.parent))
+    try:
+        export_tflite(detector, config, settings, files, partial / TFLITE_FOLDER)
+        if onnx:
+            export_onnx(detector, config, partial / ONNX_FOLDER)
+        export_saved_model(detector, config, partial / SERVING_FOLDER, settings)
+        partial.chmod(0o755)  # a folder made for us alone, until now
+        partial.rename(out_dir)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     for path in (out_dir / SERVING_FOLDER, *sorted(out_dir.glob("*/*.tflite")), *out_dir.glob("*/*.onnx")):
         click.echo(str(path))

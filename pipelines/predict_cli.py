@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.number_range import NumberRange
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--min-score",
-    type=click.FloatRange(0, 1),
+    type=NumberRange(0, 1),
     help=f"Least score. Default: {_SHOWN_MIN_SCORE} in lines and pictures, 0 in --json, as an evaluation needs all.",
 )
 @click.option("--batch-size", type=click.IntRange(1, 256), default=8, show_default=True, help="Pictures at a time.")

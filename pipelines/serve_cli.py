@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detloom.pipelines.number_range import NumberRange
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ _LAST_CALL_SECONDS = 10.0  # for the model's call in progress when the server en
 @click.option("--name", default="detector", show_default=True, help="What the model is called in addresses.")
 @click.option(
     "--max-request-mb",
-    type=click.FloatRange(0.001, 1024),
+    type=NumberRange(0.001, 1024),
     default=32.0,
     show_default=True,
     help="A longer request is refused.",
 )
 @click.option(
-    "--min-score", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Where the page's slider begins."
+    "--min-score", type=NumberRange(0, 1), default=0.5, show_default=True, help="Where the page's slider begins."
 )
 def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, min_score: float) -> None:
     """Try MODEL by hand: a page to drop a picture on, and TensorFlow Serving's REST interface.

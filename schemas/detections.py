@@ -36,6 +36,7 @@ RAW_OUTPUT_NAMES = (RAW_BOXES, RAW_SCORES)
 SERVING_FOLDER = "Format-Serving"  # where a TFX Model artifact keeps its SavedModel
 TFLITE_FOLDER = "Format-TFLite"  # where it keeps its TFLite variants, one `<name>.tflite` each
 ONNX_FOLDER = "Format-ONNX"  # where it keeps its ONNX file
+ONNX_FILE = "model.onnx"
 TFLITE_SUFFIX = ".tflite"
 TFLITE_INT8 = "int8"  # name of the variant with 8-bit weights and activations
 SAVED_MODEL_FILE = "saved_model.pb"

@@ -35,8 +35,8 @@ class Export:
 
 def check_export(export: Export, model: Ssd | CenterNet) -> None:
     """Raise FieldError for formats that the detector cannot be converted to."""
-    if export.onnx and isinstance(model, CenterNet):
-        _refuse("onnx", True, "of CenterNet's detections ONNX's runtime gave only nine in ten; take tflite: [float16]")
+    if export.onnx and isinstance(model, Ssd) and isinstance(model.box_coder, KeypointBoxCoder):
+        _refuse("onnx", True, "a keypoint_box_coder was never converted; take another box_coder")
     if not export.tflite:
         return
     if isinstance(model, CenterNet):
@@ -47,6 +47,8 @@ def check_export(export: Export, model: Ssd | CenterNet) -> None:
         return
     if isinstance(model.box_coder, KeypointBoxCoder):
         _refuse("tflite", list(export.tflite), "TensorFlow Lite's suppression cannot decode a keypoint_box_coder")
+    if export.tflite_outputs == "detections" and model.post_processing.batch_non_max_suppression.iou_threshold <= 0:
+        _refuse("tflite", list(export.tflite), "TensorFlow Lite's suppression needs an iou_threshold above 0")
     if export.tflite_outputs == "raw":
         if "int8" in export.tflite:
             _refuse("tflite_outputs", "raw", "decoded in 8 bits boxes are too coarse; with int8 take detections")

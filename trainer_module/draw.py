@@ -25,11 +25,22 @@ def decode_image_rgb(image_bytes: bytes, name: str) -> npt.NDArray[np.uint8]:
     """
     try:
         with Image.open(io.BytesIO(image_bytes), formats=("JPEG", "PNG")) as image:
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(from_deep_grey(image).convert("RGB"))
     except UnidentifiedImageError:
         raise InputError(f"{name}: not a JPEG or PNG image.") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{name}: the image is broken ({error}).") from None
+
+
+def from_deep_grey(image: Image.Image) -> Image.Image:
+    """A picture of 16-bit grey as one of 8 bits; others as they are.
+
+    Pillow's own conversion cuts off at 255 and would leave white; TensorFlow's decoder keeps the higher byte, as here.
+    """
+    if image.mode not in ("F", "I") and not image.mode.startswith("I;"):
+        return image
+    values: npt.NDArray[np.int64] = np.asarray(image).astype(np.int64)
+    return Image.fromarray(np.clip(values >> 8, 0, 255).astype(np.uint8))
 
 
 def color_of_class(class_id: int) -> tuple[int, int, int]:

@@ -97,12 +97,12 @@ def export_saved_model(
     """
     settings = settings or Export()
     servable = _Servable(detector, settings)
-    tf.saved_model.save(servable, str(model_dir), signatures=servable.signatures())
     assets = model_dir / "assets"
-    assets.mkdir(exist_ok=True)
-    write_label_map(assets / names.ASSET_LABEL_MAP, detector.label_map)
-    (assets / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
     try:
+        tf.saved_model.save(servable, str(model_dir), signatures=servable.signatures())
+        assets.mkdir(exist_ok=True)
+        write_label_map(assets / names.ASSET_LABEL_MAP, detector.label_map)
+        (assets / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
         inputs = _make_inputs(network_hw(detector.config.image_resizer))
         max_detections = _check_export(servable, model_dir, inputs)
         contract = format_contract(detector.config, max_detections, settings)
@@ -132,6 +132,10 @@ def _check_export(servable: _Servable, model_dir: Path, inputs: dict[str, np.nda
     """Raise RuntimeError for a signature that differs; the number of rows of an answer."""
     images = inputs[names.SIGNATURE_IMAGES]
     expected = servable.to_relative(tf.function(servable.from_images)(tf.constant(images)), images.shape[1:3])
+    if not expected[names.NUM_DETECTIONS].any():
+        _LOGGER.warning(
+            "Export: the model finds nothing in made pictures, so that little is compared (score_threshold)."
+        )
     loaded = tf.saved_model.load(str(model_dir))
     for signature, value in inputs.items():
         outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: tf.constant(value)})

@@ -81,8 +81,11 @@ def _detections(
     with tf.init_scope():
         anchors_cyxhw_A4 = yxyx_to_cyxhw(detector.anchors_yxyx_rel_A4).numpy()  # the operation takes constants only
     boxes, class_indices, scores, count = suppress(offsets_BA4, scores_BAC, tf.constant(anchors_cyxhw_A4))
-    # Looked up as whole numbers, which are not made 8-bit ones.
-    class_ids = tf.gather(tf.constant(detector.label_map.class_ids), tf.cast(class_indices, tf.int32))
+    # Looked up as whole numbers, which are not made 8-bit ones. Rows that are padding may hold anything.
+    is_row = tf.range(max_detections) < tf.cast(count[0], tf.int32)
+    last = detector.label_map.num_classes - 1
+    rows = tf.where(is_row, tf.clip_by_value(tf.cast(class_indices, tf.int32), 0, last) + 1, 0)
+    class_ids = tf.gather(tf.constant([0, *detector.label_map.class_ids]), rows)
     return {
         names.BOXES: boxes,
         names.SCORES: scores,

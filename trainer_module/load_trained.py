@@ -1,5 +1,6 @@
 """A trained detector in memory again, from what a training or an export left."""
 
+import logging
 from pathlib import Path
 
 import tensorflow as tf
@@ -20,6 +21,8 @@ from detloom.trainer_module.detector import Detector, build_detector
 from detloom.trainer_module.run_folder import CONFIG_FILE
 from detloom.trainer_module.watch import load_checkpoint
 
+_LOGGER = logging.getLogger("detloom")
+
 
 def load_trained(folder: Path) -> tuple[Detector, TrainEvalConfig]:
     """The detector of a training's folder (its best weights), an exported model, or a folder of versions.
@@ -28,6 +31,7 @@ def load_trained(folder: Path) -> tuple[Detector, TrainEvalConfig]:
         InputError: it is none of them, or its weights do not fit its configuration.
     """
     settings_dir, weights = _find(folder)
+    _LOGGER.info("Weights: %s.", weights)
     config = from_json(TrainEvalConfig, read_text_file(settings_dir / CONFIG_FILE))
     detector = build_detector(config.model, read_label_map(settings_dir / LABEL_MAP_FILE))
     try:

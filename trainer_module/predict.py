@@ -176,8 +176,9 @@ def find_saved_model(model_dir: Path) -> Path:
     """The folder with `saved_model.pb`: `model_dir`, its `Format-Serving`, or its highest numbered complete version."""
     if not model_dir.is_dir():
         raise InputError(f"{model_dir}: no such folder; give an exported SavedModel or a folder of model versions.")
-    versions = sorted((int(path.name) for path in model_dir.iterdir() if path.name.isdecimal()), reverse=True)
-    for folder in (model_dir, model_dir / names.SERVING_FOLDER, *(model_dir / str(version) for version in versions)):
+    numbered = (path for path in model_dir.iterdir() if path.name.isdecimal())
+    versions = sorted(numbered, key=lambda path: int(path.name), reverse=True)
+    for folder in (model_dir, model_dir / names.SERVING_FOLDER, *versions):
         if (folder / names.SAVED_MODEL_FILE).is_file():
             return folder
     raise InputError(f"{model_dir}: holds neither {names.SAVED_MODEL_FILE} nor a numbered version folder with one.")

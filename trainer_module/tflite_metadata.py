@@ -33,7 +33,7 @@ _OUTPUTS = {
     names.BOXES: "ymin, xmin, ymax, xmax, 0 to 1, of the input, its padding included.",
     names.CLASSES: f"Ids of the label map, which are line numbers of {LABELS_FILE}, from 0.",
     names.SCORES: "0 to 1, the highest first.",
-    names.NUM_DETECTIONS: "Rows of the others that are not padding.",
+    names.NUM_DETECTIONS: "Rows of the others that are not padding; what stands in padding means nothing.",
     names.RAW_BOXES: "ymin, xmin, ymax, xmax of every anchor's box, relative to the input, doubles included.",
     names.RAW_SCORES: "0 to 1, of each box and class, in the order of the label map.",
 }
@@ -76,11 +76,13 @@ def read_packed_files(model_bytes: bytes) -> dict[str, str]:
     try:
         with zipfile.ZipFile(io.BytesIO(model_bytes)) as archive:
             infos = archive.infolist()
+            if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+                raise InputError("its packed files are compressed, allowed: stored")
             if sum(info.file_size for info in infos) > _MAX_PACKED_BYTES:
-                raise InputError(f"packed files of more than {_MAX_PACKED_BYTES} bytes")
+                raise InputError(f"has packed files of more than {_MAX_PACKED_BYTES} bytes")
             return {info.filename: archive.read(info).decode("utf-8") for info in infos}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"the packed files cannot be read ({error})") from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, OSError, EOFError) as error:
+        raise InputError(f"its packed files cannot be read ({error})") from None
 
 
 def _format_labels(label_map: LabelMap) -> str:

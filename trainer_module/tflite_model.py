@@ -17,6 +17,7 @@ from detloom.schemas.typed_dict import from_json
 from detloom.trainer_module.draw import decode_image_rgb
 from detloom.trainer_module.fit_picture import fit_picture
 from detloom.trainer_module.nms import Selection, select_boxes
+from detloom.trainer_module.preprocess import network_hw
 from detloom.trainer_module.tflite_metadata import read_packed_files
 
 Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.int64]]
@@ -56,6 +57,8 @@ class TfliteDetector:
             )
         self._input_hw = (shape[1], shape[2])
         self._config, self._label_map = _read_settings(path, model_bytes)
+        if self._config is not None and network_hw(self._config.model.image_resizer) != self._input_hw:
+            raise InputError(f"{path}: the configuration inside has another size than the input {shape}; export again.")
         if self._outputs == names.RAW_OUTPUT_NAMES and not (self._config and isinstance(self._config.model, Ssd)):
             raise InputError(
                 f"{path}: raw outputs need the configuration and label map that detloom packs into the file."
@@ -78,7 +81,10 @@ class TfliteDetector:
             pixels, true_hw = tf.image.resize(image_rgb, self._input_hw).numpy(), self._input_hw
         if self._dtype is np.uint8:
             pixels = np.rint(pixels).clip(0, 255)
-        outputs = self._run(**{self._input: pixels[np.newaxis].astype(self._dtype)})
+        try:
+            outputs = self._run(**{self._input: pixels[np.newaxis].astype(self._dtype)})
+        except (RuntimeError, ValueError) as error:
+            raise InputError(f"{self._path}: cannot be run ({str(error).splitlines()[0][:200]}).") from None
         share_hw = np.array(true_hw * 2, np.float32) / np.array(self._input_hw * 2, np.float32)
         if self._outputs == names.RAW_OUTPUT_NAMES:
             boxes, scores, class_ids = self._suppress(outputs, share_hw)
@@ -86,6 +92,11 @@ class TfliteDetector:
             boxes, scores, classes, count = (outputs[name] for name in names.OUTPUT_NAMES)
             rows = int(np.rint(count.reshape(-1)[0]))
             boxes, scores, class_ids = boxes[0, :rows], scores[0, :rows], np.rint(classes[0, :rows]).astype(np.int64)
+            if self._config is not None and isinstance(self._config.model, Ssd):
+                # As in the SavedModel: what lies wholly outside the picture, in the padding, is nothing.
+                clipped = np.clip(boxes, 0, share_hw)
+                is_kept = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
+                boxes, scores, class_ids = boxes[is_kept], scores[is_kept], class_ids[is_kept]
         return np.clip(boxes / share_hw, 0, 1), scores, class_ids
 
     def _suppress(self, outputs: Mapping[str, npt.NDArray[Any]], share_hw: npt.NDArray[np.float32]) -> Rows:
@@ -133,5 +144,5 @@ def _read_settings(path: str, model_bytes: bytes) -> tuple[TrainEvalConfig | Non
             return None, None
         config = from_json(TrainEvalConfig, files[names.ASSET_CONFIG])
         return config, parse_label_map(files[names.ASSET_LABEL_MAP], where=names.ASSET_LABEL_MAP)
-    except (InputError, ValueError) as error:
+    except (InputError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}; export the model again.") from None

@@ -9,8 +9,9 @@ import hashlib
 import io
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
+
+from detloom.trainer_module.draw import from_deep_grey
 
 NUM_BITS = 64
 _ROWS, _COLUMNS = 8, 9
@@ -54,14 +55,6 @@ def open_small_picture(encoded: bytes, wanted_wh: tuple[int, int], mode: str, ma
             if image.width * image.height > max_pixels:
                 return None
             image.draft(mode, wanted_wh)
-            if image.mode in ("F", "I") or image.mode.startswith("I;"):
-                return _from_deep_grey(image).convert(mode)
-            return image.convert(mode)
+            return from_deep_grey(image).convert(mode)
     except Exception:  # decoders of damaged files raise nearly anything; all of it means the same
         return None
-
-
-def _from_deep_grey(image: Image.Image) -> Image.Image:
-    """16-bit grey to 8: Pillow's own conversion cuts off at 255 and would leave white."""
-    values: npt.NDArray[np.int64] = np.asarray(image).astype(np.int64)
-    return Image.fromarray(np.clip(values >> 8, 0, 255).astype(np.uint8))

@@ -34,7 +34,7 @@ class CardInputs:
     Attributes:
         name: of the model.
         model_dir: folder of the SavedModel.
-        tflite_dir: folder of its TFLite variants, which need not exist.
+        tflite_dir, onnx_dir: folders of its TFLite variants and of its ONNX file, which need not exist.
         evaluation_dir: what `report.py` of the evaluator writes.
         model_run_dir: folder of the training.
         dataset_report_dir, rejects_dir: what DatasetValidator and ingestion leave.
@@ -51,6 +51,7 @@ class CardInputs:
     name: str
     model_dir: str
     tflite_dir: str | None = None
+    onnx_dir: str | None = None
     evaluation_dir: str | None = None
     model_run_dir: str | None = None
     dataset_report_dir: str | None = None
@@ -75,7 +76,7 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
     """
     label_map = read_exported_label_map(inputs.model_dir)
     config = training_facts.read_config(f"{inputs.model_dir}/assets/{ASSET_CONFIG}")
-    export = describe_export(inputs.model_dir, inputs.tflite_dir)
+    export = describe_export(inputs.model_dir, inputs.tflite_dir, inputs.onnx_dir)
     report = data_facts.read_dataset_report(inputs.dataset_report_dir) if inputs.dataset_report_dir else None
     training = training_facts.read_training(inputs.model_run_dir) if inputs.model_run_dir else None
     if inputs.model_run_dir and (different := training_facts.differing_sections(config, inputs.model_run_dir)):

@@ -192,6 +192,10 @@ def _export_blocks(card: Json) -> Iterator[Block]:
         yield variants_table(export["tflite"], evaluation)
     else:
         yield Text("There are no TensorFlow Lite variants.", is_soft=True)
+    if export["onnx_bytes"] is not None:
+        yield Text(
+            f"There is an ONNX file of {export['onnx_bytes'] / 1e6:.1f} MB, which was not evaluated.", is_soft=True
+        )
 
 
 def _provenance_blocks(card: Json) -> Iterator[Block]:

@@ -14,7 +14,7 @@ from tfx.utils import path_utils
 from detloom.components.model_card.card import CardInputs, build_card, write_card
 from detloom.components.model_card.data_facts import DataSource
 from detloom.components.model_card.params import ModelCardParams
-from detloom.schemas.detections import TFLITE_FOLDER
+from detloom.schemas.detections import ONNX_FOLDER, TFLITE_FOLDER
 from detloom.schemas.model_card_config import CARD_PAGE
 
 DATASET_REPORT_KEY, MODEL_RUN_KEY, REJECTS_KEY = "dataset_report", "model_run", "rejects"
@@ -40,6 +40,7 @@ class Executor(BaseExecutor):
                 name=params.name,
                 model_dir=str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model))),
                 tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
+                onnx_dir=f"{model.uri}/{ONNX_FOLDER}",
                 evaluation_dir=_uri_of(input_dict, keys.EVALUATION_KEY),
                 model_run_dir=_uri_of(input_dict, MODEL_RUN_KEY),
                 dataset_report_dir=_uri_of(input_dict, DATASET_REPORT_KEY),

@@ -15,8 +15,8 @@ from detloom.schemas.errors import InputError
 _CONTRACT = "the contract of an exported model"
 
 
-def describe_export(model_dir: str, tflite_dir: str | None) -> dict[str, Any]:
-    """Signatures, versions and TFLite variants.
+def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None = None) -> dict[str, Any]:
+    """Signatures, versions, TFLite variants and an ONNX file.
 
     Returns:
         `created` (UTC), versions, `box_units` and meanings are None where the export does not say them: models from
@@ -54,7 +54,12 @@ def describe_export(model_dir: str, tflite_dir: str | None) -> dict[str, Any]:
             {"name": path.rsplit("/", 1)[-1].removesuffix(names.TFLITE_SUFFIX), "bytes": tf.io.gfile.stat(path).length}
             for path in (sorted(tf.io.gfile.glob(f"{tflite_dir}/*{names.TFLITE_SUFFIX}")) if tflite_dir else ())
         ],
+        "onnx_bytes": _bytes_of(f"{onnx_dir}/{names.ONNX_FILE}") if onnx_dir else None,
     }
+
+
+def _bytes_of(path: str) -> int | None:
+    return int(tf.io.gfile.stat(path).length) if tf.io.gfile.exists(path) else None
 
 
 def _read_graph(model_dir: str) -> meta_graph_pb2.MetaGraphDef:

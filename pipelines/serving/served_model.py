@@ -71,9 +71,9 @@ class ServedModel:
             raise RequestError(message, HTTPStatus.SERVICE_UNAVAILABLE)
         try:
             request = parse_predict_request(body, self.signatures)
-            _check_images(request.signature_name, request.inputs)
+            inputs = _check_images(request.signature_name, request.inputs)
             started = time.perf_counter()
-            outputs = self._call(request.signature_name, request.inputs)
+            outputs = self._call(request.signature_name, inputs)
             seconds = time.perf_counter() - started
             return format_predict_answer(outputs, is_row=request.is_row), seconds
         finally:
@@ -138,17 +138,33 @@ def _find_label_map(model_dir: str) -> LabelMap | None:
     return read_exported_label_map(model_dir) if has_one else None
 
 
-def _check_images(signature_name: str, inputs: Arrays) -> None:
+def _check_images(signature_name: str, inputs: Arrays) -> Arrays:
+    """The inputs, with tf.Examples written anew from what was looked at in them.
+
+    Parsers may disagree on which of several values a crafted example holds, and the model has one of its own.
+    """
     if signature_name not in (names.SIGNATURE_ENCODED, names.SIGNATURE_EXAMPLES):
-        return
+        return inputs
     input_name = names.SIGNATURE_INPUTS[signature_name]
-    values = inputs[input_name].ravel().tolist()
+    array = inputs[input_name]
+    values = array.ravel().tolist()
     if signature_name == names.SIGNATURE_EXAMPLES:
         values = [_read_encoded(value, f"{input_name}[{position}]") for position, value in enumerate(values)]
     try:
         check_images(values, input_name)
     except InputError as error:
         raise RequestError(str(error)) from None
+    if signature_name == names.SIGNATURE_EXAMPLES:
+        values = [_write_encoded(value) for value in values]
+    checked = np.empty(len(values), object)
+    checked[:] = values
+    return {**inputs, input_name: checked.reshape(array.shape)}
+
+
+def _write_encoded(image_bytes: bytes) -> bytes:
+    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image_bytes]))
+    features = tf.train.Features(feature={example_keys.IMAGE_ENCODED: feature})
+    return bytes(tf.train.Example(features=features).SerializeToString())
 
 
 def _read_encoded(serialized: bytes, where: str) -> bytes:

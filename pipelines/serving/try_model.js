@@ -37,10 +37,18 @@ function tiffOrientation(view, start) {
   return 1;
 }
 
+function hasExif(buffer) { // of a PNG: its eXIf chunk may turn it
+  const view = new DataView(buffer);
+  for (let at = 8; at + 12 <= view.byteLength; at += 12 + view.getUint32(at)) {
+    if (view.getUint32(at + 4) === 0x65584966) return true;
+  }
+  return false;
+}
+
 function isSentAsItIs(buffer) {
   const [a, b, c] = new Uint8Array(buffer.slice(0, 3));
   const isPng = a === 0x89 && b === 0x50 && c === 0x4e;
-  return isPng || (a === 0xff && b === 0xd8 && [0, 1].includes(orientationOf(buffer)));
+  return (isPng && !hasExif(buffer)) || (a === 0xff && b === 0xd8 && [0, 1].includes(orientationOf(buffer)));
 }
 
 function readDataUrl(blob) {

@@ -63,3 +63,14 @@ def test_what_is_asked_wrongly_is_refused_before_anything_is_loaded(tmp_path):
         assert isinstance(result.exception, InputError)
         assert message in str(result.exception)
     assert not Path(tmp_path / "out").exists()
+
+
+def test_an_export_that_fails_leaves_nothing_and_touches_nothing_of_others(trained, tmp_path, monkeypatch):
+    (tmp_path / "out.partial").mkdir()
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("detloom.trainer_module.export.export_saved_model", fail)
+    assert isinstance(run(trained[0], "--out", tmp_path / "out").exception, OSError)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]

@@ -289,3 +289,9 @@ def test_a_link_that_is_named_itself_is_followed(tmp_path):
     (tmp_path / "link.png").symlink_to(write_picture(tmp_path / "elsewhere" / "x.png"))
     (image,) = image_files.find_images([str(tmp_path / "link.png")])
     assert image.read()[1] == 3200
+
+
+def test_a_score_that_is_not_a_number_is_refused(tmp_path):
+    result = CliRunner().invoke(cli, ["predict", str(tmp_path), "--model", str(tmp_path), "--min-score", "nan"])
+    assert result.exit_code == 2
+    assert "'nan' is not a number" in result.output

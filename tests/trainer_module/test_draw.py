@@ -2,10 +2,12 @@ import io
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.draw import color_of_class, decode_image_rgb, draw_detections
+from detloom.trainer_module.preprocess import decode_image
 
 
 def grey(height, width):
@@ -89,3 +91,16 @@ def test_a_picture_that_breaks_off_is_refused_by_name():
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(file, "JPEG")
     with pytest.raises(InputError, match=r"x\.jpg: the image is broken"):
         decode_image_rgb(file.getvalue()[:600], "x.jpg")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_every_kind_of_png_is_decoded_as_the_model_decodes_it(mode):
+    ramp = np.linspace(0, 65535 if mode == "I;16" else 255, 64 * 64)
+    if mode == "I;16":
+        image = Image.fromarray(ramp.reshape(64, 64).astype(np.uint16))
+    else:
+        image = Image.fromarray(ramp.reshape(64, 64).astype(np.uint8)).convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    expected = decode_image(tf.constant(buffer.getvalue())).numpy()
+    np.testing.assert_allclose(decode_image_rgb(buffer.getvalue(), "ramp").astype(int), expected.astype(int), atol=1)

@@ -24,6 +24,12 @@ def test_the_file_gives_what_the_model_in_memory_gives(with_packages, tiny_confi
     assert sorted(contract["outputs"]) == sorted(names.RAW_OUTPUT_NAMES)
 
 
+def test_center_net_answers_with_detections(with_packages, center_net_configs, tiny_config, tmp_path):
+    model = center_net_configs["mobilenet_v2"]
+    path = onnx_export.export_onnx(build_detector(model, LABEL_MAP), tiny_config, tmp_path / "onnx")
+    assert sorted(json.loads((path.parent / "contract.json").read_text())["outputs"]) == sorted(names.OUTPUT_NAMES)
+
+
 def test_a_file_that_answers_otherwise_is_not_written(with_packages, tiny_config, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_TOLERANCE", -1.0)
     with pytest.raises(RuntimeError, match="differs from the model in memory by"):

@@ -179,6 +179,14 @@ def test_tflite_variants_have_their_size_and_numbers(make_inputs, own_folders, e
     card = build_card(make_inputs(own_folders))
     assert card["export"]["tflite"] == [{"name": "float16", "bytes": 300}, {"name": "int8", "bytes": 100}]
     assert [(row["name"], row["AP"]) for row in card["evaluation"]["variants"]] == [("int8", 0.75)]
+    assert card["export"]["onnx_bytes"] is None
+
+
+def test_an_onnx_file_is_mentioned(make_inputs, own_folders):
+    (own_folders / "model/Format-ONNX").mkdir()
+    (own_folders / "model/Format-ONNX/model.onnx").write_bytes(b"0" * 200)
+    card = build_card(make_inputs(own_folders, onnx_dir=str(own_folders / "model/Format-ONNX")))
+    assert card["export"]["onnx_bytes"] == 200
 
 
 def test_signatures_are_read_from_the_model(make_inputs):

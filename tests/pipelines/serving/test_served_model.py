@@ -76,6 +76,25 @@ def test_pictures_in_examples_are_looked_at_too(served, example, message):
         ask(served, signature_name="serving_examples", instances=[b64(example)])
 
 
+def length_delimited(number, data):
+    """A protobuf field of that number: tag, length as varint, bytes."""
+    length, varint = len(data), b""
+    while length > 127:
+        varint, length = varint + bytes([length & 127 | 128]), length >> 7
+    return bytes([number << 3 | 2]) + varint + bytes([length]) + data
+
+
+def test_the_model_gets_the_picture_that_was_looked_at(served, encoded):
+    """Python's parser takes the last of three values of a oneof, TensorFlow's own the first."""
+    unseen, seen = (length_delimited(1, length_delimited(1, value)) for value in (b"never looked at", encoded))
+    feature = unseen + length_delimited(2, b"") + seen
+    entry = length_delimited(1, b"image/encoded") + length_delimited(2, feature)
+    crafted = length_delimited(1, length_delimited(1, entry))
+    assert tf.train.Example.FromString(crafted).features.feature["image/encoded"].bytes_list.value[:] == [encoded]
+    plain = ask(served, signature_name="serving_examples", instances=[b64(make_example(image_encoded=[encoded]))])
+    assert ask(served, signature_name="serving_examples", instances=[b64(crafted)]) == plain
+
+
 def test_what_the_model_itself_refuses_is_told(served, encoded):
     damaged = encoded.replace(b"IDAT", b"IDAt")  # its checksum is made right again
     at = damaged.index(b"IDAt")
