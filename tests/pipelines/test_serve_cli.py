@@ -42,13 +42,14 @@ def test_it_says_where_it_is_and_ends_cleanly_when_asked_to(model_dir):
         text=True,
         env=environment,
     ) as process:
-        url = re.match(r"(http://127\.0\.0\.1:\d+)/ is the page", process.stdout.readline())[1]
+        said = [process.stdout.readline() for _ in range(3)]
+        url = re.match(r"(http://127\.0\.0\.1:\d+)/ is the page", said[0])[1]
         with urllib.request.urlopen(f"{url}/v1/models/cells", timeout=60) as response:
             assert json.load(response)["model_version_status"][0]["state"] == "AVAILABLE"
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "No production server." in out
+    assert "No production server." in said[2]
     assert err.strip().splitlines()[-1] == "Ended."
     assert "Traceback" not in err
 
