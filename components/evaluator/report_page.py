@@ -1,7 +1,6 @@
 """The page of an evaluation, and its short form for the Kubeflow UI."""
 
 import itertools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,11 +9,10 @@ from detloom.components.evaluator import report_views as views
 from detloom.components.evaluator.evaluation import Evaluation, Picture
 from detloom.components.pages.formats import format_number, format_signed, shorten
 from detloom.components.pages.load_template import load_template
+from detloom.components.pages.markdown_text import escape_markdown, escape_markdown_line
 
 _TEMPLATE = "report.html.j2"
 _MAX_PICTURE_CHARS = 4_000_000  # so that a page stays below 5 MB, whatever the images show
-_MARKDOWN_MARKS = re.compile(r"([\\|`*_~\[\]])")
-_HTML_MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def format_page(evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
@@ -68,7 +66,7 @@ def _fit(pictures: Sequence[Picture]) -> list[Picture]:
 def summary_markdown(evaluation: Evaluation) -> str:
     """Verdict, reason, gates and metrics, for places that show Markdown and no page."""
     decision, baseline = evaluation.decision, evaluation.baseline
-    lines = [f"# {views.headline(decision)[0]}", "", escape_markdown(decision.reason), ""]
+    lines = [f"# {views.headline(decision)[0]}", "", escape_markdown_line(decision.reason), ""]
     lines += ["| Gate | Asked | Found | Verdict |", "| --- | ---: | ---: | --- |"]
     for gate in views.gate_rows(decision.gates):
         name = escape_markdown(shorten(gate["name"]))
@@ -80,10 +78,3 @@ def summary_markdown(evaluation: Evaluation) -> str:
         cells += [format_number(row["baseline"]), format_signed(row["change"])] if baseline else []
         lines.append(f"| {row['name']} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
-
-
-def escape_markdown(text: str) -> str:
-    """On one line, as text and nothing else, in a table too."""
-    for mark, entity in _HTML_MARKS.items():
-        text = text.replace(mark, entity)
-    return _MARKDOWN_MARKS.sub(r"\\\1", " ".join(text.split()))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.evaluator.report_page import escape_markdown, format_page, summary_markdown
+from detloom.components.evaluator.report_page import format_page, summary_markdown
+from detloom.components.pages.markdown_text import escape_markdown
 from detloom.schemas.gates_config import Gates, MetricFloor, Override
 from detloom.schemas.label_map import LabelMap
 

@@ -5,7 +5,8 @@ import pytest
 from detloom.components.model_card.blocks import Bullets, Code, Document, Facts, Folded, Section, Table, Text
 from detloom.components.model_card.card import build_card, write_card
 from detloom.components.model_card.document import build_document
-from detloom.components.model_card.render import escape_markdown, format_markdown, format_page
+from detloom.components.model_card.render import format_markdown, format_page
+from detloom.components.pages.markdown_text import escape_markdown
 from detloom.schemas.model_card_config import ModelCardConfig
 
 EVIL = "</td><script>alert(1)</script>|[x](javascript:alert(1))`*_\u202e"
