@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.number_range import NumberRange
 from detloom.schemas.errors import InputError
 from detloom.schemas.push_config import LOCK_SECONDS, REMOTE_SCHEMES, is_remote
 from detloom.schemas.redact import redact
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _LOCK = click.option(
     "--wait",
     "lock_seconds",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=LOCK_SECONDS,
     show_default=True,
     metavar="SECONDS",
@@ -94,7 +95,8 @@ def versions(push_dir: str, as_json: bool) -> None:
     from detloom.components.pusher.destination import open_destination
     from detloom.components.pusher.versions import describe_versions
 
-    states = describe_versions(open_destination(_existing(push_dir)))
+    with _failures_said(push_dir, "cannot be read"):
+        states = describe_versions(open_destination(_existing(push_dir)))
     if as_json:
         click.echo(json.dumps([state.to_dict() for state in states], indent=1))
         return
@@ -148,16 +150,17 @@ def verify(folder: str) -> None:
     from detloom.components.pusher.atomic_push import verify_version
     from detloom.components.pusher.destination import open_destination, version_numbers
 
-    address = _existing(folder).rstrip("/")
-    destination = open_destination(address)
-    numbers = version_numbers(destination.names())
-    if not numbers:
-        parent, _, name = str(address if is_remote(address) else Path(address).resolve()).rpartition("/")
-        numbers = version_numbers([name])
+    address = _existing(folder).rstrip("/") or "/"
+    with _failures_said(folder, "cannot be read"):
+        destination = open_destination(address)
+        numbers = destination.versions()
         if not numbers:
-            raise InputError(f"{redact(folder)}: is no version and holds none.")
-        destination = open_destination(parent or "/")
-    wrong = {number: verify_version(destination, number) for number in numbers}
+            parent, _, name = str(address if is_remote(address) else Path(address).resolve()).rpartition("/")
+            numbers = version_numbers([name])
+            if not numbers:
+                raise InputError(f"{redact(folder)}: is no version and holds none.")
+            destination = open_destination(parent or "/")
+        wrong = {number: verify_version(destination, number) for number in numbers}
     for number, problems in wrong.items():
         for problem in problems:
             click.echo(f"version {number}: {problem}")
@@ -190,13 +193,13 @@ def _row(state: "VersionState") -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _failures_said(push_dir: str) -> Iterator[None]:
+def _failures_said(push_dir: str, what: str = "nothing was changed") -> Iterator[None]:
     """A full disk or a storage that does not answer is no bug of ours."""
     try:
         yield
     except OSError as error:
         reason = redact(error.strerror or str(error))
-        raise InputError(f"{redact(push_dir)}: nothing was changed ({reason}); put that right and try again.") from None
+        raise InputError(f"{redact(push_dir)}: {what} ({reason}); put that right and try again.") from None
 
 
 def _address(text: str) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from detloom.components.pusher.destination import MODEL_FILE, Destination, open_destination, version_numbers
+from detloom.components.pusher.destination import MODEL_FILE, SCHEME_MARK, Destination, next_version, open_destination
 from detloom.components.pusher.load_check import LoadCheck, check_serves
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
@@ -79,7 +79,7 @@ def push_model(
 ) -> PushResult:
     """Copy the SavedModel beside the versions, verify and load the copy, make it the next version in one step.
 
-    The version is the time in seconds, or one more than the highest there is, so it always grows. If the highest one
+    The version is the time in seconds, or one more than any number before, so it always grows. If the highest version
     has the same content already, nothing is copied. Whenever this stops, the versions in `push_dir` are complete ones.
 
     Args:
@@ -98,12 +98,15 @@ def push_model(
     check_keep_versions(keep_versions)
     if not (model_dir / MODEL_FILE).is_file():
         raise InputError(f"{model_dir}: no SavedModel to push ({MODEL_FILE} is missing).")
+    if SCHEME_MARK not in str(push_dir) and Path(push_dir).resolve().is_relative_to(model_dir.resolve()):
+        raise InputError(f"{push_dir}: lies in the model {model_dir}; push to a folder outside of it.")
     origin = origin or Origin(model_uri=model_uri or str(model_dir))
     destination = open_destination(push_dir)
     with destination.lock(lock_seconds, origin.run_id) as check_held:
+        version = _next_version(destination, now())
         destination.remove_leftovers()
         sources = {**find_files(model_dir), **find_card(card_dir)}
-        push = _Push(destination, sources, measure_files(sources), origin, "push", check, check_held, now)
+        push = _Push(destination, version, sources, measure_files(sources), origin, "push", check, check_held, now)
         result = push.place()
         _remove_old(destination, keep_versions, (result.version, result.previous_version))
     return result
@@ -136,6 +139,7 @@ def roll_back(
     if not _pushed_versions(destination):
         raise InputError(f"{redact(destination.address)}: holds no version to go back to.")
     with destination.lock(lock_seconds, "") as check_held:
+        version = _next_version(destination, now())
         destination.remove_leftovers()
         of_version = _choose_target(destination) if to is None else to
         before = _manifest_to_restore(destination, of_version)
@@ -144,7 +148,9 @@ def roll_back(
             manifest = measure_files(sources)
             _refuse_damaged(destination, of_version, before.differences_from(manifest.files))
             origin = _origin_of(before, destination, of_version, reason)
-            push = _Push(destination, sources, manifest, origin, "rollback", check, check_held, now, of_version)
+            push = _Push(
+                destination, version, sources, manifest, origin, "rollback", check, check_held, now, of_version
+            )
             result = push.place()
         if result.is_new and remove_replaced and result.previous_version is not None:
             _remove(destination, result.previous_version)
@@ -158,7 +164,7 @@ def list_versions(push_dir: Address) -> list[int]:
 
 def verify_version(destination: Destination, version: int) -> list[str]:
     """What is wrong with a version, a line for each file; empty if it is what was pushed."""
-    if version not in version_numbers(destination.names()):
+    if version not in destination.versions():
         return [f"{version}: there is no such version"]
     manifest = read_version_manifest(destination, version)
     if manifest is None:
@@ -192,9 +198,10 @@ def read_records(push_dir: Address) -> list[dict[str, Any]]:
 
 @dataclass
 class _Push:
-    """One push or rollback, while the lock is held."""
+    """One push or rollback, while the lock is held; `version` is the number for what is new."""
 
     destination: Destination
+    version: int
     sources: Mapping[str, Path]
     manifest: Manifest
     origin: Origin
@@ -211,7 +218,7 @@ class _Push:
         latest = max(complete_versions(self.destination), default=None)
         if latest is not None and self._holds(latest, manifest):
             return self._result(latest, manifest, _previous_of(self.destination, latest), is_new=False)
-        version = max(int(self.now()), max(version_numbers(self.destination.names()), default=0) + 1)
+        version = self.version
         record = make_record(
             self.origin,
             action=self.action,
@@ -223,23 +230,13 @@ class _Push:
         )
         manifest = replace(manifest, push=record)
         self.destination.place(version, self.sources, manifest, self.check, self.check_held)
-        try:
-            self.destination.append_record(json.dumps(record))
-        except OSError as error:  # the version is served, and its manifest holds the line
-            _LOGGER.warning(
-                "%s: %s could not be written (%s); the next push writes this one's line.",
-                redact(self.destination.address),
-                RECORD_FILE,
-                error.strerror or error,
-            )
+        _append_record(self.destination, record)
         return self._result(version, manifest, latest, is_new=True)
 
     def _holds(self, version: int, manifest: Manifest) -> bool:
         """Whether the version is this model and intact."""
         there = read_version_manifest(self.destination, version)
-        return (
-            there is not None and there.digest == manifest.digest and there.files == self.destination.measure(version)
-        )
+        return there is not None and there.digest == manifest.digest and not verify_version(self.destination, version)
 
     def _result(self, version: int, manifest: Manifest, previous: int | None, *, is_new: bool) -> PushResult:
         return PushResult(
@@ -253,7 +250,7 @@ class _Push:
 
 def _pushed_versions(destination: Destination) -> dict[int, Manifest]:
     """The versions with a manifest, ascending."""
-    found = {version: read_version_manifest(destination, version) for version in version_numbers(destination.names())}
+    found = {version: read_version_manifest(destination, version) for version in destination.versions()}
     return {version: manifest for version, manifest in found.items() if manifest is not None}
 
 
@@ -261,7 +258,12 @@ def complete_versions(destination: Destination) -> list[int]:
     """What a server may take: where a number may stand for something half written, only what has a manifest."""
     if destination.requires_manifest:
         return list(_pushed_versions(destination))
-    return version_numbers(destination.names())
+    return destination.versions()
+
+
+def _next_version(destination: Destination, now: float) -> int:
+    """Asked before anything is removed: a number that a copy was given is not given again, whatever became of it."""
+    return next_version(destination.names(), (record["version"] for record in _records(destination)), now)
 
 
 def _records(destination: Destination) -> list[dict[str, Any]]:
@@ -279,20 +281,37 @@ def _complete_record(destination: Destination) -> None:
     recorded = {record["version"] for record in _records(destination)}
     for version, manifest in _pushed_versions(destination).items():
         if version not in recorded and manifest.push.get("version") == version:
-            destination.append_record(json.dumps(manifest.push))
+            _append_record(destination, manifest.push)
+
+
+def _append_record(destination: Destination, record: Mapping[str, Any]) -> None:
+    try:
+        destination.append_record(json.dumps(record))
+    except OSError as error:  # the version is there, and its manifest holds the line
+        _LOGGER.warning(
+            "%s: %s could not be written (%s); the next push writes the line of version %s.",
+            redact(destination.address),
+            RECORD_FILE,
+            error.strerror or error,
+            record["version"],
+        )
 
 
 def _remove_old(destination: Destination, keep_versions: int, always: tuple[int | None, ...]) -> None:
-    """Remove the oldest versions that detloom has pushed; those of others are not touched."""
+    """Remove the oldest versions that were pushed here, but for the one that a rollback would take."""
     if not keep_versions:
         return
     try:
-        pushed = sorted(_pushed_versions(destination))
+        pushed = _pushed_versions(destination)
+        # Another number in the manifest: somebody has copied the version to here.
+        ours = [version for version, manifest in pushed.items() if manifest.push.get("version", version) == version]
+        old = [version for version in ours[:-keep_versions] if version not in always]
+        spared = _find_target(destination) if old else None
     except (OSError, InputError) as error:  # as below
         _LOGGER.warning("%s: old versions could not be looked for (%s).", redact(destination.address), error)
         return
-    for version in pushed[:-keep_versions]:
-        if version not in always:
+    for version in old:
+        if version != spared:
             _remove(destination, version)
 
 
@@ -306,21 +325,40 @@ def _remove(destination: Destination, version: int) -> None:
 
 
 def _choose_target(destination: Destination) -> int:
+    target = _find_target(destination)
+    if target is None:
+        raise InputError(
+            f"{redact(destination.address)}: no earlier version is intact, of another model than version "
+            f"{max(complete_versions(destination))}, and was not rolled back itself; name one with --to."
+        )
+    return target
+
+
+def _find_target(destination: Destination) -> int | None:
+    """The newest intact version of another model than the served one, and of none that was rolled back."""
     pushed = _pushed_versions(destination)
     served = max(complete_versions(destination))
-    bad = {pushed[served].digest} if served in pushed else set()
-    records = {record["version"]: record for record in _records(destination)}
-    for record in records.values():
-        replaced = record.get("previous_version")
-        if record.get("action") == "rollback" and isinstance(replaced, int) and replaced in records:
-            bad.add(str(records[replaced].get("manifest_sha256")))
+    bad = _rolled_back(destination, pushed)
+    if served in pushed:
+        bad.add(pushed[served].digest)
     for version in sorted(pushed, reverse=True):
         if version < served and pushed[version].digest not in bad and not verify_version(destination, version):
             return version
-    raise InputError(
-        f"{redact(destination.address)}: no earlier version is intact, of another model than version {served}, and was "
-        "not rolled back itself; name one with --to."
-    )
+    return None
+
+
+def _rolled_back(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
+    """Digests of the models that were rolled back and not pushed, or rolled back to, again after that."""
+    # A push that was killed, or met a full disk, has its line in its manifest alone.
+    lines = {version: manifest.push for version, manifest in pushed.items() if manifest.push.get("version") == version}
+    records = {**lines, **{record["version"]: record for record in _records(destination)}}
+    bad: set[str] = set()
+    for _, record in sorted(records.items()):
+        replaced = record.get("previous_version")
+        if record.get("action") == "rollback" and isinstance(replaced, int) and replaced in records:
+            bad.add(str(records[replaced].get("manifest_sha256")))
+        bad.discard(str(record.get("manifest_sha256")))
+    return bad
 
 
 def _manifest_to_restore(destination: Destination, version: int) -> Manifest:

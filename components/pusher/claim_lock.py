@@ -11,7 +11,8 @@ owner's: whoever finds it removes it. Removing it gives nobody the lock, so two 
 machines are never compared.
 
 An owner that slept longer than half a lease renews no more and takes the lock for lost; it asks (`check_held`) before
-it writes what makes a version visible. What remains is a write that is under way for half a lease.
+it writes each file and before it clears away. What remains is a write that is under way for half a lease; it meets no
+other's version, for no number is given twice.
 """
 
 import contextlib

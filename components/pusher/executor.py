@@ -21,6 +21,7 @@ from detloom.components.evaluator.executor import BLESSING_MESSAGE, BLESSING_MET
 from detloom.components.pusher.atomic_push import PushResult, push_model
 from detloom.components.pusher.destination import SCHEME_MARK
 from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.object_store import download
 from detloom.components.pusher.push_record import Origin
 from detloom.schemas.errors import InputError
 from detloom.schemas.push_config import Push
@@ -106,7 +107,7 @@ def _local_folder(uri: str | None) -> Iterator[Path | None]:
         yield None if uri is None else Path(uri)
         return
     with tempfile.TemporaryDirectory(prefix="detloom-model-") as folder:
-        io_utils.copy_dir(uri, folder)
+        download(uri, Path(folder))
         yield Path(folder)
 
 

@@ -2,12 +2,20 @@
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from detloom.components.pusher.destination import LOCK_NAME, TEMPORARY_PREFIX, TRASH_PREFIX
+from detloom.components.pusher.destination import (
+    LOCK_NAME,
+    TEMPORARY_PREFIX,
+    TRASH_PREFIX,
+    leftover_number,
+    version_numbers,
+)
 from detloom.components.pusher.folder_lock import describe_self, hold_folder_lock
 from detloom.components.pusher.load_check import LoadCheck
 from detloom.components.pusher.manifest import (
@@ -19,6 +27,8 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.pusher.push_record import RECORD_FILE
 from detloom.schemas.errors import InputError
+
+_LOGGER = logging.getLogger("detloom")
 
 
 class Folder:
@@ -35,19 +45,21 @@ class Folder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 owner = describe_self(run_id)
-                stack.enter_context(hold_folder_lock(self.path / LOCK_NAME, owner, limit_seconds))
+                check_held = stack.enter_context(hold_folder_lock(self.path / LOCK_NAME, owner, limit_seconds))
             except OSError as error:
-                reason = error.strerror or error
-                raise InputError(f"{self.address}: models cannot be pushed here ({reason}).") from None
-            yield lambda: None  # the system takes it from nobody who lives
+                raise InputError(f"{self.address}: models cannot be pushed here ({_reason(error)}).") from None
+            yield check_held
 
     def names(self) -> list[str]:
         try:
-            return [entry.name for entry in os.scandir(self.path) if entry.is_dir() or not entry.name.isdecimal()]
+            return os.listdir(self.path)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise InputError(f"{self.address}: cannot be read ({error.strerror}).") from None
+
+    def versions(self) -> list[int]:
+        return [number for number in version_numbers(self.names()) if (self.path / str(number)).is_dir()]
 
     def read(self, name: str, limit_bytes: int) -> bytes | None:
         try:
@@ -63,8 +75,8 @@ class Folder:
 
     def remove_leftovers(self) -> None:
         for name in self.names():
-            if name.startswith((TEMPORARY_PREFIX, TRASH_PREFIX)):
-                shutil.rmtree(self.path / name)
+            if leftover_number(name) is not None:
+                self._delete(self.path / name)
 
     def place(
         self,
@@ -75,20 +87,22 @@ class Folder:
         check_held: Callable[[], None],
     ) -> None:
         temporary = self.path / f"{TEMPORARY_PREFIX}{version}"
+        check_held()
+        temporary.mkdir()  # not mkdtemp: its folders are closed to the server's user
         try:
-            temporary.mkdir()  # not mkdtemp: its folders are closed to the server's user
             for name, source in sources.items():
                 target = temporary / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
                 _sync(target)
             _write_manifest(temporary / MANIFEST_FILE, manifest)
+            self._open_to_readers(temporary)
             for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
                 _sync(folder)
-            wrong = differences(manifest.files, build_manifest(temporary).files)
-            if wrong:
-                raise OSError(errno.EIO, f"the copy differs from the original: {'; '.join(wrong[:3])}", str(temporary))
+            _check_same(manifest, temporary, "the copy differs from the original")
             check(temporary)
+            check_held()  # before what is missing then is taken for a change
+            _check_same(manifest, temporary, "the copy was changed while it was loaded")  # a graph can write files
             check_held()
             os.rename(temporary, self.path / str(version))
         except BaseException:  # also Ctrl-C
@@ -109,11 +123,41 @@ class Folder:
     def remove_version(self, version: int) -> None:
         trash = self.path / f"{TRASH_PREFIX}{version}"
         os.rename(self.path / str(version), trash)
-        shutil.rmtree(trash)
+        self._delete(trash)
 
     @contextlib.contextmanager
     def fetch(self, version: int) -> Iterator[Path]:
         yield self.path / str(version)
+
+    def _delete(self, path: Path) -> None:
+        """What servers do not look at; if it cannot be deleted, a push need not fail."""
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            _LOGGER.warning("%s: could not be deleted (%s); delete it by hand.", path, _reason(error))
+
+    def _open_to_readers(self, temporary: Path) -> None:
+        """Who may read the folder of versions may read the version: a server often is another user."""
+        allowed = stat.S_IMODE(self.path.stat().st_mode)
+        for path in (temporary, *temporary.rglob("*")):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            wanted = mode | allowed & (0o055 if path.is_dir() else 0o044)
+            if wanted != mode:
+                path.chmod(wanted)
+
+
+def _check_same(manifest: Manifest, copy: Path, what: str) -> None:
+    wrong = differences(manifest.files, build_manifest(copy).files)
+    if wrong:
+        raise OSError(errno.EIO, f"{what}: {'; '.join(wrong[:3])}", str(copy))
+
+
+def _reason(error: OSError) -> str:
+    """What is wrong, with which file."""
+    return f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
 
 
 def _ends_with_newline(path: Path) -> bool:

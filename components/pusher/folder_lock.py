@@ -5,11 +5,13 @@ is: for the one who waits, and for the one who finds that the owner before died 
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,29 +75,59 @@ def hold_folder_lock(
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Hold the lock of this file, which is made where it is missing and never removed.
+
+    Yields a function that raises OSError if somebody has removed the file all the same: then another push may run.
 
     Raises:
         InputError: another process has held it for `limit_seconds`.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or is none.
     """
-    with open(path, "a+", encoding="utf-8", errors="replace") as file:
-        waiting = Waiting(str(path.parent), limit_seconds, clock)
-        while not _try_flock(file.fileno()):
-            waiting.go_on(_read(path))
-            sleep(_POLL_SECONDS)
-        before = _read(path)
+    waiting = Waiting(str(path.parent), limit_seconds, clock)
+    descriptor = _open(path)
+    try:
+        while not (is_ours := _try_flock(descriptor)) or not _is_at(descriptor, path):
+            if not is_ours:
+                waiting.go_on(_read(descriptor))
+                sleep(_POLL_SECONDS)
+            os.close(descriptor)  # also a file that was removed meanwhile: its lock keeps nobody out
+            descriptor = -1
+            descriptor = _open(path)
+        before = _read(descriptor)
         if before:
             log_takeover(str(path.parent), before)
-        file.truncate(0)
-        file.write(owner)
-        file.flush()
+        os.truncate(descriptor, 0)
+        os.write(descriptor, owner.encode())
+
+        def check_held() -> None:
+            if not _is_at(descriptor, path):
+                raise OSError(errno.ESTALE, "somebody has removed or replaced the lock's file meanwhile", str(path))
+
         try:
-            yield
+            yield check_held
         finally:
             with contextlib.suppress(OSError):
-                file.truncate(0)
+                os.truncate(descriptor, 0)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    """Not through a link: what it leads to would be emptied."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no plain file", str(path))
+    return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _try_flock(descriptor: int) -> bool:
@@ -106,6 +138,5 @@ def _try_flock(descriptor: int) -> bool:
     return True
 
 
-def _read(path: Path) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(_MAX_OWNER_BYTES)
+def _read(descriptor: int) -> str:
+    return os.pread(descriptor, _MAX_OWNER_BYTES, 0).decode("utf-8", errors="replace")

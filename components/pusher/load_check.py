@@ -1,15 +1,19 @@
 """Does a copy load and answer? Asked in a process of its own, with TensorFlow and nothing of ours."""
 
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from detloom.schemas.detections import OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_IMAGES, SIGNATURE_INPUTS
 from detloom.schemas.errors import InputError
+from detloom.schemas.redact import escape
 
 LoadCheck = Callable[[Path], None]
 
@@ -17,6 +21,10 @@ _PROGRAM = Path(__file__).with_name("one_request.py")
 _SIGNATURES = (SIGNATURE_ENCODED, SIGNATURE_IMAGES)
 _NAMES = {"inputs": {name: SIGNATURE_INPUTS[name] for name in _SIGNATURES}, "outputs": OUTPUT_NAMES}
 _MAX_REASON = 400  # characters of what TensorFlow says
+_MAX_OUTPUT_BYTES = 64 << 10
+_MAX_SECONDS = 10**9  # the system's alarm knows no longer times
+_PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
+_PASSED_PREFIXES = ("LC_", "TF_")
 
 
 def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
@@ -25,37 +33,59 @@ def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
     Raises:
         InputError: it cannot be loaded, gives another answer than an exported detector, or takes longer.
     """
-    # The program as text: given as a file, its folder would come first where modules are looked for.
-    command = [
-        sys.executable,
-        "-c",
-        _PROGRAM.read_text(encoding="utf-8"),
-        str(model_dir.absolute()),
-        json.dumps(_NAMES),
-    ]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    with tempfile.TemporaryDirectory(prefix="detloom-load-") as empty:
+    # The program as text: given as a file, its folder would come first where modules are looked for. The alarm ends it
+    # also when we are killed.
+    alarm = f"import signal\nsignal.alarm({math.ceil(min(seconds, _MAX_SECONDS))})\n"
+    program = alarm + _PROGRAM.read_text(encoding="utf-8")
+    command = [sys.executable, "-c", program, str(model_dir.absolute()), json.dumps(_NAMES)]
+    with (
+        tempfile.TemporaryDirectory(prefix="detloom-load-") as empty,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", cwd=empty, env=environment, timeout=seconds
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                cwd=empty,
+                env=_environment(),
+                timeout=seconds,
+                check=False,
             )
+            is_late = done.returncode == -signal.SIGALRM
         except subprocess.TimeoutExpired:
+            is_late = True
+        if is_late:
             raise InputError(
                 f"{model_dir}: the copy was not loaded and asked within {seconds:g} s, so it is not served; look at "
                 "the machine's load, or raise push.load_seconds."
-            ) from None
-    reason = _reason(done)
+            )
+        reason = escape(_reason(done.returncode, _read_end(output), _read_end(errors))[:_MAX_REASON]).rstrip(".")
     if reason:
         raise InputError(f"{model_dir}: the copy cannot be served: {reason}. Export the model again.")
 
 
-def _reason(done: "subprocess.CompletedProcess[str]") -> str:
-    if done.returncode < 0:
-        return f"the process that loads it was ended by signal {-done.returncode}, which may be for want of memory"
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        return lines[-1][:_MAX_REASON].rstrip(".")
+def _environment() -> dict[str, str]:
+    """What Python and TensorFlow need; a graph can read and write files, so the rest is not for it."""
+    passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
+    return {**passed, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def _read_end(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _MAX_OUTPUT_BYTES))
+    return file.read(_MAX_OUTPUT_BYTES).decode("utf-8", errors="replace")
+
+
+def _reason(returncode: int, output: str, errors: str) -> str:
+    if returncode < 0:
+        return f"the process that loads it was ended by signal {-returncode}, which may be for want of memory"
+    if returncode:
+        lines = errors.strip().splitlines() or ["no reason given"]
+        return lines[-1]
     try:
-        return str(json.loads(done.stdout.splitlines()[-1])["fault"])
-    except (IndexError, ValueError, KeyError, TypeError):
+        return str(json.loads(output.splitlines()[-1])["fault"])
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
         return "its program gave no answer"

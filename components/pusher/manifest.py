@@ -88,11 +88,22 @@ def find_files(model_dir: Path) -> dict[str, Path]:
 
 
 def find_card(card_dir: Path | None) -> dict[str, Path]:
-    """The files of a model card by the path that they get in a version."""
+    """The files of a model card by the path that they get in a version.
+
+    Raises:
+        InputError: a link that leads out of the folder.
+    """
     if card_dir is None:
         return {}
     paths = {f"{EXTRAS_FOLDER}/{name}": card_dir / name for name in CARD_FILES}
-    return {name: path for name, path in paths.items() if path.is_file()}
+    found = {name: path for name, path in paths.items() if path.is_file()}
+    for path in found.values():
+        if not path.resolve().is_relative_to(card_dir.resolve()):
+            raise InputError(
+                f"{escape(str(path))}: got a link that leads elsewhere, allowed in a model card: files. Copy what it "
+                "stands for."
+            )
+    return found
 
 
 def build_manifest(model_dir: Path, card_dir: Path | None = None) -> Manifest:

@@ -27,6 +27,7 @@ from detloom.components.pusher.destination import (
     MODEL_FILE,
     TEMPORARY_PREFIX,
     TRASH_PREFIX,
+    leftover_number,
     version_numbers,
 )
 from detloom.components.pusher.folder_lock import describe_self
@@ -86,6 +87,9 @@ class ObjectStore:
             except _NOT_FOUND:
                 return []
 
+    def versions(self) -> list[int]:
+        return version_numbers(self.names())
+
     def read(self, name: str, limit_bytes: int) -> bytes | None:
         with _plain_errors(self.address):
             try:
@@ -108,13 +112,11 @@ class ObjectStore:
         return {name: self._read_back(f"{version}/{name}", None) for name in self._files_of(version)}
 
     def remove_leftovers(self) -> None:
-        names = self.names()
-        for name in names:
-            prefix = next((each for each in (TEMPORARY_PREFIX, TRASH_PREFIX) if name.startswith(each)), None)
-            numbers = version_numbers([name.removeprefix(prefix)]) if prefix else []
-            if numbers:
-                if prefix == TRASH_PREFIX or not self._has_manifest(numbers[0]):
-                    self._remove_tree(numbers[0])
+        for name in self.names():
+            number = leftover_number(name)
+            if number is not None:
+                if name.startswith(TRASH_PREFIX) or not self._has_manifest(number):
+                    self._remove_tree(number)
                 self.remove(name)
 
     def place(
@@ -126,6 +128,7 @@ class ObjectStore:
         check_held: Callable[[], None],
     ) -> None:
         mark = f"{TEMPORARY_PREFIX}{version}"
+        check_held()
         try:
             self.write(mark, describe_self().encode())
             with tempfile.TemporaryDirectory(prefix="detloom-push-") as scratch:
@@ -135,6 +138,7 @@ class ObjectStore:
                     if name == MODEL_FILE:  # a version can be loaded as soon as it is there: the rest is checked before
                         shutil.copyfile(sources[name], copy)
                     else:
+                        check_held()
                         self._upload(sources[name], f"{version}/{name}")
                         self._read_back(f"{version}/{name}", copy)
                 found = measure_files({name: Path(scratch, name) for name in sources}).files
@@ -150,6 +154,7 @@ class ObjectStore:
                 raise OSError(errno.EIO, "the manifest was not stored as written", f"{self.address}/{version}")
         except BaseException:  # also Ctrl-C
             with contextlib.suppress(OSError):
+                check_held()  # who lost the lock touches nothing: its next owner has cleared this away, or will
                 self._remove_tree(version)
                 self.remove(mark)
             raise
@@ -172,31 +177,15 @@ class ObjectStore:
     @contextlib.contextmanager
     def fetch(self, version: int) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="detloom-version-") as scratch:
-            for name in self._files_of(version):
-                copy = Path(scratch, name)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                self._read_back(f"{version}/{name}", copy)
+            download(self._at(str(version)), Path(scratch))
             yield Path(scratch)
 
     def _at(self, name: str) -> str:
         return f"{self.address}/{name}" if name else self.address
 
     def _files_of(self, version: int) -> list[str]:
-        """Names relative to the version, sorted, without the manifest.
-
-        Raises:
-            InputError: a name that would lead out of the folder that it is copied to.
-        """
-        top = self._at(str(version))
-        found = []
-        with _plain_errors(top), contextlib.suppress(*_NOT_FOUND):
-            for folder, _, names in fileio.walk(top):
-                inside = str(folder).rstrip("/").removeprefix(top).strip("/")
-                found += [f"{inside}/{name}" if inside else str(name) for name in names]
-        for name in found:
-            if {"", ".", ".."} & set(name.split("/")) or PurePosixPath(name).is_absolute() or "\0" in name:
-                raise InputError(f"{redact(top)}: got a file named {redact(name)}, allowed: names inside the version.")
-        return sorted(name for name in found if name != MANIFEST_FILE)
+        """Names relative to the version, sorted, without the manifest."""
+        return [name for name in _find_objects(self._at(str(version))) if name != MANIFEST_FILE]
 
     def _has_manifest(self, version: int) -> bool:
         data = self.read(f"{version}/{MANIFEST_FILE}", MAX_MANIFEST_BYTES)
@@ -209,9 +198,7 @@ class ObjectStore:
                 shutil.copyfileobj(read_from, write_to, 1 << 20)
 
     def _read_back(self, name: str, copy: Path | None) -> tuple[int, str]:
-        with _plain_errors(self.address), contextlib.ExitStack() as stack:
-            file: Any = stack.enter_context(fileio.open(self._at(name), "rb"))
-            return measure_stream(file, stack.enter_context(open(copy, "wb")) if copy else None)
+        return _read_object(self._at(name), copy)
 
     def _check_same(self, version: int, expected: Files, found: Files) -> None:
         wrong = differences(expected, found)
@@ -226,6 +213,43 @@ class ObjectStore:
             self.remove(f"{version}/{name}")
         with _plain_errors(self.address), contextlib.suppress(*_NOT_FOUND):
             fileio.rmtree(self._at(str(version)))
+
+
+def download(address: str, folder: Path) -> None:
+    """Copy what lies under an address, but for a manifest.
+
+    Raises:
+        InputError: an object's name leads out of the folder.
+        OSError: the storage does not answer.
+    """
+    for name in _find_objects(address):
+        if name != MANIFEST_FILE:
+            copy = folder / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            _read_object(f"{address.rstrip('/')}/{name}", copy)
+
+
+def _find_objects(address: str) -> list[str]:
+    """Names relative to the address, sorted.
+
+    Raises:
+        InputError: a name that would lead out of the folder that it is copied to.
+    """
+    top, found = address.rstrip("/"), []
+    with _plain_errors(top), contextlib.suppress(*_NOT_FOUND):
+        for folder, _, names in fileio.walk(top):
+            inside = str(folder).rstrip("/").removeprefix(top).strip("/")
+            found += [f"{inside}/{name}" if inside else str(name) for name in names]
+    for name in found:
+        if {"", ".", ".."} & set(name.split("/")) or PurePosixPath(name).is_absolute() or "\0" in name:
+            raise InputError(f"{redact(top)}: got a file named {redact(name)}, allowed: names inside the folder.")
+    return sorted(found)
+
+
+def _read_object(address: str, copy: Path | None) -> tuple[int, str]:
+    with _plain_errors(address), contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(fileio.open(address, "rb"))
+        return measure_stream(file, stack.enter_context(open(copy, "wb")) if copy else None)
 
 
 class _Claims:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+# Lines of TensorFlow's errors; what comes after the reason are the graph's nodes.
+_BEFORE_THE_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
 _SIDE = 64  # of the picture where the model leaves its size open
 
 
@@ -49,4 +51,9 @@ def find_fault(model_dir: str, inputs: dict[str, str], outputs: list[str]) -> st
 if __name__ == "__main__":
     sys.modules["detloom"] = None  # type: ignore[assignment]  # a model that needs our code is not served elsewhere
     names = json.loads(sys.argv[2])
-    print(json.dumps({"fault": find_fault(sys.argv[1], names["inputs"], names["outputs"])}))
+    try:
+        fault = find_fault(sys.argv[1], names["inputs"], names["outputs"])
+    except Exception as error:  # whatever it is, the model cannot be served
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(_BEFORE_THE_REASON)]
+        fault = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    print(json.dumps({"fault": fault}))

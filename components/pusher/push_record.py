@@ -3,15 +3,20 @@
 import contextlib
 import getpass
 import json
+import math
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+from detloom.schemas.redact import HIDDEN
+
 RECORD_FILE = "push_record.jsonl"
 MAX_RECORD_BYTES = 256 << 20
+_USER_INFO = re.compile(r"://[^/?#\s]*@")  # user and password of an address
 
 Action = Literal["push", "rollback"]
 
@@ -67,15 +72,20 @@ def make_record(
         "version": version,
         "previous_version": previous_version,
         "of_version": of_version,
-        "model_uri": origin.model_uri,
+        "model_uri": _USER_INFO.sub(f"://{HIDDEN}@", origin.model_uri),
         "manifest_sha256": digest,
         "by": origin.by,
         "host": origin.host,
         "run_id": origin.run_id,
         "reason": origin.reason,
         "blessing": dict(origin.blessing),
-        "metrics": dict(origin.metrics),
+        "metrics": {name: value for name, value in origin.metrics.items() if _is_finite(value)},
     }
+
+
+def _is_finite(value: object) -> bool:
+    """JSON has no other numbers."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def parse_records(data: bytes) -> list[dict[str, Any]]:

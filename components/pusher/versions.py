@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detloom.components.pusher.atomic_push import complete_versions, read_version_manifest, verify_version
-from detloom.components.pusher.destination import Destination, version_numbers
+from detloom.components.pusher.destination import Destination
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def describe_versions(destination: Destination) -> list[VersionState]:
     """Ascending; every file is read and compared with its manifest."""
     served = max(complete_versions(destination), default=None)
     states = []
-    for version in version_numbers(destination.names()):
+    for version in destination.versions():
         manifest = read_version_manifest(destination, version)
         states.append(
             VersionState(

@@ -7,6 +7,7 @@ from detloom.components.pusher import atomic_push
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records
 from detloom.components.pusher.push_record import Origin
 from detloom.pipelines.cli import cli
+from detloom.schemas.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -137,4 +138,27 @@ def test_a_full_disk_is_one_sentence(serving, tmp_path, monkeypatch):
     assert str(result.exception).endswith(
         "nothing was changed (No space left on device); put that right and try again."
     )
+    assert list_versions(serving) == [100, 200]
+
+
+@pytest.mark.parametrize("command", ["versions", "verify"])
+def test_a_storage_that_does_not_answer_is_one_sentence(command, serving, monkeypatch):
+    def fail(self):
+        raise OSError(5, "the storage is not available")
+
+    monkeypatch.setattr("detloom.components.pusher.folder.Folder.names", fail)
+    result = detloom(command, serving)
+    message = f"{serving}: cannot be read (the storage is not available); put that right and try again."
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception) == message
+
+
+def test_verify_of_the_root_folder_is_not_that_of_the_current_one(serving, monkeypatch):
+    monkeypatch.chdir(serving)
+    assert str(detloom("verify", "/").exception) == "/: is no version and holds none."
+
+
+def test_a_time_to_wait_that_is_no_number_is_refused(serving):
+    result = detloom("rollback", serving, "--reason", "x", "--wait", "nan")
+    assert result.exit_code == 2
     assert list_versions(serving) == [100, 200]

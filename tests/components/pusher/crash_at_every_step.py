@@ -16,6 +16,7 @@ from pathlib import Path
 
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_manifest, read_records, roll_back
 from detloom.components.pusher.manifest import build_manifest
+from detloom.schemas.errors import InputError
 
 _WATCHED = ("open", "os.", "shutil.", "fcntl.", "pathlib.")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -102,9 +103,13 @@ def main(old_model, new_model, work_dir, mode, action):
         after_stop = look_at(push_dir)
         latest = read_manifest(push_dir / str(max(after_stop["whole"])))
         is_done = latest.digest == expected and latest.push["version"] == 1000
-        result = None if is_done and action == "rollback" else act(new_model, push_dir, action, 2000.0)
-        if result is None:  # rolled back already; what is left of it is cleared away by the next push
+        if is_done and action == "rollback":
+            with contextlib.suppress(InputError):  # there is nothing to go back to but the model rolled back
+                act(new_model, push_dir, action, 2000.0)
+            # What is left of it is cleared away by the next push, to which the good model is nothing new.
             result = push_model(old_model, push_dir, keep_versions=2, check=no_check, now=lambda: 3000.0)
+        else:
+            result = act(new_model, push_dir, action, 2000.0)
         results.append(
             {
                 "stop_at": stop_at,

@@ -290,3 +290,90 @@ def test_a_manifest_that_is_none_is_no_error(text, model, tmp_path):
     result = push(model, tmp_path / "serving")
     (result.path / MANIFEST_FILE).write_text(text)
     assert read_manifest(result.path) is None
+
+
+def test_numbers_grow_past_versions_that_were_deleted(model, other_model, third_model, tmp_path):
+    push(model, tmp_path / "serving", at=1000.0)
+    second = push(other_model, tmp_path / "serving", at=1000.0)
+    shutil.rmtree(second.path)
+    assert push(third_model, tmp_path / "serving", at=500.0).version == 1002
+
+
+def test_files_and_padded_names_that_a_server_reads_as_numbers_count_for_the_next_one(model, tmp_path):
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving" / "3000").write_text("")
+    (tmp_path / "serving" / "0004000").mkdir()
+    assert push(model, tmp_path / "serving", at=1000.0).version == 4001
+    assert list_versions(tmp_path / "serving") == [4001]
+
+
+def test_a_rollback_without_its_line_in_the_record_is_known_by_its_manifest(
+    model, other_model, third_model, tmp_path, monkeypatch
+):
+    def refuse(self, line):
+        raise OSError(28, "No space left on device")
+
+    for at, each in enumerate((model, other_model, third_model), start=1):
+        push(each, tmp_path / "serving", at=float(at))
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module.Folder, "append_record", refuse)
+        roll_back_at(tmp_path / "serving", 4.0)
+    again = roll_back_at(tmp_path / "serving", 5.0)  # not to the third model, the newest of another content
+    assert again.digest == build_manifest(model).digest
+
+
+def test_a_model_that_was_rolled_back_to_again_is_no_bad_one(model, other_model, third_model, tmp_path):
+    push(model, tmp_path / "serving", at=1.0)
+    push(other_model, tmp_path / "serving", at=2.0)
+    roll_back_at(tmp_path / "serving", 3.0)
+    roll_back_at(tmp_path / "serving", 4.0, to=2)
+    push(third_model, tmp_path / "serving", at=5.0)
+    assert roll_back_at(tmp_path / "serving", 6.0).digest == build_manifest(other_model).digest
+
+
+def test_the_last_version_to_go_back_to_is_kept(model, other_model, tmp_path):
+    push(model, tmp_path / "serving", at=1.0)
+    second = push(other_model, tmp_path / "serving", at=2.0)
+    (second.path / "saved_model.pb").write_bytes(b"damaged")
+    push(other_model, tmp_path / "serving", at=3.0, keep_versions=2)
+    assert list_versions(tmp_path / "serving") == [1, 2, 3]
+    assert roll_back_at(tmp_path / "serving", 4.0).digest == build_manifest(model).digest
+
+
+def test_versions_that_were_copied_there_are_neither_counted_nor_removed(model, other_model, third_model, tmp_path):
+    elsewhere = push(third_model, tmp_path / "elsewhere", at=7.0)
+    shutil.copytree(elsewhere.path, tmp_path / "serving" / "1")
+    for at, each in enumerate((model, other_model, model), start=10):
+        push(each, tmp_path / "serving", at=float(at), keep_versions=2)
+    assert list_versions(tmp_path / "serving") == [1, 11, 12]
+
+
+def test_a_record_that_nobody_can_write_stops_no_push(model, other_model, tmp_path, monkeypatch, caplog):
+    def refuse(self, line):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(folder_module.Folder, "append_record", refuse)
+    push(model, tmp_path / "serving", at=1.0)
+    assert push(other_model, tmp_path / "serving", at=2.0).is_new
+    assert "the next push writes the line of version 1" in caplog.text
+
+
+def test_a_card_that_leads_out_of_its_folder_is_refused(model, tmp_path):
+    (tmp_path / "card").mkdir()
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "card" / "model_card.md").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"card/model_card\.md: got a link that leads elsewhere"):
+        push(model, tmp_path / "serving", card_dir=tmp_path / "card")
+
+
+def test_a_target_inside_the_model_is_refused(model):
+    with pytest.raises(InputError, match="lies in the model"):
+        push(model, model / "serving")
+    assert not (model / "serving").exists()
+
+
+def test_the_record_holds_neither_user_info_nor_what_json_cannot_say(model, tmp_path):
+    origin = Origin(model_uri="s3://key:s@cret@bucket/m@1", metrics={"AP": float("nan"), "AP50": 0.5})
+    push(model, tmp_path / "serving", origin=origin)
+    (record,) = read_records(tmp_path / "serving")
+    assert (record["model_uri"], record["metrics"]) == ("s3://(hidden)@bucket/m@1", {"AP50": 0.5})

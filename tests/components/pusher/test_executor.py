@@ -160,3 +160,18 @@ def test_the_component_is_the_stock_pusher_with_one_more_input():
     assert pusher.executor_spec.class_path == "detloom.components.pusher.executor.Executor"
     alone = Pusher(Channel(type=Model), push_to="/serving", settings=Push())
     assert set(alone.inputs) == {"model"}
+
+
+def test_a_model_whose_objects_would_leave_the_folder_they_are_copied_to_is_refused(do, tmp_path, objects, monkeypatch):
+    serving = objects.root / "bucket" / "model" / "Format-Serving"
+    serving.mkdir(parents=True)
+    (serving / "saved_model.pb").write_bytes(b"graph")
+    walk = objects.walk
+
+    def with_an_evil_name(top, **options):
+        yield from walk(top, **options)
+        yield f"{top}/..", [], ["evil"]
+
+    monkeypatch.setattr(objects, "walk", with_an_evil_name)
+    with pytest.raises(InputError, match="allowed: names inside the folder"):
+        do(model_uri="objects://bucket/model")

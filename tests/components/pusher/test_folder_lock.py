@@ -78,3 +78,27 @@ def test_a_released_lock_names_nobody_and_one_of_a_dead_owner_is_said_to_be_take
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 1}'])
 def test_an_owner_that_nobody_can_read_is_another_process(text):
     assert format_owner(text) == "another process"
+
+
+def test_a_lock_whose_file_was_removed_is_known_to_be_lost(tmp_path):
+    with hold_folder_lock(tmp_path / "lock", describe_self(), 0.0) as check_held:
+        check_held()
+        (tmp_path / "lock").unlink()
+        with hold_folder_lock(tmp_path / "lock", describe_self(), 0.0) as check_new_one:
+            with pytest.raises(OSError, match="removed or replaced"):
+                check_held()
+            check_new_one()
+
+
+def test_a_lock_on_a_file_that_was_removed_while_waiting_is_not_taken_for_one(tmp_path):
+    path = tmp_path / "lock"
+    owner = hold_folder_lock(path, describe_self(), 0.0)
+    owner.__enter__()
+
+    def replace_and_release(seconds):
+        path.unlink()
+        owner.__exit__(None, None, None)
+
+    with hold_folder_lock(path, describe_self(), 9.0, sleep=replace_and_release) as check_held:
+        check_held()
+        assert json.loads(path.read_text())["pid"] == os.getpid()

@@ -108,8 +108,11 @@ def test_what_tensorflow_says_is_told_in_one_sentence(model, monkeypatch, tmp_pa
     ],
 )
 def test_a_check_that_ends_in_another_way_is_refused(returncode, output, reason, model, monkeypatch):
-    done = subprocess.CompletedProcess([], returncode, output, "")
-    monkeypatch.setattr(load_check.subprocess, "run", lambda *args, **options: done)
+    def run(command, *, stdout, **options):
+        stdout.write(output.encode())
+        return subprocess.CompletedProcess(command, returncode)
+
+    monkeypatch.setattr(load_check.subprocess, "run", run)
     with pytest.raises(InputError, match=reason):
         check_serves(model)
 
@@ -130,3 +133,46 @@ def test_a_model_that_needs_our_code_is_refused(model, monkeypatch, tmp_path):
     monkeypatch.setattr(load_check, "_PROGRAM", program)
     with pytest.raises(InputError, match="detloom"):
         check_serves(model)
+
+
+def test_an_error_of_the_graph_is_told_by_its_kind_and_reason(save):
+    class Refuses(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def encoded(self, image_bytes):
+            with tf.control_dependencies([tf.debugging.Assert(tf.size(image_bytes) > 99, ["too few"])]):
+                return {"detection_boxes": tf.zeros([1, 2, 4])}
+
+    model = Refuses()
+    with pytest.raises(InputError) as error:
+        check_serves(save(model, serving_encoded=model.encoded))
+    assert "the copy cannot be served: InvalidArgumentError: assertion failed: [too few]" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import json; print(json.dumps({'fault': 'bad\\x1b[2J\\nline' + 1000 * 'x'}))",
+        "raise ValueError('bad\\x1b[2J' + 1000 * 'x')",
+    ],
+)
+def test_what_a_model_says_is_escaped_and_cut(program, model, monkeypatch, tmp_path):
+    (tmp_path / "says.py").write_text(program)
+    monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "says.py")
+    with pytest.raises(InputError, match=r"bad\\x1b\[2J") as error:
+        check_serves(model)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 700
+
+
+def test_the_child_gets_no_secrets_no_input_and_an_alarm_and_may_say_much(model, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    (tmp_path / "asks.py").write_text(
+        "import json, os, sys\n"
+        "print('x' * 300_000)\n"
+        "known = [name in os.environ for name in ('AWS_SECRET_ACCESS_KEY', 'TF_ENABLE_ONEDNN_OPTS', 'PATH')]\n"
+        "print(json.dumps({'fault': f'{known} {sys.stdin.read()!r} {signal.alarm(0)}'}))\n"
+    )
+    monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "asks.py")
+    with pytest.raises(InputError, match=r"served: \[False, True, True\] '' 900\. Export"):
+        check_serves(model, seconds=900.0)

@@ -119,7 +119,7 @@ def test_an_object_that_would_leave_the_folder_it_is_copied_to_is_refused(model,
         yield f"{top}/../..", [], ["evil"]
 
     monkeypatch.setattr(objects, "walk", with_an_evil_name)
-    with pytest.raises(InputError, match="allowed: names inside the version"):
+    with pytest.raises(InputError, match="allowed: names inside the folder"):
         roll_back(SERVING, reason="x", to=100, check=no_check)
 
 
@@ -162,3 +162,53 @@ def test_stopped_at_any_operation_readers_see_complete_versions_and_a_rerun_succ
             break
     assert number > 60  # far fewer would mean that the operations are not seen
     assert versions == {1000, 2000}
+
+
+def test_a_push_that_lost_its_lock_while_loading_leaves_the_versions_of_the_next_owner(
+    model, other_model, third_model, objects, clock
+):
+    push(model, 1.0)
+
+    def stand_still(folder):
+        clock[0] += 100.0
+        assert push(third_model, 1000.0).version == 1001  # 1000 is being written
+
+    with pytest.raises(OSError, match="stood still for so long that its lock is lost"):
+        push(other_model, 1000.0, check=stand_still)
+    destination = open_destination(SERVING)
+    assert {version: verify_version(destination, version) for version in list_versions(SERVING)} == {1: [], 1001: []}
+
+
+def test_a_push_that_lost_its_lock_between_two_files_writes_and_removes_nothing_more(
+    model, other_model, third_model, objects, clock, monkeypatch
+):
+    push(model, 1.0)
+    read_back = object_store.ObjectStore._read_back
+
+    def stand_still(self, name, copy):
+        found = read_back(self, name, copy)
+        if name == "1000/assets/label_map.pbtxt":
+            clock[0] += 100.0
+            push(third_model, 2000.0)
+            objects.operations.clear()
+        return found
+
+    monkeypatch.setattr(object_store.ObjectStore, "_read_back", stand_still)
+    with pytest.raises(OSError, match="its lock is lost"):
+        push(other_model, 1000.0)
+    changes = [entry for entry in objects.operations if entry.startswith(("put", "remove", "rmtree"))]
+    assert [entry for entry in changes if "/.push.lock/" not in entry] == []  # but its own claim
+    assert list_versions(SERVING) == [1, 2000]
+
+
+def test_a_push_that_lost_its_lock_does_not_touch_a_version_of_its_own_number(model, other_model, objects):
+    def lost():
+        raise OSError("lost")
+
+    push(model, 1000.0)
+    store, before = open_destination(SERVING), stored(objects)
+    sources = {"saved_model.pb": other_model / "saved_model.pb"}
+    with pytest.raises(OSError, match="lost"):
+        store.place(1000, sources, build_manifest(other_model), no_check, lost)
+    assert stored(objects) == before
+    assert verify_version(store, 1000) == []

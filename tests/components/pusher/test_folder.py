@@ -1,0 +1,95 @@
+import os
+import stat
+
+import pytest
+
+from detloom.components.pusher import folder as folder_module
+from detloom.components.pusher.atomic_push import list_versions, push_model
+from detloom.schemas.errors import InputError
+
+
+def push(model_dir, push_dir, at, check=lambda folder: None):
+    return push_model(model_dir, push_dir, check=check, now=lambda: at)
+
+
+def test_names_of_others_that_look_like_leftovers_stay_and_block_nothing(model, tmp_path):
+    serving = tmp_path / "serving"
+    (serving / ".push-notes").mkdir(parents=True)
+    (serving / ".push-notes" / "mine").write_text("")
+    (serving / ".push-notes.txt").write_text("")
+    push(model, serving, 1.0)
+    names = [".push-notes", ".push-notes.txt", ".push.lock", "1", "push_record.jsonl"]
+    assert sorted(path.name for path in serving.iterdir()) == names
+    assert (serving / ".push-notes" / "mine").exists()
+
+
+def test_leftovers_that_are_links_or_files_are_removed_and_what_a_link_leads_to_is_not(model, tmp_path):
+    serving, elsewhere = tmp_path / "serving", tmp_path / "elsewhere"
+    serving.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("")
+    (serving / ".trash-1").symlink_to(elsewhere)
+    (serving / ".push-2").write_text("")
+    push(model, serving, 5.0)
+    assert sorted(path.name for path in serving.iterdir()) == [".push.lock", "5", "push_record.jsonl"]
+    assert (elsewhere / "kept").exists()
+
+
+def test_a_leftover_that_cannot_be_deleted_is_said_and_blocks_nothing(model, tmp_path, monkeypatch, caplog):
+    def refuse(path, **options):
+        raise OSError(16, "Device or resource busy", f"{path}/.nfs1")
+
+    (tmp_path / "serving" / ".push-2").mkdir(parents=True)
+    monkeypatch.setattr(folder_module.shutil, "rmtree", refuse)
+    push(model, tmp_path / "serving", 5.0)
+    assert list_versions(tmp_path / "serving") == [5]
+    assert "could not be deleted (Device or resource busy: " in caplog.text
+    assert ".nfs1); delete it by hand" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "added"])
+def test_a_copy_that_its_own_graph_has_changed_is_not_served(name, model, other_model, tmp_path):
+    push(model, tmp_path / "serving", 1.0)
+    with pytest.raises(OSError, match=f"the copy was changed while it was loaded: {name}"):
+        push(other_model, tmp_path / "serving", 2.0, check=lambda copy: (copy / name).write_text("x"))
+    assert list_versions(tmp_path / "serving") == [1]
+    assert not list((tmp_path / "serving").glob(".push-*"))
+
+
+def test_a_link_in_the_served_version_means_that_the_model_is_pushed_anew(model, tmp_path):
+    first = push(model, tmp_path / "serving", 1.0)
+    (first.path / "more").symlink_to("/etc/hostname")
+    assert push(model, tmp_path / "serving", 2.0).is_new
+
+
+def test_a_version_is_as_readable_as_its_folder_whatever_the_umask(model, tmp_path):
+    (tmp_path / "serving").mkdir(mode=0o755)
+    previous = os.umask(0o077)
+    try:
+        result = push(model, tmp_path / "serving", 1.0)
+    finally:
+        os.umask(previous)
+    for path, mode in (("", 0o755), ("variables", 0o755), ("saved_model.pb", 0o644)):
+        assert stat.S_IMODE((result.path / path).stat().st_mode) == mode
+
+
+def test_a_lock_file_that_is_a_link_is_refused_and_named(model, tmp_path):
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "serving" / ".push.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match=r"models cannot be pushed here \(.*serving/\.push\.lock\)"):
+        push(model, tmp_path / "serving", 1.0)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_push_whose_lock_file_was_removed_stops_before_its_version_is_there(model, other_model, tmp_path):
+    serving = tmp_path / "serving"
+    push(model, serving, 1.0)
+
+    def lose(copy):
+        (serving / ".push.lock").unlink()
+        assert push(other_model, serving, 1.0).version == 6  # 5 is being written
+
+    with pytest.raises(OSError, match="removed or replaced the lock's file"):
+        push(other_model, serving, 5.0, check=lose)
+    assert list_versions(serving) == [1, 6]
