@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from detloom.schemas import detections as names
 from detloom.schemas import example_keys as keys
-from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.center_net_config import CenterNet
+from detloom.schemas.config import Model, TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, parse_label_map
 from detloom.schemas.model_config import BatchNonMaxSuppression, Ssd
@@ -92,10 +93,8 @@ class TfliteDetector:
             boxes, scores, classes, count = (outputs[name] for name in names.OUTPUT_NAMES)
             rows = int(np.rint(count.reshape(-1)[0]))
             boxes, scores, class_ids = boxes[0, :rows], scores[0, :rows], np.rint(classes[0, :rows]).astype(np.int64)
-            if self._config is not None and isinstance(self._config.model, Ssd):
-                # As in the SavedModel: what lies wholly outside the picture, in the padding, is nothing.
-                clipped = np.clip(boxes, 0, share_hw)
-                is_kept = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
+            if self._config is not None:
+                is_kept = _is_in_picture(self._config.model, boxes, share_hw)
                 boxes, scores, class_ids = boxes[is_kept], scores[is_kept], class_ids[is_kept]
         return np.clip(boxes / share_hw, 0, 1), scores, class_ids
 
@@ -110,6 +109,19 @@ class TfliteDetector:
         rows = int(found.num_selected_B[0])
         class_ids = np.array(self._label_map.class_ids)[found.class_indices_BM[0, :rows].numpy()]
         return boxes[0, :rows].numpy(), found.scores_BM[0, :rows].numpy(), class_ids.astype(np.int64)
+
+
+def _is_in_picture(
+    model: Model, boxes_yxyx: npt.NDArray[np.float32], share_hw: npt.NDArray[np.float32]
+) -> npt.NDArray[np.bool_]:
+    """bool [N]: not wholly in the padding, as the SavedModel decides it: CenterNet by centres, others by area."""
+    inside: npt.NDArray[np.bool_]
+    if isinstance(model, CenterNet):
+        inside = ((boxes_yxyx[:, :2] + boxes_yxyx[:, 2:]) / 2 < share_hw[:2]).all(axis=1)
+        return inside
+    clipped = np.clip(boxes_yxyx, 0, share_hw)
+    inside = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
+    return inside
 
 
 @tf.function(reduce_retracing=True)
