@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from detloom.pipelines.serving.server import ModelServer
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_POLL_SECONDS = 0.5  # between looks at whether to stop
 _LAST_CALL_SECONDS = 10.0  # for the model's call in progress when the server ends
 
 
@@ -74,16 +75,20 @@ def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, m
 
 def serve_until_stopped(server: "ModelServer") -> None:
     """Answer until Ctrl-C or SIGTERM; the model's call in progress may end. To be called in the main thread."""
+    is_stopping = False
 
     def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
+        # Not an exception: raised in the middle of a destructor, Python would report it and go on.
+        nonlocal is_stopping
+        is_stopping = True
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    server.timeout = _POLL_SECONDS
     try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
+        while not is_stopping:
+            server.handle_request()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         server.server_close()
         server.model.wait_until_idle(_LAST_CALL_SECONDS)

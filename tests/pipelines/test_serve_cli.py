@@ -32,7 +32,8 @@ def serve(*arguments):
     return CliRunner().invoke(cli, ["serve", *map(str, arguments)])
 
 
-def test_it_says_where_it_is_and_ends_cleanly_when_asked_to(model_dir):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_ends_cleanly_when_asked_to(model_dir, number):
     command = [sys.executable, "-u", "-c", "from detloom.pipelines.cli import main; main()", "serve", str(model_dir)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -42,12 +43,15 @@ def test_it_says_where_it_is_and_ends_cleanly_when_asked_to(model_dir):
         text=True,
         env=environment,
     ) as process:
-        said = [process.stdout.readline() for _ in range(3)]
-        url = re.match(r"(http://127\.0\.0\.1:\d+)/ is the page", said[0])[1]
-        with urllib.request.urlopen(f"{url}/v1/models/cells", timeout=60) as response:
-            assert json.load(response)["model_version_status"][0]["state"] == "AVAILABLE"
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        try:
+            said = [process.stdout.readline() for _ in range(3)]
+            url = re.match(r"(http://127\.0\.0\.1:\d+)/ is the page", said[0])[1]
+            with urllib.request.urlopen(f"{url}/v1/models/cells", timeout=60) as response:
+                assert json.load(response)["model_version_status"][0]["state"] == "AVAILABLE"
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # a failure does not wait for it
     assert process.returncode == 0
     assert "No production server." in said[2]
     assert err.strip().splitlines()[-1] == "Ended."
