@@ -208,8 +208,11 @@ def make_spread_detector() -> Callable[..., Any]:
     """A detector with a class head whose scores lie apart, so that rounding does not change their order."""
 
     def make(model: Any, label_map: Any) -> Any:
+        import keras
+
         from detloom.trainer_module.detector import build_detector
 
+        keras.utils.set_random_seed(0)
         detector = build_detector(model, label_map)
         random = np.random.default_rng(0)
         for variable in detector.network.trainable_variables:
