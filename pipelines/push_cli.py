@@ -147,8 +147,8 @@ def verify(folder: str) -> None:
 
     Exit code 1 if one is missing, changed or was added, or if a version has no manifest.
     """
-    from detloom.components.pusher.atomic_push import verify_version
     from detloom.components.pusher.destination import open_destination, version_numbers
+    from detloom.components.pusher.versions import verify_version
 
     address = _existing(folder).rstrip("/") or "/"
     with _failures_said(folder, "cannot be read"):

@@ -1,11 +1,11 @@
 """A trained detector in memory again, from what a training or an export left."""
 
+import contextlib
 import logging
 from pathlib import Path
 
 import tensorflow as tf
 
-from detloom.schemas import detections as names
 from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
@@ -18,6 +18,7 @@ from detloom.trainer_module.checkpoints.own_checkpoint import (
     find_best_weights,
 )
 from detloom.trainer_module.detector import Detector, build_detector
+from detloom.trainer_module.predict import find_saved_model
 from detloom.trainer_module.run_folder import CONFIG_FILE
 from detloom.trainer_module.watch import load_checkpoint
 
@@ -46,10 +47,9 @@ def _find(folder: Path) -> tuple[Path, Path]:
     best = find_best_weights(str(folder))
     if best and (folder / CONFIG_FILE).is_file():
         return folder, Path(best)
-    numbered = sorted((path for path in folder.glob("*") if path.name.isdecimal()), key=lambda path: -int(path.name))
-    for each in (folder, folder / names.SERVING_FOLDER, *numbered):
-        if (each / names.SAVED_MODEL_FILE).is_file():
-            return each / "assets", each / SAVED_MODEL_WEIGHTS
+    with contextlib.suppress(InputError):  # the message below says more
+        saved_model = find_saved_model(folder)
+        return saved_model / "assets", saved_model / SAVED_MODEL_WEIGHTS
     for each in (folder / WEIGHTS_DIR, folder):
         if (each / f"{WEIGHTS_FILE}.index").is_file():
             return each, each / WEIGHTS_FILE

@@ -30,7 +30,6 @@ from detloom.trainer_module.tflite_metadata import with_metadata
 
 _LOGGER = logging.getLogger("detloom")
 _INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
-_Variant = str  # of `Export.tflite`
 
 
 def export_tflite(
@@ -79,7 +78,7 @@ def _warn(model: Model, settings: Export) -> None:
         )
 
 
-def _convert(saved_model: str, variant: _Variant, pictures: Sequence[np.ndarray]) -> bytes:
+def _convert(saved_model: str, variant: str, pictures: Sequence[np.ndarray]) -> bytes:
     converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[names.SIGNATURE_IMAGES])
     converter.allow_custom_ops = True  # the suppression
     if variant != "float32":

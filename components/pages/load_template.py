@@ -36,11 +36,12 @@ def load_template(folder: Path, name: str) -> jinja2.Template:
     environment.filters["number"] = environment.filters["distance"] = formats.format_number
     environment.filters["signed"] = formats.format_signed
     environment.filters["short"] = formats.shorten
-    environment.globals["sort_script"] = _read_script(_HERE / _SORT_SCRIPT)
+    environment.globals["sort_script"] = read_script(_HERE / _SORT_SCRIPT)
     return environment.get_template(name)
 
 
-def _read_script(path: Path) -> InlineScript:
+def read_script(path: Path) -> InlineScript:
+    """The script in this file, which is one of ours."""
     text = path.read_text(encoding="utf-8")
     assert not any(mark in text for mark in ("</", "<!--")), path  # they end a script, or change how it is read
     digest = hashlib.sha256(text.encode("utf-8")).digest()

@@ -24,22 +24,22 @@ from typing import Any
 
 from detloom.components.pusher.destination import MODEL_FILE, SCHEME_MARK, Destination, next_version, open_destination
 from detloom.components.pusher.load_check import LoadCheck, check_serves
-from detloom.components.pusher.manifest import (
-    MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    find_card,
-    find_files,
-    measure_files,
-    parse_manifest,
+from detloom.components.pusher.manifest import Manifest, find_card, find_files, measure_files
+from detloom.components.pusher.push_record import RECORD_FILE, Action, Origin, make_record
+from detloom.components.pusher.rollback_target import (
+    check_intact,
+    choose_target,
+    find_target,
+    manifest_to_restore,
+    origin_of_rollback,
 )
-from detloom.components.pusher.push_record import (
-    MAX_RECORD_BYTES,
-    RECORD_FILE,
-    Action,
-    Origin,
-    make_record,
-    parse_records,
+from detloom.components.pusher.versions import (
+    complete_versions,
+    find_previous_version,
+    pushed_versions,
+    read_push_record,
+    read_version_manifest,
+    verify_version,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.push_config import LOCK_SECONDS, check_keep_versions
@@ -136,18 +136,18 @@ def roll_back(
     if not reason.strip():
         raise InputError("rollback: got no reason, needed: why, for the record.")
     destination = open_destination(push_dir)
-    if not _pushed_versions(destination):
+    if not pushed_versions(destination):
         raise InputError(f"{redact(destination.address)}: holds no version to go back to.")
     with destination.lock(lock_seconds, "") as check_held:
         version = _next_version(destination, now())
         destination.remove_leftovers()
-        of_version = _choose_target(destination) if to is None else to
-        before = _manifest_to_restore(destination, of_version)
+        of_version = choose_target(destination) if to is None else to
+        before = manifest_to_restore(destination, of_version)
         with destination.fetch(of_version) as folder:
             sources = find_files(folder)
             manifest = measure_files(sources)
-            _refuse_damaged(destination, of_version, before.differences_from(manifest.files))
-            origin = _origin_of(before, destination, of_version, reason)
+            check_intact(destination, of_version, before.differences_from(manifest.files))
+            origin = origin_of_rollback(before, destination, of_version, reason)
             push = _Push(
                 destination, version, sources, manifest, origin, "rollback", check, check_held, now, of_version
             )
@@ -162,38 +162,9 @@ def list_versions(push_dir: Address) -> list[int]:
     return complete_versions(open_destination(push_dir))
 
 
-def verify_version(destination: Destination, version: int) -> list[str]:
-    """What is wrong with a version, a line for each file; empty if it is what was pushed."""
-    if version not in destination.versions():
-        return [f"{version}: there is no such version"]
-    manifest = read_version_manifest(destination, version)
-    if manifest is None:
-        return [f"{MANIFEST_FILE}: is missing or cannot be read"]
-    try:
-        return manifest.differences_from(destination.measure(version))
-    except InputError as error:
-        return [str(error)]
-    except OSError as error:
-        return [f"{version}: cannot be read ({error.strerror or error})"]
-
-
-def read_version_manifest(destination: Destination, version: int) -> Manifest | None:
-    """None for a version that detloom has not pushed, or not to the end."""
-    data = destination.read(f"{version}/{MANIFEST_FILE}", MAX_MANIFEST_BYTES)
-    return None if data is None or len(data) > MAX_MANIFEST_BYTES else parse_manifest(data)
-
-
-def read_manifest(version_dir: Path) -> Manifest | None:
-    """The manifest inside a version's folder."""
-    try:
-        return parse_manifest((version_dir / MANIFEST_FILE).read_bytes())
-    except OSError:
-        return None
-
-
 def read_records(push_dir: Address) -> list[dict[str, Any]]:
     """The push record, oldest first, without a line that a crash cut off."""
-    return _records(open_destination(push_dir))
+    return read_push_record(open_destination(push_dir))
 
 
 @dataclass
@@ -217,7 +188,7 @@ class _Push:
         manifest = self.manifest
         latest = max(complete_versions(self.destination), default=None)
         if latest is not None and self._holds(latest, manifest):
-            return self._result(latest, manifest, _previous_of(self.destination, latest), is_new=False)
+            return self._result(latest, manifest, find_previous_version(self.destination, latest), is_new=False)
         version = self.version
         record = make_record(
             self.origin,
@@ -248,38 +219,15 @@ class _Push:
         )
 
 
-def _pushed_versions(destination: Destination) -> dict[int, Manifest]:
-    """The versions with a manifest, ascending."""
-    found = {version: read_version_manifest(destination, version) for version in destination.versions()}
-    return {version: manifest for version, manifest in found.items() if manifest is not None}
-
-
-def complete_versions(destination: Destination) -> list[int]:
-    """What a server may take: where a number may stand for something half written, only what has a manifest."""
-    if destination.requires_manifest:
-        return list(_pushed_versions(destination))
-    return destination.versions()
-
-
 def _next_version(destination: Destination, now: float) -> int:
     """Asked before anything is removed: a number that a copy was given is not given again, whatever became of it."""
-    return next_version(destination.names(), (record["version"] for record in _records(destination)), now)
-
-
-def _records(destination: Destination) -> list[dict[str, Any]]:
-    return parse_records(destination.read(RECORD_FILE, MAX_RECORD_BYTES) or b"")
-
-
-def _previous_of(destination: Destination, version: int) -> int | None:
-    manifest = read_version_manifest(destination, version)
-    previous = manifest.push.get("previous_version") if manifest else None
-    return previous if isinstance(previous, int) else None
+    return next_version(destination.names(), (record["version"] for record in read_push_record(destination)), now)
 
 
 def _complete_record(destination: Destination) -> None:
     """Write the lines of pushes that were killed between their version and their line."""
-    recorded = {record["version"] for record in _records(destination)}
-    for version, manifest in _pushed_versions(destination).items():
+    recorded = {record["version"] for record in read_push_record(destination)}
+    for version, manifest in pushed_versions(destination).items():
         if version not in recorded and manifest.push.get("version") == version:
             _append_record(destination, manifest.push)
 
@@ -302,11 +250,11 @@ def _remove_old(destination: Destination, keep_versions: int, always: tuple[int 
     if not keep_versions:
         return
     try:
-        pushed = _pushed_versions(destination)
+        pushed = pushed_versions(destination)
         # Another number in the manifest: somebody has copied the version to here.
         ours = [version for version, manifest in pushed.items() if manifest.push.get("version", version) == version]
         old = [version for version in ours[:-keep_versions] if version not in always]
-        spared = _find_target(destination) if old else None
+        spared = find_target(destination) if old else None
     except (OSError, InputError) as error:  # as below
         _LOGGER.warning("%s: old versions could not be looked for (%s).", redact(destination.address), error)
         return
@@ -322,71 +270,3 @@ def _remove(destination: Destination, version: int) -> None:
         _LOGGER.info("%s: removed version %d.", where, version)
     except OSError as error:  # the push itself is done
         _LOGGER.warning("%s: version %d could not be removed (%s).", where, version, error.strerror or error)
-
-
-def _choose_target(destination: Destination) -> int:
-    target = _find_target(destination)
-    if target is None:
-        raise InputError(
-            f"{redact(destination.address)}: no earlier version is intact, of another model than version "
-            f"{max(complete_versions(destination))}, and was not rolled back itself; name one with --to."
-        )
-    return target
-
-
-def _find_target(destination: Destination) -> int | None:
-    """The newest intact version of another model than the served one, and of none that was rolled back."""
-    pushed = _pushed_versions(destination)
-    served = max(complete_versions(destination))
-    bad = _rolled_back(destination, pushed)
-    if served in pushed:
-        bad.add(pushed[served].digest)
-    for version in sorted(pushed, reverse=True):
-        if version < served and pushed[version].digest not in bad and not verify_version(destination, version):
-            return version
-    return None
-
-
-def _rolled_back(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
-    """Digests of the models that were rolled back and not pushed, or rolled back to, again after that."""
-    # A push that was killed, or met a full disk, has its line in its manifest alone.
-    lines = {version: manifest.push for version, manifest in pushed.items() if manifest.push.get("version") == version}
-    records = {**lines, **{record["version"]: record for record in _records(destination)}}
-    bad: set[str] = set()
-    for _, record in sorted(records.items()):
-        replaced = record.get("previous_version")
-        if record.get("action") == "rollback" and isinstance(replaced, int) and replaced in records:
-            bad.add(str(records[replaced].get("manifest_sha256")))
-        bad.discard(str(record.get("manifest_sha256")))
-    return bad
-
-
-def _manifest_to_restore(destination: Destination, version: int) -> Manifest:
-    manifest = read_version_manifest(destination, version)
-    if manifest is None:
-        pushed = ", ".join(map(str, _pushed_versions(destination))) or "none"
-        raise InputError(
-            f"{redact(destination.address)}: got version {version}, which is not there or has no manifest to verify it "
-            f"by; allowed: {pushed}. What lies there without one can be pushed with detloom push."
-        )
-    return manifest
-
-
-def _refuse_damaged(destination: Destination, version: int, wrong: list[str]) -> None:
-    if wrong:
-        raise InputError(
-            f"{redact(destination.address)}/{version}: is not what was pushed ({'; '.join(wrong[:3])}); choose another "
-            "version with --to."
-        )
-
-
-def _origin_of(manifest: Manifest, destination: Destination, version: int, reason: str) -> Origin:
-    """Of a rollback: our word, the blessing and the numbers of the version that comes back."""
-    push = manifest.push
-    blessing, metrics = push.get("blessing"), push.get("metrics")
-    return Origin(
-        model_uri=str(push.get("model_uri") or f"{destination.address}/{version}"),
-        reason=reason,
-        blessing=blessing if isinstance(blessing, dict) else {},
-        metrics=metrics if isinstance(metrics, dict) else {},
-    )

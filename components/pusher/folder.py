@@ -63,7 +63,7 @@ class Folder:
 
     def read(self, name: str, limit_bytes: int) -> bytes | None:
         try:
-            with open(self.path / name, "rb") as file:
+            with open(_open_to_read(self.path / name), "rb") as file:
                 return file.read(limit_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -153,6 +153,15 @@ def _check_same(manifest: Manifest, copy: Path, what: str) -> None:
     wrong = differences(manifest.files, build_manifest(copy).files)
     if wrong:
         raise OSError(errno.EIO, f"{what}: {'; '.join(wrong[:3])}", str(copy))
+
+
+def _open_to_read(path: Path) -> int:
+    """A descriptor. Without waiting: a named pipe would be waited for until somebody writes to it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no plain file", str(path))
+    return descriptor
 
 
 def _reason(error: OSError) -> str:

@@ -106,9 +106,9 @@ def find_card(card_dir: Path | None) -> dict[str, Path]:
     return found
 
 
-def build_manifest(model_dir: Path, card_dir: Path | None = None) -> Manifest:
-    """Read every file of a model, and of its card; a card beside the model replaces one inside it."""
-    return measure_files({**find_files(model_dir), **find_card(card_dir)})
+def build_manifest(model_dir: Path) -> Manifest:
+    """Read every file of a model."""
+    return measure_files(find_files(model_dir))
 
 
 def measure_files(paths: Mapping[str, Path]) -> Manifest:

@@ -4,6 +4,7 @@ One request a connection, one call of the model at a time. What reaches it is no
 of connections are bounded, a page of another site gets no answer, and no file is ever served.
 """
 
+import contextlib
 import io
 import ipaddress
 import json
@@ -102,11 +103,9 @@ class ModelServer(ThreadingHTTPServer):
 
     def _refuse(self, request: socket.socket) -> None:
         head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(_BUSY)}"
-        try:
+        with contextlib.suppress(OSError):
             request.setblocking(False)  # accepting goes on, whoever this is
             request.send(f"{head}\r\nConnection: close\r\n\r\n".encode("ascii") + _BUSY)
-        except OSError:
-            pass
         self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -257,11 +256,9 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _discard_rest(self) -> None:
         """Whoever sends all before reading would see a broken connection instead of the refusal."""
         self._reader.deadline = time.monotonic() + _DISCARD_SECONDS
-        try:
+        with contextlib.suppress(OSError):
             while self._num_unread > 0 and (chunk := self.rfile.read1(min(_CHUNK_BYTES, self._num_unread))):
                 self._num_unread -= len(chunk)
-        except OSError:
-            pass
 
     def _send(self, answer: Answer) -> None:
         self.connection.settimeout(_SEND_SECONDS)

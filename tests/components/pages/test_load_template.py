@@ -63,7 +63,7 @@ def test_a_page_with_sortable_tables_allows_the_one_script_that_it_holds(render)
 def test_a_script_that_would_end_its_element_is_refused(tmp_path):
     (tmp_path / "bad.js").write_text("const end = '</script>';\n")
     with pytest.raises(AssertionError, match=r"bad\.js"):
-        module._read_script(tmp_path / "bad.js")
+        module.read_script(tmp_path / "bad.js")
 
 
 def test_a_sortable_table_holds_values_beside_texts(render):

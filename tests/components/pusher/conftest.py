@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tfx.dsl.io import filesystem, filesystem_registry
 
+from detloom.components.pusher.manifest import MANIFEST_FILE, Manifest, parse_manifest
+
 
 @pytest.fixture
 def make_model() -> Callable[..., Path]:
@@ -37,6 +39,12 @@ def other_model(make_model, tmp_path: Path) -> Path:
 @pytest.fixture
 def third_model(make_model, tmp_path: Path) -> Path:
     return make_model(tmp_path / "third_model", b"a third graph")
+
+
+@pytest.fixture
+def read_manifest() -> Callable[[Path], Manifest | None]:
+    """Of a version's folder; None for a manifest that is none."""
+    return lambda version_dir: parse_manifest((version_dir / MANIFEST_FILE).read_bytes())
 
 
 class Stopped(BaseException):

@@ -14,8 +14,8 @@ import signal
 import sys
 from pathlib import Path
 
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_manifest, read_records, roll_back
-from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest, parse_manifest
 from detloom.schemas.errors import InputError
 
 _WATCHED = ("open", "os.", "shutil.", "fcntl.", "pathlib.")
@@ -77,6 +77,10 @@ def attempt(model_dir, push_dir, action, stop_at, mode):
             act(model_dir, push_dir, action, 1000.0)
         os._exit(_NOT_STOPPED if state["count"] < stop_at else 0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _NOT_STOPPED
+
+
+def read_manifest(version_dir):
+    return parse_manifest((version_dir / MANIFEST_FILE).read_bytes())
 
 
 def look_at(push_dir):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import folder as folder_module
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_manifest, read_records, roll_back
+from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
 from detloom.components.pusher.push_record import RECORD_FILE, Origin
 from detloom.schemas.errors import InputError
@@ -25,7 +25,7 @@ def roll_back_at(push_dir, at, **options):
     return roll_back(push_dir, **{"reason": "bad boxes", "check": no_check, "now": lambda: at, **options})
 
 
-def test_the_version_is_the_time_and_holds_the_model_with_its_manifest(model, tmp_path):
+def test_the_version_is_the_time_and_holds_the_model_with_its_manifest(model, read_manifest, tmp_path):
     result = push(model, tmp_path / "serving", at=1234.9)
     assert (result.version, result.is_new, result.previous_version) == (1234, True, None)
     assert result.path == tmp_path / "serving" / "1234"
@@ -67,7 +67,7 @@ def test_a_version_that_somebody_else_put_there_is_left_alone(make_model, model,
     assert list_versions(tmp_path / "serving") == [9999, 10000]
 
 
-def test_each_push_is_recorded_in_one_line_and_in_its_manifest(model, other_model, tmp_path):
+def test_each_push_is_recorded_in_one_line_and_in_its_manifest(model, other_model, read_manifest, tmp_path):
     push(model, tmp_path / "serving", at=60.0)
     second = push(other_model, tmp_path / "serving", at=3600.0)
     records = read_records(tmp_path / "serving")
@@ -201,7 +201,7 @@ def test_the_same_model_again_is_not_loaded_again(model, tmp_path):
     assert not push(model, tmp_path / "serving", at=2.0, check=lambda folder: pytest.fail("loaded")).is_new
 
 
-def test_a_model_card_goes_along_and_a_new_card_alone_is_no_new_version(model, tmp_path):
+def test_a_model_card_goes_along_and_a_new_card_alone_is_no_new_version(model, read_manifest, tmp_path):
     card = tmp_path / "card"
     card.mkdir()
     (card / "model_card.md").write_text("# Cells")
@@ -286,7 +286,7 @@ def test_the_replaced_version_is_removed_only_when_that_is_asked_for(model, othe
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"files": {"a": 3}}', '{"files": {"a": {"bytes": 1e999, "sha256": ""}}}', "[" * 100_000]
 )
-def test_a_manifest_that_is_none_is_no_error(text, model, tmp_path):
+def test_a_manifest_that_is_none_is_no_error(text, model, read_manifest, tmp_path):
     result = push(model, tmp_path / "serving")
     (result.path / MANIFEST_FILE).write_text(text)
     assert read_manifest(result.path) is None

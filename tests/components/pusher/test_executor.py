@@ -11,7 +11,7 @@ from tfx.utils import json_utils, proto_utils
 
 from detloom.components.artifact_types import ModelCard
 from detloom.components.pusher import executor as executor_module
-from detloom.components.pusher.atomic_push import list_versions, read_manifest
+from detloom.components.pusher.atomic_push import list_versions
 from detloom.components.pusher.component import Pusher
 from detloom.components.pusher.executor import Executor
 from detloom.schemas.errors import InputError
@@ -97,7 +97,7 @@ def test_the_same_model_again_names_the_version_it_has(do, tmp_path, caplog):
     assert len(list_versions(tmp_path / "serving")) == 1
 
 
-def test_the_model_card_goes_into_the_version(do, tmp_path):
+def test_the_model_card_goes_into_the_version(do, read_manifest, tmp_path):
     (tmp_path / "card").mkdir()
     (tmp_path / "card" / "model_card.json").write_text("{}")
     path = Path(do(card=True).get_string_custom_property("pushed_destination"))

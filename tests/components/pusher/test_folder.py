@@ -5,6 +5,8 @@ import pytest
 
 from detloom.components.pusher import folder as folder_module
 from detloom.components.pusher.atomic_push import list_versions, push_model
+from detloom.components.pusher.manifest import MANIFEST_FILE
+from detloom.components.pusher.push_record import RECORD_FILE
 from detloom.schemas.errors import InputError
 
 
@@ -80,6 +82,18 @@ def test_a_lock_file_that_is_a_link_is_refused_and_named(model, tmp_path):
     with pytest.raises(InputError, match=r"models cannot be pushed here \(.*serving/\.push\.lock\)"):
         push(model, tmp_path / "serving", 1.0)
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [RECORD_FILE, f"1/{MANIFEST_FILE}"])
+def test_a_named_pipe_is_refused_and_named_instead_of_waited_for(name, model, tmp_path):
+    path = tmp_path / "serving" / name
+    push(model, tmp_path / "serving", 1.0)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=rf"{name}: cannot be read \(is no plain file\)"):
+        push(model, tmp_path / "serving", 2.0)
+    assert list_versions(tmp_path / "serving") == [1]
 
 
 def test_a_push_whose_lock_file_was_removed_stops_before_its_version_is_there(model, other_model, tmp_path):

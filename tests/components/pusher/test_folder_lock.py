@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import atomic_push
+from detloom.components.pusher.destination import open_destination
 from detloom.components.pusher.folder_lock import describe_self, format_owner, hold_folder_lock
+from detloom.components.pusher.versions import verify_version
 from detloom.schemas.errors import InputError
 
 ROOT = Path(atomic_push.__file__).parents[2]
@@ -45,8 +47,8 @@ def test_pushers_at_the_same_time_do_not_corrupt_each_other(make_model, tmp_path
     assert done.returncode == 0, done.stderr
     serving = tmp_path / "serving"
     versions = atomic_push.list_versions(serving)
-    destination = atomic_push.open_destination(serving)
-    assert [atomic_push.verify_version(destination, version) for version in versions] == [[]] * 4
+    destination = open_destination(serving)
+    assert [verify_version(destination, version) for version in versions] == [[]] * 4
     records = atomic_push.read_records(serving)
     numbers = [record["version"] for record in records]
     assert numbers == sorted(set(numbers))  # each once, in the order of the pushes

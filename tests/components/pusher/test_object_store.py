@@ -8,10 +8,11 @@ import shutil
 import pytest
 
 from detloom.components.pusher import object_store
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back, verify_version
+from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.claim_lock import ClaimLock
 from detloom.components.pusher.destination import open_destination
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
+from detloom.components.pusher.versions import verify_version
 from detloom.schemas.errors import InputError
 
 SERVING = "objects://bucket/serving"

@@ -1,4 +1,5 @@
 import base64
+import contextlib
 import json
 import queue
 import socket
@@ -183,11 +184,9 @@ def test_one_connection_too_many_is_refused_and_later_ones_are_taken(server, ask
         for connection in held:
             connection.close()
     for _ in range(1000):  # until the server has seen that they are gone
-        try:
+        with contextlib.suppress(OSError):
             if ask("GET", "/healthz")[0] == 200:
                 return
-        except OSError:
-            pass
     pytest.fail("no connection was taken any more")
 
 
