@@ -63,7 +63,7 @@ def run(run_file: Path, settings: tuple[str, ...], hparams: str, workspace: Path
     What has not changed since the last run in the same workspace is answered from the cache.
     """
     from detloom.pipelines.run_local import run_locally
-    from detloom.schemas.run_file import read_run_file
+    from detloom.schemas.read_run_file import read_run_file
 
     overrides = read_override_options(settings, hparams)
     click.echo(run_locally(read_run_file(run_file, workspace, overrides), verbose=verbose))
@@ -76,7 +76,7 @@ def run(run_file: Path, settings: tuple[str, ...], hparams: str, workspace: Path
 def demo(settings: tuple[str, ...], hparams: str, workspace: Path | None, verbose: bool) -> None:
     """Run the whole pipeline on an embedded data set: handwritten digits on photographs. Needs no download."""
     from detloom.pipelines.run_local import run_locally, sample_run_file
-    from detloom.schemas.run_file import read_run_file
+    from detloom.schemas.read_run_file import read_run_file
 
     overrides = read_override_options(settings, hparams)
     click.echo(run_locally(read_run_file(sample_run_file("demo"), workspace, overrides), verbose=verbose))

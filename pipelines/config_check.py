@@ -12,7 +12,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import build_config, lay_over, load_tree
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import FieldNote, PipelineConfigReport, refusal
-from detloom.schemas.run_file import build_run, load_run_tree, resolve_paths
+from detloom.schemas.read_run_file import build_run, check_paths, load_run_tree
 from detloom.schemas.typed_dict import KeyPath, format_key_path, show_value, to_dict
 from detloom.trainer_module.supported import untrained_parts
 
@@ -64,7 +64,7 @@ def check_config(source: str, overrides: Sequence[Located] = (), override_text: 
             check = ConfigCheck(file=source, verdict="refused", error=str(refusal(report)))
         elif is_run_file(source):
             run = build_run(tree)  # paths as they were written: what the environment holds is not printed
-            resolve_paths(run, tree, Path(source))  # for what it says about them
+            check_paths(run, tree, Path(source))  # for what it says about them
             check = _answer(source, run.config, tuple(_values(to_dict(run), tree)))
         else:
             config = build_config(tree)

@@ -172,7 +172,7 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
     Exit code 1 if something would.
     """
     from detloom.pipelines.doctor import examine, format_findings
-    from detloom.schemas.run_file import read_run_file
+    from detloom.schemas.read_run_file import read_run_file
     from detloom.schemas.typed_dict import to_dict
 
     findings = examine(read_run_file(run_file) if run_file else None)

@@ -307,7 +307,7 @@ def _read_validation(config: str | None, checks_file: Path | None) -> "tuple[Tra
     """What `--config` names, and the checks: those of `--checks`, else of a run file, else the defaults."""
     from detloom.pipelines.config_check import is_run_file, read_config
     from detloom.schemas.data_checks import DataChecks
-    from detloom.schemas.run_file import build_run, load_run_tree
+    from detloom.schemas.read_run_file import build_run, load_run_tree
     from detloom.schemas.typed_dict import from_dict
     from detloom.schemas.yaml_file import read_yaml
 

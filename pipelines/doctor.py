@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.push_config import is_remote
 from detloom.schemas.redact import redact
-from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile
+from detloom.schemas.run_file import RunFile
 
 if TYPE_CHECKING:
     from detloom.pipelines.installed_packages import Packages

@@ -185,7 +185,7 @@ def _evaluate_files(options: dict[str, Any]) -> None:
 
 def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
     from detloom.components.evaluator.params import EvaluatorParams
-    from detloom.schemas.run_file import build_run, load_run_tree
+    from detloom.schemas.read_run_file import build_run, load_run_tree
 
     if run_file is None:
         return EvaluatorParams(split=split)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from detloom.schemas.config_checks import warnings_before_run
+from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file import EMBEDDED_DIGITS, RunFile, read_run_file
+from detloom.schemas.read_run_file import read_run_file
+from detloom.schemas.run_file import RunFile
 from detloom.trainer_module.preemption import Preempted
 from detloom.trainer_module.supported import check_trainable
 

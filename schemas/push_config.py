@@ -19,6 +19,16 @@ def check_keep_versions(keep_versions: int) -> None:
     check(keep_versions == 0 or keep_versions >= _MIN_KEPT, "keep_versions", keep_versions, allowed)
 
 
+def check_project(field: str, project: str) -> None:
+    """Raise FieldError unless it can be the id of a Google Cloud project."""
+    check(bool(_PROJECT.fullmatch(project)), field, repr(project), "the id of a project")
+
+
+def check_region(field: str, region: str) -> None:
+    """Raise FieldError unless it looks like a region of Google Cloud."""
+    check(bool(_REGION.fullmatch(region)), field, repr(region), "a region such as us-central1")
+
+
 @dataclass(frozen=True, kw_only=True)
 class VertexEndpoint:
     """An endpoint of Vertex AI, instead of a folder of versions."""
@@ -46,8 +56,8 @@ class VertexEndpoint:
     share the rest in proportion. The first model of an endpoint gets all."""
 
     def __post_init__(self) -> None:
-        check(bool(_PROJECT.fullmatch(self.project)), "project", repr(self.project), "the id of a project")
-        check(bool(_REGION.fullmatch(self.region)), "region", repr(self.region), "a region such as us-central1")
+        check_project("project", self.project)
+        check_region("region", self.region)
         allowed = "letters, digits, space, '_', '.', '-'; at most 128"
         is_name = bool(_ENDPOINT_NAME.fullmatch(self.endpoint_name))
         check(is_name, "endpoint_name", repr(self.endpoint_name), allowed)  # it stands in a filter's quotes

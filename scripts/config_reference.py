@@ -44,6 +44,8 @@ def _format_type(annotation: object) -> str:
         return ", ".join("null" if arg is type(None) else _format_type(arg) for arg in args)
     if origin is tuple:
         return f"list of {_format_type(args[0])}"
+    if origin is dict:
+        return f"mapping to {_format_type(args[1])}"
     if origin is typing.Literal:
         return ", ".join(f"`{arg}`" for arg in args)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):

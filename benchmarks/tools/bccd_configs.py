@@ -12,7 +12,7 @@ from detloom.schemas.network_config import WeightSharedConvolutionalBoxPredictor
 from detloom.schemas.optimizer_config import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, LearningRate
 from detloom.schemas.pipeline_config import format_pipeline_config
 from detloom.schemas.presets import find_preset
-from detloom.schemas.run_file import read_run_file
+from detloom.schemas.read_run_file import read_run_file
 
 SAMPLE = Path(__file__).parents[2] / "pipelines/samples/bccd.yaml"
 RECIPE_MINUTES = 20  # what its number of steps is made for

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from detloom.components.pusher.push_record import RECORD_FILE
 from detloom.pipelines.lineage.graph import safe_line
+from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
 from detloom.schemas.push_config import REMOTE_SCHEMES, is_remote
-from detloom.schemas.run_file import EMBEDDED_DIGITS, build_run, load_run_tree, resolve_paths
+from detloom.schemas.read_run_file import build_run, load_run_tree, resolve_paths
 
 METADATA_FILE = "metadata.sqlite"  # in a workspace
 _SERVING = "serving"  # in a workspace, unless the run file says otherwise

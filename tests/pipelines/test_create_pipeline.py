@@ -12,7 +12,7 @@ import detloom
 from detloom.pipelines.create_pipeline import create_pipeline
 from detloom.pipelines.run_local import run_locally
 from detloom.pipelines.summary import read_latest_run
-from detloom.schemas.run_file import read_run_file
+from detloom.schemas.read_run_file import read_run_file
 
 ROOT = Path(detloom.__file__).parents[1]
 SEARCH = """
@@ -27,7 +27,7 @@ RUN = """
 import sys
 from pathlib import Path
 from detloom.pipelines.run_local import run_locally
-from detloom.schemas.run_file import read_run_file
+from detloom.schemas.read_run_file import read_run_file
 run_locally(read_run_file(Path(sys.argv[1])))
 """
 

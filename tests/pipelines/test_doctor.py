@@ -27,8 +27,9 @@ from detloom.pipelines.doctor import (
     run_probe,
 )
 from detloom.pipelines.installed_packages import Installed
+from detloom.schemas.data_config import Data, Splits
 from detloom.schemas.presets import find_preset
-from detloom.schemas.run_file import Data, RunFile, Splits
+from detloom.schemas.run_file import RunFile
 from detloom.schemas.typed_dict import to_dict
 from detloom.trainer_module import host_memory
 

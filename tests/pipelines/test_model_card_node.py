@@ -1,6 +1,6 @@
 from detloom.components.model_card.params import ModelCardParams
 from detloom.pipelines.create_pipeline import create_pipeline
-from detloom.schemas.run_file import read_run_file
+from detloom.schemas.read_run_file import read_run_file
 
 STATED = """
 model_card:

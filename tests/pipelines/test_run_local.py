@@ -12,7 +12,7 @@ from detloom.pipelines.run_local import RUN_FILE_VARIABLE, run_file_from_environ
 from detloom.pipelines.summary import read_latest_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.pipeline_config import format_pipeline_config
-from detloom.schemas.run_file import read_run_file
+from detloom.schemas.read_run_file import read_run_file
 
 ROOT = Path(detloom.__file__).parents[1]
 UPSTREAM = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}

@@ -2,7 +2,7 @@ import pytest
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.push_config import Push, VertexEndpoint, is_remote
-from detloom.schemas.run_file import read_run_file
+from detloom.schemas.read_run_file import read_run_file
 from detloom.schemas.typed_dict import from_json, to_canonical_json
 
 ENDPOINT = {"project": "my-project", "region": "us-central1", "endpoint_name": "cells", "container_image": "image"}

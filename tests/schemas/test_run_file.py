@@ -3,10 +3,12 @@ from pathlib import Path
 import pytest
 
 import detloom.pipelines
+from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
 from detloom.schemas.overrides import parse_set
 from detloom.schemas.presets import find_preset
-from detloom.schemas.run_file import DEFAULT_DETECTOR, EMBEDDED_DIGITS, read_run_file
+from detloom.schemas.read_run_file import read_run_file
+from detloom.schemas.run_file import DEFAULT_DETECTOR
 
 TEXT = """
 name: cats

@@ -1,0 +1,73 @@
+"""Where the work of nodes that use Apache Beam is done, when it is not done in the node itself."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from detloom.schemas.checks import check, check_fields
+
+BeamNode = Literal["DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataflow:
+    """Google Cloud Dataflow. Its workers read and write gs:// addresses only."""
+
+    project: str
+    """Id of the Google Cloud project."""
+    region: str
+    """Such as us-central1."""
+    temp_location: str
+    """A gs:// folder for what jobs leave for a while."""
+    worker_image: str = ""
+    """Image of the workers, made with the target `beam` of our Dockerfile; empty ships the package to Beam's own image,
+    where each worker first installs what it needs."""
+    machine_type: str = "n1-standard-4"
+    """Of the workers."""
+    max_workers: int = 8
+    """Workers at most."""
+    service_account: str = ""
+    """E-mail address of the account that workers run as; empty for the project's default."""
+    subnetwork: str = ""
+    """Such as regions/us-central1/subnetworks/name; empty for the default network."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.project), "project", "nothing", "the id of a project")
+        check(bool(self.region), "region", "nothing", "a region such as us-central1")
+        is_address = self.temp_location.startswith("gs://") and len(self.temp_location) > len("gs://")
+        check(is_address, "temp_location", repr(self.temp_location), "a folder at gs://")
+        check_fields(self, "1 or more", "max_workers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flink:
+    """An Apache Flink cluster, whose task managers see the same folders or addresses as the node."""
+
+    master: str
+    """Address of the REST server, such as flink-jobmanager:8081."""
+    parallelism: int = 2
+    """Parts that run side by side."""
+    environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"
+    """How task managers start Python: EXTERNAL asks a worker pool beside each of them, which runs our image."""
+    environment_config: str = "localhost:50000"
+    """With EXTERNAL the worker pool's address, with DOCKER an image, with PROCESS a JSON text with its command."""
+
+    def __post_init__(self) -> None:
+        check(":" in self.master, "master", repr(self.master), "host:port")
+        check_fields(self, "1 or more", "parallelism")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """Where the work of nodes that use Apache Beam is done."""
+
+    nodes: tuple[BeamNode, ...] = ("StatisticsGen", "DetectionEvaluator")
+    """Which nodes give their work away; the others do it themselves, as `beam_args` say."""
+    dataflow: Dataflow | None = None
+    """Give it to Dataflow."""
+    flink: Flink | None = None
+    """Give it to a Flink cluster."""
+
+    def __post_init__(self) -> None:
+        is_one = (self.dataflow is None) != (self.flink is None)
+        check(is_one, "dataflow", "both or neither of dataflow and flink", "one of the two", "flink")
+        check(len(set(self.nodes)) == len(self.nodes) > 0, "nodes", list(self.nodes), "at least one, each once")

@@ -1,0 +1,100 @@
+"""How a run file runs on Kubeflow Pipelines, the open-source backend."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from detloom.schemas.checks import check
+from detloom.schemas.secret_reference import check_secret_reference
+
+PIPELINE_ROOT_SCHEMES = ("minio://", "s3://", "gs://")
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,511}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_image(field: str, image: str) -> None:
+    """Raise FieldError unless it looks like an image's address."""
+    allowed = "the address of an image, such as registry.example.org/detloom:1.0"
+    check(bool(_IMAGE.fullmatch(image)), field, repr(image), allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """A volume claim that every node sees."""
+
+    claim: str
+    """Name of the PersistentVolumeClaim, which has to allow as many readers and writers as there are nodes."""
+    mount_path: str
+    """Folder in the containers."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.claim), "claim", "nothing", "the name of a claim")
+        check(self.mount_path.startswith("/"), "mount_path", repr(self.mount_path), "an absolute path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretVariable:
+    """A Kubernetes secret as an environment variable of every node."""
+
+    variable: str
+    """Name of the environment variable."""
+    secret: str
+    """Name of the secret."""
+    key: str
+    """In the secret."""
+
+    def __post_init__(self) -> None:
+        is_name = bool(_ENV_NAME.fullmatch(self.variable))
+        check(is_name, "variable", repr(self.variable), "the name of an environment variable")
+        for field in ("secret", "key"):
+            check(bool(getattr(self, field)), field, "nothing", "a name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubeflow:
+    """Kubeflow Pipelines on a Kubernetes cluster."""
+
+    host: str = ""
+    """Address of the API, such as https://kubeflow.example.org/pipeline; needed to submit."""
+    namespace: str = "kubeflow"
+    """Namespace of the runs."""
+    experiment: str = "Default"
+    """That runs and schedules are listed under; made if it is not there."""
+    token: str = ""
+    """Reference to the bearer token of the API, such as env:KFP_TOKEN; empty for none."""
+    ca_certificate: str = ""
+    """File with the certificate of the authority that signed the API's; empty for the system's."""
+    image: str
+    """With this package, for all nodes."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When a machine loads it anew."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Kubernetes secrets with a registry's credentials."""
+    pipeline_root: str = ""
+    """Where artifacts go: minio://, s3:// or gs://; empty for what the server says."""
+    volumes: tuple[Volume, ...] = ()
+    """Volumes of every node, with data or pushed models on them."""
+    secrets: tuple[SecretVariable, ...] = ()
+    """Kubernetes secrets as environment variables of every node."""
+    training_dir: str = ""
+    """Folder on a volume where an unfinished training survives its pod, so that the next try goes on; empty: it starts
+    anew."""
+
+    def __post_init__(self) -> None:
+        is_host = not self.host or self.host.startswith(("http://", "https://"))
+        check(is_host and "@" not in self.host, "host", "no such address", "http:// or https://, without a user")
+        check(bool(self.namespace), "namespace", "nothing", "a name")
+        check(bool(self.experiment), "experiment", "nothing", "a name")
+        check_secret_reference("token", self.token)
+        check_image("image", self.image)
+        root = self.pipeline_root
+        allowed = ", ".join(PIPELINE_ROOT_SCHEMES)
+        check(
+            not root or root.startswith(PIPELINE_ROOT_SCHEMES), "pipeline_root", repr(root), f"an address at {allowed}"
+        )
+        mounts = [volume.mount_path for volume in self.volumes]
+        check(len(set(mounts)) == len(mounts), "volumes", mounts, "each mount_path once")
+        names = [secret.variable for secret in self.secrets]
+        check(len(set(names)) == len(names), "secrets", names, "each variable once")
+        is_path = not self.training_dir or self.training_dir.startswith("/")
+        check(is_path, "training_dir", repr(self.training_dir), "an absolute path")

@@ -1,0 +1,203 @@
+"""Reading a run file: its layers, the check, and the paths as the place sees them where the pipeline runs."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detloom.schemas.data_config import EMBEDDED_DIGITS
+from detloom.schemas.errors import InputError
+from detloom.schemas.load_config import lay_over, load_tree
+from detloom.schemas.overrides import Located, merge
+from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
+from detloom.schemas.push_config import REMOTE_SCHEMES, is_remote
+from detloom.schemas.redact import redact
+from detloom.schemas.run_file import CONFIG_SECTIONS, DEFAULT_DETECTOR, Place, RunFile
+from detloom.schemas.typed_dict import KeyPath, from_dict, show_value
+from detloom.schemas.yaml_file import read_yaml
+
+_REMOTE: tuple[Place, ...] = ("kubeflow", "vertex")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def load_run_tree(
+    path: Path, overrides: Sequence[Located] = (), override_text: str = ""
+) -> tuple[Located, PipelineConfigReport | None]:
+    """The plain tree of a run file, with its detector's sections filled in, and what became of a `pipeline.config`.
+
+    Args:
+        overrides: laid over the file, in order.
+        override_text: in the format of `pipeline.config`, merged over the one that `detector` names.
+
+    Raises:
+        InputError: for a file or a detector that cannot be read.
+    """
+    data, locate = read_yaml(path)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path}:1: got no mapping, allowed: keys such as name, data, detector, train.")
+    file, over = Located(data, locate), merge(Located({}, lambda _: str(path)), *overrides)
+    tree = merge(file, over)
+    detector, where = tree.data.get("detector", DEFAULT_DETECTOR), tree.locate(("detector",))
+    if not isinstance(detector, str):
+        got = show_value((), detector)
+        raise InputError(f"{where}: detector: got {got}, allowed: a preset's name or the path of a file.")
+    try:
+        config, report = load_tree(detector, path.resolve().parent, override_text=override_text)
+    except InputError as error:
+        raise InputError(f"{where}: detector: {error}") from None
+    for layer in (file, over):
+        config = lay_over(config, Located(_sections(layer.data), layer.locate))
+
+    def locate_key(key_path: KeyPath) -> str:
+        return (config if key_path and key_path[0] in CONFIG_SECTIONS else tree).locate(key_path)
+
+    empty: dict[str, Any] = {section: {} for section in CONFIG_SECTIONS}
+    return Located({**empty, **tree.data, **config.data}, locate_key), report
+
+
+def build_run(tree: Located) -> RunFile:
+    """The checked run file of a tree; its paths stay as they were written."""
+    return from_dict(RunFile, tree.data, locate=tree.locate)
+
+
+def _sections(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key in CONFIG_SECTIONS}
+
+
+def read_run_file(
+    path: Path, workspace: Path | None = None, overrides: Sequence[Located] = (), *, place: Place = "local"
+) -> RunFile:
+    """Read and check a run file; its paths come back absolute.
+
+    Args:
+        workspace: used instead of the file's own.
+        overrides: laid over the file in order.
+        place: where the pipeline will run; elsewhere than here, paths are those of the containers.
+
+    Raises:
+        InputError: with file, line, key, what was found and what is allowed.
+    """
+    tree, report = load_run_tree(path, overrides)
+    if report is not None and report.refused:
+        raise refusal(report)
+    run = build_run(tree)
+    return resolve_paths(run, tree, path, workspace) if place == "local" else resolve_remote_paths(run, tree, place)
+
+
+def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | None = None) -> RunFile:
+    """The run with absolute paths, `${NAME}` read from the environment.
+
+    Args:
+        tree: that the run was built from; it knows where each path was written.
+        path: of the run file, which the paths are relative to.
+        workspace: used instead of the run's own.
+
+    Raises:
+        InputError: for a variable that is not set, an address instead of a folder, and data that are not there.
+    """
+    folder = path.resolve().parent
+
+    def resolve(value: str, key: str) -> str:
+        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        if "://" in value or "\0" in value:
+            raise InputError(f"{where}: got '{redact(value)}', allowed: a folder that is mounted here.")
+        return str((folder / _expand(value, where)).absolute())
+
+    def resolve_folder(value: str, key: str) -> str:
+        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        address = _expand(value, where)
+        if "://" not in address:
+            return resolve(value, key)
+        if not is_remote(address) or "\0" in address:
+            schemes = ", ".join(REMOTE_SCHEMES)
+            raise InputError(f"{where}: got '{redact(value)}', allowed: a folder, or an address of {schemes}.")
+        return address
+
+    if workspace is None:
+        workspace = Path(resolve(run.workspace, "workspace") if run.workspace else f"detloom_runs/{run.name}")
+    workspace = workspace.absolute()
+    if run.data.path != EMBEDDED_DIGITS:
+        data_path = resolve(run.data.path, "data.path")
+        if "{" not in data_path and not os.path.isdir(data_path):  # {SPAN} is TFX's to resolve
+            where = tree.locate(("data", "path"))
+            raise InputError(f"{where}: data.path: got '{redact(run.data.path)}', which is no folder.")
+        run = replace(run, data=replace(run.data, path=data_path))
+    if run.push.vertex is not None and run.push_to:
+        where = tree.locate(("push_to",))
+        raise InputError(f"{where}: push_to: got it and push.vertex, allowed: one of the two.")
+    push_to = resolve_folder(run.push_to, "push_to") if run.push_to else str(workspace / "serving")
+    if run.retrain is not None:
+        records = resolve_folder(run.retrain.records, "retrain.records") if run.retrain.records else push_to
+        run = replace(run, retrain=replace(run.retrain, records=records))
+    return replace(run, workspace=str(workspace), push_to=push_to)
+
+
+def resolve_remote_paths(run: RunFile, tree: Located, place: Place) -> RunFile:
+    """The run with the paths and addresses that its containers will see, `${NAME}` read from the environment here.
+
+    Args:
+        tree: that the run was built from; it knows where each path was written.
+
+    Raises:
+        InputError: for a missing section, a variable that is not set, and a path that containers cannot see.
+    """
+    settings = getattr(run, place)
+    if settings is None:
+        raise InputError(f"{tree.locate(())}: {place}: the section is missing; docs/{place}.md says what it needs.")
+
+    def resolve(value: str, key: str, schemes: tuple[str, ...]) -> str:
+        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        address = _expand_variables(value, where)
+        is_address = address.startswith(schemes) and "://" in address and not address.endswith("://")
+        if "\0" in address or not (is_address or address.startswith("/")):
+            allowed = " or ".join(("an absolute path in the containers", *(f"an address at {s}" for s in schemes)))
+            raise InputError(f"{where}: got '{redact(value)}', allowed on {place.capitalize()}: {allowed}.")
+        return address
+
+    if run.data.path != EMBEDDED_DIGITS:
+        run = replace(run, data=replace(run.data, path=resolve(run.data.path, "data.path", ("gs://",))))
+    if run.push.vertex is not None:
+        if run.push_to:
+            where = tree.locate(("push_to",))
+            raise InputError(f"{where}: push_to: got it and push.vertex, allowed: one of the two.")
+        push_to = ""
+    else:
+        default = (
+            f"{settings.pipeline_root.rstrip('/')}/{run.name}/serving" if is_remote(settings.pipeline_root) else ""
+        )
+        push_to = resolve(run.push_to or default, "push_to", REMOTE_SCHEMES)
+    if run.retrain is not None:
+        records = resolve(run.retrain.records or push_to, "retrain.records", REMOTE_SCHEMES)
+        run = replace(run, retrain=replace(run.retrain, records=records))
+    return replace(run, workspace="", push_to=push_to)
+
+
+def check_paths(run: RunFile, tree: Located, path: Path) -> None:
+    """Raise InputError unless the paths are right in one of the places that the run file is for; here is always one."""
+    errors = []
+    for place in (*(place for place in _REMOTE if getattr(run, place) is not None), "local"):
+        try:
+            if place == "local":
+                resolve_paths(run, tree, path)
+            else:
+                resolve_remote_paths(run, tree, place)
+            return
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _expand(value: str, where: str) -> str:
+    return os.path.expanduser(_expand_variables(value, where))
+
+
+def _expand_variables(value: str, where: str) -> str:
+    def from_environment(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if not os.environ.get(name):
+            raise InputError(f"{where}: the environment variable {name} is not set; set it, or write the path itself.")
+        return os.environ[name]
+
+    return _VARIABLE.sub(from_environment, value)

@@ -1,0 +1,77 @@
+"""How a run file runs on Vertex AI."""
+
+import re
+from dataclasses import dataclass
+
+from detloom.schemas.checks import check, check_fields
+from detloom.schemas.kubeflow_config import check_image
+from detloom.schemas.push_config import check_project, check_region
+
+_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexTraining:
+    """A custom job of Vertex AI that training runs in, instead of the pipeline's own machine."""
+
+    machine_type: str
+    """Such as n1-standard-8 or a2-highgpu-1g; with a TPU `cloud-tpu` (v2, v3) or ct5lp-hightpu-1t, -4t, -8t (v5e)."""
+    accelerator_type: str = ""
+    """Such as NVIDIA_TESLA_T4, or TPU_V2, TPU_V3 with `cloud-tpu`; empty for none, and for a TPU v5e."""
+    accelerator_count: int = 0
+    """GPUs of each machine, or TPU cores."""
+    tpu_topology: str = ""
+    """Of a TPU v5e slice, such as 2x2."""
+    workers: int = 1
+    """Machines that train together."""
+    image: str = ""
+    """Other than `vertex.image`: for a TPU the one of Dockerfile.tpu."""
+    spot: bool = False
+    """Take spare machines, which cost less and may be taken away; training then goes on where it was."""
+    boot_disk_gb: int = 100
+    """Of each machine."""
+    time_limit_hours: float = 24.0
+    """The job is ended after that."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.machine_type), "machine_type", "nothing", "a machine type")
+        check_fields(self, "0 or more", "accelerator_count")
+        check_fields(self, "1 or more", "workers")
+        check(100 <= self.boot_disk_gb <= 64000, "boot_disk_gb", self.boot_disk_gb, "100 to 64000")
+        check_fields(self, "above 0", "time_limit_hours")
+        if self.image:
+            check_image("image", self.image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertex:
+    """Vertex AI Pipelines."""
+
+    project: str
+    """Id of the Google Cloud project."""
+    region: str
+    """Such as us-central1."""
+    image: str
+    """With this package, for all nodes."""
+    pipeline_root: str
+    """Where artifacts go, at gs://."""
+    service_account: str = ""
+    """E-mail address of the account that nodes run as; empty for the project's default."""
+    network: str = ""
+    """VPC network, such as projects/123/global/networks/name; empty for none."""
+    encryption_key: str = ""
+    """Resource name of a key of Cloud KMS; empty for Google's own."""
+    labels: dict[str, str] | None = None
+    """Of runs and jobs, for those who read the bill."""
+    training: VertexTraining | None = None
+    """Train in a custom job with its own machines, GPUs or TPU; null trains in the pipeline's node."""
+
+    def __post_init__(self) -> None:
+        check_project("project", self.project)
+        check_region("region", self.region)
+        check_image("image", self.image)
+        is_address = self.pipeline_root.startswith("gs://") and len(self.pipeline_root) > len("gs://")
+        check(is_address, "pipeline_root", repr(self.pipeline_root), "an address at gs://")
+        for key, value in (self.labels or {}).items():
+            is_label = bool(_LABEL.fullmatch(key)) and bool(re.fullmatch(r"[a-z0-9_-]{0,63}", value))
+            check(is_label, "labels", f"{key}: {value}", "lower case letters, digits, '_', '-'; at most 63")

@@ -1,0 +1,88 @@
+"""Paths of a run file whose pipeline runs in containers."""
+
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.read_run_file import build_run, check_paths, load_run_tree, read_run_file
+from detloom.schemas.run_file import Place, RunFile
+
+_DATA = "data: {path: 'DATA', splits: {train: a, eval: b, test: c}}"
+_VERTEX = "vertex: {project: my-project, region: us-central1, image: x/detloom:1, pipeline_root: 'gs://bucket/root/'}"
+_KUBEFLOW = "kubeflow: {image: 'x/detloom:1', pipeline_root: 'minio://mlpipeline/root'}"
+
+
+def _read(folder: Path, text: str, place: Place) -> RunFile:
+    file = folder / "run.yaml"
+    file.write_text(f"name: cells\n{text}\n", encoding="utf-8")
+    return read_run_file(file, place=place)
+
+
+def _lines(data: str, *others: str) -> str:
+    return "\n".join((_DATA.replace("DATA", data), *others))
+
+
+def test_on_vertex_models_go_below_the_pipeline_root_unless_said_otherwise(tmp_path):
+    run = _read(tmp_path, _lines("gs://bucket/cells", _VERTEX), "vertex")
+    assert (run.data.path, run.push_to, run.workspace) == ("gs://bucket/cells", "gs://bucket/root/cells/serving", "")
+
+
+def test_on_kubeflow_a_folder_of_the_containers_is_not_looked_for_here(tmp_path):
+    run = _read(tmp_path, _lines("/data/cells", _KUBEFLOW, "push_to: /models/cells"), "kubeflow")
+    assert (run.data.path, run.push_to) == ("/data/cells", "/models/cells")
+
+
+def test_an_environment_variable_is_read_where_the_job_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("CELLS", "gs://bucket/cells")
+    assert _read(tmp_path, _lines("${CELLS}/{SPAN}", _VERTEX), "vertex").data.path == "gs://bucket/cells/{SPAN}"
+
+
+def test_embedded_data_need_no_folder(tmp_path):
+    run = _read(tmp_path, _lines("embedded:digits", _VERTEX), "vertex")
+    assert run.data.path == "embedded:digits"
+
+
+def test_what_a_finished_training_read_is_remembered_beside_the_pushed_models(tmp_path):
+    run = _read(tmp_path, _lines("/data", _VERTEX, "retrain: {new_span: true}"), "vertex")
+    assert run.retrain is not None
+    assert run.retrain.records == "gs://bucket/root/cells/serving"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_lines("/data", "push_to: /models"), r"run\.yaml:1: kubeflow: the section is missing; docs/kubeflow\.md says"),
+        (_lines("/data", _KUBEFLOW), r"push_to: got '', allowed on Kubeflow: an absolute path in the containers or an"),
+        (
+            _lines("cells", _KUBEFLOW, "push_to: /m"),
+            r"run\.yaml:2: data\.path: got 'cells', allowed on Kubeflow: an abs",
+        ),
+        (_lines("s3://b/x", _KUBEFLOW, "push_to: /m"), r"data\.path: got 's3://b/x', allowed on Kubeflow: .* gs://\."),
+        (_lines("/data", _KUBEFLOW, "push_to: ftp://x"), r"push_to: got 'ftp://x', allowed on Kubeflow: .* at s3://"),
+    ],
+)
+def test_what_containers_cannot_see_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        _read(tmp_path, text, "kubeflow")
+
+
+def test_an_endpoint_and_a_condition_need_a_folder_for_the_record(tmp_path):
+    endpoint = "push: {vertex: {project: my-project, region: us-central1, endpoint_name: cells, container_image: x/y}}"
+    with pytest.raises(InputError, match=r"retrain\.records: got nothing, allowed: a folder, with push\.vertex"):
+        _read(tmp_path, _lines("/data", _VERTEX, endpoint, "retrain: {new_span: true}"), "vertex")
+
+
+def test_a_file_for_another_place_is_right_although_its_data_are_not_here(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"name: cells\n{_lines('gs://bucket/cells', _VERTEX)}\n", encoding="utf-8")
+    tree, _ = load_run_tree(file)
+    check_paths(build_run(tree), tree, file)
+
+
+def test_a_file_that_is_right_nowhere_is_refused_with_what_its_cluster_would_say(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"name: cells\n{_lines('nowhere', _KUBEFLOW)}\n", encoding="utf-8")
+    tree, _ = load_run_tree(file)
+    with pytest.raises(InputError, match=r"data\.path: got 'nowhere', allowed on Kubeflow"):
+        check_paths(build_run(tree), tree, file)
