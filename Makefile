@@ -32,6 +32,10 @@ test: venv ## the default tests, about fifteen minutes
 test-slow: venv ## the end-to-end tests (marker `slow`)
 	@$(BIN)/pytest -m slow $(ARGS)
 
+.PHONY: test-proof
+test-proof: venv ## the long proofs (marker `proof`), which CI does not run
+	@$(BIN)/pytest -m proof $(ARGS)
+
 .PHONY: check
 check: venv dev ## lint, format, types, layering; changes no file
 	@$(BIN)/ruff check .
@@ -55,6 +59,18 @@ wheel-test: venv ## build sdist and wheel, install the wheel elsewhere, smoke-te
 .PHONY: test-debian13
 test-debian13: ## tests and demo on the TFX 1.21 line in a Debian 13 folder (root, debootstrap)
 	@bash scripts/test_debian13.sh $(ARGS)
+
+.PHONY: image
+image: ## build the container image with podman or docker (BASE_IMAGE=..., ACCELERATOR=gpu, ...: scripts/image_build.sh)
+	@bash scripts/image_build.sh
+
+.PHONY: image-base
+image-base: ## make a Debian base image where none can be pulled (root, debootstrap; PYTHON_PREFIX=a Python 3.10)
+	@bash scripts/image_base.sh
+
+.PHONY: test-image
+test-image: venv ## build the image, then run the demo's job for Kubeflow in it, one container a task
+	@bash scripts/test_image.sh $(ARGS)
 
 .PHONY: bench
 bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map (hours), decisions (needs a training)

@@ -7,15 +7,21 @@ from pathlib import Path
 import click
 
 from detloom import __version__
+from detloom.pipelines.compile_cli import COMMANDS as COMPILE_COMMANDS
 from detloom.pipelines.config_cli import config, doctor, override_options, presets, read_override_options
 from detloom.pipelines.data_cli import COMMANDS as DATA_COMMANDS
 from detloom.pipelines.evaluate_cli import evaluate
 from detloom.pipelines.export_cli import export
+from detloom.pipelines.image_cli import COMMANDS as IMAGE_COMMANDS
 from detloom.pipelines.lineage_cli import lineage
+from detloom.pipelines.manifests_cli import COMMANDS as MANIFEST_COMMANDS
 from detloom.pipelines.predict_cli import predict
 from detloom.pipelines.push_cli import COMMANDS as PUSH_COMMANDS
 from detloom.pipelines.restore_cli import restore_report
+from detloom.pipelines.schedule_cli import COMMANDS as SCHEDULE_COMMANDS
 from detloom.pipelines.serve_cli import serve
+from detloom.pipelines.submit_cli import COMMANDS as SUBMIT_COMMANDS
+from detloom.pipelines.timer_cli import COMMANDS as TIMER_COMMANDS
 from detloom.pipelines.train_cli import train
 from detloom.schemas.errors import InputError
 
@@ -47,7 +53,13 @@ for command in (
     restore_report,
     lineage,
     *DATA_COMMANDS,
+    *IMAGE_COMMANDS,
     *PUSH_COMMANDS,
+    *COMPILE_COMMANDS,
+    *SUBMIT_COMMANDS,
+    *SCHEDULE_COMMANDS,
+    *TIMER_COMMANDS,
+    *MANIFEST_COMMANDS,
 ):
     cli.add_command(command)
 
@@ -60,7 +72,8 @@ for command in (
 def run(run_file: Path, settings: tuple[str, ...], hparams: str, workspace: Path | None, verbose: bool) -> None:
     """Run the pipeline of RUN_FILE on this machine: data in, blessed and pushed model out.
 
-    What has not changed since the last run in the same workspace is answered from the cache.
+    What has not changed since the last run in the same workspace is answered from the cache. While another run is in
+    the workspace, nothing is run and the exit code is 75.
     """
     from detloom.pipelines.run_local import run_locally
     from detloom.schemas.read_run_file import read_run_file
@@ -88,7 +101,7 @@ def main() -> None:
         cli()
     except InputError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))  # of a workspace that another run has
 
 
 if __name__ == "__main__":

@@ -74,6 +74,11 @@ def write_demo_data(
     logging.info("%s: wrote %d pictures", folder, sum(counts.values()))
 
 
+def write_embedded_digits(folder: Path) -> None:
+    """The data that a run file calls `embedded:digits`."""
+    write_demo_data(folder, num_train=800, num_eval=60, num_test=120, seed=0)
+
+
 def _read_marker(folder: Path) -> dict[str, Any] | None:
     try:
         marker = json.loads((folder / _MARKER_FILE).read_text(encoding="utf-8"))

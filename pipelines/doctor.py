@@ -31,7 +31,7 @@ _MIN_DISK_BYTES = 5e9  # the environment is 3.2 GB, a run on a small data set wr
 _MIN_MEMORY_BYTES = 4e9  # training FPNLite at 320 x 320, batch 8, held 2.7 GB; TFX and Beam come on top
 _GLIBC_OF_LINE = {"1.16": (2, 17), "1.21": (2, 38)}  # of the wheels of TFDV and ML Metadata
 
-_TENSORFLOW_PROBE = """
+TENSORFLOW_PROBE = """
 import json, tensorflow as tf
 devices = [device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices()]
 print(json.dumps({"version": tf.__version__, "devices": devices}))
@@ -61,7 +61,7 @@ def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
         ("Python", check_python),
         ("packages", check_packages),
         ("glibc", check_glibc),
-        ("TensorFlow", lambda: check_tensorflow(run_probe(_TENSORFLOW_PROBE))),
+        ("TensorFlow", lambda: check_tensorflow(run_probe(TENSORFLOW_PROBE))),
         ("TFX", lambda: check_tfx(run_probe(_TFX_PROBE))),
         ("memory", check_memory),
         ("CPUs", check_cpus),
@@ -76,7 +76,7 @@ def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
     if run:
         checks.append(("data.path", partial(check_data, run.data.path)))
     with ThreadPoolExecutor() as pool:  # the two imports take most of the time
-        return tuple(finding for found in pool.map(_guarded, *zip(*checks, strict=True)) for finding in found)
+        return tuple(finding for found in pool.map(guarded, *zip(*checks, strict=True)) for finding in found)
 
 
 def format_findings(findings: tuple[Finding, ...]) -> str:
@@ -93,7 +93,7 @@ def format_findings(findings: tuple[Finding, ...]) -> str:
     return "\n".join([*lines, "", ", ".join(said) or "Nothing stands in the way of a run."])
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> tuple[Finding, ...]:
+def guarded(name: str, check: Callable[[], Iterator[Finding]]) -> tuple[Finding, ...]:
     """The check's findings; a check that cannot even look, say for a missing package, becomes a finding."""
     try:
         return tuple(check())

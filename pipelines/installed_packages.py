@@ -97,8 +97,12 @@ def unmet_requirements(requirements: Iterable[str], packages: Packages) -> list[
     return list(dict.fromkeys(faults))
 
 
-def differences_from_pins(packages: Packages, pins: str) -> list[str]:
-    """ "name installed (pinned)" of each package that a constraints file pins otherwise, or pins and is missing."""
+def differences_from_pins(packages: Packages, pins: str, *, may_lack: bool = False) -> list[str]:
+    """ "name installed (pinned)" of each package that a constraints file pins otherwise, or pins and is missing.
+
+    Args:
+        may_lack: a missing package is no difference. Tools for development are pinned too, and images have none.
+    """
     differences = []
     for line in pins.splitlines():
         requirement = _parse_requirement(line.partition(" #")[0].strip())
@@ -107,7 +111,7 @@ def differences_from_pins(packages: Packages, pins: str) -> list[str]:
         package = packages.get(canonicalize_name(requirement.name))
         pinned = str(requirement.specifier).removeprefix("==")
         if package is None:
-            differences.append(f"{requirement.name} missing ({pinned})")
+            differences += [] if may_lack else [f"{requirement.name} missing ({pinned})"]
         elif not _is_in(package.version, requirement):
             differences.append(f"{requirement.name} {package.version} ({pinned})")
     return differences

@@ -70,11 +70,17 @@ def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
     return found
 
 
-def _imports_of(module: str) -> set[str]:
+def _imports_of(module: str) -> frozenset[str]:
     origin = _origin(module)
     assert origin is not None, module
+    return _imports_in(module, origin.read_bytes())
+
+
+@functools.cache
+def _imports_in(module: str, source: bytes) -> frozenset[str]:
+    """Parsed once: most modules are reached from most nodes."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(origin.read_bytes())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -84,4 +90,4 @@ def _imports_of(module: str) -> set[str]:
     parents = {
         ".".join(parts[:i]) for parts in (name.split(".") for name in (*ours, module)) for i in range(2, len(parts))
     }
-    return {name for name in ours | parents if name != _PACKAGE and _origin(name) is not None}
+    return frozenset(name for name in ours | parents if name != _PACKAGE and _origin(name) is not None)

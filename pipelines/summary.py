@@ -18,10 +18,17 @@ from detloom.schemas.run_file import RunFile
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One node of one pipeline run: whether the cache answered it, and where its outputs are, by output name."""
+    """One node of one pipeline run; one that its condition left out has none.
+
+    Attributes:
+        is_cached: whether the cache answered it.
+        is_failed: whether it failed, or its inputs were not found.
+        outputs: where they are, by name.
+    """
 
     node_id: str
     is_cached: bool
+    is_failed: bool
     outputs: dict[str, pb.Artifact]
 
     def folder(self, output: str) -> Path:
@@ -29,7 +36,11 @@ class NodeRun:
 
 
 def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRun]:
-    """Nodes of the newest pipeline run, by id; empty if none started at or after `since` (seconds, Unix time)."""
+    """Nodes of the newest pipeline run, by id, in the order in which they ran.
+
+    Args:
+        since: Unix time; none are returned if no run started then or later.
+    """
     if not metadata_file.is_file():
         return {}
     config = pb.ConnectionConfig()
@@ -43,7 +54,7 @@ def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRu
         return {}
     newest = max(runs, key=lambda run: run.create_time_since_epoch)
     nodes = {}
-    for execution in store.get_executions_by_context(newest.id):
+    for execution in sorted(store.get_executions_by_context(newest.id), key=lambda execution: execution.id):
         node_id = next(
             c.name.split(".", 1)[1] for c in store.get_contexts_by_execution(execution.id) if c.type == "node"
         )
@@ -54,8 +65,9 @@ def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRu
             if event.type in (pb.Event.OUTPUT, pb.Event.INTERNAL_OUTPUT) and event.path.steps
         }
         artifacts = store.get_artifacts_by_id(list(ids)) if ids else []
-        is_cached = execution.last_known_state == pb.Execution.CACHED
-        nodes[node_id] = NodeRun(node_id, is_cached, {ids[artifact.id]: artifact for artifact in artifacts})
+        state = execution.last_known_state
+        outputs = {ids[artifact.id]: artifact for artifact in artifacts}
+        nodes[node_id] = NodeRun(node_id, state == pb.Execution.CACHED, state == pb.Execution.FAILED, outputs)
     return nodes
 
 
@@ -68,33 +80,49 @@ def summarize_run(run: RunFile, since: float, seconds: float) -> str:
     """
     metadata_file = Path(run.workspace) / "metadata.sqlite"
     nodes = read_latest_run(metadata_file, since)
-    if "Pusher" not in nodes:
+    if "Pusher" not in nodes and "RetrainDecision" not in nodes:
         return ""
-    evaluation = nodes["DetectionEvaluator"].folder("evaluation")
-    metrics = _read_json(evaluation / "metrics.json")["candidate"]
-    decision = _read_json(evaluation / "decision.json")
     rows = [
         *_data_rows(nodes["DetectionExampleGen"]),
         ("data checks", _read_json(nodes["DatasetValidator"].folder("report") / "report.json")["sentence"]),
         *_anomaly_rows(nodes["ExampleValidator"]),
-        ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
-        ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
-        ("pushed model", _pushed(nodes["Pusher"], run.push_to)),
-        ("model card", str(nodes["ModelCard"].folder("model_card") / CARD_PAGE)),
+        *_training_rows(nodes),
+        *(_model_rows(nodes, run.push_to) if "Pusher" in nodes else [("pushed model", _none_pushed(run.push_to))]),
         ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
-        ("report", str(evaluation / "report.html")),
         ("lineage", f"{metadata_file} (ML Metadata, SQLite); detloom lineage VERSION draws it"),
-        *_cache_rows(nodes),
+        *(_cache_rows(nodes) if "Pusher" in nodes else []),
         ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
     ]
     return f"\nPipeline {run.name}\n{format_table(rows)}"
 
 
-_NEVER_CACHED = ("PreviousReportResolver", "BaselineResolver", "Pusher")
+def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
+    """Why there was a training, or none; nothing where there always is one."""
+    if "RetrainDecision" not in nodes:
+        return []
+    reason = nodes["RetrainDecision"].outputs["decision"].custom_properties["reason"].string_value
+    head, _, rest = reason.partition(": ")
+    return [("training", f"skipped: {rest}" if head.endswith("skipped") else rest)]
+
+
+def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> list[tuple[str, str]]:
+    evaluation = nodes["DetectionEvaluator"].folder("evaluation")
+    metrics = _read_json(evaluation / "metrics.json")["candidate"]
+    decision = _read_json(evaluation / "decision.json")
+    return [
+        ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
+        ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
+        ("pushed model", _pushed(nodes["Pusher"], push_to)),
+        ("model card", str(nodes["ModelCard"].folder("model_card") / CARD_PAGE)),
+        ("report", str(evaluation / "report.html")),
+    ]
+
+
+_NEVER_CACHED = ("PreviousReportResolver", "BaselineResolver", "Pusher", "Notifier")
 
 
 def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
-    """Resolvers and Pusher look at what there is, and are never cached."""
+    """Resolvers and Pusher look at what there is, the Notifier tells what became of it; they are never cached."""
     cached = [name for name, node in nodes.items() if node.is_cached]
     ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
     if not ran:
@@ -128,11 +156,15 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
 def _pushed(pusher: NodeRun, push_to: str) -> str:
     properties = pusher.outputs["pushed_model"].custom_properties
     if not properties["pushed"].int_value:
-        served = max(list_versions(push_to), default=None) if push_to else None
-        return f"none; version {served} stays served" if served else "none"
+        return _none_pushed(push_to)
     destination = str(properties["pushed_destination"].string_value)
     version = properties["pushed_version"].string_value  # an endpoint has none
     return f"{destination} (version {version})" if version else destination
+
+
+def _none_pushed(push_to: str) -> str:
+    served = max(list_versions(push_to), default=None) if push_to else None
+    return f"none; version {served} stays served" if served else "none"
 
 
 def _read_json(path: Path) -> Any:

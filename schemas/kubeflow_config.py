@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detloom.schemas.checks import check
+from detloom.schemas.schedule_config import check_timezone
 from detloom.schemas.secret_reference import check_secret_reference
 
 PIPELINE_ROOT_SCHEMES = ("minio://", "s3://", "gs://")
@@ -62,6 +63,9 @@ class Kubeflow:
     """That runs and schedules are listed under; made if it is not there."""
     token: str = ""
     """Reference to the bearer token of the API, such as env:KFP_TOKEN; empty for none."""
+    schedule_timezone: str = "UTC"
+    """Time zone of the cluster's schedules, its installation's `cronScheduleTimezone`; that of `schedule` has to be the
+    same."""
     ca_certificate: str = ""
     """File with the certificate of the authority that signed the API's; empty for the system's."""
     image: str
@@ -86,6 +90,7 @@ class Kubeflow:
         check(bool(self.namespace), "namespace", "nothing", "a name")
         check(bool(self.experiment), "experiment", "nothing", "a name")
         check_secret_reference("token", self.token)
+        check_timezone("schedule_timezone", self.schedule_timezone)
         check_image("image", self.image)
         root = self.pipeline_root
         allowed = ", ".join(PIPELINE_ROOT_SCHEMES)

@@ -1,9 +1,10 @@
 """What a node of the pipeline may use, how long it may take, and how often it is tried."""
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
+from detloom.schemas.accelerators import check_accelerator, is_tpu
 from detloom.schemas.checks import check, check_fields
 
 NodeName = Literal[
@@ -23,7 +24,14 @@ NodeName = Literal[
     "TrainingRecord",
     "Notifier",
 ]
-ALL_NODES = "*"
+ALL_NODES: Final = "*"
+_TPU_USERS = ("Trainer", "Tuner")
+_GPU_USERS = ("Trainer", "Tuner", "DetectionEvaluator")
+_SETTINGS_OF = {  # nodes that share another's entry
+    "FailureNotifier": "Notifier",
+    "SkipNotifier": "Notifier",
+    "WarmStartModel": "ProductionModel",
+}
 _CPU = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?(Mi|Gi|Ti|M|G|T)")
 
@@ -33,16 +41,16 @@ class Accelerator:
     """GPUs or a TPU slice of a node on Kubernetes."""
 
     type: str
-    """`nvidia.com/gpu` (any), a GPU model as GKE labels it, such as `nvidia-l4`, or a TPU: `tpu-v2`, `tpu-v3`,
-    `tpu-v4`, `tpu-v5e`."""
+    """`nvidia.com/gpu` (any), a GPU model as GKE labels it, such as `nvidia-l4`, or a TPU: `tpu-v3`, `tpu-v4`,
+    `tpu-v5e`."""
     count: int = 1
-    """GPUs, or TPU chips, of the container."""
+    """GPUs of the container, or TPU chips: all that the machine has."""
     topology: str = ""
-    """Of a TPU slice, such as 2x4; empty for the one that its count has."""
+    """Of the TPU chips, such as 2x4; empty for the one that their count has."""
 
     def __post_init__(self) -> None:
-        check(bool(self.type), "type", "nothing", "such as nvidia-l4 or tpu-v5e")
         check_fields(self, "1 or more", "count")
+        check_accelerator(self.type, self.count, self.topology)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +106,10 @@ class NodeSettings:
         check(not self.cpu or bool(_CPU.fullmatch(self.cpu)), "cpu", repr(self.cpu), 'a number of cores, "4" or "500m"')
         is_memory = not self.memory or bool(_MEMORY.fullmatch(self.memory))
         check(is_memory, "memory", repr(self.memory), "a size such as 16Gi")
+        if self.accelerator is not None:
+            users = _TPU_USERS if is_tpu(self.accelerator.type) else _GPU_USERS
+            got = f"{self.accelerator.type} for {self.node}"
+            check(self.node in users, "accelerator", got, f"at {', '.join(users)}, which use one", "node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +128,17 @@ class Retry:
 
     def wait_seconds(self, num_failures: int) -> float:
         """Seconds to wait after so many failures, one or more."""
-        return min(self.backoff_seconds * self.backoff_factor ** (num_failures - 1), self.max_backoff_seconds)
+        try:
+            seconds = self.backoff_seconds * self.backoff_factor ** (num_failures - 1)
+        except OverflowError:  # more than a float can say
+            seconds = self.max_backoff_seconds
+        return min(seconds, self.max_backoff_seconds)
 
 
 def retry_of(nodes: tuple[NodeSettings, ...], node_id: str) -> Retry:
     """What holds for a node: its own entry's fields, else those for all, else the defaults."""
     values: dict[str, float] = {}
-    for name in (ALL_NODES, node_id):
+    for name in (ALL_NODES, _SETTINGS_OF.get(node_id, node_id)):
         for entry in nodes:
             if entry.node == name:
                 fields = ("max_retries", "backoff_seconds", "backoff_factor", "max_backoff_seconds")
@@ -130,6 +146,17 @@ def retry_of(nodes: tuple[NodeSettings, ...], node_id: str) -> Retry:
                 if entry.time_limit_minutes is not None:
                     values["time_limit_seconds"] = 60 * entry.time_limit_minutes
     return Retry(**values)  # type: ignore[arg-type]
+
+
+def settings_of(nodes: tuple[NodeSettings, ...], node_id: str) -> NodeSettings:
+    """What a node may use: its own entry's fields, else those for all. How it is tried again, `retry_of` says."""
+    entries: dict[str, NodeSettings] = {entry.node: entry for entry in nodes}
+    nothing = NodeSettings(node=ALL_NODES)
+    shared = entries.get(ALL_NODES, nothing)
+    own = entries.get(_SETTINGS_OF.get(node_id, node_id), nothing)
+    fields = ("cpu", "memory", "node_selector", "tolerations")
+    taken = {field: getattr(own, field) or getattr(shared, field) for field in fields}
+    return replace(own, **taken)
 
 
 def check_nodes(nodes: tuple[NodeSettings, ...]) -> None:

@@ -1,10 +1,17 @@
 """Who is told when a run fails, when a model is refused, and when one is pushed."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.checks import check, check_fields
+from detloom.schemas.checks import check
 from detloom.schemas.secret_reference import check_secret_reference
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_MAX_TIMEOUT = 600.0
+_MAX_ADDRESS = 254  # RFC 5321, 4.5.3.1
+# One name and one domain: what else stands in a mail's header would be another header, or another recipient.
+_ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\"\\]+@[^\s@,;:<>()\[\]\"\\]+")
 
 Event = Literal["failed", "refused", "pushed", "skipped"]
 
@@ -18,6 +25,8 @@ class Webhook:
     `secret_manager:projects/.../versions/latest`."""
     authorization: str = ""
     """Reference to the value of the header Authorization; empty for none."""
+    only_text: bool = False
+    """Send `text` alone, for chats that refuse a message with fields they do not know, such as Google Chat."""
 
     def __post_init__(self) -> None:
         check(bool(self.url), "url", "nothing", "a reference such as env:DETLOOM_WEBHOOK")
@@ -46,13 +55,13 @@ class Email:
     """Reference to the password."""
 
     def __post_init__(self) -> None:
-        check(bool(self.host), "host", "nothing", "the name of a server")
+        check(bool(_HOST.fullmatch(self.host)), "host", repr(self.host), "the name of a server, without a port")
         check(0 < self.port < 65536, "port", self.port, "1 to 65535")
         check(bool(self.recipients), "recipients", "nothing", "at least one address")
-        for address in (self.sender, *self.recipients):
-            is_address = "@" in address and not any(char.isspace() or char in ",;<>" for char in address)
-            field = "sender" if address == self.sender else "recipients"
-            check(is_address, field, repr(address), "a plain address such as team@example.org")
+        allowed = "a plain address such as team@example.org"
+        check(_is_address(self.sender), "sender", repr(self.sender), allowed)
+        for address in self.recipients:
+            check(_is_address(address), "recipients", repr(address), allowed)
         check(bool(self.user) == bool(self.password), "user", "one of user and password", "both or none", "password")
         is_open = self.encryption == "none" and bool(self.password)
         check(
@@ -76,5 +85,9 @@ class Notifications:
     """How long a server is waited for. A message that cannot be sent is logged and fails nothing."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0", "timeout_seconds")
+        check(0 < self.timeout_seconds <= _MAX_TIMEOUT, "timeout_seconds", self.timeout_seconds, "above 0, at most 600")
         check(len(set(self.events)) == len(self.events), "events", list(self.events), "each once")
+
+
+def _is_address(text: str) -> bool:
+    return text.isprintable() and len(text) <= _MAX_ADDRESS and bool(_ADDRESS.fullmatch(text))

@@ -13,7 +13,7 @@ from detloom.schemas.load_config import lay_over, load_tree
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import PipelineConfigReport, refusal
 from detloom.schemas.push_config import REMOTE_SCHEMES, is_remote
-from detloom.schemas.redact import redact
+from detloom.schemas.redact import hide_secrets, redact
 from detloom.schemas.run_file import CONFIG_SECTIONS, DEFAULT_DETECTOR, Place, RunFile
 from detloom.schemas.typed_dict import KeyPath, from_dict, show_value
 from detloom.schemas.yaml_file import read_yaml
@@ -101,9 +101,10 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
 
     def resolve(value: str, key: str) -> str:
         where = f"{tree.locate(tuple(key.split('.')))}: {key}"
-        if "://" in value or "\0" in value:
+        expanded = _expand(value, where)
+        if "://" in expanded or "\0" in expanded:
             raise InputError(f"{where}: got '{redact(value)}', allowed: a folder that is mounted here.")
-        return str((folder / _expand(value, where)).absolute())
+        return str((folder / expanded).absolute())
 
     def resolve_folder(value: str, key: str) -> str:
         where = f"{tree.locate(tuple(key.split('.')))}: {key}"
@@ -113,6 +114,7 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
         if not is_remote(address) or "\0" in address:
             schemes = ", ".join(REMOTE_SCHEMES)
             raise InputError(f"{where}: got '{redact(value)}', allowed: a folder, or an address of {schemes}.")
+        _check_no_secret(address, value, where)
         return address
 
     if workspace is None:
@@ -154,6 +156,8 @@ def resolve_remote_paths(run: RunFile, tree: Located, place: Place) -> RunFile:
         if "\0" in address or not (is_address or address.startswith("/")):
             allowed = " or ".join(("an absolute path in the containers", *(f"an address at {s}" for s in schemes)))
             raise InputError(f"{where}: got '{redact(value)}', allowed on {place.capitalize()}: {allowed}.")
+        if is_address:
+            _check_no_secret(address, value, where)
         return address
 
     if run.data.path != EMBEDDED_DIGITS:
@@ -201,3 +205,12 @@ def _expand_variables(value: str, where: str) -> str:
         return os.environ[name]
 
     return _VARIABLE.sub(from_environment, value)
+
+
+def _check_no_secret(address: str, written: str, where: str) -> None:
+    """Raise InputError for an address with a user or parameters: it goes into metadata, logs and compiled files."""
+    if hide_secrets(address) != address:
+        raise InputError(
+            f"{where}: got '{redact(written)}' with a user or parameters in it, allowed: an address without them; a "
+            "storage's client finds its credentials in the environment."
+        )

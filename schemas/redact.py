@@ -5,8 +5,9 @@ import re
 MAX_SHOWN = 120  # characters of the user's text
 HIDDEN = "(hidden)"
 _MAX_READ = 1000  # characters that are looked at; the patterns below need quadratic time
-_SECRET_NAME = re.compile("password|passwd|secret|token|credential|api_?key", re.IGNORECASE)
-_USER_INFO = re.compile(r"(:/{1,2})[^/@\s'\"]+@")  # user and password of an address, also where a path lost a slash
+_SECRET_NAME = re.compile("password|passwd|secret|token|credential|api_?key|webhook|authorization", re.IGNORECASE)
+# User and password of an address, also where a path lost a slash, and where the password holds an @ or a /.
+_USER_INFO = re.compile(r"(:/{1,2})(?:[^/\s'\"]+|[^/\s'\":]+:[^\s'\"]*)@")
 _QUERY = re.compile(r"([?&][^=&\s'\"]*=)[^&\s'\"]+")  # the values behind an address
 
 
@@ -15,10 +16,14 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
+def hide_secrets(text: str) -> str:
+    """The text without what stands in an address before the @ and behind the ?; nothing is cut or escaped."""
+    return _QUERY.sub(rf"\1{HIDDEN}", _USER_INFO.sub(rf"\1{HIDDEN}@", text))
+
+
 def redact(text: str) -> str:
     """The text without secrets in addresses, control characters escaped, cut at `MAX_SHOWN`."""
-    text = text[:_MAX_READ]
-    text = escape(_QUERY.sub(rf"\1{HIDDEN}", _USER_INFO.sub(rf"\1{HIDDEN}@", text)))
+    text = escape(hide_secrets(text[:_MAX_READ]))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

@@ -19,6 +19,7 @@ from detloom.schemas.model_card_config import ModelCardConfig
 from detloom.schemas.node_config import NodeSettings, check_nodes
 from detloom.schemas.notifications_config import Notifications
 from detloom.schemas.push_config import Push
+from detloom.schemas.redact import is_secret, redact
 from detloom.schemas.retrain_config import Retrain
 from detloom.schemas.schedule_config import Schedule
 from detloom.schemas.strategy_config import Strategy
@@ -114,6 +115,10 @@ class RunFile:
                 known = not asked.slice or asked.slice.partition("=")[0] in subjects
                 allowed = f"slices of evaluator.image_slices, which are by {', '.join(subjects) or 'nothing'}"
                 check(known, f"gates.{kind}", f"the slice {asked.slice!r}", allowed)
+        for argument in self.beam_args:
+            option = argument.partition("=")[0]
+            allowed = "options without secrets, which Beam's clients find in the environment"
+            check(not is_secret(option), "beam_args", redact(option), allowed)
         check_export(self.export, self.model)
         check_nodes(self.nodes)
         if self.retrain is not None and self.push.vertex is not None:

@@ -3,11 +3,15 @@
 import re
 from dataclasses import dataclass
 
+from detloom.schemas.accelerators import check_vertex_machine
 from detloom.schemas.checks import check, check_fields
 from detloom.schemas.kubeflow_config import check_image
 from detloom.schemas.push_config import check_project, check_region
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
+_NETWORK = re.compile(r"projects/[^/\s]+/global/networks/[^/\s]+")
+_KEY = re.compile(r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,9 @@ class VertexTraining:
         check(bool(self.machine_type), "machine_type", "nothing", "a machine type")
         check_fields(self, "0 or more", "accelerator_count")
         check_fields(self, "1 or more", "workers")
+        check_vertex_machine(
+            self.machine_type, self.accelerator_type, self.accelerator_count, self.tpu_topology, self.workers
+        )
         check(100 <= self.boot_disk_gb <= 64000, "boot_disk_gb", self.boot_disk_gb, "100 to 64000")
         check_fields(self, "above 0", "time_limit_hours")
         if self.image:
@@ -72,6 +79,13 @@ class Vertex:
         check_image("image", self.image)
         is_address = self.pipeline_root.startswith("gs://") and len(self.pipeline_root) > len("gs://")
         check(is_address, "pipeline_root", repr(self.pipeline_root), "an address at gs://")
+        for field, form, allowed in (
+            ("service_account", _ACCOUNT, "the e-mail address of an account"),
+            ("network", _NETWORK, "such as projects/123/global/networks/name"),
+            ("encryption_key", _KEY, "such as projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"),
+        ):
+            value = getattr(self, field)
+            check(not value or bool(form.fullmatch(value)), field, repr(value), allowed)
         for key, value in (self.labels or {}).items():
             is_label = bool(_LABEL.fullmatch(key)) and bool(re.fullmatch(r"[a-z0-9_-]{0,63}", value))
             check(is_label, "labels", f"{key}: {value}", "lower case letters, digits, '_', '-'; at most 63")

@@ -24,6 +24,21 @@ def data_files_under(checkout: Path) -> set[Path]:
     return {Path("py.typed")} | {file.relative_to(checkout) for file in files}
 
 
+def fingerprint_faults(folder: Path, checkout: Path) -> list[str]:
+    """A job compiled in the checkout must be taken by an image that has the wheel."""
+    fingerprint = importlib.import_module("detloom.pipelines.package_fingerprint")
+    in_checkout = [checkout / "detloom", checkout]
+    if fingerprint.package_fingerprint() == fingerprint.package_fingerprint(in_checkout):
+        return []
+    files, theirs = fingerprint.package_files(), fingerprint.package_files(in_checkout)
+    differing = sorted(
+        name
+        for name in files.keys() | theirs.keys()
+        if name not in files or name not in theirs or files[name].read_bytes() != theirs[name].read_bytes()
+    )
+    return [f"fingerprint: {folder / name} is not what the checkout has" for name in differing]
+
+
 def main(checkout: Path) -> list[str]:
     """What is wrong, one line each."""
     package = importlib.import_module("detloom")
@@ -42,6 +57,7 @@ def main(checkout: Path) -> list[str]:
             faults.append(f"{name} was imported from {module.__file__}")
     data = data_files_under(checkout)
     faults += [f"not in the wheel: {file}" for file in sorted(data) if not (folder / file).is_file()]
+    faults += fingerprint_faults(folder, checkout)
     installed = {str(file).split("/")[0] for file in metadata.files("detloom") or []}
     faults += [f"installs a top-level {name}" for name in sorted(installed & {*LAYERS, "tests", "scripts"})]
     print(f"wheel-test: {len(names)} modules and {len(data)} data files from {folder}")

@@ -18,6 +18,7 @@ from detloom.schemas.label_map import write_label_map
 from detloom.schemas.text_file import write_text_file
 from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.fixed_size_model import FixedSizeModel
+from detloom.trainer_module.move_folder import move_folder
 from detloom.trainer_module.serving_contract import describe_network_input, describe_versions
 from detloom.trainer_module.strict_json import to_strict_json
 
@@ -70,7 +71,7 @@ def export_onnx(detector: Detector, config: TrainEvalConfig, folder: Path) -> Pa
     }
     write_text_file(partial / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    move_folder(partial, folder)
     _LOGGER.info("ONNX: %.2f MB; ONNX's runtime gives what the model in memory gives.", len(serialized) / 1e6)
     return folder / names.ONNX_FILE
 

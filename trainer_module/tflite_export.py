@@ -25,6 +25,7 @@ from detloom.trainer_module.detector import Detector
 from detloom.trainer_module.draw import decode_image_rgb
 from detloom.trainer_module.fit_picture import fit_picture
 from detloom.trainer_module.fixed_size_model import FixedSizeModel
+from detloom.trainer_module.move_folder import move_folder
 from detloom.trainer_module.records import count_records, read_records
 from detloom.trainer_module.tflite_metadata import with_metadata
 
@@ -62,7 +63,7 @@ def export_tflite(
             seconds = time.monotonic() - started
             _LOGGER.info("TensorFlow Lite %s: %.2f MB, converted in %.0f s.", variant, len(model) / 1e6, seconds)
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    move_folder(partial, folder)
     return [folder / f"{variant}{names.TFLITE_SUFFIX}" for variant in settings.tflite]
 
 

@@ -34,7 +34,7 @@ from detloom.trainer_module.strategies import build_strategy
 from detloom.trainer_module.strict_json import read_number, to_strict_json
 from detloom.trainer_module.tfx_run import TUNER_KEY, config_of, label_map_of, strategy_of
 from detloom.trainer_module.train_loop import train
-from detloom.trainer_module.unfinished_run import UNFINISHED_DIR, run_key
+from detloom.trainer_module.unfinished_run import run_key, unfinished_folder
 
 SCORE_FILE = "trial.json"  # in a trial's folder, when it is finished
 _SYSTEM_DIR = ".system"  # of a TFX node; what an execution has below it is deleted with it
@@ -166,4 +166,4 @@ def _folder_that_stays(working_dir: Path) -> Path:
     """Beside what TFX deletes at the end of an execution, whichever way that ends."""
     parts = working_dir.parts
     node_dir = Path(*parts[: parts.index(_SYSTEM_DIR)]) if _SYSTEM_DIR in parts else working_dir
-    return node_dir / UNFINISHED_DIR
+    return unfinished_folder(node_dir)

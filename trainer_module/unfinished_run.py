@@ -4,6 +4,8 @@ TFX gives each execution folders of its own, and deletes them when the executor 
 preempted training. So we train in a folder beside them that is named by what is trained: settings, label map and data.
 At the end it becomes the execution's, by one rename. A run that was killed, stopped or failed is found again by
 whoever is asked to train the same.
+
+On a cluster an execution's folders go with its container. There the environment names a folder that stays.
 """
 
 import contextlib
@@ -18,8 +20,10 @@ from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap, format_label_map
 from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.move_folder import move_folder
 
 UNFINISHED_DIR = "unfinished"  # beside the folders of executions
+TRAINING_DIR_VARIABLE = "DETLOOM_TRAINING_DIR"  # environment: all unfinished trainings lie in that folder instead
 _MAX_SHOWN = 5
 _LOGGER = logging.getLogger("detloom")
 
@@ -28,6 +32,12 @@ def run_key(config: TrainEvalConfig, label_map: LabelMap, data: str) -> str:
     """16 hex digits: equal for trainings of which one may go on where the other was."""
     texts = (to_canonical_json(config), format_label_map(label_map), data)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def unfinished_folder(node_dir: Path) -> Path:
+    """Where unfinished trainings of a node lie."""
+    elsewhere = os.environ.get(TRAINING_DIR_VARIABLE)
+    return Path(elsewhere) if elsewhere else node_dir / UNFINISHED_DIR
 
 
 @contextlib.contextmanager
@@ -42,7 +52,7 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
     Raises:
         InputError: if another process trains the same now.
     """
-    folder = run_dir.parent / UNFINISHED_DIR / key
+    folder = unfinished_folder(run_dir.parent) / key
     if not is_chief:
         yield folder
         return
@@ -50,7 +60,7 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
     with _locked(folder.with_suffix(".lock")):
         if folder.is_dir():
             _LOGGER.info("This training was begun before; it goes on from %s.", folder)
-        elif others := sorted(path.name for path in folder.parent.iterdir() if path.is_dir()):
+        elif others := sorted(path.name for path in folder.parent.glob("[!.]*") if path.is_dir()):
             unfinished = f"{', '.join(others[:_MAX_SHOWN])}{', ...' if len(others) > _MAX_SHOWN else ''}"
             _LOGGER.info(
                 "This training begins anew: what is unfinished in %s has other settings or data (%s).",
@@ -59,8 +69,7 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
             )
         folder.mkdir(exist_ok=True)
         yield folder
-        run_dir.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(folder, run_dir)
+        move_folder(folder, run_dir)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from tfx.types.artifact import Artifact
 from detloom.components.artifact_types import keep_after_failure
 from detloom.components.dataset_validator.build_report import metrics_of
 from detloom.components.dataset_validator.params import DatasetValidatorParams
-from detloom.components.dataset_validator.report import REPORT_HTML
+from detloom.components.dataset_validator.report import REPORT_HTML, REPORT_JSON
+from detloom.components.dataset_validator.report_history import earlier_report, keep_report
 from detloom.components.dataset_validator.validate import describe_failures, validate
 from detloom.components.record_files import list_shards
 from detloom.schemas.errors import InputError
@@ -40,24 +41,27 @@ class Executor(BaseBeamExecutor):
         previous = input_dict.get(PREVIOUS_REPORT_KEY) or []
         output = {key: artifact_utils.get_single_instance(artifacts) for key, artifacts in output_dict.items()}
         span = _span_of(examples)
-        report = validate(
-            {
-                split: list_shards(artifact_utils.get_split_uri([examples], split))
-                for split in artifact_utils.decode_split_names(examples.split_names)
-            },
-            read_label_map(Path(examples.uri) / LABEL_MAP_FILE),
-            params,
-            Path(output[REPORT_KEY].uri),
-            self._make_beam_pipeline,
-            previous_report=Path(previous[0].uri) if previous else None,
-            span=span,
-        )
+        history = "" if previous else params.history
+        with earlier_report(history, span) as kept_report:
+            report = validate(
+                {
+                    split: list_shards(artifact_utils.get_split_uri([examples], split))
+                    for split in artifact_utils.decode_split_names(examples.split_names)
+                },
+                read_label_map(Path(examples.uri) / LABEL_MAP_FILE),
+                params,
+                Path(output[REPORT_KEY].uri),
+                self._make_beam_pipeline,
+                previous_report=Path(previous[0].uri) if previous else kept_report,
+                span=span,
+            )
         failures = describe_failures(report)
         if failures:
             kept = keep_after_failure(output[REPORT_KEY].uri)
-            raise InputError(f"The data set does not pass: {failures} Report: {kept / REPORT_HTML}")
+            raise InputError(f"The data set does not pass: {failures} Report: {kept}/{REPORT_HTML}")
         if span is not None:
             output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY_NAME, span)
+            keep_report(history, span, Path(output[REPORT_KEY].uri) / REPORT_JSON)
         page = Path(output[PAGE_KEY].uri)
         page.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(output[REPORT_KEY].uri) / REPORT_HTML, page / REPORT_HTML)

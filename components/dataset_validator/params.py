@@ -15,6 +15,7 @@ TRAIN_SPLIT = "train_split"
 CHECKS = "checks"  # canonical JSON of `DataChecks`
 MODEL_INPUT = "model_input"  # canonical JSON of `ModelInput`; "" where there is none
 MAX_PIXELS = "max_pixels"
+HISTORY = "history"
 CODE_FINGERPRINT = "code_fingerprint"
 PROPERTY_TYPES: dict[str, type] = {
     REQUIRED_SPLITS: str,
@@ -22,6 +23,7 @@ PROPERTY_TYPES: dict[str, type] = {
     CHECKS: str,
     MODEL_INPUT: str,
     MAX_PIXELS: int,
+    HISTORY: str,
     CODE_FINGERPRINT: str,
 }
 
@@ -35,6 +37,8 @@ class DatasetValidatorParams:
         train_split: what is trained on; the other splits must not share pictures with it.
         model_input: None where no model is known; checks that need one are skipped then.
         max_pixels: a larger picture is not decoded, neither for its perceptual hash nor for the page.
+        history: folder or address where each span's report is kept for the next one; empty where a Resolver finds the
+            earlier report.
         code_fingerprint: of the package's source; read by nobody, it makes TFX's cache see an edited check.
     """
 
@@ -43,6 +47,7 @@ class DatasetValidatorParams:
     checks: DataChecks = DataChecks()
     model_input: ModelInput | None = None
     max_pixels: int = 100_000_000
+    history: str = ""
     code_fingerprint: str = ""
 
     def __post_init__(self) -> None:
@@ -60,6 +65,7 @@ class DatasetValidatorParams:
             CHECKS: to_canonical_json(self.checks),
             MODEL_INPUT: to_canonical_json(self.model_input) if self.model_input else "",
             MAX_PIXELS: self.max_pixels,
+            HISTORY: self.history,
             CODE_FINGERPRINT: self.code_fingerprint,
         }
 
@@ -73,5 +79,6 @@ class DatasetValidatorParams:
             checks=from_json(DataChecks, properties[CHECKS]),
             model_input=from_json(ModelInput, model_input) if model_input else None,
             max_pixels=int(properties[MAX_PIXELS]),
+            history=properties.get(HISTORY) or "",
             code_fingerprint=properties[CODE_FINGERPRINT],
         )

@@ -84,6 +84,14 @@ def _lineage(input_dict: dict[str, list[Artifact]], model: Artifact) -> list[tup
     for key, name in ((keys.EVALUATION_KEY, "Evaluation"), (MODEL_RUN_KEY, "Training")):
         lines += [(f"{name} in ML Metadata", f"artifact {each.id}") for each in input_dict.get(key) or []]
     for blessing in input_dict.get(keys.BLESSING_KEY) or []:
-        baseline = _int_property(blessing, constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY)
-        lines += [] if baseline is None else [("Baseline in ML Metadata", f"artifact {baseline}")]
+        baseline = _baseline_of(blessing)
+        lines += [("Baseline in ML Metadata", f"artifact {baseline}")] if baseline else []
     return lines
+
+
+def _baseline_of(blessing: Artifact) -> str | int | None:
+    """Id of the baseline: a number on one machine, text on clusters (tfx, `refactor_model_blessing`)."""
+    name = constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY
+    if not blessing.has_custom_property(name):
+        return None
+    return blessing.get_string_custom_property(name) or blessing.get_int_custom_property(name)

@@ -14,8 +14,9 @@ from detloom.schemas.rejects import REPORT_FILE
 SUMMARY_FILE = "training_summary.json"  # of trainer_module/train_result.py, in a ModelRun
 BEST_FILE = "best/best.json"  # of trainer_module/checkpoints/own_checkpoint.py, in a ModelRun
 METRICS_FILE = "metrics.json"  # of components/evaluator/report.py, in a ModelEvaluation
-DATASET_REPORT_FILE = "report.json"  # of components/dataset_validator/report.py, in a DetectionDatasetReport
-INGESTION_REPORT_FILE = REPORT_FILE  # in DetectionRejects
+DATASET_REPORT_TYPE = "detloom.DatasetReport"  # of components/artifact_types.py
+DATASET_REPORT_FILE = "report.json"  # of components/dataset_validator/report.py, in a detloom.DatasetReport
+INGESTION_REPORT_FILE = REPORT_FILE  # in detloom.Rejects
 SCHEMA_DIFF_FILES = "Split-*/SchemaDiff.pb"  # of TFX, in ExampleAnomalies
 _MAX_BYTES = 20_000_000  # a report on thousands of classes has a few millions
 _MAX_SPLITS = 50

@@ -8,6 +8,7 @@ from ml_metadata.proto import metadata_store_pb2 as pb
 from detloom.components.pusher.atomic_push import list_versions, read_records
 from detloom.components.pusher.push_record import RECORD_FILE
 from detloom.pipelines.lineage import describe_data, describe_model, describe_training
+from detloom.pipelines.lineage.artifact_files import DATASET_REPORT_TYPE
 from detloom.pipelines.lineage.graph import MAX_WARM_STARTS, GraphBuilder, LineageGraph, safe_line
 from detloom.pipelines.lineage.places import Places
 from detloom.pipelines.lineage.store import LineageStore, artifact_id, custom_property
@@ -179,7 +180,7 @@ class _Walk:
         inputs, outputs = self._store.inputs(execution), self._store.outputs(execution)
         reads = {each.id for each in inputs.get("examples", [])}
         for report in outputs.get("report", []):
-            if report.type == "DetectionDatasetReport" and examples.id in reads:
+            if report.type == DATASET_REPORT_TYPE and examples.id in reads:
                 made = self._store.producer(report)  # where this one was answered from the cache
                 node = self._graph.add(describe_data.describe_report(report, made or execution))
                 self._graph.connect(artifact_id(examples), node)

@@ -1,10 +1,18 @@
 """A run file over a small COCO data set, with a detector that trains in seconds."""
 
+import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from detloom.pipelines.demo_data import write_demo_data
+from detloom.schemas.read_run_file import build_run, load_run_tree
+from detloom.schemas.run_file import RunFile
+
+sys.path.append(str(Path(__file__).parent / "fakes"))  # tests are no package; this makes fake_backends one
 
 RUN_FILE = """
 name: small
@@ -40,3 +48,40 @@ def small_run(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
     path.write_text(RUN_FILE.format(workspace=tmp_path / "workspace", data=data))
     return path
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFile]:
+    """A run file made of a few sections; nothing that it names is there."""
+    path = tmp_path_factory.mktemp("run_of") / "run.yaml"
+
+    def make(**sections: Any) -> RunFile:
+        data = {
+            "name": "cells",
+            "data": {"path": "/data/cells", "split_by_ratio": {}},
+            "train": {"batch_size": 4, "num_steps": 8},
+            **sections,
+        }
+        path.write_text(json.dumps(data))  # which is YAML
+        return build_run(load_run_tree(path)[0])
+
+    return make
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The API of a Kubeflow cluster (FakeKubeflow), and nothing that this machine has to sign in with."""
+    from fake_backends.kubeflow import FakeKubeflow
+
+    monkeypatch.setattr("kfp.client.Client._LOCAL_KFP_CONTEXT", str(tmp_path / "no_context.json"))
+    with FakeKubeflow() as fake:
+        yield fake
+
+
+@pytest.fixture
+def region() -> Iterator[Any]:
+    """The services of a region of Vertex AI (FakeVertex)."""
+    from fake_backends.vertex import FakeVertex
+
+    with FakeVertex() as fake:
+        yield fake

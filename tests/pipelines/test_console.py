@@ -26,6 +26,33 @@ def test_every_node_is_one_line_with_its_number_and_time(capsys):
     assert log.current == "Pusher"
 
 
+def test_a_node_that_its_condition_leaves_out_says_why(capsys):
+    log = NodeLog(verbose=False)
+    log.num_nodes = 2
+    for node in ("Trainer", "SkipNotifier"):
+        emit(log, "Component %s is running.", node)
+        emit(log, "[%s] Resolved inputs: %s", node, ())
+        emit(log, "Component %s is finished.", node)
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "[1/2] Trainer",
+        "skipped: no reason to train",
+        "[2/2] SkipNotifier",
+        "skipped: there is reason to train",
+    ]
+
+
+def test_who_wants_to_know_is_told_when_a_node_begins_and_ends():
+    log, seen = NodeLog(verbose=False), []
+    log.on_start, log.on_finish = (
+        (lambda node: seen.append(f"{node} starts")),
+        (lambda node: seen.append(f"{node} ends")),
+    )
+    emit(log, "Component %s is running.", "Trainer")
+    emit(log, "Component %s is finished.", "Trainer")
+    assert seen == ["Trainer starts", "Trainer ends"]
+
+
 @pytest.mark.parametrize(
     ("path", "level", "is_shown"),
     [

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tfx.dsl.experimental.conditionals.conditional import get_predicates
 
 import detloom
 from detloom.pipelines.create_pipeline import create_pipeline
@@ -23,6 +24,8 @@ tuner:
   steps_per_trial: 2
   space: [{key: learning_rate_factor, min: 0.5, max: 2.0, log: true}]
 """
+RETRAIN = "retrain: {min_new_images: 10}\n"
+MESSAGES = "notifications: {webhook: {url: 'env:HOOK'}}\n"
 RUN = """
 import sys
 from pathlib import Path
@@ -67,6 +70,79 @@ def test_an_endpoint_of_vertex_takes_the_place_of_the_folder(small_run):
     pusher = nodes_of(small_run)["Pusher"]
     assert type(pusher).__name__ == "VertexPusher"
     assert set(pusher.inputs) == {"model", "model_blessing"}
+
+
+def conditions_of(run_file):
+    """How many conditions each node has."""
+    pipeline = create_pipeline(read_run_file(run_file))
+    registry = pipeline.dsl_context_registry
+    return {node.id: len(get_predicates(node, registry)) for node in pipeline.components}
+
+
+def test_without_sections_of_its_own_nothing_is_added_on_one_machine(small_run):
+    assert set(nodes_of(small_run)) == {
+        "DetectionExampleGen",
+        "StatisticsGen",
+        "ImportSchemaGen",
+        "ExampleValidator",
+        "DatasetValidator",
+        "Trainer",
+        "BaselineResolver",
+        "DetectionEvaluator",
+        "ModelCard",
+        "Pusher",
+    }
+    assert set(conditions_of(small_run).values()) == {0}
+
+
+def test_with_a_decision_all_that_trains_judges_and_pushes_is_conditional(small_run):
+    plain = set(nodes_of(small_run))
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    nodes, conditions = nodes_of(small_run), conditions_of(small_run)
+    assert set(nodes) - plain == {"RetrainDecision", "TrainingRecord"}
+    checks = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
+    assert {node for node, count in conditions.items() if count == 0} == {*checks, "RetrainDecision"}
+    assert {node.id for node in nodes["RetrainDecision"].upstream_nodes} >= {"ExampleValidator", "DatasetValidator"}
+    assert "Pusher" in {node.id for node in nodes["TrainingRecord"].upstream_nodes}  # what was not pushed is no record
+
+
+def test_messages_are_sent_at_the_end_and_of_a_skipped_training_too(small_run):
+    plain = set(nodes_of(small_run))
+    small_run.write_text(small_run.read_text() + MESSAGES)
+    nodes = nodes_of(small_run)
+    assert set(nodes) - plain == {"Notifier"}
+    assert set(nodes["Notifier"].inputs) == {"model_blessing", "pushed_model"}
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    nodes = nodes_of(small_run)
+    assert {"Notifier", "SkipNotifier"} <= set(nodes)
+    assert set(nodes["SkipNotifier"].inputs) == {"decision"}
+    assert conditions_of(small_run)["SkipNotifier"] == 1
+
+
+def test_a_decision_is_the_same_until_there_is_another_record_and_a_push_is_never_cached(small_run):
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    first, second = nodes_of(small_run), nodes_of(small_run)
+    for node in ("RetrainDecision", "TrainingRecord", "Trainer"):
+        assert first[node].exec_properties == second[node].exec_properties
+    assert first["Pusher"].exec_properties != second["Pusher"].exec_properties
+
+
+def test_other_gates_are_a_reason_to_train_and_another_push_folder_is_none(small_run):
+    def config_hash():
+        return nodes_of(small_run)["RetrainDecision"].exec_properties["config_hash"]
+
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    before = config_hash()
+    small_run.write_text(small_run.read_text() + "push_to: elsewhere\n")
+    assert config_hash() == before
+    small_run.write_text(small_run.read_text().replace("min_ap_change: -1.0", "min_ap_change: -0.5"))
+    assert config_hash() != before
+
+
+def test_a_node_of_beam_gets_the_options_of_the_run_file(small_run):
+    nodes = nodes_of(small_run)
+    for node in ("DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator"):
+        assert nodes[node].executor_spec.beam_pipeline_args == ["--direct_running_mode=in_memory"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import detloom
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LabelMap
 from detloom.trainer_module.run_folder import data_fingerprint
-from detloom.trainer_module.unfinished_run import run_key, unfinished_run
+from detloom.trainer_module.unfinished_run import TRAINING_DIR_VARIABLE, run_key, unfinished_run
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
 KILLED = """
@@ -78,6 +78,20 @@ def test_a_worker_sees_the_chiefs_folder_and_does_not_move_it(tmp_path):
         with unfinished_run(tmp_path / "12", "key", is_chief=False) as seen:
             assert seen == folder
         assert folder.is_dir()
+
+
+def test_a_container_keeps_its_training_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv(TRAINING_DIR_VARIABLE, str(tmp_path / "volume"))
+    first, second = tmp_path / "pod_1" / "model_run", tmp_path / "pod_2" / "model_run"
+    with contextlib.suppress(RuntimeError), unfinished_run(first, "key") as folder:
+        (folder / "ckpt-7").write_text("seven steps")
+        raise RuntimeError("evicted")
+    assert folder == tmp_path / "volume" / "key"
+    assert not first.exists()
+    with unfinished_run(second, "key") as folder:
+        assert (folder / "ckpt-7").read_text() == "seven steps"
+    assert {path.name for path in second.iterdir()} == {"ckpt-7"}
+    assert {path.name for path in (tmp_path / "volume").iterdir()} == {"key.lock"}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import parse_label_map, write_label_map
 from detloom.schemas.typed_dict import to_canonical_json
 from detloom.trainer_module.detector import Detector
+from detloom.trainer_module.move_folder import move_folder
 from detloom.trainer_module.variable_names import variables_by_path
 
 CHECKPOINTS_DIR = "checkpoints"  # of a run: what it goes on from
@@ -40,7 +41,7 @@ def write_weights(detector: Detector, config: TrainEvalConfig, model_dir: Path) 
     write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
     (partial / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    move_folder(partial, folder)
     return folder
 
 

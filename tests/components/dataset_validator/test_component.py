@@ -119,6 +119,27 @@ def test_drift_is_measured_against_the_earlier_report(artifacts, tmp_path):
     assert report["drift"]["splits"]["train"]["class_distance"] == 0.0
 
 
+def test_without_a_resolver_the_report_of_the_earlier_span_comes_from_the_history(artifacts, tmp_path):
+    params = DatasetValidatorParams(history=str(tmp_path / "history"))
+    assert DatasetValidatorParams.from_properties(params.to_properties()) == params
+    first = json.loads((run(artifacts, params) / "report.json").read_text())
+    assert first["drift"]["reason"] == "no earlier span"
+    again = json.loads((run(artifacts, params) / "report.json").read_text())
+    assert again["drift"]["reason"] == "no earlier span"  # its own is no earlier one
+    artifacts[0]["examples"][0].set_int_custom_property("span", 8)
+    second = json.loads((run(artifacts, params) / "report.json").read_text())
+    assert second["drift"]["previous_span"] == 7
+    assert len(list((tmp_path / "history").iterdir())) == 2
+
+
+def test_data_that_fail_leave_no_report_for_the_next_span(artifacts, tmp_path, write_records):
+    path = Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
+    write_records(path, [])
+    with pytest.raises(InputError, match="does not pass"):
+        run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
+    assert not (tmp_path / "history").exists()
+
+
 def test_names_from_the_data_are_escaped_on_the_page(artifacts):
     page = (run(artifacts) / "report.html").read_text()
     assert "&lt;cat&gt;" in page

@@ -1,11 +1,7 @@
 """Through Beam's portable job service with worker processes of their own: the path that Flink and Spark take too."""
 
-import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import apache_beam as beam
@@ -14,82 +10,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
-
-START_SECONDS = 60.0
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    """The worker pool starts `python`, which must be ours; workers import the package by what they inherit."""
-    path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(python_path)}
-
-
-def wait_for(ready: Callable[[], bool], process: subprocess.Popen, log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while not ready():
-        if process.poll() is not None or time.monotonic() > end:
-            pytest.fail(f"did not start:\n{log.read_text()[-3000:]}")
-        time.sleep(0.05)
-
-
-def start(module: str, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen:
-    with log.open("w") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=log.parent,  # not the checkout: what workers import comes from PYTHONPATH alone
-        )
-
-
-def stop(process: subprocess.Popen) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(scope="module")
-def job_endpoint(tmp_path_factory: pytest.TempPathFactory, environment) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("job_service")
-    port_file, log = folder / "port", folder / "log"
-    process = start(
-        "apache_beam.runners.portability.local_job_service_main",
-        ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")],
-        log,
-        environment,
-    )
-    try:
-        wait_for(port_file.exists, process, log)
-        yield f"localhost:{port_file.read_text()}"
-    finally:
-        stop(process)
-
-
-@pytest.fixture(scope="module")
-def worker_pool(tmp_path_factory: pytest.TempPathFactory, environment) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("worker_pool")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    log = folder / "log"
-    process = start("apache_beam.runners.worker.worker_pool_main", [f"--service_port={port}"], log, environment)
-
-    def answers() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("localhost", port)) == 0
-
-    try:
-        wait_for(answers, process, log)
-        yield f"localhost:{port}"
-    finally:
-        stop(process)
 
 
 @pytest.fixture

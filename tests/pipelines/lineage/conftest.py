@@ -130,8 +130,8 @@ class TwoRuns(StoreBuilder):
         fingerprint = f"split:data,num_files:3\nfiles:42,sha256:{'0' * 63}{span}"
         made = {
             "examples": self.artifact("Examples", f"examples/{name}", span=span, input_fingerprint=fingerprint),
-            "rejects": self.artifact("DetectionRejects", f"rejects/{name}"),
-            "report": self.artifact("DetectionDatasetReport", f"report/{name}"),
+            "rejects": self.artifact("detloom.Rejects", f"rejects/{name}"),
+            "report": self.artifact("detloom.DatasetReport", f"report/{name}"),
             "statistics": self.artifact("ExampleStatistics", f"statistics/{name}"),
             "schema": self.artifact("Schema", f"schema/{name}"),
             "anomalies": self.artifact("ExampleAnomalies", f"anomalies/{name}"),

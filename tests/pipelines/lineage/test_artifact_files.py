@@ -1,3 +1,4 @@
+from detloom.components.artifact_types import DatasetReport
 from detloom.components.dataset_validator import report as dataset_report
 from detloom.components.evaluator import report as evaluation_report
 from detloom.pipelines.lineage import artifact_files
@@ -10,6 +11,7 @@ def test_files_have_the_names_that_their_writers_give_them():
     assert f"{own_checkpoint.BEST_DIR}/{own_checkpoint.BEST_FILE}" == artifact_files.BEST_FILE
     assert artifact_files.METRICS_FILE == evaluation_report.METRICS_FILE
     assert artifact_files.DATASET_REPORT_FILE == dataset_report.REPORT_JSON
+    assert artifact_files.DATASET_REPORT_TYPE == DatasetReport.TYPE_NAME
 
 
 def test_numbers_are_read_where_there_are_some():

@@ -1,0 +1,139 @@
+# detloom's image: every node of a compiled pipeline runs in it. `make image` builds it with podman or docker (BuildKit).
+#
+#   BASE_IMAGE   Debian or Ubuntu whose python3 is one that the TFX line runs on: 3.10 for 1.16; 3.10 to 3.13, and glibc
+#                2.38 or newer, for 1.21. scripts/image_base.sh makes one where none can be pulled.
+#   TFX_LINE     1.16 or 1.21: which file of constraints/ pins the packages
+#   ACCELERATOR  cpu, gpu (NVIDIA's libraries beside TensorFlow), tpu (TensorFlow's TPU build; Dockerfile.tpu goes on)
+#   EXTRAS       detloom's optional dependencies, such as onnx
+#   RUN_AS       the user's number; 0 only where a platform demands root
+#   BEAM_IMAGE   where the target `beam` takes Apache Beam's boot program from: the SDK image of Python's and Beam's version
+#
+# Two optional secrets, which stay out of the image and its history: pip_conf (a pip.conf, such as one that names an index
+# of your own) and ca_bundle (certificates; a pip.conf says `cert = /run/secrets/ca_bundle` to use them).
+ARG BASE_IMAGE=docker.io/library/python:3.10-slim-bookworm
+ARG BEAM_IMAGE=docker.io/apache/beam_python3.10_sdk:2.61.0
+
+# --- requirements: in a stage of their own, so that a change elsewhere in pyproject.toml installs nothing anew ---
+FROM ${BASE_IMAGE} AS requirements
+ARG ACCELERATOR=cpu
+ARG EXTRAS=""
+WORKDIR /requirements
+COPY pyproject.toml scripts/image_requirements.py /tmp/
+# In an environment, whose pip reads TOML for Python 3.10. A builder may compare times of files too: always the same one.
+RUN python3 -m venv /tmp/venv \
+    && /tmp/venv/bin/python /tmp/image_requirements.py /tmp/pyproject.toml "${ACCELERATOR}" "${EXTRAS}" \
+        > requirements.txt \
+    && touch -d @0 requirements.txt
+
+# --- packages: compiled and installed here; only the result goes on ---
+FROM ${BASE_IMAGE} AS packages
+ARG TFX_LINE=1.16
+ARG ACCELERATOR=cpu
+ENV PATH=/opt/detloom/venv/bin:${PATH}
+WORKDIR /build
+
+# g++: pyfarmhash has no wheel. Debian's own python3 keeps its headers in a package of their own.
+# hadolint ignore=DL3008
+RUN set -eu; \
+    set -- g++; \
+    include=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
+    [ -e "${include}/Python.h" ] || set -- "$@" python3-dev; \
+    apt-get update; \
+    apt-get install -y --no-install-recommends "$@"; \
+    rm -rf /var/lib/apt/lists/*
+
+COPY --from=requirements /requirements/requirements.txt ./
+COPY constraints/tfx-${TFX_LINE}.in constraints/tfx-${TFX_LINE}.txt ./
+
+# The build tools first and no isolation, as in scripts/setup_venv.sh. TensorFlow gets a layer of its own, which is half of
+# all: two layers are pulled side by side.
+# hadolint ignore=DL3013
+RUN --mount=type=secret,id=pip_conf,target=/etc/pip.conf --mount=type=secret,id=ca_bundle \
+    set -eu; \
+    python3 -m venv /opt/detloom/venv; \
+    install() { pip install --no-cache-dir --progress-bar off --constraint "tfx-${TFX_LINE}.txt" "$@"; }; \
+    install setuptools wheel; \
+    install --no-build-isolation --requirement "tfx-${TFX_LINE}.in" --requirement requirements.txt; \
+    pip check; \
+    if [ "${ACCELERATOR}" = tpu ]; then \
+        version=$(python -c 'import importlib.metadata as m; print(m.version("tensorflow"))'); \
+        pip install --no-cache-dir --no-deps "tensorflow-tpu==${version}"; \
+    fi; \
+    mkdir /opt/detloom/constraints; \
+    cp "tfx-${TFX_LINE}.txt" /opt/detloom/constraints/; \
+    site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+    mkdir -p "/tensorflow${site}"; \
+    for package in tensorflow nvidia; do \
+        if [ -d "${site}/${package}" ]; then mv "${site}/${package}" "/tensorflow${site}/"; fi; \
+    done
+
+# --- wheel: detloom itself ---
+FROM packages AS wheel
+WORKDIR /source
+COPY LICENSE README.md MANIFEST.in pyproject.toml setup.py ./
+COPY detloom detloom
+COPY schemas schemas
+COPY trainer_module trainer_module
+COPY components components
+COPY pipelines pipelines
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-dir /opt/detloom/dist .
+
+# --- image: no compiler, no source, no cache ---
+FROM ${BASE_IMAGE} AS image
+ARG RUN_AS=1000
+ENV PATH=/opt/detloom/venv/bin:${PATH} \
+    VIRTUAL_ENV=/opt/detloom/venv \
+    HOME=/home/detloom \
+    USER=detloom \
+    PYTHONUNBUFFERED=1
+
+# The user is 1000 in group 0, and what may be written belongs to that group, so that it works under any number, as
+# OpenShift gives one. USER above answers getpass where that number has no name. The launcher of Kubeflow Pipelines keeps
+# its copy of the object store in /gcs, /minio and /s3; later releases mount folders there.
+RUN useradd --uid 1000 --gid 0 --no-log-init --no-create-home --home-dir /home/detloom --shell /bin/sh detloom \
+    && install -d -o 1000 -g 0 -m 775 /home/detloom /gcs /minio /s3
+COPY --from=packages /tensorflow /
+COPY --from=packages /opt/detloom /opt/detloom
+# Where TensorFlow looks for NVIDIA's libraries, if they were installed: in the loader's list, not in LD_LIBRARY_PATH,
+# which a platform may set.
+RUN find /opt/detloom/venv/lib/python3*/site-packages/nvidia -type d -name lib -print \
+        > /etc/ld.so.conf.d/detloom-nvidia.conf 2> /dev/null || true \
+    && ldconfig
+
+# The wheel also goes to Beam's workers (--extra_package), whose image may lack detloom.
+COPY --from=wheel /opt/detloom/dist /opt/detloom/dist
+RUN pip install --no-cache-dir --no-deps --no-index /opt/detloom/dist/*.whl
+
+USER ${RUN_AS}
+WORKDIR /home/detloom
+# Every platform gives the command itself.
+ENTRYPOINT []
+CMD ["detloom", "--help"]
+
+ARG BASE_IMAGE
+ARG TFX_LINE=1.16
+ARG ACCELERATOR=cpu
+ARG VERSION=""
+ARG REVISION=""
+LABEL org.opencontainers.image.title="detloom" \
+    org.opencontainers.image.description="Retrain object detectors in production with TFX ${TFX_LINE} (${ACCELERATOR})" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.revision="${REVISION}" \
+    org.opencontainers.image.base.name="${BASE_IMAGE}"
+
+# --- beam: a worker of Dataflow or of Flink's worker pool; `--target beam` ---
+# Beam's guide to custom containers: any image that has the SDK and its boot program as entry point. It runs as root, as
+# Beam's own images do: boot installs the packages that a job stages (apache/beam, sdks/python/container/boot.go).
+FROM ${BEAM_IMAGE} AS beam-sdk
+FROM image AS beam
+COPY --from=beam-sdk /opt/apache/beam /opt/apache/beam
+# Otherwise boot makes an environment in which nothing of ours is installed.
+ENV RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
+# hadolint ignore=DL3002
+USER 0
+ENTRYPOINT ["/opt/apache/beam/boot"]
+CMD []
+
+# --- what `docker build` makes when no target is named ---
+FROM image

@@ -1,0 +1,1 @@
+"""Messages about runs: to an address that takes JSON, and by mail."""

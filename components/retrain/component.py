@@ -1,0 +1,110 @@
+"""RetrainDecision and TrainingRecord, as they stand in the DAG, and the condition between them."""
+
+from typing import ClassVar
+
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.dsl.placeholder.placeholder import Predicate
+from tfx.types.channel import BaseChannel, Channel
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.standard_artifacts import Examples, ModelBlessing
+
+from detloom.components import artifact_types
+from detloom.components.retrain.executor import (
+    BLESSING_KEY,
+    DATASET_REPORT_KEY,
+    DECISION_KEY,
+    EXAMPLES_KEY,
+    RECORD_KEY,
+    TRAIN_PROPERTY,
+    DecisionExecutor,
+    RecordExecutor,
+)
+from detloom.components.retrain.params import PROPERTY_TYPES, RetrainParams
+
+_PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()}
+
+
+class RetrainDecisionSpec(ComponentSpec):
+    """The data in, the decision out."""
+
+    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = _PARAMETERS
+    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        EXAMPLES_KEY: ChannelParameter(type=Examples),
+        DATASET_REPORT_KEY: ChannelParameter(type=artifact_types.DatasetReport),
+    }
+    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        DECISION_KEY: ChannelParameter(type=artifact_types.RetrainDecision)
+    }
+
+
+class TrainingRecordSpec(ComponentSpec):
+    """The data and what became of the model in, the record out."""
+
+    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = _PARAMETERS
+    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        EXAMPLES_KEY: ChannelParameter(type=Examples),
+        DATASET_REPORT_KEY: ChannelParameter(type=artifact_types.DatasetReport),
+        DECISION_KEY: ChannelParameter(type=artifact_types.RetrainDecision),
+        BLESSING_KEY: ChannelParameter(type=ModelBlessing),
+    }
+    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {RECORD_KEY: ChannelParameter(type=artifact_types.TrainingRecord)}
+
+
+class RetrainDecision(BaseComponent):
+    """Compares the data with those of the last finished training.
+
+    Outputs:
+        decision: custom properties `train` (1 or 0) and `reason` (a sentence), and both in `decision.json`.
+    """
+
+    SPEC_CLASS = RetrainDecisionSpec
+    EXECUTOR_SPEC = ExecutorClassSpec(DecisionExecutor)
+
+    def __init__(self, examples: BaseChannel, dataset_report: BaseChannel, *, params: RetrainParams) -> None:
+        spec = RetrainDecisionSpec(
+            **params.to_properties(),
+            **{
+                EXAMPLES_KEY: examples,
+                DATASET_REPORT_KEY: dataset_report,
+                DECISION_KEY: Channel(type=artifact_types.RetrainDecision),
+            },
+        )
+        super().__init__(spec=spec)
+
+
+class TrainingRecord(BaseComponent):
+    """Remembers, at `retrain.records`, what a training read that was judged. It comes after the push.
+
+    Outputs:
+        record: `training_record.json`, the same as is written there.
+    """
+
+    SPEC_CLASS = TrainingRecordSpec
+    EXECUTOR_SPEC = ExecutorClassSpec(RecordExecutor)
+
+    def __init__(
+        self,
+        examples: BaseChannel,
+        dataset_report: BaseChannel,
+        decision: BaseChannel,
+        blessing: BaseChannel,
+        *,
+        params: RetrainParams,
+    ) -> None:
+        spec = TrainingRecordSpec(
+            **params.to_properties(),
+            **{
+                EXAMPLES_KEY: examples,
+                DATASET_REPORT_KEY: dataset_report,
+                DECISION_KEY: decision,
+                BLESSING_KEY: blessing,
+                RECORD_KEY: Channel(type=artifact_types.TrainingRecord),
+            },
+        )
+        super().__init__(spec=spec)
+
+
+def training_wanted(decision: BaseChannel) -> Predicate:
+    """The condition of the nodes that train, judge and push."""
+    return decision.future()[0].custom_property(TRAIN_PROPERTY) == 1

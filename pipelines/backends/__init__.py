@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines and Vertex AI: submitting compiled pipelines, looking at runs, schedules."""

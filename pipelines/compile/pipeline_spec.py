@@ -1,0 +1,80 @@
+"""Finding one's way in a compiled pipeline: the JSON form of kfp's `PipelineSpec` (pipeline_spec.proto).
+
+root.dag.tasks          what runs when; a task names its component
+components              by name: inputs and outputs, and a DAG of its own or the label of an executor
+deploymentSpec          executors by label: the container, or the query of a resolver
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+Spec = dict[str, Any]
+# Open-source Kubeflow makes names in Argo Workflows of them, with "-driver" behind, which allow no more
+# (argoproj/argo-workflows, workflow/validate/validate.go).
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,119}")
+
+
+def dags_of(spec: Spec) -> Iterator[Spec]:
+    """Every DAG, the root's first; each has its `tasks`."""
+    yield spec["root"]["dag"]
+    for _, component in sorted(spec["components"].items()):
+        if "dag" in component:
+            yield component["dag"]
+
+
+def tasks_of(spec: Spec) -> dict[str, Spec]:
+    """Every task of every DAG by its name."""
+    found: dict[str, Spec] = {}
+    for dag in dags_of(spec):
+        assert not found.keys() & dag["tasks"].keys(), sorted(found.keys() & dag["tasks"].keys())
+        found |= dag["tasks"]
+    return found
+
+
+def containers_of(spec: Spec) -> dict[str, Spec]:
+    """The containers that are started, by component, which has the name of its node."""
+    executors = spec["deploymentSpec"]["executors"]
+    return {
+        name: executors[component["executorLabel"]]["container"]
+        for name, component in sorted(spec["components"].items())
+        if "container" in executors.get(component.get("executorLabel"), {})
+    }
+
+
+def executor_labels_of(spec: Spec) -> dict[str, list[str]]:
+    """The label of each started container's executor, by node."""
+    return {name: [spec["components"][name]["executorLabel"]] for name in containers_of(spec)}
+
+
+def is_resolver(spec: Spec, task: Mapping[str, Any]) -> bool:
+    """Whether the backend answers the task itself, by a query for artifacts."""
+    label = spec["components"][task["componentRef"]["name"]].get("executorLabel")
+    return "resolver" in spec["deploymentSpec"]["executors"].get(label, {})
+
+
+def check_spec(spec: Spec) -> None:
+    """Assert that kfp reads all of it, that what it refers to is there, and that names are legal."""
+    json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec())
+    json_format.ParseDict(spec["deploymentSpec"], pipeline_spec_pb2.PipelineDeploymentConfig())
+    executors = spec["deploymentSpec"]["executors"]
+    for name, component in spec["components"].items():
+        assert _LEGAL_NAME.fullmatch(name), name
+        assert "dag" in component or component["executorLabel"] in executors, name
+    for dag in dags_of(spec):
+        for name, task in dag["tasks"].items():
+            assert _LEGAL_NAME.fullmatch(name), name
+            component = spec["components"][task["componentRef"]["name"]]
+            inputs = task.get("inputs", {})
+            declared = component.get("inputDefinitions", {})
+            for kind in ("artifacts", "parameters"):
+                assert inputs.get(kind, {}).keys() == declared.get(kind, {}).keys(), (name, kind)
+            producers = {
+                source["taskOutputArtifact"]["producerTask"]
+                for source in inputs.get("artifacts", {}).values()
+                if "taskOutputArtifact" in source
+            }
+            assert producers | set(task.get("dependentTasks", ())) <= dag["tasks"].keys(), name

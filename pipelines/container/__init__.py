@@ -1,0 +1,1 @@
+"""What a task's container runs on Kubeflow Pipelines and on Vertex AI."""

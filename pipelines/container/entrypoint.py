@@ -1,0 +1,109 @@
+"""The command of every compiled task: python -m detloom.pipelines.container.entrypoint.
+
+It runs a node's executor (or, with --driver, the driver of DetectionExampleGen) as the backend asks on the command
+line: TFX's arguments, and in front of them ours. What fails by the user's mistake ends with one sentence on stderr.
+
+This module imports nothing heavy: a wrong image is refused at once, and the process can still fork.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.time_limit import run_limited
+from detloom.pipelines.package_fingerprint import package_fingerprint
+from detloom.schemas.errors import InputError
+
+_FAILED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a task; returns the exit code."""
+    flags, beam_args = parse_flags(arguments)
+    try:
+        check_package(flags.package_fingerprint)
+    except InputError as error:
+        return _fail(str(error))
+    if flags.time_limit_seconds is not None:
+        return run_limited(lambda: _run(flags, beam_args), flags.time_limit_seconds)
+    return _run(flags, beam_args)
+
+
+def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our flags and TFX's; all others are Beam's."""
+    parser = argparse.ArgumentParser(prog="detloom.pipelines.container.entrypoint", allow_abbrev=False)
+    parser.add_argument("--place", required=True, choices=("kubeflow", "vertex"))
+    parser.add_argument("--package_fingerprint", required=True, help="of the package that compiled the job")
+    parser.add_argument("--time_limit_seconds", type=_seconds, help="end the node after that")
+    parser.add_argument("--driver", action="store_true", help="run the driver of DetectionExampleGen")
+    parser.add_argument("--executor_class_path", default="")
+    parser.add_argument("--json_serialized_invocation_args", required=True, help="ExecutorInput")
+    parser.add_argument("--json_serialized_inputs_spec_args", required=True, help="ComponentInputsSpec")
+    flags, beam_args = parser.parse_known_args(arguments)
+    if not flags.driver and not flags.executor_class_path:
+        parser.error("--executor_class_path or --driver is needed")
+    return flags, beam_args
+
+
+def check_package(expected: str) -> None:
+    """Raise InputError if this image holds another package than the job was compiled with."""
+    found = package_fingerprint()
+    if found != expected:
+        raise InputError(
+            f"the job was compiled with the package {expected}, this image holds {found}: build the image again from "
+            "the version that compiles, or compile with the version in the image."
+        )
+
+
+def _run(flags: argparse.Namespace, beam_args: Sequence[str]) -> int:
+    from detloom.pipelines.container.log import log_task
+    from detloom.pipelines.container.run_node import Task, run_driver, run_node
+
+    log_task()
+    task = Task(
+        place=flags.place,
+        executor_class_path=flags.executor_class_path,
+        invocation=flags.json_serialized_invocation_args,
+        inputs_spec=flags.json_serialized_inputs_spec_args,
+        beam_args=beam_args,
+    )
+    storage = Storage.of_container(os.environ, beam_args)
+    try:
+        (run_driver if flags.driver else run_node)(task, storage)
+    except Exception as error:
+        return _explain(error)
+    return 0
+
+
+def _explain(error: Exception) -> int:
+    """Print the user's mistake, or the end of a training that was told to stop; anything else is raised on."""
+    from detloom.trainer_module.preemption import Preempted
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, InputError | Preempted):
+        cause = cause.__cause__
+    match cause:
+        case InputError():
+            return _fail(str(cause))
+        case Preempted():
+            print(cause, file=sys.stderr, flush=True)
+            return 128 + cause.signal_number  # as shells say it
+    raise error
+
+
+def _fail(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr, flush=True)
+    return _FAILED
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"got {text}, allowed: above 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

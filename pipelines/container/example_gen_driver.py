@@ -1,0 +1,115 @@
+"""The driver of DetectionExampleGen on clusters: which span's folders are read, and what is in them.
+
+On one machine TFX runs a component's driver. Vertex AI runs a command for it before it asks its cache
+(`lifecycle.preCacheCheck`; TFX compiles that for its own ExampleGens alone, see
+tfx/orchestration/kubeflow/v2/file_based_example_gen/driver.py), and the executor finds the answer in the output file.
+Open-source Kubeflow Pipelines does not run that command; there the driver runs in the executor's process.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kfp.pipeline_spec import pipeline_spec_pb2
+from tfx.components.example_gen import driver as tfx_driver
+from tfx.components.example_gen import utils
+from tfx.dsl.io import fileio
+from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_entrypoint_utils
+from tfx.types import artifact_utils, standard_component_specs
+
+from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver
+from detloom.components.example_gen.executor import EXAMPLES_KEY
+from detloom.pipelines.container.executor_output import read_output
+from detloom.pipelines.container.storage import Storage
+from detloom.schemas.data_config import EMBEDDED_DIGITS
+from detloom.schemas.errors import InputError
+
+_INPUT_BASE = standard_component_specs.INPUT_BASE_KEY
+_ANSWER_KEYS = (
+    utils.SPAN_PROPERTY_NAME,
+    utils.VERSION_PROPERTY_NAME,
+    utils.FINGERPRINT_PROPERTY_NAME,
+    standard_component_specs.INPUT_CONFIG_KEY,
+    DATA_FOLDERS_KEY,
+)
+
+
+@contextlib.contextmanager
+def local_data(inputs: Any, storage: Storage) -> Iterator[None]:
+    """Put a local folder in the place of the data's address, in the parameters of `ExecutorInput.Inputs`.
+
+    The data of the demo is made, and removed at the end.
+
+    Raises:
+        InputError: if the bucket is not mounted here.
+    """
+    parameter = inputs.parameter_values[_INPUT_BASE]
+    address = parameter.string_value
+    if address == EMBEDDED_DIGITS:
+        from detloom.pipelines.demo_data import write_embedded_digits  # late: scikit-learn
+
+        with tempfile.TemporaryDirectory(prefix="detloom-data-") as folder:
+            parameter.string_value = os.path.join(folder, "digits")
+            write_embedded_digits(Path(parameter.string_value))
+            _forget_times(Path(parameter.string_value))
+            yield
+        return
+    bucket = storage.bucket_folder(address)
+    if bucket is not None and not os.path.isdir(bucket):
+        raise InputError(
+            f"data.path: {address} is not mounted at {bucket}; on Kubeflow name a folder on a volume "
+            "(kubeflow.volumes), on Vertex AI let the service account read the bucket."
+        )
+    parameter.string_value = storage.local_path(address)
+    yield
+
+
+def earlier_answer(executor_input: Any) -> Any | None:
+    """The driver's answer in the output file, where Vertex AI and TFX's container code look for it."""
+    path = executor_input.outputs.output_file
+    output = read_output(path) if fileio.exists(path) else None
+    return output if output is not None and DATA_FOLDERS_KEY in output.parameter_values else None
+
+
+def answer(executor_input: Any, inputs_spec: Any) -> Any:
+    """Run the driver.
+
+    Returns:
+        `ExecutorOutput` with the parameters that it resolved, and the examples artifact with span, version and
+        fingerprint as custom properties, as it has them on one machine.
+    """
+    properties = kubeflow_v2_entrypoint_utils.parse_execution_properties(
+        executor_input.inputs.parameter_values, executor_input.inputs.parameters, inputs_spec
+    )
+    resolved = Driver(None).resolve_exec_properties(properties, None, None)
+    output = pipeline_spec_pb2.ExecutorOutput()
+    for key in _ANSWER_KEYS:
+        value = resolved[key]
+        if isinstance(value, str):
+            output.parameter_values[key].string_value = value
+        elif value is not None:  # there is no version where the path names none
+            output.parameter_values[key].number_value = value
+    names: dict[int, str] = {}
+    outputs = kubeflow_v2_entrypoint_utils.parse_raw_artifact_dict(executor_input.outputs.artifacts, names)
+    examples = artifact_utils.get_single_instance(outputs[EXAMPLES_KEY])
+    tfx_driver.update_output_artifact(resolved, examples.mlmd_artifact)
+    runtime_artifact = kubeflow_v2_entrypoint_utils.to_runtime_artifact(examples, names)
+    output.artifacts[EXAMPLES_KEY].artifacts.append(runtime_artifact)
+    return output
+
+
+def apply(output: Any, executor_input: Any) -> None:
+    """Change the task's parameters and output artifact as the driver says, as Vertex AI does, too."""
+    for key, value in output.parameter_values.items():
+        executor_input.inputs.parameter_values[key].CopyFrom(value)
+    examples = executor_input.outputs.artifacts[EXAMPLES_KEY].artifacts[0]
+    examples.metadata.CopyFrom(output.artifacts[EXAMPLES_KEY].artifacts[0].metadata)
+
+
+def _forget_times(folder: Path) -> None:
+    """Data that is made anew each time has the same fingerprint each time."""
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))

@@ -1,0 +1,1 @@
+"""`detloom manifest`: Kubernetes manifests that run one `detloom train` on several machines."""

@@ -1,0 +1,218 @@
+"""The pod that each worker of a training is, and the configuration that it reads; the same for all kinds of job."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from detloom.pipelines.compile.kubernetes_platform import (
+    resource_name,
+    secrets_by_variable,
+    selector_of,
+    strategy_of,
+    tolerations_of,
+)
+from detloom.schemas.accelerators import is_tpu
+from detloom.schemas.errors import InputError
+from detloom.schemas.kubeflow_config import Kubeflow
+from detloom.schemas.node_config import Accelerator, retry_of, settings_of
+from detloom.schemas.run_file import RunFile
+from detloom.schemas.strategy_config import STRATEGY_VARIABLE, Strategy
+from detloom.schemas.typed_dict import to_canonical_json
+from detloom.trainer_module.cluster import DEFAULT_PORT
+
+CONFIG_DIR, CONFIG_FILE = "/etc/detloom", "config.json"
+MAX_NAME = 40  # Kubernetes allows 63 for a host's name, and jobs add theirs to it
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_TRAINER = "Trainer"
+_SAVE_SECONDS = 120  # from SIGTERM to the end: training saves its state within the step that it is in
+_Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained where.
+
+    Attributes:
+        name: of all objects in the cluster.
+        examples: folder of the examples in the containers, as `detloom ingest` writes it.
+        out: folder in the containers that all workers share; what is unfinished there goes on.
+        train_split, eval_split: of the examples; an empty eval_split is the usual one.
+    """
+
+    run: RunFile
+    name: str
+    workers: int
+    examples: str
+    out: str
+    train_split: str = "train"
+    eval_split: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > MAX_NAME:
+            raise InputError(
+                f"--name: got '{self.name}', allowed: lower case letters, digits and '-', a letter first, at most "
+                f"{MAX_NAME}."
+            )
+        if self.workers < 1:
+            raise InputError(f"--workers: got {self.workers}, allowed: 1 or more.")
+        for option, folder in (("--examples", self.examples), ("--out", self.out)):
+            _check_on_volume(option, folder, self.kubeflow)
+        accelerator = self.accelerator
+        if self.workers > 1 and accelerator is not None and is_tpu(accelerator.type):
+            raise InputError(
+                f"--workers: got {self.workers} with {accelerator.type}, allowed: 1; TensorFlow trains on the TPU of "
+                "one machine here. Take GPUs for several machines."
+            )
+
+    @property
+    def kubeflow(self) -> Kubeflow:
+        if self.run.kubeflow is None:
+            raise InputError("kubeflow: the section is missing; it says image, namespace and volumes.")
+        return self.run.kubeflow
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        return settings_of(self.run.nodes, _TRAINER).accelerator
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the training is started again after a failure."""
+        return retry_of(self.run.nodes, _TRAINER).max_retries
+
+    @property
+    def config_name(self) -> str:
+        """Of the ConfigMap; it changes with the configuration, so that running pods keep theirs."""
+        digest = hashlib.sha256(to_canonical_json(self.run.config).encode()).hexdigest()
+        return f"{self.name}-config-{digest[:8]}"
+
+
+def default_name(run: RunFile) -> str:
+    """The run's name as Kubernetes takes it."""
+    name = run.name.replace("_", "-").strip("-")
+    return (name if name[:1].isalpha() else f"run-{name}")[:MAX_NAME].rstrip("-")
+
+
+def metadata(training: Training, name: str = "") -> _Plain:
+    """Name, namespace and labels of an object."""
+    return {
+        "name": name or training.name,
+        "namespace": training.kubeflow.namespace,
+        "labels": labels(training),
+    }
+
+
+def labels(training: Training) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "detloom", "app.kubernetes.io/instance": training.name}
+
+
+def config_map(training: Training) -> _Plain:
+    """The configuration of the training, without the rest of the run file."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(training, training.config_name),
+        "immutable": True,
+        "data": {CONFIG_FILE: to_canonical_json(training.run.config)},
+    }
+
+
+def pod_template(training: Training, cluster_environment: list[_Plain], *, container: str, port_name: str) -> _Plain:
+    """Labels and spec of a worker's pod.
+
+    Args:
+        cluster_environment: variables that tell the workers of each other.
+    """
+    node, kubeflow = settings_of(training.run.nodes, _TRAINER), training.kubeflow
+    limits = {"cpu": node.cpu, "memory": node.memory}
+    if node.accelerator is not None:
+        limits[resource_name(node.accelerator)] = str(node.accelerator.count)
+    mounts = [
+        {"name": f"volume-{index}", "mountPath": volume.mount_path} for index, volume in enumerate(kubeflow.volumes)
+    ]
+    spec: _Plain = {
+        "containers": [
+            _without_empty(
+                {
+                    "name": container,
+                    "image": kubeflow.image,
+                    "imagePullPolicy": kubeflow.image_pull_policy,
+                    "command": ["python", "-m", "detloom.pipelines.cli", "train"],
+                    "args": _arguments(training),
+                    "env": [*cluster_environment, *_environment(training)],
+                    "ports": [{"name": port_name, "containerPort": DEFAULT_PORT}],
+                    "resources": _without_empty({"limits": _without_empty(limits)}),
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    "volumeMounts": [{"name": "config", "mountPath": CONFIG_DIR, "readOnly": True}, *mounts],
+                }
+            )
+        ],
+        "imagePullSecrets": [{"name": name} for name in kubeflow.image_pull_secrets],
+        "nodeSelector": selector_of(node, f"nodes, {_TRAINER}"),
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "terminationGracePeriodSeconds": _SAVE_SECONDS,
+        "tolerations": tolerations_of(node),
+        "volumes": [
+            {"name": "config", "configMap": {"name": training.config_name}},
+            *(
+                {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": volume.claim}}
+                for index, volume in enumerate(kubeflow.volumes)
+            ),
+        ],
+    }
+    limit = retry_of(training.run.nodes, _TRAINER).time_limit_seconds
+    if limit is not None:
+        spec["activeDeadlineSeconds"] = round(limit)
+    # A proxy of Istio's beside it, which Kubeflow's namespaces may add, would stand between the workers and never end.
+    pod_labels = {**labels(training), "sidecar.istio.io/inject": "false"}
+    return {"metadata": {"labels": pod_labels}, "spec": _without_empty(spec)}
+
+
+def _arguments(training: Training) -> list[str]:
+    arguments = [f"{CONFIG_DIR}/{CONFIG_FILE}", "--examples", training.examples, "--train-split", training.train_split]
+    if training.eval_split:
+        arguments += ["--eval-split", training.eval_split]
+    return [_literal(text) for text in (*arguments, "--out", training.out)]
+
+
+def _environment(training: Training) -> list[_Plain]:
+    variables = [{"name": STRATEGY_VARIABLE, "value": _literal(text)} for text in _strategies(training)]
+    for variable, reference in sorted(secrets_by_variable(training.run, _TRAINER).items()):
+        secret = {"name": reference.name, "key": reference.key}
+        variables.append({"name": variable, "valueFrom": {"secretKeyRef": secret}})  # type: ignore[dict-item]
+    return variables
+
+
+def _strategies(training: Training) -> list[str]:
+    """What the workers have to be told to train with; nothing where one machine finds out by itself."""
+    asked = training.run.trainer.strategy
+    if training.workers == 1:
+        kind = strategy_of(training.run, _TRAINER, training.accelerator)
+        if kind is None and asked != Strategy():
+            return [to_canonical_json(asked)]
+        return [kind] if kind is not None else []
+    if asked.kind not in ("auto", "multi_worker"):
+        raise InputError(
+            f"trainer.strategy.kind: got '{asked.kind}' with {training.workers} workers, allowed: auto or multi_worker."
+        )
+    return ["multi_worker" if asked in (Strategy(), Strategy(kind="multi_worker")) else to_canonical_json(asked)]
+
+
+def _check_on_volume(option: str, folder: str, kubeflow: Kubeflow) -> None:
+    path, mounts = PurePosixPath(folder), [volume.mount_path for volume in kubeflow.volumes]
+    if ".." in path.parts or not any(path.is_relative_to(mount) for mount in mounts):
+        raise InputError(
+            f"{option}: got '{folder}', allowed: an absolute path on one of kubeflow.volumes, which all workers see "
+            f"({', '.join(mounts) or 'there is none'})."
+        )
+
+
+def _literal(text: str) -> str:
+    """Kubernetes replaces $(NAME) in arguments and variables, and $$ by $."""
+    return text.replace("$", "$$")
+
+
+def _without_empty(values: _Plain) -> _Plain:
+    return {key: value for key, value in values.items() if value not in ("", [], {}, None)}

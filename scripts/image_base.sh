@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Makes a Debian base image with debootstrap and imports it into podman or docker, for machines that can pull no image.
+# Needs root. Prints the tag when done; `make image BASE_IMAGE=THAT_TAG` builds on it.
+#
+#   TAG=localhost/detloom-base:bookworm   name of the image
+#   SUITE=bookworm | trixie               Debian 12 (for TFX 1.16) or 13 (for TFX 1.21, with Debian's own Python 3.13)
+#   PYTHON_PREFIX=/path/to/python-3.10    a Python tree (bin/, lib/, include/), such as one of pyenv's, put into /usr/local;
+#                                         wanted for bookworm, whose own Python 3.11 no TFX line takes on Debian 12
+#   DEBIAN_MIRROR=http://...              where debootstrap downloads from
+#   ENGINE=podman | docker
+set -euo pipefail
+
+SUITE=${SUITE:-bookworm}
+TAG=${TAG:-localhost/detloom-base:$SUITE}
+ENGINE=${ENGINE:-$(command -v podman >/dev/null && echo podman || echo docker)}
+PYTHON_PREFIX=${PYTHON_PREFIX:-}
+
+# What a Python tree links to beyond libc, by Debian's package names.
+PYTHON_LIBRARIES=libbz2-1.0,libcrypt1,libexpat1,libffi8,libgdbm6,liblzma5,libncursesw6,libreadline8,libsqlite3-0,libtirpc3,libuuid1,zlib1g
+case $SUITE in
+    bookworm) PYTHON_LIBRARIES+=,libssl3 ;;
+    trixie) PYTHON_LIBRARIES=${PYTHON_LIBRARIES/libreadline8/libreadline8t64},libssl3t64 ;;
+    *) echo "image-base: SUITE: got '$SUITE', allowed: bookworm, trixie." >&2 && exit 1 ;;
+esac
+
+fail() { echo "image-base: $*" >&2 && exit 1; }
+
+[ "$(id -u)" = 0 ] || fail "needs root, for chroot."
+command -v debootstrap >/dev/null || fail "needs debootstrap (Debian, Ubuntu: apt install debootstrap)."
+command -v "$ENGINE" >/dev/null || fail "$ENGINE is not installed; set ENGINE."
+if [ -n "$PYTHON_PREFIX" ]; then
+    [ -x "$PYTHON_PREFIX/bin/python3" ] || fail "PYTHON_PREFIX: no bin/python3 in $PYTHON_PREFIX."
+    packages=$PYTHON_LIBRARIES
+elif [ "$SUITE" = trixie ]; then
+    packages=python3,python3-venv
+else
+    fail "SUITE=$SUITE needs PYTHON_PREFIX, a folder with Python 3.10 (pyenv install 3.10; pyenv prefix 3.10)."
+fi
+
+tree=$(mktemp -d)
+trap 'rm -rf --one-file-system "$tree" "$tree.log"' EXIT
+chmod 755 "$tree" # mktemp's 700 would become the image's root folder, closed to its own user
+
+debootstrap --variant=minbase --include="ca-certificates,$packages" "$SUITE" "$tree" \
+    "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$tree.log" 2>&1 || { tail -n 20 "$tree.log" >&2; exit 1; }
+
+if [ -n "$PYTHON_PREFIX" ]; then
+    version=$("$PYTHON_PREFIX/bin/python3" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    # Without tests, static libraries, and the packages and commands that someone installed there.
+    tar -C "$PYTHON_PREFIX" --exclude=__pycache__ --exclude=site-packages --exclude='config-*' --exclude='*.a' \
+        --exclude="lib/python$version/test" --exclude="lib/python$version/idlelib" --exclude=turtledemo \
+        -c "bin/python$version" lib include | tar -x -C "$tree/usr/local" --no-same-owner
+    mkdir -p "$tree/usr/local/lib/python$version/site-packages"
+    ln -sf "python$version" "$tree/usr/local/bin/python3"
+    ln -sf python3 "$tree/usr/local/bin/python"
+    # Where it was built is of no use in there, and nobody's business.
+    sed -i "s,$(realpath "$PYTHON_PREFIX"),/usr/local,g" "$tree/usr/local/lib/python$version"/_sysconfigdata_*.py
+    chroot "$tree" /sbin/ldconfig
+fi
+chroot "$tree" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin python3 -I -c \
+    'import bz2, ctypes, ensurepip, lzma, readline, sqlite3, ssl, venv' || fail "the Python in the tree is not complete."
+chroot "$tree" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin python3 -I -m compileall -q /usr/local/lib >/dev/null 2>&1 || true
+
+# Documents stay out as in Debian's own slim images; copyright notices stay in.
+rm -rf "$tree"/var/cache/apt/archives/*.deb "$tree"/var/lib/apt/lists/* "$tree"/var/log/* "$tree"/tmp/*
+rm -rf "$tree"/usr/share/{man,info,locale,groff,lintian}/*
+find "$tree/usr/share/doc" -type f ! -name copyright -delete
+: >"$tree/etc/resolv.conf" && : >"$tree/etc/hostname" # debootstrap copies this machine's
+
+tar -C "$tree" --numeric-owner -c . |
+    "$ENGINE" import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
+        --change 'ENV LANG=C.UTF-8' --change 'CMD ["python3"]' - "$TAG" >/dev/null
+echo "$TAG"

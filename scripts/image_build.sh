@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds detloom's image with podman, or with docker where there is no podman. Prints the tag when done.
+#
+#   IMAGE=...                             its name; default localhost/detloom:VERSION-tfxLINE[-gpu|-tpu|-beam]
+#   BASE_IMAGE TFX_LINE ACCELERATOR EXTRAS RUN_AS BEAM_IMAGE     as the Dockerfile explains
+#   TARGET=image | beam                   beam: a worker of Dataflow or Flink
+#   PIP_CONF=file CA_BUNDLE=file          a pip.conf and certificates that pip needs here; neither gets into the image
+#   ENGINE=podman | docker   IMAGE_BUILD_ARGS="..."              more arguments for it, such as --network host
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+ENGINE=${ENGINE:-$(command -v podman >/dev/null && echo podman || echo docker)}
+TARGET=${TARGET:-image}
+ACCELERATOR=${ACCELERATOR:-cpu}
+TFX_LINE=${TFX_LINE:-1.16}
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' detloom/__init__.py)
+revision=$(git rev-parse HEAD 2>/dev/null || true)
+[ -z "$revision" ] || git diff --quiet HEAD || revision+=-changed
+
+kind=
+[ "$ACCELERATOR" = cpu ] || kind+=-$ACCELERATOR
+[ "$TARGET" = image ] || kind+=-$TARGET
+IMAGE=${IMAGE:-localhost/detloom:$version-tfx$TFX_LINE$kind}
+
+arguments=(--build-arg "TFX_LINE=$TFX_LINE" --build-arg "ACCELERATOR=$ACCELERATOR"
+    --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+for name in BASE_IMAGE EXTRAS RUN_AS BEAM_IMAGE; do
+    [ -z "${!name:-}" ] || arguments+=(--build-arg "$name=${!name}")
+done
+[ -z "${PIP_CONF:-}" ] || arguments+=(--secret "id=pip_conf,src=$PIP_CONF")
+[ -z "${CA_BUNDLE:-}" ] || arguments+=(--secret "id=ca_bundle,src=$CA_BUNDLE")
+read -r -a more <<<"${IMAGE_BUILD_ARGS:-}"
+
+export DOCKER_BUILDKIT=1 # older docker's own builder knows no secrets
+if [ "$ACCELERATOR" = tpu ] && [ "$TARGET" = image ]; then
+    "$ENGINE" build "${arguments[@]}" "${more[@]}" --target image --tag "$IMAGE-packages" .
+    "$ENGINE" build --build-arg "DETLOOM_IMAGE=$IMAGE-packages" ${RUN_AS:+--build-arg "RUN_AS=$RUN_AS"} "${more[@]}" \
+        --file Dockerfile.tpu --tag "$IMAGE" .
+else
+    "$ENGINE" build "${arguments[@]}" "${more[@]}" --target "$TARGET" --tag "$IMAGE" .
+fi
+echo "$IMAGE"

@@ -1,0 +1,211 @@
+"""Addresses without a network, and Beam workers in processes of their own."""
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START_SECONDS = 120.0
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def ram_addresses() -> str:
+    """Teach Beam and TFX TensorFlow's file system in memory, as a stand-in for an object store; its scheme."""
+    import tensorflow as tf
+    from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+    from tfx.dsl.io import filesystem_registry
+    from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
+
+    gfile = tf.io.gfile
+
+    class _Written(io.BytesIO):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self._path = path
+
+        def close(self) -> None:
+            if not self.closed:
+                with gfile.GFile(self._path, "wb") as file:
+                    file.write(self.getvalue())
+            super().close()
+
+    class RamFileSystem(FileSystem):  # Beam finds it among the subclasses
+        @classmethod
+        def scheme(cls) -> str:
+            return "ram"
+
+        def join(self, basepath: str, *paths: str) -> str:
+            return "/".join([basepath.rstrip("/"), *paths])
+
+        def split(self, path: str) -> tuple[str, str]:
+            head, _, tail = path.rpartition("/")
+            return head, tail
+
+        def mkdirs(self, path: str) -> None:
+            gfile.makedirs(path)
+
+        def has_dirs(self) -> bool:
+            return True
+
+        def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
+            folder = dir_or_prefix.rstrip("/") if gfile.isdir(dir_or_prefix) else dir_or_prefix.rpartition("/")[0]
+            for parent, _, names in gfile.walk(folder):
+                for name in names:
+                    path = f"{parent.rstrip('/')}/{name}"
+                    if path.startswith(dir_or_prefix):
+                        yield self.metadata(path)
+
+        def create(self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO) -> Any:
+            return _Written(path)
+
+        def open(self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO) -> Any:
+            with gfile.GFile(path, "rb") as file:
+                return io.BytesIO(file.read())
+
+        def copy(self, source_file_names: Sequence[str], destination_file_names: Sequence[str]) -> None:
+            for source, target in zip(source_file_names, destination_file_names, strict=True):
+                gfile.copy(source, target, overwrite=True)
+
+        def rename(self, source_file_names: Sequence[str], destination_file_names: Sequence[str]) -> None:
+            for source, target in zip(source_file_names, destination_file_names, strict=True):
+                gfile.rename(source, target, overwrite=True)
+
+        def exists(self, path: str) -> bool:
+            return bool(gfile.exists(path))
+
+        def size(self, path: str) -> int:
+            return int(gfile.stat(path).length)
+
+        def last_updated(self, path: str) -> float:
+            return 0.0
+
+        def checksum(self, path: str) -> str:
+            return str(self.size(path))
+
+        def metadata(self, path: str) -> FileMetadata:
+            return FileMetadata(path, self.size(path), 0.0)
+
+        def delete(self, paths: Sequence[str]) -> None:
+            for path in paths:
+                if gfile.isdir(path):
+                    gfile.rmtree(path)
+                elif gfile.exists(path):
+                    gfile.remove(path)
+
+    class TfxRamFileSystem(TensorflowFilesystem):
+        SUPPORTED_SCHEMES = ("ram://",)
+
+    filesystem_registry.DEFAULT_FILESYSTEM_REGISTRY.register(TfxRamFileSystem, priority=0)
+    ram_addresses.beam = RamFileSystem  # type: ignore[attr-defined] # Beam holds no reference to it
+    return "ram://"
+
+
+@pytest.fixture
+def ram_folder(ram_addresses: str, tmp_path: Path) -> Iterator[str]:
+    """A new folder at an address; what was written there is gone at the end."""
+    import tensorflow as tf
+
+    folder = f"{ram_addresses}{tmp_path.name}"
+    tf.io.gfile.makedirs(folder)
+    yield folder
+    tf.io.gfile.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def copy_folder() -> Callable[[Path, str], str]:
+    """Copy a folder of this machine to an address, and return that."""
+    import tensorflow as tf
+
+    def copy(source: Path, target: str) -> str:
+        for path in sorted(source.rglob("*")):
+            address = f"{target}/{path.relative_to(source).as_posix()}"
+            if path.is_file():
+                tf.io.gfile.makedirs(address.rpartition("/")[0])
+                with tf.io.gfile.GFile(address, "wb") as file:
+                    file.write(path.read_bytes())
+        return target
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def worker_environment() -> dict[str, str]:
+    """The worker pool starts `python`, which must be ours; workers import the package by what they inherit."""
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(python_path)}
+
+
+def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not ready():
+        if process.poll() is not None or time.monotonic() > end:
+            pytest.fail(f"did not start:\n{log.read_text()[-3000:]}")
+        time.sleep(0.05)
+
+
+def _start(module: str, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=log.parent,  # not the checkout: what workers import comes from PYTHONPATH alone
+        )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def job_endpoint(tmp_path_factory: pytest.TempPathFactory, worker_environment: dict[str, str]) -> Iterator[str]:
+    """Beam's portable job service in Python, in a process of its own."""
+    folder = tmp_path_factory.mktemp("job_service")
+    port_file, log = folder / "port", folder / "log"
+    process = _start(
+        "apache_beam.runners.portability.local_job_service_main",
+        ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")],
+        log,
+        worker_environment,
+    )
+    try:
+        _wait_for(port_file.exists, process, log)
+        yield f"localhost:{port_file.read_text()}"
+    finally:
+        _stop(process)
+
+
+@pytest.fixture(scope="session")
+def worker_pool(tmp_path_factory: pytest.TempPathFactory, worker_environment: dict[str, str]) -> Iterator[str]:
+    """Beam's external worker pool, in a process of its own, which starts more of them."""
+    folder = tmp_path_factory.mktemp("worker_pool")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    log = folder / "log"
+    process = _start("apache_beam.runners.worker.worker_pool_main", [f"--service_port={port}"], log, worker_environment)
+
+    def answers() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("localhost", port)) == 0
+
+    try:
+        _wait_for(answers, process, log)
+        yield f"localhost:{port}"
+    finally:
+        _stop(process)

@@ -1,0 +1,79 @@
+"""Evaluation where Dataflow or Flink would do it: at addresses only, and by workers in processes of their own."""
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import tensorflow as tf
+from apache_beam.options.pipeline_options import PipelineOptions
+from tfx.types import artifact_utils
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation
+
+from detloom.components.artifact_types import CurvesForUi, MetricsForUi, PageForUi, TextForUi
+from detloom.components.evaluator.executor import Executor
+from detloom.components.evaluator.inference import run_inference
+from detloom.components.evaluator.params import EvaluatorParams
+from detloom.pipelines.compile.beam_options import flink_args
+from detloom.schemas.beam_config import Flink
+from detloom.schemas.evaluator_config import Evaluator
+
+UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
+
+
+def make_artifact(kind, uri, artifact_id):
+    artifact = kind()
+    artifact.uri, artifact.id = uri, artifact_id
+    return artifact
+
+
+def test_the_executor_reads_and_writes_addresses(
+    ram_folder, copy_folder, tmp_path, write_split, five_examples, good_model_uri
+):
+    write_split(tmp_path / "examples", five_examples)
+    examples = make_artifact(Examples, copy_folder(tmp_path / "examples", f"{ram_folder}/examples"), 1)
+    examples.split_names = artifact_utils.encode_split_names(["train", "test"])
+    models = [copy_folder(good_model_uri, f"{ram_folder}/{name}") for name in ("model", "baseline")]
+    outputs = {
+        "evaluation": [make_artifact(ModelEvaluation, f"{ram_folder}/evaluation", 8)],
+        "blessing": [make_artifact(ModelBlessing, f"{ram_folder}/blessing", 9)],
+        **{name: [make_artifact(kind, f"{ram_folder}/{name}", 10)] for name, kind in UI_TYPES.items()},
+    }
+    inputs = {
+        "examples": [examples],
+        "model": [make_artifact(Model, models[0], 7)],
+        "baseline_model": [make_artifact(Model, models[1], 5)],
+    }
+    properties = EvaluatorParams(settings=Evaluator(batch_size=2, num_pictures=2)).to_properties()
+    Executor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
+    assert outputs["blessing"][0].get_int_custom_property("blessed") in (0, 1)
+    written = {name.rstrip("/") for name in tf.io.gfile.listdir(f"{ram_folder}/evaluation")}
+    assert {"report.html", "metrics.json", "decision.json"} <= written
+    assert ".records" not in written
+    assert len(tf.io.gfile.listdir(f"{ram_folder}/blessing")) == 1
+
+
+@pytest.mark.slow
+def test_workers_in_processes_of_their_own_find_the_same(
+    job_endpoint, worker_pool, tmp_path, write_split, five_examples, good_model_uri
+):
+    """With the options of a Flink cluster, whose job service Beam's own in Python stands for: there is no Java here."""
+
+    def records(args):
+        return run_inference(
+            lambda: beam.Pipeline(options=PipelineOptions(args)),
+            [f"{split}/*"],
+            {"candidate": str(good_model_uri / "Format-Serving")},
+            2,
+            str(tmp_path / "work"),
+        )
+
+    split = write_split(tmp_path, five_examples)
+    flink = Flink(master="unused:8081", environment_config=worker_pool)
+    args = flink_args(flink)
+    assert "--runner=FlinkRunner" in args
+    args = [arg for arg in args if not arg.startswith(("--runner", "--flink"))]
+    there = records(["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *args])
+    here = records(["--direct_running_mode=in_memory"])
+    assert [record.source_id for record in there] == [record.source_id for record in here] == list("abcde")
+    for one, other in zip(there, here, strict=True):
+        for values, expected in zip(one.found["candidate"], other.found["candidate"], strict=True):
+            np.testing.assert_array_equal(values, expected)

@@ -1,0 +1,261 @@
+import json
+import logging
+import pickle
+
+import pytest
+from tfx import v1 as tfx
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.types import Channel
+from tfx.types.standard_artifacts import ModelBlessing, PushedModel
+
+from detloom.components.artifact_types import RetrainDecision
+from detloom.components.notifier import executor as module
+from detloom.components.notifier.component import Notifier
+from detloom.components.notifier.executor import Executor, build_message
+from detloom.components.notifier.params import PROPERTY_TYPES, NotifierParams
+from detloom.schemas.errors import InputError
+from detloom.schemas.notifications_config import Notifications, Webhook
+
+ALL_EVENTS = ("failed", "refused", "pushed", "skipped")
+PARAMS = NotifierParams(
+    pipeline="cells",
+    notifications=Notifications(events=ALL_EVENTS, webhook=Webhook(url="env:HOOK")),
+    place="kubeflow",
+    kubeflow_host="https://k.example",
+    nonce="n1",
+    code_fingerprint="aa",
+)
+RAN = {**PARAMS.to_properties(), "run_name": "cells of monday", "run_id": "1a-2b"}  # as the backend fills it in
+
+
+def make_blessing(*, blessed, **properties):
+    artifact = ModelBlessing()
+    artifact.set_int_custom_property("blessed", int(blessed))
+    artifact.set_string_custom_property("blessing_message", "AP 0.512 is at least 0.300.")
+    artifact.set_string_custom_property("blessing_metrics", json.dumps({"AP": 0.512, "AP50": 0.8}))
+    for name, value in properties.items():
+        artifact.set_string_custom_property(name, value)
+    return artifact
+
+
+def make_pushed(*, pushed=1, is_new=None, version="7"):
+    artifact = PushedModel()
+    artifact.set_int_custom_property("pushed", pushed)
+    artifact.set_string_custom_property("pushed_destination", "/srv/models/7")
+    if version:
+        artifact.set_string_custom_property("pushed_version", version)
+    if is_new is not None:
+        artifact.set_int_custom_property("pushed_is_new", is_new)
+    return artifact
+
+
+def make_decision(train):
+    artifact = RetrainDecision()
+    artifact.set_int_custom_property("train", train)
+    artifact.set_string_custom_property("reason", "No reason to train: span 4 was seen.")
+    return artifact
+
+
+def inputs(blessing=None, pushed=None, decision=None):
+    given = {"model_blessing": blessing, "pushed_model": pushed, "decision": decision}
+    return {name: [] if artifact is None else [artifact] for name, artifact in given.items()}
+
+
+def test_parameters_survive_their_way_through_tfx():
+    properties = PARAMS.to_properties()
+    assert {name: type(value) for name, value in properties.items()} == PROPERTY_TYPES
+    assert NotifierParams.from_properties({**properties, "added_by_tfx": 1}) == PARAMS
+
+
+@pytest.mark.parametrize(
+    ("place", "run_name", "run_id"),
+    [
+        ("local", "", ""),
+        ("kubeflow", "{{$.pipeline_job_name}}", "{{$.pipeline_job_uuid}}"),
+        ("vertex", "{{$.pipeline_job_name}}", "{{$.pipeline_job_resource_name}}"),
+    ],
+)
+def test_a_backend_is_asked_to_fill_in_the_run(place, run_name, run_id):
+    properties = NotifierParams(pipeline="p", notifications=Notifications(), place=place).to_properties()
+    assert (properties["run_name"], properties["run_id"]) == (run_name, run_id)
+
+
+def test_the_node_takes_any_of_its_inputs_and_gives_nothing():
+    kinds = {"blessing": ModelBlessing, "pushed_model": PushedModel, "decision": RetrainDecision}
+    node = Notifier(params=PARAMS, **{name: Channel(type=kind) for name, kind in kinds.items()})
+    assert set(node.inputs) == {"model_blessing", "pushed_model", "decision"}
+    assert dict(node.outputs) == {}
+    assert NotifierParams.from_properties(node.exec_properties) == PARAMS
+    assert set(Notifier(params=PARAMS, decision=Channel(type=RetrainDecision)).inputs) == {"decision"}
+
+
+def test_a_secret_of_kubernetes_is_refused_where_there_is_no_kubernetes():
+    params = NotifierParams(
+        pipeline="p", notifications=Notifications(webhook=Webhook(url="kubernetes:hooks/url")), place="vertex"
+    )
+    with pytest.raises(InputError, match=r"notifications: got a reference to a Kubernetes secret, .*secret_manager"):
+        Notifier(params=params)
+
+
+def test_the_executor_path_is_stable():
+    # Compiled pipelines store it.
+    path = "detloom.components.notifier.executor.Executor"
+    assert f"{Executor.__module__}.{Executor.__name__}" == path
+    assert Notifier.EXECUTOR_SPEC.class_path == path
+    assert pickle.loads(pickle.dumps(Executor)) is Executor
+
+
+def test_a_push_is_told_with_version_place_and_numbers():
+    message = build_message(inputs(make_blessing(blessed=True), make_pushed(), make_decision(1)), PARAMS, RAN)
+    payload = message.to_payload()
+    assert payload["event"] == "pushed"
+    assert payload["version"] == "7"
+    assert payload["destination"] == "/srv/models/7"
+    assert payload["numbers"] == {"AP": 0.512, "AP50": 0.8}
+    assert payload["run"] == "cells of monday"
+    assert payload["links"] == {"Page of the run": "https://k.example/#/runs/details/1a-2b"}
+
+
+def test_a_refusal_is_told_with_the_decisions_sentence():
+    message = build_message(inputs(make_blessing(blessed=False), make_pushed(pushed=0, version="")), PARAMS, RAN)
+    assert message.event == "refused"
+    assert message.reason == "AP 0.512 is at least 0.300."
+    assert message.numbers == {"AP": 0.512, "AP50": 0.8}
+
+
+def test_a_skipped_training_is_told_with_its_reason():
+    message = build_message(inputs(decision=make_decision(0)), PARAMS, RAN)
+    assert message.event == "skipped"
+    assert message.reason == "No reason to train: span 4 was seen."
+
+
+@pytest.mark.parametrize(
+    "artifacts",
+    [
+        inputs(),
+        inputs(decision=make_decision(1)),
+        inputs(make_blessing(blessed=True)),
+        inputs(make_blessing(blessed=True), make_pushed(pushed=0)),
+        inputs(make_blessing(blessed=True), make_pushed(is_new=0)),
+    ],
+    ids=["nothing", "training", "no push", "not pushed", "served already"],
+)
+def test_where_nothing_happened_nothing_is_told(artifacts):
+    assert build_message(artifacts, PARAMS, RAN) is None
+
+
+def test_a_run_that_the_backend_did_not_fill_in_is_unknown():
+    message = build_message(inputs(decision=make_decision(0)), PARAMS, PARAMS.to_properties())
+    assert message.run == ""
+    assert message.links == {}
+
+
+def test_another_evaluators_blessing_has_no_numbers():
+    blessing = make_blessing(blessed=False, blessing_metrics="[1]")
+    assert build_message(inputs(blessing), PARAMS, RAN).numbers == {}
+
+
+def do(artifacts, properties=RAN, **context):
+    Executor(BaseExecutor.Context(**context)).Do(artifacts, {}, properties)
+
+
+def test_do_sends_what_happened(web, monkeypatch):
+    monkeypatch.setenv("HOOK", web.url)
+    do(inputs(make_blessing(blessed=True), make_pushed()))
+    assert json.loads(web.requests[0].body)["text"].startswith("cells: version 7 was pushed\nAP 0.512 is at least")
+
+
+def test_do_sends_the_same_id_when_it_is_tried_again(web, monkeypatch):
+    monkeypatch.setenv("HOOK", web.url)
+    for _ in range(2):
+        do(inputs(make_blessing(blessed=False)))
+    first, second = (json.loads(request.body)["id"] for request in web.requests)
+    assert first == second
+
+
+def test_do_says_so_when_there_is_nothing_to_tell(web, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("HOOK", web.url)
+    do(inputs())
+    assert web.requests == []
+    assert "Notifier: nothing to tell." in caplog.text
+
+
+def test_do_fails_for_nothing(monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("geheim")
+
+    do(inputs(), {})  # not even without parameters
+    monkeypatch.setattr(module, "build_message", fail)
+    do(inputs())
+    assert "Notifier: no message could be made (RuntimeError)." in caplog.text
+    assert "geheim" not in caplog.text
+
+
+LOCAL = NotifierParams(pipeline="cells", notifications=PARAMS.notifications, place="local").to_properties()
+
+
+@pytest.fixture
+def do_locally(web, monkeypatch, tmp_path):
+    """Runs the node as TFX's local runner does, and says what was sent."""
+    monkeypatch.setenv("HOOK", web.url)
+
+    def run(artifacts, number):
+        web.requests.clear()
+        folder = tmp_path / "Notifier" / ".system" / "stateful_working_dir" / f"run-{number}"
+        do(artifacts, LOCAL, pipeline_run_id=f"run-{number}", stateful_working_dir=f"{folder}/")
+        return [json.loads(request.body)["event"] for request in web.requests]
+
+    return run
+
+
+def test_a_repeated_run_tells_nothing_twice(do_locally, tmp_path):
+    refused = make_blessing(blessed=False)
+    refused.uri = "/run/blessing/1"
+    assert do_locally(inputs(refused), 1) == ["refused"]
+    assert do_locally(inputs(refused), 2) == []
+    assert (tmp_path / "Notifier" / "told.txt").is_file()
+    refused.uri = "/run/blessing/9"
+    assert do_locally(inputs(refused), 3) == ["refused"]
+
+
+def test_a_push_is_told_once_also_by_the_run_after_one_that_was_killed(do_locally):
+    blessed = make_blessing(blessed=True)
+    assert do_locally(inputs(blessed, make_pushed(is_new=0)), 1) == ["pushed"]  # pushed by a run that told nothing
+    assert do_locally(inputs(blessed, make_pushed(is_new=0)), 2) == []
+    assert do_locally(inputs(blessed, make_pushed(is_new=1, version="8")), 3) == ["pushed"]
+
+
+def test_each_run_that_skips_says_so(do_locally):
+    assert do_locally(inputs(decision=make_decision(0)), 1) == ["skipped"]
+    assert do_locally(inputs(decision=make_decision(0)), 2) == ["skipped"]
+
+
+def test_tfxs_own_runner_repeats_a_run_and_it_is_told_once(web, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOOK", web.url)
+    (tmp_path / "blessing").mkdir()
+    (tmp_path / "blessing" / "NOT_BLESSED").write_text("")
+    for nonce in ("first", "second"):
+        blessing = tfx.dsl.Importer(
+            source_uri=str(tmp_path / "blessing"),
+            artifact_type=ModelBlessing,
+            custom_properties={"blessed": 0, "blessing_message": "AP 0.100 is below 0.300."},
+        ).with_id("Blessing")
+        params = NotifierParams(
+            pipeline="cells", notifications=PARAMS.notifications, place="local", nonce=nonce, code_fingerprint="aa"
+        )
+        pipeline = tfx.dsl.Pipeline(
+            pipeline_name="cells",
+            pipeline_root=str(tmp_path / "artifacts"),
+            components=[blessing, Notifier(params=params, blessing=blessing.outputs["result"])],
+            enable_cache=True,
+            metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(
+                str(tmp_path / "metadata.sqlite")
+            ),
+        )
+        tfx.orchestration.LocalDagRunner().run(pipeline)
+    (request,) = web.requests
+    payload = json.loads(request.body)
+    assert payload["reason"] == "AP 0.100 is below 0.300."
+    assert payload["run"].startswith("20")  # the moment at which it began
+    assert (tmp_path / "artifacts" / "Notifier" / "told.txt").read_text() == f"{payload['id']} webhook\n"

@@ -1,0 +1,142 @@
+import pytest
+
+from detloom.components.notifier.messages import Message, run_link
+
+PUSHED = Message(
+    event="pushed",
+    pipeline="cells",
+    place="local",
+    run="2026-01-02T03:04:05",
+    machine="trainer-1",
+    reason="AP 0.512 is at least 0.300.",
+    version="1767323045",
+    destination="/srv/models/1767323045",
+    numbers={"AP": 0.512, "AP_low": 0.48, "AP_high": 0.54, "AP50": 0.801},
+    time="2026-01-02T03:05:00+00:00",
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "title"),
+    [
+        ("failed", {"node": "Trainer"}, "cells failed in Trainer"),
+        ("failed", {}, "cells failed"),
+        ("refused", {}, "cells: the model was refused"),
+        ("pushed", {"version": "3"}, "cells: version 3 was pushed"),
+        ("pushed", {}, "cells: a model was pushed"),
+        ("skipped", {}, "cells: training was skipped"),
+    ],
+)
+def test_the_title_says_what_happened(event, facts, title):
+    assert Message(event=event, pipeline="cells", place="local", **facts).title == title
+
+
+def test_people_read_what_where_and_how_good():
+    assert PUSHED.to_text() == (
+        "cells: version 1767323045 was pushed\n"
+        "AP 0.512 is at least 0.300.\n"
+        "AP 0.512 (0.480 to 0.540), AP50 0.801\n"
+        "To: /srv/models/1767323045\n"
+        "Run: 2026-01-02T03:04:05, local, trainer-1"
+    )
+
+
+def test_programs_read_the_same_in_fields():
+    payload = PUSHED.to_payload()
+    assert payload.pop("text") == PUSHED.to_text()
+    assert len(payload.pop("id")) == 32
+    assert payload == {
+        "sender": "detloom",
+        "event": "pushed",
+        "pipeline": "cells",
+        "place": "local",
+        "time": "2026-01-02T03:05:00+00:00",
+        "run": "2026-01-02T03:04:05",
+        "machine": "trainer-1",
+        "reason": "AP 0.512 is at least 0.300.",
+        "version": "1767323045",
+        "destination": "/srv/models/1767323045",
+        "numbers": {"AP": 0.512, "AP_low": 0.48, "AP_high": 0.54, "AP50": 0.801},
+    }
+
+
+def test_what_is_not_known_is_left_out():
+    message = Message(event="skipped", pipeline="cells", place="kubeflow", time="t")
+    assert set(message.to_payload()) == {"text", "sender", "id", "event", "pipeline", "place", "time"}
+    assert message.to_text() == "cells: training was skipped\nRun: kubeflow"
+
+
+def make(**facts):
+    return Message(**{"event": "pushed", "pipeline": "cells", "place": "vertex", "run": "r1", **facts})
+
+
+def test_the_same_event_of_the_same_run_has_the_same_id():
+    assert make(time="a", reason="x").id == make(time="b", reason="y").id
+    others = [make(run="r2"), make(event="refused"), make(pipeline="dogs"), make(place="kubeflow")]
+    assert len({each.id for each in (make(), *others)}) == 5
+
+
+def test_a_repeated_run_tells_of_the_same_subject_with_the_same_id():
+    assert make(subject="/srv/7", run="r1").id == make(subject="/srv/7", run="r2").id
+    assert make(subject="/srv/7").id != make(subject="/srv/8").id
+
+
+def test_without_a_run_the_moment_tells_events_apart():
+    facts = {"event": "failed", "pipeline": "cells", "place": "local", "machine": "m"}
+    assert Message(**facts, time="a").id != Message(**facts, time="b").id
+
+
+def test_numbers_that_json_does_not_have_are_left_out():
+    message = Message(event="pushed", pipeline="p", place="local", numbers={"AP": float("nan"), "AP50": 0.5})
+    assert message.to_payload()["numbers"] == {"AP50": 0.5}
+    assert "AP50 0.500" in message.to_text()
+
+
+def test_lines_from_outside_stay_on_their_line():
+    message = Message(event="failed", pipeline="p", place="local", node="A\r\nBcc: x", reason="one\ntwo\x1b[31m")
+    assert message.title == r"p failed in A\r\nBcc: x"
+    assert r"one\ntwo\x1b[31m" in message.to_text().splitlines()
+
+
+def test_a_class_name_cannot_call_everyone_in_a_chat():
+    reason = "AP of <!channel> is low, see <https://evil.example|here> @everyone."
+    payload = Message(event="refused", pipeline="p", place="local", reason=reason).to_payload()
+    assert "＜!channel＞" in payload["text"]
+    assert "＠everyone" in payload["text"]
+    assert not set("<>@") & set(payload["text"])
+    assert payload["reason"] == reason
+
+
+def test_addresses_lose_their_user_and_what_follows_the_question_mark():
+    message = Message(
+        event="pushed",
+        pipeline="p",
+        place="local",
+        destination="s3://key:geheim@bucket/1",
+        reason="Read from https://host/x?sig=geheim.",
+    )
+    assert "geheim" not in str(message.to_payload()) + message.to_text()
+    assert message.to_payload()["destination"] == "s3://(hidden)@bucket/1"
+
+
+def test_a_long_reason_is_cut():
+    payload = Message(event="failed", pipeline="p", place="local", reason="x" * 10_000).to_payload()
+    assert payload["reason"] == "x" * 1000 + "..."
+
+
+def test_the_page_of_a_run_is_known_on_vertex_from_its_resource_name():
+    name = "projects/my-project/locations/us-central1/pipelineJobs/cells-20260102"
+    page = "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/cells-20260102"
+    links = run_link("vertex", name)
+    assert links == {"Page of the run": f"{page}?project=my-project"}
+    message = Message(event="failed", pipeline="p", place="vertex", links=links)
+    assert message.to_text().splitlines()[-1] == f"Page of the run: {page}?project=my-project"
+
+
+def test_the_page_of_a_run_is_known_on_kubeflow_where_the_host_is():
+    assert run_link("kubeflow", "1a-2b", "https://k.example/pipeline/") == {
+        "Page of the run": "https://k.example/pipeline/#/runs/details/1a-2b"
+    }
+    assert run_link("kubeflow", "1a-2b") == {}
+    assert run_link("kubeflow", "1a/../2b", "https://k.example") == {}
+    assert run_link("local", "2026-01-02T03:04:05") == {}

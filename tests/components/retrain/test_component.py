@@ -1,0 +1,114 @@
+"""Constructors, parameters and executors of RetrainDecision and TrainingRecord."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from tfx.types import Channel, standard_artifacts
+
+from detloom.components.artifact_types import DatasetReport, RetrainDecision, TrainingRecord
+from detloom.components.retrain import component
+from detloom.components.retrain.executor import DecisionExecutor, RecordExecutor
+from detloom.components.retrain.params import RetrainParams
+from detloom.components.retrain.training_record import read_last_record
+from detloom.schemas.data_checks import ClassDrift, DataChecks
+from detloom.schemas.retrain_config import Retrain
+
+
+@pytest.fixture
+def params(tmp_path):
+    return RetrainParams(
+        retrain=Retrain(new_span=True, records=str(tmp_path / "records")),
+        checks=DataChecks(class_drift=ClassDrift(threshold=0.3)),
+        train_split="train",
+        config_hash="c0",
+        pipeline="cells",
+        nonce="n",
+        code_fingerprint="f",
+    )
+
+
+@pytest.fixture
+def inputs(tmp_path, make_report):
+    examples, report = standard_artifacts.Examples(), DatasetReport()
+    examples.uri, report.uri = str(tmp_path / "examples"), str(tmp_path / "report")
+    examples.set_int_custom_property("span", 12)
+    examples.set_string_custom_property("input_fingerprint", "abc")
+    Path(report.uri).mkdir()
+    (Path(report.uri) / "report.json").write_text(json.dumps(make_report()))
+    return {"examples": [examples], "dataset_report": [report]}
+
+
+def decide(inputs, params, folder):
+    decision = RetrainDecision()
+    decision.uri = str(folder)
+    DecisionExecutor().Do(inputs, {"decision": [decision]}, params.to_properties())
+    return decision
+
+
+def record(inputs, params, folder, decision, *, is_blessed):
+    blessing, output = standard_artifacts.ModelBlessing(), TrainingRecord()
+    blessing.set_int_custom_property("blessed", int(is_blessed))
+    output.uri = str(folder)
+    inputs = {**inputs, "decision": [decision], "blessing": [blessing]}
+    RecordExecutor().Do(inputs, {"record": [output]}, params.to_properties())
+    return output
+
+
+def test_parameters_survive_the_way_through_tfx(params):
+    assert RetrainParams.from_properties(params.to_properties()) == params
+
+
+def test_executors_can_be_pickled_and_their_paths_are_stable():
+    for executor, node in ((DecisionExecutor, component.RetrainDecision), (RecordExecutor, component.TrainingRecord)):
+        assert pickle.loads(pickle.dumps(executor)) is executor
+        # Compiled pipelines store it.
+        path = f"detloom.components.retrain.executor.{executor.__name__}"
+        assert node.EXECUTOR_SPEC.class_path == path
+
+
+def test_nodes_have_the_inputs_and_outputs_that_the_pipeline_connects(params):
+    examples, report = Channel(type=standard_artifacts.Examples), Channel(type=DatasetReport)
+    decision = component.RetrainDecision(examples, report, params=params)
+    assert decision.id == "RetrainDecision"
+    assert {name: channel.type for name, channel in decision.outputs.items()} == {"decision": RetrainDecision}
+    blessing = Channel(type=standard_artifacts.ModelBlessing)
+    node = component.TrainingRecord(examples, report, decision.outputs["decision"], blessing, params=params)
+    assert node.id == "TrainingRecord"
+    assert {name: channel.type for name, channel in node.outputs.items()} == {"record": TrainingRecord}
+    assert RetrainParams.from_properties(node.exec_properties) == params
+
+
+def test_a_decision_is_a_number_a_sentence_and_a_file(inputs, params, tmp_path):
+    decision = decide(inputs, params, tmp_path / "decision")
+    assert decision.get_int_custom_property("train") == 1
+    assert decision.get_string_custom_property("reason") == "Training: no training has finished yet."
+    assert json.loads((tmp_path / "decision/decision.json").read_text()) == {
+        "train": 1,
+        "reason": "Training: no training has finished yet.",
+    }
+
+
+@pytest.mark.parametrize(("is_blessed", "outcome"), [(True, "blessed"), (False, "refused")])
+def test_what_was_recorded_is_no_reason_to_train_again(inputs, params, tmp_path, is_blessed, outcome):
+    first = decide(inputs, params, tmp_path / "decision")
+    output = record(inputs, params, tmp_path / "record", first, is_blessed=is_blessed)
+    last = read_last_record(str(tmp_path / "records"), "cells")
+    assert (last.outcome, last.span, last.config_hash) == (outcome, 12, "c0")
+    assert last.reason == "Training: no training has finished yet."
+    assert last.data_fingerprint == "ba7816bf8f01cfea"  # SHA-256 of "abc"
+    assert last.num_images == {"train": 100, "test": 7}
+    assert last.boxes_by_class == {"cat": 50, "dog": 50}
+    assert json.loads((Path(output.uri) / "training_record.json").read_text())["time"] == last.time
+
+    second = decide(inputs, params, tmp_path / "second")
+    assert second.get_int_custom_property("train") == 0
+    assert second.get_string_custom_property("reason") == (f"Training is skipped: no new span since 12 ({last.date}).")
+
+
+def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path):
+    decision = decide(inputs, params, tmp_path / "decision")
+    (tmp_path / "records").write_text("no folder")
+    with pytest.raises(OSError, match="records"):
+        record(inputs, params, tmp_path / "record", decision, is_blessed=True)

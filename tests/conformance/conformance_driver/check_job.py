@@ -1,0 +1,100 @@
+"""What any backend needs of a job: that all it refers to is there, and that inputs and outputs fit.
+
+A component's inputs are given unless they are optional (kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto,
+`ComponentInputsSpec`), and nothing else is given.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from conformance_driver.errors import JobRefused
+from conformance_driver.job import Job
+from conformance_driver.order import ordered, waits_for
+
+ANY_TITLE = "system.Artifact"
+
+
+def check_job(job: Job) -> None:
+    """Raise JobRefused for what no backend would take."""
+    if not job.name:
+        raise JobRefused("pipelineInfo.name: got nothing")
+    _check_dag(job, "root", job.spec.root)
+    for name, component in sorted(job.spec.components.items()):
+        match component.WhichOneof("implementation"):
+            case "dag":
+                _check_dag(job, name, component)
+            case "executor_label":
+                if component.executor_label not in job.executors:
+                    raise JobRefused(f"{name}: there is no executor {component.executor_label}")
+            case _:
+                raise JobRefused(f"{name}: neither a DAG nor an executor")
+        if component.output_definitions.parameters:
+            raise JobRefused(f"{name}: has output parameters, which this driver does not know")
+
+
+def title_of(schema: Any) -> str:
+    """The title of an `ArtifactTypeSchema`; empty for none."""
+    if schema.WhichOneof("kind") == "instance_schema":
+        return str((yaml.safe_load(schema.instance_schema) or {}).get("title", ""))
+    return str(schema.schema_title)
+
+
+def _check_dag(job: Job, name: str, component: Any) -> None:
+    tasks = component.dag.tasks
+    if not tasks:
+        raise JobRefused(f"{name}: has no tasks")
+    for task_name, task in sorted(tasks.items()):
+        where = f"{name}.{task_name}"
+        if task.WhichOneof("iterator"):
+            raise JobRefused(f"{where}: is a loop, which this driver does not know")
+        if task.component_ref.name not in job.spec.components:
+            raise JobRefused(f"{where}: there is no component {task.component_ref.name!r}")
+        missing = waits_for(task) - set(tasks)
+        if missing:
+            raise JobRefused(f"{where}: waits for {', '.join(sorted(missing))}, which is not in its DAG")
+        if not task.task_info.name:
+            raise JobRefused(f"{where}: taskInfo.name: got nothing")
+        _check_inputs(job, where, component, task, tasks)
+    ordered(tasks)
+
+
+def _check_inputs(job: Job, where: str, parent: Any, task: Any, tasks: Mapping[str, Any]) -> None:
+    declared = job.component(task).input_definitions
+    for kind in ("artifacts", "parameters"):
+        specs, given = getattr(declared, kind), getattr(task.inputs, kind)
+        unknown = set(given) - set(specs)
+        if unknown:
+            raise JobRefused(f"{where}: {kind} {', '.join(sorted(unknown))} are given and not declared")
+        needed = {key for key, spec in specs.items() if not _may_be_absent(spec)}
+        if needed - set(given):
+            raise JobRefused(f"{where}: {kind} {', '.join(sorted(needed - set(given)))} are declared and not given")
+    for key, source in sorted(task.inputs.artifacts.items()):
+        made = _source_type(job, f"{where}.{key}", parent, source, tasks)
+        wanted = title_of(declared.artifacts[key].artifact_type)
+        if wanted not in (made, ANY_TITLE):
+            raise JobRefused(f"{where}.{key}: gets a {made}, declared: {wanted}")
+    for key, source in sorted(task.inputs.parameters.items()):
+        outer = source.component_input_parameter or source.runtime_value.runtime_parameter
+        if outer and outer not in parent.input_definitions.parameters:
+            raise JobRefused(f"{where}.{key}: its DAG has no parameter {outer}")
+        if source.parameter_expression_selector:
+            raise JobRefused(f"{where}.{key}: has a selector, which this driver does not know")
+
+
+def _source_type(job: Job, where: str, parent: Any, source: Any, tasks: Mapping[str, Any]) -> str:
+    if source.WhichOneof("kind") == "component_input_artifact":
+        outer = source.component_input_artifact
+        if outer not in parent.input_definitions.artifacts:
+            raise JobRefused(f"{where}: its DAG has no input {outer}")
+        return title_of(parent.input_definitions.artifacts[outer].artifact_type)
+    producer, key = source.task_output_artifact.producer_task, source.task_output_artifact.output_artifact_key
+    outputs = job.component(tasks[producer]).output_definitions.artifacts
+    if key not in outputs:
+        raise JobRefused(f"{where}: {producer} has no output {key}")
+    return title_of(outputs[key].artifact_type)
+
+
+def _may_be_absent(spec: Any) -> bool:
+    return bool(spec.is_optional) or (hasattr(spec, "default_value") and spec.HasField("default_value"))

@@ -1,0 +1,68 @@
+"""What a task is known by, so that an earlier execution may answer for it.
+
+Open-source Kubeflow: kubeflow/pipelines, backend/src/v2/cacheutils/cache.go (`GenerateCacheKey`,
+`GenerateFingerPrint`) and backend/src/v2/driver/cache.go: ids of input artifacts, parameters, outputs without their
+addresses, image, command and arguments with their placeholders, volume claims. Environment variables are not in it.
+
+Vertex AI: cloud.google.com/vertex-ai/docs/pipelines/configure-caching: parameters and ids of input artifacts, names of
+outputs, and image, command, arguments and environment; only pipelines of the same name share. What the driver changed
+before the cache is asked is in it (api/v2alpha1/pipeline_spec.proto, `Lifecycle.pre_cache_check`).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf import json_format
+
+
+def kubeflow_fingerprint(container: Any, executor_input: Any, claims: Iterable[str]) -> str:
+    """Of a task whose outputs are provisioned."""
+    outputs = {
+        key: json_format.MessageToDict(each.artifacts[0]) for key, each in executor_input.outputs.artifacts.items()
+    }
+    for artifact in outputs.values():
+        artifact.pop("uri")
+    return _digest(
+        {
+            **_inputs(executor_input),
+            "outputArtifactsSpec": outputs,
+            "containerSpec": {
+                "image": container.image,
+                "cmdArgs": [*container.command, *container.args],
+                "pvcNames": sorted(set(claims)),
+            },
+        }
+    )
+
+
+def vertex_fingerprint(container: Any, executor_input: Any) -> str:
+    """Of a task after its driver."""
+    return _digest(
+        {
+            **_inputs(executor_input),
+            "outputs": {
+                key: json_format.MessageToDict(each.artifacts[0].metadata)
+                for key, each in executor_input.outputs.artifacts.items()
+            },
+            "image": container.image,
+            "command": list(container.command),
+            "args": list(container.args),
+            "env": {each.name: each.value for each in container.env},
+        }
+    )
+
+
+def _inputs(executor_input: Any) -> dict[str, Any]:
+    inputs = executor_input.inputs
+    return {
+        "inputArtifactNames": {key: [one.name for one in each.artifacts] for key, each in inputs.artifacts.items()},
+        "inputParameterValues": {
+            key: json_format.MessageToDict(value) for key, value in inputs.parameter_values.items()
+        },
+    }
+
+
+def _digest(key: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,39 @@
+"""In which order the tasks of a DAG run.
+
+A task waits for those that it names and for those that make its inputs (kubeflow/pipelines,
+backend/src/v2/compiler/argocompiler/dag.go, `addImplicitDependencies`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from conformance_driver.errors import JobRefused
+
+
+def producers_of(task: Any) -> set[str]:
+    """Names of the tasks that make inputs of a `PipelineTaskSpec`."""
+    names = {each.task_output_artifact.producer_task for each in task.inputs.artifacts.values()}
+    names |= {each.task_output_parameter.producer_task for each in task.inputs.parameters.values()}
+    return names - {""}
+
+
+def waits_for(task: Any) -> set[str]:
+    """Names of all tasks that come before it."""
+    return producers_of(task) | set(task.dependent_tasks)
+
+
+def ordered(tasks: Mapping[str, Any]) -> list[str]:
+    """Names of tasks, each behind all that it waits for.
+
+    Raises:
+        JobRefused: if they wait for each other.
+    """
+    left = {name: waits_for(task) for name, task in tasks.items()}
+    found: list[str] = []
+    while left:
+        ready = sorted(name for name, before in left.items() if not before - set(found))
+        if not ready:
+            raise JobRefused(f"tasks wait for each other: {', '.join(sorted(left))}")
+        found.append(ready[0])
+        del left[ready[0]]
+    return found

@@ -1,0 +1,59 @@
+"""What a task makes: artifacts that are provisioned before it runs, and changed by what it says afterwards.
+
+kubeflow/pipelines, backend/src/v2/component/launcher_v2.go: `getExecutorOutputFile` reads the output file strictly and
+takes none as nothing said; `mergeRuntimeArtifacts` takes address and metadata of the first artifact of each output, and
+nothing else. Vertex AI's contract is the proto's (`ExecutorOutput`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+from conformance_driver.check_job import title_of
+from conformance_driver.errors import TaskRefused
+from conformance_driver.run import Run, Task
+from conformance_driver.store import Artifact
+
+
+def read_output(path: Path) -> Any:
+    """The `ExecutorOutput` in a file.
+
+    Raises:
+        TaskRefused: for what is none.
+    """
+    output = pipeline_spec_pb2.ExecutorOutput()
+    if not path.exists():
+        return output
+    try:
+        return json_format.Parse(path.read_text(), output)
+    except (json_format.ParseError, UnicodeDecodeError) as error:
+        raise TaskRefused(f"failed to unmarshall ExecutorOutput in file {path.name}: {error}") from None
+
+
+def merge(output: Any, outputs: Any) -> None:
+    """Change provisioned outputs, `ExecutorInput.Outputs`, by what the task said."""
+    for key, said in output.artifacts.items():
+        if key in outputs.artifacts and said.artifacts:
+            source, target = said.artifacts[0], outputs.artifacts[key].artifacts[0]
+            target.uri = source.uri or target.uri
+            if source.HasField("metadata"):
+                for name, value in source.metadata.fields.items():
+                    target.metadata.fields[name].CopyFrom(value)
+
+
+def recorded(run: Run, task: Task, key: str, artifact: Any, id: int, name: str, metadata: dict[str, Any]) -> Artifact:
+    """A `RuntimeArtifact` as the store keeps it."""
+    return Artifact(
+        id=id,
+        name=name,
+        title=title_of(artifact.type),
+        schema=json_format.MessageToDict(artifact.type),
+        uri=artifact.uri,
+        metadata=metadata,
+        pipeline=run.job.name,
+        run=run.id,
+        task=task.scope.path_of(task.name),
+        key=key,
+    )

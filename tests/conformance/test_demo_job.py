@@ -1,0 +1,298 @@
+"""The demo's compiled job, executed for both backends: what the second run compares with, what is skipped, cached,
+tried again and told.
+
+Settings make it small; the data are the demo's own. Each backend's runs follow each other, the two side by side.
+"""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance_driver.execute import run_job
+from conformance_driver.job import Backend, Job, read_job
+from conformance_driver.object_store import Disk
+from conformance_driver.results import RunResult
+from conformance_driver.run import Machine
+from conformance_driver.runner import SubprocessRunner
+
+import detloom
+
+ROOT = "minio://mlpipeline/v2/artifacts"
+ADDRESS_SECRET = "t0ps3cret"
+KILLED = 137
+SMALL = [
+    "model.image_resizer={height: 64, width: 64}",
+    "model.feature_extractor.depth_multiplier=0.1",
+    "model.feature_extractor.neck.additional_layer_depth=16",
+    "model.box_predictor.depth=16",
+    "model.box_predictor.num_layers_before_predictor=1",
+    "train.batch_size=8",
+    "train.num_steps=4",
+    "train.optimizer={type: AdamWOptimizer, learning_rate: {type: ConstantLearningRate, learning_rate: 0.001}}",
+    "train.augmentations=[]",
+    "eval.evaluate_every=4",
+    "gates={floors: [], baseline: {min_ap_change: -1.0}}",
+]
+KUBEFLOW = [
+    "kubeflow.image=registry.example.org/detloom:1.0",
+    f"kubeflow.pipeline_root={ROOT}",
+    "kubeflow.volumes=[{claim: models, mount_path: /models}]",
+    "kubeflow.training_dir=/models/unfinished",
+    "push_to=/models/demo",
+]
+VERTEX = [
+    "vertex.project=my-project",
+    "vertex.region=us-central1",
+    "vertex.image=us-docker.pkg.dev/my-project/detloom/detloom:1.0",
+    "vertex.pipeline_root=gs://my-bucket/detloom",
+    "push_to=/gcs/my-bucket/serving",
+]
+TRAINED_LONGER = ["train.num_steps=6"]
+RETRAINED = [
+    "retrain.new_span=true",
+    "nodes=[{node: Pusher, max_retries: 2, backoff_seconds: 30}]",
+    "notifications={events: [failed, refused, pushed, skipped], webhook: {url: 'kubernetes:webhook/url'}}",
+]
+DATA_NODES = ("DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+class CrashingRunner(SubprocessRunner):
+    """Kills the first container of a task before it begins."""
+
+    def __init__(self, logs: Path, image_env: dict[str, str]) -> None:
+        super().__init__(logs, image_env)
+        self.crashes: set[str] = set()
+
+    def run(self, command: list[str], env: dict[str, str], mounts: dict[Path, str]) -> int:
+        for task in self.crashes:
+            if f"-{task.lower()}-" in env["HOSTNAME"]:
+                self.crashes.remove(task)
+                return KILLED
+        return super().run(command, env, mounts)
+
+
+@dataclass
+class Place:
+    """A backend's machine, and what came of the runs on it.
+
+    Attributes:
+        messages: that the webhook received.
+        versions: pushed after each run.
+    """
+
+    machine: Machine
+    serving: Path
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[RunResult] = field(default_factory=list)
+    versions: list[list[str]] = field(default_factory=list)
+
+    def run(self, job: Job) -> None:
+        result = run_job(job, self.machine)
+        found = self.serving.iterdir() if self.serving.is_dir() else []
+        self.runs.append(result)
+        self.versions.append(sorted(path.name for path in found if path.name.isdecimal()))
+
+    def file_of(self, result: RunResult, task: str, output: str, name: str) -> Path:
+        (artifact,) = result[task].outputs[output]
+        return Disk(self.machine.home / "buckets").path(artifact.uri) / name
+
+    def decision_of(self, result: RunResult) -> dict[str, Any]:
+        return json.loads(self.file_of(result, "DetectionEvaluator", "evaluation", "decision.json").read_text())
+
+
+def compiled(backend: Backend, *settings: Sequence[str]) -> Job:
+    from detloom.pipelines.compile.compile_job import compile_job
+    from detloom.pipelines.run_local import sample_run_file
+    from detloom.schemas.overrides import parse_set
+    from detloom.schemas.read_run_file import read_run_file
+
+    overrides = [parse_set(text) for texts in (SMALL, *settings) for text in texts]
+    run = read_run_file(sample_run_file("demo"), overrides=overrides, place=backend)
+    return read_job(compile_job(run, backend), backend, ROOT if backend == "kubeflow" else "")
+
+
+@contextlib.contextmanager
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An address on this machine, with a secret in it, and the messages that it received."""
+    messages: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            messages.append({**json.loads(body), "path": self.path})
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/{ADDRESS_SECRET}", messages
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "Future[Place]"]]:
+    """Both backends' runs, done."""
+    folder = tmp_path_factory.mktemp("demo")
+    lost = ["data.path=/models/lost"]
+    jobs: dict[Backend, list[Job]] = {  # all compiled before a thread begins: TFX's compiler keeps global state
+        "kubeflow": [
+            compiled("kubeflow", KUBEFLOW),
+            compiled("kubeflow", KUBEFLOW, TRAINED_LONGER, RETRAINED),
+            compiled("kubeflow", KUBEFLOW, TRAINED_LONGER, RETRAINED),
+            compiled("kubeflow", KUBEFLOW, TRAINED_LONGER, RETRAINED, lost),
+        ],
+        "vertex": [compiled("vertex", VERTEX), *[compiled("vertex", VERTEX, TRAINED_LONGER)] * 2],
+    }
+    with webhook() as (address, messages), ThreadPoolExecutor() as threads:
+        yield {
+            "kubeflow": threads.submit(run_on_kubeflow, folder / "kubeflow", jobs["kubeflow"], address, messages),
+            "vertex": threads.submit(run_on_vertex, folder / "vertex", jobs["vertex"]),
+        }
+
+
+def run_on_kubeflow(folder: Path, jobs: Sequence[Job], address: str, messages: list[dict[str, Any]]) -> Place:
+    (folder / "models").mkdir(parents=True)
+    runner = CrashingRunner(folder / "home" / "logs", image_env())
+    claims, secrets = {"models": folder / "models"}, {("webhook", "url"): address}
+    place = Place(Machine(folder / "home", runner, claims, secrets), folder / "models" / "demo", messages)
+    place.run(jobs[0])
+    runner.crashes.add("Pusher")
+    for job in jobs[1:]:
+        place.run(job)
+    return place
+
+
+def run_on_vertex(folder: Path, jobs: Sequence[Job]) -> Place:
+    machine = Machine(folder / "home", SubprocessRunner(folder / "home" / "logs", image_env()))
+    place = Place(machine, folder / "home" / "buckets" / "gcs" / "my-bucket" / "serving")
+    for job in jobs:
+        place.run(job)
+    return place
+
+
+def image_env() -> dict[str, str]:
+    return {"PYTHONPATH": str(Path(detloom.__file__).parents[1]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+@pytest.fixture
+def kubeflow(places: dict[Backend, "Future[Place]"]) -> Place:
+    return places["kubeflow"].result()
+
+
+@pytest.fixture
+def vertex(places: dict[Backend, "Future[Place]"]) -> Place:
+    return places["vertex"].result()
+
+
+@pytest.mark.parametrize("backend", ["kubeflow", "vertex"])
+def test_the_first_run_ends_with_a_pushed_model_that_nothing_was_compared_with(request, backend):
+    place = request.getfixturevalue(backend)
+    first = place.runs[0]
+    assert first.state == "SUCCEEDED", first.describe_failures()
+    assert set(first.states().values()) == {"SUCCEEDED"}
+    assert len(place.versions[0]) == 1
+    assert (place.serving / place.versions[0][0] / "saved_model.pb").is_file()
+    assert "baseline_model_id" not in blessing_of(first)
+    assert "baseline" not in place.decision_of(first)["reason"]
+
+
+@pytest.mark.parametrize("backend", ["kubeflow", "vertex"])
+def test_the_second_run_is_compared_with_the_first_ones_model(request, backend):
+    place = request.getfixturevalue(backend)
+    second = place.runs[1]
+    assert second.state == "SUCCEEDED", second.describe_failures()
+    decision = place.decision_of(second)
+    assert "against the baseline's" in decision["reason"]
+    assert decision["baseline_problem"] is None
+    assert len(place.versions[1]) == 2
+    assert set(place.versions[0]) < set(place.versions[1])
+
+
+def test_on_vertex_the_baseline_is_the_artifact_of_the_first_run(vertex):
+    first, second = vertex.runs[:2]
+    (model,) = first["Trainer"].outputs["model"]
+    (candidate,) = second["Trainer"].outputs["model"]
+    assert blessing_of(second)["baseline_model_id"] == model.name
+    assert blessing_of(second)["current_model_id"] == candidate.name
+    (given,) = second["DetectionEvaluator"].executor_input["inputs"]["artifacts"]["baseline_model"]["artifacts"]
+    assert given["uri"] == model.uri
+
+
+def test_on_kubeflow_the_baseline_is_the_version_that_the_first_run_pushed(kubeflow):
+    first, second = kubeflow.runs[:2]
+    assert first["ProductionModel"].outputs["model"][0].metadata["nothing_found"] == 1
+    (found,) = second["ProductionModel"].outputs["model"]
+    assert str(int(found.metadata["pushed_version"])) == kubeflow.versions[0][0]
+    assert blessing_of(second)["baseline_model_id"] == found.name
+
+
+def test_on_vertex_a_run_of_an_unchanged_job_is_answered_from_the_cache(vertex):
+    second, third = vertex.runs[1:]
+    assert {second.states()[node] for node in DATA_NODES} == {"CACHED"}
+    assert second["Trainer"].state == "SUCCEEDED"
+    assert third.state == "SUCCEEDED", third.describe_failures()
+    assert {third.states()[node] for node in (*DATA_NODES, "Trainer")} == {"CACHED"}
+    assert third["Pusher"].state == "SUCCEEDED"
+    assert vertex.versions[2] == vertex.versions[1]  # the same model is not pushed again
+
+
+def test_on_kubeflow_a_killed_container_is_tried_again_after_a_wait(kubeflow):
+    tries = kubeflow.runs[1]["Pusher"].tries
+    assert [(each.exit_code, each.waited_seconds) for each in tries] == [(KILLED, 0), (0, 30)]
+
+
+def test_on_kubeflow_nothing_is_trained_without_a_reason(kubeflow):
+    third = kubeflow.runs[2]
+    assert third.state == "SUCCEEDED", third.describe_failures()
+    states = third.states()
+    assert states["training"] == "SKIPPED"
+    assert states["SkipNotifier"] == "SUCCEEDED"
+    assert not {"Trainer", "Pusher", "Notifier"} & states.keys()
+    assert kubeflow.versions[2] == kubeflow.versions[1]
+    assert kubeflow.runs[1].states()["SkipNotifier"] == "SKIPPED"
+
+
+def test_on_kubeflow_a_run_without_data_fails_and_trains_nothing(kubeflow):
+    fourth = kubeflow.runs[3]
+    assert fourth.state == "FAILED"
+    states = fourth.states()
+    assert states["DetectionExampleGen"] == "FAILED"
+    assert states["training"] == "OMITTED"
+    assert states["FailureNotifier"] == "SUCCEEDED"
+    log = (fourth.logs / f"{fourth['DetectionExampleGen'].tries[-1].pod}.log").read_text()
+    assert "error: " in log.splitlines()[-1]
+    assert "lost" in log.splitlines()[-1]
+
+
+def test_each_event_of_the_kubeflow_runs_is_told_once(kubeflow):
+    assert [message["event"] for message in kubeflow.messages] == ["pushed", "skipped", "failed"]
+    assert [message["run"] for message in kubeflow.messages] == [run.name for run in kubeflow.runs[1:]]
+    assert {message["path"] for message in kubeflow.messages} == {f"/{ADDRESS_SECRET}"}
+    assert kubeflow.messages[0]["version"] == kubeflow.versions[1][-1]
+
+
+def test_no_secret_is_in_what_the_kubeflow_runs_left(kubeflow):
+    left = [
+        path for folder in (kubeflow.machine.home, kubeflow.serving) for path in folder.rglob("*") if path.is_file()
+    ]
+    assert len(left) > 100
+    assert [path for path in left if ADDRESS_SECRET.encode() in path.read_bytes()] == []
+
+
+def blessing_of(result: RunResult) -> dict[str, Any]:
+    (blessing,) = result["DetectionEvaluator"].outputs["blessing"]
+    return blessing.metadata

@@ -1,0 +1,255 @@
+import json
+
+import pytest
+from conformance_jobs import MODEL, ROOTS, Step, machine_at, run_steps
+
+TRAINER = Step(code="write('model', 'weights'); tell('model', accuracy=0.5)", outputs={"model": MODEL})
+PUSHER = Step(code="print(read('model'))", inputs={"model": "Trainer.model"})
+TRAIN = "inputs.artifacts['decision'].artifacts[0].metadata['train'] == 1.0"
+LONG = {"backoffMaxDuration": "86400s"}
+
+
+def log_of(result, task_name, number=-1):
+    return (result.logs / f"{result[task_name].tries[number].pod}.log").read_text()
+
+
+def test_what_one_task_writes_the_next_one_reads(machine):
+    result = run_steps({"Trainer": TRAINER, "Pusher": PUSHER}, "kubeflow", machine)
+    assert result.states() == {"Trainer": "SUCCEEDED", "Pusher": "SUCCEEDED"}
+    assert log_of(result, "Pusher") == "weights\n"
+
+
+def test_addresses_are_root_pipeline_run_task_random_output(machine):
+    result = run_steps({"Trainer": TRAINER}, "kubeflow", machine)
+    (model,) = result["Trainer"].outputs["model"]
+    head, salt, key = model.uri.rsplit("/", 2)
+    assert head == f"{ROOTS['kubeflow']}/small/{result.id}/Trainer"
+    assert len(salt) == 36
+    assert key == "model"
+    output_file = result["Trainer"].executor_input["outputs"]["outputFile"]
+    assert output_file == f"/minio/bucket/root/small/{result.id}/Trainer/{salt}/output_metadata.json"
+
+
+def test_an_input_comes_without_its_type_and_with_what_mlmd_adds(machine):
+    result = run_steps({"Trainer": TRAINER, "Pusher": PUSHER}, "kubeflow", machine)
+    (artifact,) = result["Pusher"].executor_input["inputs"]["artifacts"]["model"]["artifacts"]
+    assert artifact["name"] == str(result["Trainer"].outputs["model"][0].id)
+    assert artifact["type"] == {"instanceSchema": ""}
+    assert artifact["metadata"].keys() == {"accuracy", "display_name", "store_session_info"}
+
+
+def test_an_input_of_a_dag_comes_without_any_type(machine):
+    inner = Step(code="print(read('model'))", inputs={"model": "^model"})
+    dag = Step(inputs={"model": "Trainer.model"}, tasks={"Pusher": inner})
+    result = run_steps({"Trainer": TRAINER, "training": dag}, "kubeflow", machine)
+    (artifact,) = result["Pusher"].executor_input["inputs"]["artifacts"]["model"]["artifacts"]
+    assert "type" not in artifact
+    assert list(result.tasks) == ["Trainer", "training.Pusher", "training"]
+
+
+def test_metadata_come_back_as_mlmd_keeps_them(machine):
+    code = "tell('model', flag=True, names=['a'], more={'k': 1}, whole=2)"
+    result = run_steps({"Trainer": Step(code=code, outputs={"model": MODEL})}, "kubeflow", machine)
+    metadata = result["Trainer"].outputs["model"][0].metadata
+    assert {key: metadata[key] for key in ("flag", "names", "more", "whole")} == {
+        "flag": 1.0,
+        "names": {"list": ["a"]},
+        "more": {"struct": {"k": 1.0}},
+        "whole": 2.0,
+    }
+
+
+def test_metadata_that_are_null_fail_the_task(machine):
+    steps = {"Trainer": Step(code="tell('model', nothing=None)", outputs={"model": MODEL})}
+    result = run_steps(steps, "kubeflow", machine)
+    assert result["Trainer"].error == "metadata nothing: unknown/unsupported value type null_value"
+
+
+def test_an_output_file_with_an_unknown_field_fails_the_task(machine):
+    result = run_steps({"Trainer": Step(code="said['scores'] = 1", outputs={"model": MODEL})}, "kubeflow", machine)
+    assert 'no field named "scores"' in result["Trainer"].error
+    assert result.state == "FAILED"
+
+
+def test_pods_have_disks_of_their_own(machine):
+    look = "print(sum(len(files) for _, _, files in os.walk(os.environ['DETLOOM_STORAGE_ROOT'])))"
+    steps = {"Trainer": TRAINER, "Other": Step(code=look, after=["Trainer"])}
+    result = run_steps(steps, "kubeflow", machine)
+    assert log_of(result, "Other") == "1\n"  # its own log
+    assert not list((machine.home / "pods").iterdir())
+
+
+def test_a_failed_task_stops_those_that_wait_for_it_and_no_others(machine):
+    steps = {
+        "Bad": Step(code="raise SystemExit(3)", outputs={"model": MODEL}),
+        "Waiting": Step(code="pass", after=["Bad"]),
+        "Other": Step(code="pass"),
+    }
+    result = run_steps(steps, "kubeflow", machine)
+    assert result.states() == {"Bad": "FAILED", "Other": "SUCCEEDED", "Waiting": "OMITTED"}
+    assert [each.exit_code for each in result["Bad"].tries] == [3]
+    assert result.state == "FAILED"
+
+
+@pytest.mark.parametrize(("train", "state"), [(1, "SUCCEEDED"), (0, "SKIPPED")])
+def test_a_dag_is_skipped_with_all_that_is_in_it(machine, train, state):
+    decide = Step(code=f"tell('decision', train={train})", outputs={"decision": MODEL})
+    training = Step(
+        inputs={"decision": "Decide.decision"},
+        condition=TRAIN,
+        tasks={"Trainer": TRAINER, "Pusher": PUSHER},
+    )
+    steps = {"Decide": decide, "training": training, "After": Step(code="pass", after=["training"])}
+    result = run_steps(steps, "kubeflow", machine)
+    assert result["training"].state == state
+    assert ("training.Trainer" in result.tasks) == bool(train)
+    assert result["After"].state == ("SUCCEEDED" if train else "OMITTED")  # X.Succeeded
+    assert result.state == "SUCCEEDED"
+
+
+def test_inputs_are_looked_for_before_the_condition(machine):
+    decide = Step(code="tell('decision', train=0)", outputs={"decision": MODEL, "never": MODEL})
+    late = Step(inputs={"decision": "Decide.decision", "model": "Trainer.model"}, condition=TRAIN, code="pass")
+    trainer = Step(
+        code="write('model', 'x')", outputs={"model": MODEL}, inputs={"decision": "Decide.decision"}, condition=TRAIN
+    )
+    result = run_steps({"Decide": decide, "Trainer": trainer, "Late": late}, "kubeflow", machine)
+    assert result.states() == {"Decide": "SUCCEEDED", "Trainer": "SKIPPED", "Late": "OMITTED"}
+
+
+def test_a_condition_that_cannot_be_evaluated_fails_the_task(machine):
+    steps = {"Trainer": TRAINER, "Late": Step(code="pass", inputs={"decision": "Trainer.model"}, condition=TRAIN)}
+    assert "no such key: 'train'" in run_steps(steps, "kubeflow", machine)["Late"].error
+
+
+def test_a_crash_is_tried_again_on_a_new_disk_and_waits_are_recorded(machine, tmp_path):
+    code = f"""
+import pathlib
+marks = pathlib.Path({str(tmp_path)!r}, 'marks'); marks.mkdir(exist_ok=True)
+tries = len(list(marks.iterdir())); (marks / str(tries)).touch()
+assert not os.path.exists(local(artifact('outputs', 'model')['uri']))
+write('model', 'weights'); print(os.environ['KFP_RETRY_INDEX'])
+if tries < 2: raise SystemExit(9)
+"""
+    policy = {"maxRetryCount": 3, "backoffDuration": "30s", "backoffFactor": 2, **LONG}
+    step = Step(code=code, outputs={"model": MODEL}, more={"retryPolicy": policy})
+    result = run_steps({"Trainer": step}, "kubeflow", machine)
+    assert result["Trainer"].state == "SUCCEEDED"
+    assert [(each.exit_code, each.waited_seconds) for each in result["Trainer"].tries] == [(9, 0), (9, 30), (0, 60)]
+    assert log_of(result, "Trainer") == "2\n"
+
+
+def test_tasks_take_over_the_retry_policy_of_their_dag(machine):
+    inner = {"Trainer": Step(code="raise SystemExit(1)")}
+    dag = Step(tasks=inner, more={"retryPolicy": {"maxRetryCount": 1, **LONG}})
+    assert len(run_steps({"training": dag}, "kubeflow", machine)["Trainer"].tries) == 2
+
+
+def test_a_task_is_answered_by_an_earlier_run_where_caching_is_on(machine):
+    steps = {"Trainer": Step(code=TRAINER.code, outputs=TRAINER.outputs, is_cached=True), "Pusher": PUSHER}
+    first = run_steps(steps, "kubeflow", machine)
+    second = run_steps(steps, "kubeflow", machine)
+    assert first.states() == {"Trainer": "SUCCEEDED", "Pusher": "SUCCEEDED"}
+    assert second.states() == {"Trainer": "CACHED", "Pusher": "SUCCEEDED"}
+    assert second["Trainer"].outputs["model"][0].id == first["Trainer"].outputs["model"][0].id
+
+
+def test_a_failed_task_answers_no_later_run(machine):
+    steps = {"Trainer": Step(code="raise SystemExit(1)", outputs={"model": MODEL}, is_cached=True)}
+    run_steps(steps, "kubeflow", machine)
+    assert run_steps(steps, "kubeflow", machine)["Trainer"].state == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Step(code="pass", is_cached=True), Step(code="pass # edited", is_cached=True)),
+        (
+            Step(code="pass", parameters={"n": 1}, is_cached=True),
+            Step(code="pass", parameters={"n": 2}, is_cached=True),
+        ),
+        (Step(code="pass", is_cached=True), Step(code="pass", outputs={"model": MODEL}, is_cached=True)),
+    ],
+)
+def test_command_parameters_and_outputs_are_part_of_the_cache_key(machine, first, second):
+    run_steps({"Trainer": first}, "kubeflow", machine)
+    assert run_steps({"Trainer": second}, "kubeflow", machine)["Trainer"].state == "SUCCEEDED"
+
+
+def test_a_new_input_artifact_is_part_of_the_cache_key(machine):
+    pusher = Step(code=PUSHER.code, inputs=PUSHER.inputs, is_cached=True)
+    steps = {"Trainer": TRAINER, "Pusher": pusher}
+    run_steps(steps, "kubeflow", machine)
+    assert run_steps(steps, "kubeflow", machine)["Pusher"].state == "SUCCEEDED"
+
+
+STATUS = Step(code="print(parameter('status'))", parameters={"status": "STATUS"}, after=["work"], is_exit_handler=True)
+
+
+@pytest.mark.parametrize(("code", "state"), [("pass", "COMPLETE"), ("raise SystemExit(1)", "FAILED")])
+def test_the_exit_handler_is_told_the_state_of_the_dag_as_json(machine, code, state):
+    steps = {"work": Step(tasks={"Trainer": Step(code=code)}), "Notifier": STATUS}
+    result = run_steps(steps, "kubeflow", machine)
+    assert json.loads(log_of(result, "Notifier")) == {
+        "error": {},
+        "pipelineJobResourceName": result.name,
+        "pipelineTaskName": "work",
+        "state": state,
+    }
+    assert result.state == ("SUCCEEDED" if state == "COMPLETE" else "FAILED")
+
+
+def test_the_exit_handler_is_told_running_where_no_launcher_came_last(machine):
+    """Nobody updates the DAG's state after a task whose driver ends it."""
+    inner = {
+        "First": Step(code="tell('decision', train=0)", outputs={"decision": MODEL}),
+        "Second": Step(code="pass", inputs={"decision": "First.decision"}, condition=TRAIN),
+    }
+    result = run_steps({"work": Step(tasks=inner), "Notifier": STATUS}, "kubeflow", machine)
+    assert json.loads(log_of(result, "Notifier"))["state"] == "RUNNING"
+    assert result.state == "SUCCEEDED"
+
+
+def test_a_failing_exit_handler_does_not_fail_the_run(machine):
+    handler = Step(code="raise SystemExit(1)", after=["work"], is_exit_handler=True)
+    result = run_steps({"work": Step(tasks={"Trainer": TRAINER}), "Notifier": handler}, "kubeflow", machine)
+    assert result["Notifier"].state == "FAILED"
+    assert result.state == "SUCCEEDED"
+
+
+def test_claims_and_secrets_reach_the_container(tmp_path):
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    machine = machine_at(tmp_path / "machine", claims={"models": claim}, secrets={("hook", "url"): "http://here"})
+    platform = {
+        "Trainer-executor": {
+            "pvcMount": [{"constant": "models", "mountPath": "/models"}],
+            "secretAsEnv": [{"secretName": "hook", "keyToEnv": [{"envVar": "URL", "secretKey": "url"}]}],
+            "nodeSelector": {"labels": {"gpu": "yes"}},
+        }
+    }
+    code = "open('/models/version', 'w').write(os.environ['URL'])"
+    result = run_steps({"Trainer": Step(code=code)}, "kubeflow", machine, platform)
+    assert result["Trainer"].state == "SUCCEEDED"
+    assert (claim / "version").read_text() == "http://here"
+
+
+def test_a_missing_claim_or_secret_fails_the_task(machine):
+    platform = {"Trainer-executor": {"pvcMount": [{"constant": "models", "mountPath": "/models"}]}}
+    result = run_steps({"Trainer": TRAINER}, "kubeflow", machine, platform)
+    assert result["Trainer"].error == "persistentvolumeclaim 'models' not found"
+
+
+def test_constants_that_stand_for_something_are_replaced(machine):
+    parameters = {
+        "run": "{{$.pipeline_job_name}}",
+        "id": "{{$.pipeline_job_uuid}}",
+        "text": "run {{$.pipeline_job_name}}",
+    }
+    code = "print([parameter(key) for key in ('run', 'id')])"
+    result = run_steps(
+        {"A": Step(code=code, parameters={k: parameters[k] for k in ("run", "id")})}, "kubeflow", machine
+    )
+    assert log_of(result, "A") == f"['{result.name}', '{result.id}']\n"
+    result = run_steps({"A": Step(code=code, parameters=parameters)}, "kubeflow", machine)
+    assert "would be replaced once more" in result["A"].error  # not as part of a text

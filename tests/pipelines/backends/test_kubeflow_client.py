@@ -1,0 +1,229 @@
+from datetime import datetime, timedelta, timezone
+
+import kfp_server_api
+import pytest
+from fake_backends import sample_job
+from fake_backends.kubeflow import START, Answer, error
+
+from detloom.pipelines.backends.api_errors import ApiError
+from detloom.pipelines.backends.compiled_job import parse_job
+from detloom.pipelines.backends.kubeflow_api import connect_kubeflow
+from detloom.pipelines.backends.kubeflow_client import KubeflowBackend
+from detloom.schemas.errors import InputError
+from detloom.schemas.kubeflow_config import Kubeflow
+from detloom.schemas.schedule_config import Schedule
+
+
+def backend_of(cluster, **changes):
+    settings = Kubeflow(host=cluster.host, image="x/detloom:1", **changes)
+    return KubeflowBackend(settings, "cells", connect_kubeflow(settings))
+
+
+@pytest.fixture
+def backend(cluster):
+    return backend_of(cluster)
+
+
+@pytest.fixture
+def job():
+    return parse_job(sample_job.kubeflow_job(), "kubeflow", "F")
+
+
+def test_a_run_is_submitted_into_an_experiment_that_is_made_once(cluster, job):
+    backend = backend_of(cluster, experiment="nightly", namespace="team", pipeline_root="minio://mlpipeline/cells")
+    first = backend.submit(job, "cells-1")
+    assert (first.name, first.state, first.link) == (
+        "cells-1",
+        "pending",
+        f"{cluster.host}/#/runs/details/{first.run_id}",
+    )
+    backend.submit(job, "cells-2")
+    (experiment,) = cluster.experiments
+    assert (experiment.display_name, experiment.namespace) == ("nightly", "team")
+    run = cluster.runs[0]
+    assert (run.experiment_id, run.runtime_config.pipeline_root) == (
+        experiment.experiment_id,
+        "minio://mlpipeline/cells",
+    )
+    assert run.pipeline_spec["pipeline_spec"]["pipelineInfo"] == {"name": "cells"}
+    assert run.pipeline_spec["platform_spec"] == sample_job.PLATFORM
+
+
+def test_without_a_platform_the_spec_stands_alone_and_the_server_says_the_root(cluster, backend):
+    backend.submit(parse_job(sample_job.kubeflow_job(platform=False), "kubeflow", "F"), "cells-1")
+    assert cluster.runs[0].pipeline_spec["pipelineInfo"] == {"name": "cells"}
+    assert cluster.runs[0].runtime_config.pipeline_root is None
+
+
+def test_a_refusal_carries_the_servers_reason(cluster, backend, job):
+    reason = "Failed to create a new run: InvalidInputError: the pipeline spec is invalid"
+    cluster.answer_next("POST", "/runs", error(400, reason))
+    with pytest.raises(ApiError, match=f"could not submit the run: the request was refused \\('{reason}'\\)"):
+        backend.submit(job, "cells-1")
+
+
+def test_a_run_is_found_by_its_name(cluster, backend):
+    assert backend.find_run("cells-1") is None  # there is no experiment yet
+    run = cluster.add_run("cells-1")
+    found = backend.find_run("cells-1")
+    assert (found.run_id, found.started) == (run.run_id, START)
+    assert backend.find_run("cells") is None
+
+
+def test_the_latest_runs_of_the_pipeline_are_listed_whoever_started_them(cluster, backend):
+    cluster.add_run("cells-1", state="SUCCEEDED", finished_at=START + timedelta(minutes=30))
+    cluster.add_run("others-1", pipeline="others")
+    cluster.add_run("nightly-x7-1-99", recurring_run_id="r")  # as the controller names runs of schedules
+    cluster.add_run("cells-from-the-page", pipeline_spec=None)
+    cluster.add_run("others-from-the-page", pipeline_spec=None)
+    cluster.add_run("cells-2", pipeline_spec={"pipeline_spec": {"pipelineInfo": {"name": "cells"}}})
+    runs = backend.latest_runs(10)
+    assert [run.name for run in runs] == ["cells-2", "cells-from-the-page", "nightly-x7-1-99", "cells-1"]
+    assert (runs[3].state, runs[3].ended) == ("succeeded", START + timedelta(minutes=30))
+    assert runs[0].ended is None
+    assert [run.name for run in backend.latest_runs(1)] == ["cells-2"]
+
+
+def test_further_pages_are_read_only_when_they_are_needed(cluster, backend):
+    for number in range(120):
+        cluster.add_run(f"cells-{number}", pipeline="cells" if number < 5 else "others")
+    assert [run.name for run in backend.latest_runs(2)] == ["cells-4", "cells-3"]
+    assert cluster.count("GET", "/runs") == 3  # of fifty runs each
+    cluster.requests.clear()
+    assert len(backend.latest_runs(5)) == 5
+    assert cluster.count("GET", "/runs") == 3
+
+
+def test_there_are_no_runs_without_an_experiment(backend):
+    assert backend.latest_runs(10) == []
+
+
+def node(name, state, minutes):
+    begun = START + timedelta(minutes=minutes)
+    return kfp_server_api.V2beta1PipelineTaskDetail(
+        display_name=name, state=state, start_time=begun, end_time=begun + timedelta(minutes=1)
+    )
+
+
+def status(message):
+    """google.rpc.Status, whose class is called differently from version to version."""
+    return getattr(kfp_server_api, kfp_server_api.V2beta1Run.openapi_types["error"])(message=message)
+
+
+def test_a_run_has_the_tasks_of_its_spec(cluster, backend):
+    details = [node("Gen-driver", "SUCCEEDED", 0), node("Gen", "SUCCEEDED", 1), node("training-driver", "SUCCEEDED", 2)]
+    details += [node("training", "RUNNING", 3), node("Trainer-driver", "SUCCEEDED", 3), node("Trainer", "FAILED", 4)]
+    run = cluster.add_run(
+        "cells-1",
+        pipeline_spec={"pipeline_spec": sample_job.SPEC},
+        run_details=kfp_server_api.V2beta1RunDetails(task_details=details),
+        state="FAILED",
+        state_history=[
+            kfp_server_api.V2beta1RuntimeStatus(state="PENDING"),
+            kfp_server_api.V2beta1RuntimeStatus(state="FAILED", error=status("child 'Trainer' failed")),
+        ],
+    )
+    for name in (run.run_id, "cells-1"):
+        found = backend.get_run(name)
+        assert [(task.name, task.state) for task in found.tasks] == [
+            ("Gen", "succeeded"),
+            ("Trainer", "failed"),
+            ("Pusher", "not run"),
+        ]
+        assert (found.state, found.error, found.tasks[1].error) == ("failed", "child 'Trainer' failed", "")
+
+
+def test_a_run_that_is_not_there_is_said(backend):
+    with pytest.raises(
+        ApiError, match=r"could not read the run 'cells-9': there is no such thing .*look at the id"
+    ) as e:
+        backend.get_run("cells-9")
+    assert e.value.kind == "not found"
+
+
+def test_an_id_cannot_reach_another_path(cluster, backend):
+    with pytest.raises(ApiError):
+        backend.get_run("../experiments")
+    assert cluster.count("GET", "/experiments") == 1  # to look for a run of that name
+
+
+SCHEDULE = Schedule(cron="0 3 * * 7", max_concurrency=2, start="2099-01-31T03:00", end="2099-12-31T00:00")
+
+
+def test_a_schedule_is_a_recurring_run(cluster, backend, job):
+    created = backend.create_schedule(job, SCHEDULE, "nightly")
+    (recurring,) = cluster.recurring
+    times = recurring.trigger.cron_schedule
+    assert times.cron == "0 0 3 * * 0"
+    assert times.start_time == datetime(2099, 1, 31, 2, 59, 59, tzinfo=timezone.utc)
+    assert times.end_time == datetime(2099, 12, 31, tzinfo=timezone.utc)
+    assert (recurring.no_catchup, int(recurring.max_concurrency), recurring.mode) == (True, 2, "ENABLE")
+    assert recurring.pipeline_spec["pipeline_spec"]["pipelineInfo"] == {"name": "cells"}
+    assert (created.schedule_id, created.name, created.state) == (recurring.recurring_run_id, "nightly", "active")
+    assert created.next_time == datetime(2099, 2, 1, 3, tzinfo=timezone.utc)  # the first Sunday from then on
+    assert created.link == f"{cluster.host}/#/recurringrun/details/{created.schedule_id}"
+
+
+def test_catching_up_is_said_when_the_schedule_is_created(cluster, backend, job):
+    backend.create_schedule(job, Schedule(cron="0 3 * * *", catch_up=True), "nightly")
+    (recurring,) = cluster.recurring
+    assert recurring.no_catchup is False
+    assert (recurring.trigger.cron_schedule.start_time, recurring.trigger.cron_schedule.end_time) == (None, None)
+
+
+def test_a_time_zone_that_the_cluster_does_not_have_is_refused_with_the_ways_out(cluster, backend, job):
+    schedule = Schedule(cron="0 3 * * *", timezone="Europe/Berlin")
+    message = (
+        r"schedule\.timezone: got 'Europe/Berlin', but the cluster's schedules are all in 'UTC'; write cron in 'UTC'"
+    )
+    with pytest.raises(InputError, match=message):
+        backend.create_schedule(job, schedule, "nightly")
+    assert cluster.requests == []
+    backend_of(cluster, schedule_timezone="Europe/Berlin").create_schedule(job, schedule, "nightly")
+    assert cluster.recurring[0].trigger.cron_schedule.cron == "0 0 3 * * *"
+
+
+def test_more_runs_at_a_time_than_kubeflow_allows_are_refused_here(cluster, backend, job):
+    with pytest.raises(InputError, match=r"schedule\.max_concurrency: got 11, allowed on Kubeflow: 1 to 10"):
+        backend.create_schedule(job, Schedule(cron="0 3 * * *", max_concurrency=11), "nightly")
+    assert cluster.requests == []
+
+
+def test_schedules_are_paused_resumed_and_deleted(cluster, backend, job):
+    schedule_id = backend.create_schedule(job, Schedule(cron="0 3 * * *"), "nightly").schedule_id
+    backend.pause_schedule(schedule_id)
+    (paused,) = backend.list_schedules()
+    assert (paused.state, paused.next_time) == ("paused", None)
+    backend.resume_schedule(schedule_id, catch_up=True)
+    assert backend.list_schedules()[0].state == "active"
+    backend.delete_schedule(schedule_id)
+    assert backend.list_schedules() == []
+    with pytest.raises(ApiError, match="could not pause the schedule: there is no such thing"):
+        backend.pause_schedule(schedule_id)
+
+
+def test_own_schedules_come_with_their_last_run(cluster, backend, job):
+    backend.create_schedule(job, Schedule(cron="0 3 * * *"), "nightly")
+    backend.create_schedule(job, Schedule(cron="0 5 * * *"), "weekly")
+    other = parse_job(sample_job.kubeflow_job(pipelineInfo={"name": "others"}), "kubeflow", "F")
+    backend.create_schedule(other, Schedule(cron="0 4 * * *"), "others")
+    nightly = cluster.recurring[0].recurring_run_id
+    cluster.add_run("old", recurring_run_id=nightly, state="FAILED")
+    cluster.add_run("new", recurring_run_id=nightly, state="SUCCEEDED")
+    cluster.add_run("by-hand")
+    assert [each.name for each in backend.list_schedules()] == ["others", "weekly", "nightly"]
+    weekly, found = backend.own_schedules()
+    assert (weekly.name, weekly.last_run) == ("weekly", None)
+    assert (found.name, found.last_run.name, found.last_run.state) == ("nightly", "new", "succeeded")
+
+
+def test_a_schedule_whose_end_is_over_is_completed(cluster, backend, job):
+    backend.create_schedule(job, Schedule(cron="0 3 * * *", end="2020-01-01"), "nightly")
+    (found,) = backend.list_schedules()
+    assert (found.state, found.next_time) == ("completed", None)
+
+
+def test_an_answer_without_fields_is_no_crash(cluster, backend):
+    cluster.add_run("cells-1")
+    cluster.answer_next("GET", "/runs", Answer(body=b'{"runs": [{"run_id": "a"}]}'))
+    assert backend.latest_runs(3) == []  # of which pipeline it is, nobody can say

@@ -1,0 +1,92 @@
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from detloom.pipelines.backends.run_status import RunStatus, ScheduleStatus, TaskStatus
+from detloom.pipelines.backends.status_text import format_run, format_runs, format_schedules, format_seconds, to_plain
+
+START = datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
+NOW = START + timedelta(hours=2)
+
+
+def run(run_id="a", name="a", state="running", **values):
+    return RunStatus(run_id=run_id, name=name, state=state, link="https://x/a", started=START, **values)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (725, "12 min 5 s"), (3600, "1 h 0 min"), (90000, "25 h 0 min")],
+)
+def test_durations_are_short(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_a_list_names_runs_only_where_ids_do_not():
+    ended = run("b", "b", "failed", ended=START + timedelta(minutes=12))
+    assert format_runs([run(), ended], NOW).splitlines() == [
+        "  run  state    started               took        link",
+        "  a    running  2026-01-31 03:00 UTC  2 h 0 min   https://x/a",
+        "  b    failed   2026-01-31 03:00 UTC  12 min 0 s  https://x/a",
+    ]
+    assert format_runs([run("id", "cells-1")], NOW).splitlines() == [
+        "  run  name     state    started               took       link",
+        "  id   cells-1  running  2026-01-31 03:00 UTC  2 h 0 min  https://x/a",
+    ]
+
+
+def test_a_run_shows_its_tasks_and_why_some_failed():
+    tasks = (
+        TaskStatus(name="Gen", state="cached", started=START, ended=START + timedelta(seconds=2)),
+        TaskStatus(name="Trainer", state="failed", started=START, ended=NOW, error="out of memory"),
+        TaskStatus(name="Card", state="failed"),
+        TaskStatus(name="Pusher", state="not run"),
+    )
+    text = format_run(run(state="failed", ended=NOW, error="Trainer failed", tasks=tasks), NOW)
+    assert text.splitlines() == [
+        "  run      a",
+        "  state    failed",
+        "  started  2026-01-31 03:00 UTC",
+        "  took     2 h 0 min",
+        "  link     https://x/a",
+        "",
+        "  task     state    started               took",
+        "  Gen      cached   2026-01-31 03:00 UTC  2 s",
+        "  Trainer  failed   2026-01-31 03:00 UTC  2 h 0 min",
+        "  Card     failed   -                     -",
+        "  Pusher   not run  -                     -",
+        "",
+        "Trainer: out of memory",
+        "Card: the API gives no message; the log is on the run's page",
+        "the run: Trainer failed",
+    ]
+
+
+def test_schedules_show_the_next_time_and_the_last_run():
+    schedules = [
+        ScheduleStatus(
+            schedule_id="7",
+            name="nightly",
+            state="active",
+            cron="0 0 3 * * *",
+            link="https://x/7",
+            next_time=NOW,
+            last_run=run(state="succeeded"),
+        ),
+        ScheduleStatus(schedule_id="8", name="weekly", state="paused", cron="0 0 3 * * 0", link="https://x/8"),
+    ]
+    assert format_schedules(schedules).splitlines() == [
+        "  name     state   cron         next                  last run                         id  link",
+        "  nightly  active  0 0 3 * * *  2026-01-31 05:00 UTC  2026-01-31 03:00 UTC, succeeded  7   https://x/7",
+        "  weekly   paused  0 0 3 * * 0  -                     -                                8   https://x/8",
+    ]
+
+
+def test_json_has_times_as_rfc_3339():
+    plain = json.loads(json.dumps(to_plain(run(tasks=(TaskStatus(name="Gen", state="pending"),)))))
+    assert plain["started"] == "2026-01-31T03:00:00Z"
+    assert plain["tasks"] == [{"name": "Gen", "state": "pending", "started": None, "ended": None, "error": ""}]
+
+
+def test_names_that_others_gave_cannot_move_the_cursor():
+    assert "\\x1b[2J" in format_runs([run("id", "\x1b[2J")], NOW)

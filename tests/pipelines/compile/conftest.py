@@ -1,0 +1,59 @@
+"""Compiled jobs of the run files beside this file; each is compiled once a session."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from detloom.schemas.overrides import parse_set
+from detloom.schemas.read_run_file import read_run_file
+from detloom.schemas.run_file import Place, RunFile
+
+RUN_FILES = Path(__file__).parent / "run_files"
+
+
+def place_of(name: str) -> Place:
+    return "kubeflow" if name.startswith("kubeflow") else "vertex"
+
+
+@pytest.fixture(scope="session")
+def read_run() -> Callable[..., RunFile]:
+    """A run file by name, with settings as `--set` takes them."""
+
+    def read(name: str, *settings: str) -> RunFile:
+        path = RUN_FILES / f"{name}.yaml"
+        return read_run_file(path, overrides=[parse_set(each) for each in settings], place=place_of(name))
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def compile_text(read_run) -> Callable[..., str]:
+    """The compiled file of a run file."""
+    from detloom.pipelines.compile.compile_job import compile_job
+
+    texts: dict[tuple[str, ...], str] = {}
+
+    def compile_named(name: str, *settings: str) -> str:
+        key = (name, *settings)
+        if key not in texts:
+            texts[key] = compile_job(read_run(name, *settings), place_of(name))
+        return texts[key]
+
+    return compile_named
+
+
+@pytest.fixture(scope="session")
+def compile_spec(compile_text) -> Callable[..., dict[str, Any]]:
+    """Its pipeline spec."""
+
+    def compile_named(name: str, *settings: str) -> dict[str, Any]:
+        text = compile_text(name, *settings)
+        if place_of(name) == "vertex":
+            return dict(json.loads(text)["pipelineSpec"])
+        return dict(next(yaml.safe_load_all(text)))
+
+    return compile_named

@@ -1,0 +1,66 @@
+import pytest
+
+from detloom.pipelines.compile.check_run import check_parameters, check_run
+from detloom.schemas.errors import InputError
+
+ENDPOINT = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: gcr.io/tf}"
+
+
+@pytest.mark.parametrize("name", ["kubeflow_cpu", "kubeflow_gpu", "kubeflow_tpu_v5e", "vertex_gpu_dataflow"])
+def test_what_fits_its_backend_passes(name, read_run):
+    check_run(read_run(name), "kubeflow" if name.startswith("kubeflow") else "vertex")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("kubeflow_cpu", ["name=my_demo"], r"^name: got 'my_demo', allowed on Kubeflow: lower case letters and digits"),
+        ("vertex_tpu_v3", ["name=cells-"], r"^name: got 'cells-', allowed on Vertex: "),
+        ("kubeflow_cpu", ["push_to=/elsewhere"], r"^push_to: got '/elsewhere', allowed on Kubeflow: .* \(/models\)"),
+        ("kubeflow_cpu", ["push_to=/models/../x"], r"^push_to: got '/models/\.\./x', allowed on Kubeflow"),
+        ("kubeflow_gpu", ["retrain.records=/records"], r"^retrain\.records: got '/records', .* \(/data\)"),
+        ("vertex_tpu_v3", ["push_to=/models"], r"^push_to: got '/models', allowed on Vertex: .* /gcs/"),
+        (
+            "kubeflow_tpu_v5e",
+            [f"push.vertex={ENDPOINT}", "push_to=''"],
+            r"^push\.vertex: got an endpoint, allowed on Kubeflow: a folder of versions \(push_to\)",
+        ),
+        ("vertex_tpu_v3", ["model.type=Nothing"], "model"),
+    ],
+)
+def test_what_the_backend_would_refuse_or_lose_is_refused_at_once(name, settings, message, read_run):
+    with pytest.raises(InputError, match=message):
+        check_run(read_run(name, *settings), "kubeflow" if name.startswith("kubeflow") else "vertex")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["push_to=''"], r"push_to: got '', allowed on Kubeflow: an absolute path"),
+        (["data.path=data/cells"], r"data\.path: got 'data/cells', allowed on Kubeflow: an absolute path"),
+        (["kubeflow=null"], "kubeflow: the section is missing"),
+    ],
+)
+def test_a_run_file_that_says_too_little_for_a_cluster_is_not_read(settings, message, read_run):
+    with pytest.raises(InputError, match=message):
+        read_run("kubeflow_cpu", *settings)
+
+
+def spec_with(**parameters):
+    values = {name: {"runtimeValue": {"constant": value}} for name, value in parameters.items()}
+    return {"components": {}, "root": {"dag": {"tasks": {"Gen": {"inputs": {"parameters": values}}}}}}
+
+
+def test_what_kubernetes_would_take_for_a_variable_is_refused_there():
+    spec = spec_with(group="(cam[0-9]+)$$", other="{{$.pipeline_job_name}} costs 5$")
+    with pytest.raises(InputError, match=r"^Gen: group: got '\$\$' in a value, which Kubernetes would change"):
+        check_parameters(spec, "kubeflow")
+    check_parameters(spec, "vertex")
+    with pytest.raises(InputError, match=r"got '\$\('"):
+        check_parameters(spec_with(group="$(HOME)"), "kubeflow")
+
+
+def test_settings_that_do_not_fit_into_one_argument_of_a_process_are_refused():
+    check_parameters(spec_with(names="x" * 90_000), "vertex")
+    with pytest.raises(InputError, match=r"^Gen: its settings take 1\d{5} bytes, .*: 100000; the largest is names"):
+        check_parameters(spec_with(names="x" * 100_000, few="y"), "vertex")

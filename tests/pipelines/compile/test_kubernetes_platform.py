@@ -1,0 +1,155 @@
+"""The platform document for open-source Kubeflow, and what goes into the containers.
+
+The field names are those of kubeflow/pipelines, kubernetes_platform/proto/kubernetes_executor_config.proto; kfp's
+package for them is not installed.
+"""
+
+import pytest
+
+from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of, resources_of
+from detloom.schemas.errors import InputError
+from detloom.schemas.node_config import NodeSettings, settings_of
+
+KUBEFLOW = {
+    "image": "registry.example.org/detloom:1.0",
+    "volumes": [{"claim": "data", "mount_path": "/data"}],
+}
+TPU = {"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 4}}
+# Message and JSON names of the proto, as far as they are used: field -> (is repeated, fields of its message).
+PROTO = {
+    "imagePullPolicy": (False, None),
+    "imagePullSecret": (True, {"secretName"}),
+    "nodeSelector": (False, {"labels"}),
+    "pvcMount": (True, {"constant", "mountPath"}),
+    "secretAsEnv": (True, {"secretName", "keyToEnv"}),
+    "tolerations": (True, {"key", "operator", "value", "effect"}),
+}
+
+
+def executors(run, **labels):
+    document = build_platform(run, {node: [f"{node}_executor"] for node in labels.values()})
+    assert list(document) == ["platforms"]
+    assert list(document["platforms"]) == ["kubernetes"]
+    return document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+
+
+def entry(run, node="Trainer"):
+    return executors(run, node=node)[f"{node}_executor"]
+
+
+def test_all_fields_are_those_of_the_proto(run_of):
+    run = run_of(
+        kubeflow={
+            **KUBEFLOW,
+            "image_pull_secrets": ["registry"],
+            "secrets": [{"variable": "STORE_KEY", "secret": "store", "key": "key"}],
+        },
+        nodes=[
+            {**TPU, "tolerations": [{"key": "team", "operator": "Equal", "value": "vision", "effect": "NoExecute"}]}
+        ],
+    )
+    found = entry(run)
+    assert set(found) == set(PROTO)
+    for field, (is_repeated, names) in PROTO.items():
+        assert isinstance(found[field], list) == is_repeated, field
+        for message in found[field] if is_repeated else [found[field]]:
+            assert names is None or set(message) <= names, field
+    assert found["secretAsEnv"] == [
+        {"keyToEnv": [{"envVar": "STORE_KEY", "secretKey": "key"}], "secretName": "store"},
+    ]
+
+
+def test_a_tpu_is_asked_for_by_label_topology_and_toleration(run_of):
+    found = entry(run_of(kubeflow=KUBEFLOW, nodes=[TPU]))
+    assert found["nodeSelector"]["labels"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x2",
+    }
+    assert found["tolerations"] == [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]
+    resources = resources_of(settings_of(run_of(nodes=[TPU]).nodes, "Trainer"))
+    assert (resources.accelerator.type, resources.accelerator.count) == ("google.com/tpu", 4)
+
+
+def test_a_gpu_of_a_model_is_asked_for_by_label_and_any_gpu_by_none(run_of):
+    l4 = run_of(kubeflow=KUBEFLOW, nodes=[{"node": "Trainer", "accelerator": {"type": "nvidia-l4", "count": 2}}])
+    assert entry(l4)["nodeSelector"]["labels"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    some = run_of(kubeflow=KUBEFLOW, nodes=[{"node": "Trainer", "accelerator": {"type": "nvidia.com/gpu", "count": 2}}])
+    assert "nodeSelector" not in entry(some)
+    for run in (l4, some):
+        resources = resources_of(settings_of(run.nodes, "Trainer"))
+        assert (resources.accelerator.type, resources.accelerator.count) == ("nvidia.com/gpu", 2)
+
+
+def test_a_label_that_contradicts_the_accelerator_is_refused(run_of):
+    labels = {"cloud.google.com/gke-tpu-topology": "4x4", "pool": "a"}
+    run = run_of(kubeflow=KUBEFLOW, nodes=[{**TPU, "node_selector": labels}])
+    with pytest.raises(InputError, match=r"nodes, Trainer: node_selector: got .*topology: 4x4, allowed: 2x2"):
+        entry(run)
+
+
+def test_nodes_without_settings_get_image_policy_and_volumes_only(run_of):
+    found = executors(run_of(kubeflow=KUBEFLOW, nodes=[TPU]), a="StatisticsGen", b="ImportSchemaGen")
+    expected = {"imagePullPolicy": "IfNotPresent", "pvcMount": [{"constant": "data", "mountPath": "/data"}]}
+    assert found == {"ImportSchemaGen_executor": expected, "StatisticsGen_executor": expected}
+
+
+def test_secrets_of_notifications_reach_the_nodes_that_send_them_and_no_other(run_of):
+    run = run_of(kubeflow=KUBEFLOW, notifications={"webhook": {"url": "kubernetes:hooks/address"}})
+    nodes = ("Notifier", "SkipNotifier", "FailureNotifier", "Trainer")
+    found = executors(run, **{node: node for node in nodes})
+    has_secret = {
+        node: [each["secretName"] for each in found[f"{node}_executor"].get("secretAsEnv", [])] for node in nodes
+    }
+    assert has_secret == {"Notifier": ["hooks"], "SkipNotifier": ["hooks"], "FailureNotifier": ["hooks"], "Trainer": []}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "cores", "gigabytes"),
+    [
+        ("4", "16G", 4.0, 16.0),
+        ("500m", "1500M", 0.5, 1.5),
+        ("", "16Gi", 0.0, 17.179869184),  # 16 * 2**30 / 10**9
+        ("2.5", "", 2.5, 0.0),
+        ("1", "1Ti", 1.0, 1099.511627776),  # 2**40 / 10**9
+    ],
+)
+def test_cores_and_memory_are_in_the_units_of_the_pipeline_spec(cpu, memory, cores, gigabytes):
+    resources = resources_of(NodeSettings(node="Trainer", cpu=cpu, memory=memory))
+    assert (resources.cpu_limit, resources.memory_limit) == (cores, gigabytes)
+
+
+def test_nothing_asked_for_is_nothing(run_of):
+    assert resources_of(NodeSettings(node="Trainer")) is None
+    assert resources_of(settings_of(run_of(nodes=[TPU]).nodes, "Trainer"), "vertex") is None
+
+
+def test_training_is_told_where_it_survives_and_that_it_has_a_tpu(run_of):
+    run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/data/unfinished"}, nodes=[TPU])
+    expected = {"DETLOOM_TRAINING_DIR": "/data/unfinished", "DETLOOM_STRATEGY": "tpu"}
+    assert environment_of(run, "Trainer", "kubeflow") == expected
+    assert environment_of(run, "Tuner", "kubeflow") == {"DETLOOM_TRAINING_DIR": "/data/unfinished"}
+    assert environment_of(run, "StatisticsGen", "kubeflow") == environment_of(run, "Trainer", "vertex") == {}
+
+
+def test_a_training_folder_that_goes_with_the_pod_is_refused(run_of):
+    run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/database/x"})
+    with pytest.raises(InputError, match=r"training_dir: got '/database/x', allowed: .*kubeflow\.volumes \(/data\)"):
+        environment_of(run, "Trainer", "kubeflow")
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "message"),
+    [
+        ("multi_worker", [], r"strategy\.kind: got 'multi_worker', but Trainer is one pod .*detloom manifest"),
+        ("tpu", [], r"strategy\.kind: got 'tpu', but the entry of Trainer in nodes asks for no accelerator"),
+        (
+            "mirrored",
+            [TPU],
+            r"strategy\.kind: got 'mirrored', but .* has 4 tpu-v5e; give it a GPU, or write kind: auto",
+        ),
+    ],
+)
+def test_a_strategy_that_the_pod_cannot_have_is_refused(run_of, kind, nodes, message):
+    run = run_of(kubeflow=KUBEFLOW, nodes=nodes, trainer={"strategy": {"kind": kind}})
+    with pytest.raises(InputError, match=message):
+        environment_of(run, "Trainer", "kubeflow")

@@ -1,0 +1,168 @@
+import json
+
+import pytest
+from tfx.components.evaluator import constants
+from tfx.types import artifact_utils
+
+from detloom.components.evaluator.executor import Executor as EvaluatorExecutor
+from detloom.components.notifier.failure import FailureExecutor
+from detloom.components.notifier.final_status import parse_final_status
+from detloom.pipelines.container import run_node as node
+from detloom.pipelines.container.run_node import Task, run_node
+
+EVALUATOR = "detloom.components.evaluator.executor.Executor"
+OUTPUTS = {
+    "blessing": "tfx.ModelBlessing",
+    "evaluation": "tfx.ModelEvaluation",
+    "page": "system.HTML",
+    "summary": "system.Markdown",
+    "metrics": "system.Metrics",
+}
+
+
+def task_of(backend, inputs, outputs=None, executor=EVALUATOR, change=lambda text: text) -> Task:
+    invocation, inputs_spec = backend.arguments(outputs or OUTPUTS, inputs=inputs)
+    return Task(
+        place=backend.place,
+        executor_class_path=executor,
+        invocation=change(invocation),
+        inputs_spec=inputs_spec,
+        beam_args=(),
+    )
+
+
+@pytest.fixture
+def evaluator(monkeypatch):
+    """The inputs that it was given: its executor has another `Do` here, which writes what the real one writes."""
+    seen = {}
+
+    def do(self, input_dict, output_dict, exec_properties):
+        seen.update(input_dict)
+        model = artifact_utils.get_single_instance(input_dict["model"])
+        blessing, page, summary, metrics = (output_dict[key][0] for key in ("blessing", "page", "summary", "metrics"))
+        blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY, model.id)
+        blessing.set_string_custom_property(constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY, model.uri)
+        for baseline in input_dict.get("baseline_model", []):
+            blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY, baseline.id)
+        metrics.set_float_custom_property("AP", 0.25)
+        for artifact, name in ((page, "report.html"), (summary, "summary.md")):
+            with open(f"{artifact.uri}/{name}", "w") as file:
+                file.write("text")
+
+    monkeypatch.setattr(EvaluatorExecutor, "Do", do)
+    return seen
+
+
+def model_at(uri: str, name: str = "", **metadata) -> tuple[str, dict]:
+    return "tfx.Model", {"uri": uri, **({"name": name} if name else {}), **({"metadata": metadata} if metadata else {})}
+
+
+def test_an_evaluation_ends_with_addresses_names_and_pages(backend, evaluator):
+    inputs = {"model": model_at("gs://b/Trainer/model", "57"), "baseline_model": model_at("gs://b/old", "12")}
+    run_node(task_of(backend, inputs), backend.storage)
+    assert evaluator["model"][0].uri == f"{backend.storage.root}/gcs/b/Trainer/model"
+    found = {key: artifacts.artifacts[0] for key, artifacts in backend.read_answer().artifacts.items()}
+    assert found["page"].uri == f"{backend.address}/page/report.html"
+    assert found["summary"].uri == f"{backend.address}/summary/summary.md"
+    assert found["metrics"].uri == f"{backend.address}/metrics"
+    assert found["metrics"].metadata["AP"] == 0.25
+    blessing = found["blessing"].metadata
+    assert blessing["current_model_id"] == "57"  # Vertex AI's resolver looks for the model of that name
+    assert blessing["baseline_model_id"] == "12"
+    assert blessing["current_model"] == "gs://b/Trainer/model"
+
+
+def test_models_without_names_fail_nothing(kubeflow, evaluator):
+    inputs = {"model": model_at("gs://b/Trainer/model"), "baseline_model": model_at("gs://b/old")}
+    run_node(task_of(kubeflow, inputs), kubeflow.storage)
+    (blessing,) = kubeflow.read_answer().artifacts["blessing"].artifacts
+    assert blessing.metadata["current_model_id"] == "gs://b/Trainer/model"
+
+
+def test_a_baseline_that_was_not_found_is_an_empty_list(kubeflow, evaluator):
+    inputs = {
+        "model": model_at("gs://b/Trainer/model", "57"),
+        "baseline_model": model_at("gs://b/none", "12", nothing_found=1),
+    }
+    run_node(task_of(kubeflow, inputs), kubeflow.storage)
+    assert evaluator["baseline_model"] == []
+    assert "baseline_model_id" not in kubeflow.read_answer().artifacts["blessing"].artifacts[0].metadata
+
+
+def test_the_launchers_own_log_is_no_output_of_the_node(kubeflow, evaluator):
+    """kubeflow/pipelines, backend/src/v2/driver/driver.go, `provisionOutputs`: with PublishLogs it is added."""
+    outputs = {**OUTPUTS, "executor-logs": "system.Artifact"}
+    run_node(task_of(kubeflow, {"model": model_at("gs://b/m", "57")}, outputs), kubeflow.storage)
+    assert sorted(kubeflow.read_answer().artifacts) == sorted(OUTPUTS)
+
+
+def test_fields_that_a_newer_backend_sends_are_left_alone(kubeflow, evaluator):
+    inputs = {"model": ("tfx.Model", {"uri": "gs://b/m", "customPath": "/elsewhere"})}
+    run_node(task_of(kubeflow, inputs), kubeflow.storage)
+    assert kubeflow.output_file.is_file()
+
+
+def test_a_failed_node_leaves_no_answer(kubeflow, monkeypatch):
+    def fail(self, *arguments):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(EvaluatorExecutor, "Do", fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        run_node(task_of(kubeflow, {"model": model_at("gs://b/m", "57")}), kubeflow.storage)
+    assert not kubeflow.output_file.exists()
+
+
+def test_an_exit_handler_has_no_artifacts_and_a_struct_that_says_how_the_run_ended(kubeflow, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(FailureExecutor, "Do", lambda self, inputs, outputs, properties: seen.update(properties))
+    status = {"state": "FAILED", "pipelineTaskName": "tfx-dag"}
+    invocation, _ = kubeflow.arguments({}, parameters={"pipeline": "demo", "final_status": status})
+    kinds = {"pipeline": {"parameterType": "STRING"}, "final_status": {"parameterType": "TASK_FINAL_STATUS"}}
+    task = Task(
+        place="kubeflow",
+        executor_class_path="detloom.components.notifier.failure.FailureExecutor",
+        invocation=invocation,
+        inputs_spec=json.dumps({"parameters": kinds}),
+        beam_args=(),
+    )
+    run_node(task, kubeflow.storage)
+    assert seen["pipeline"] == "demo"
+    assert parse_final_status(seen["final_status"]).state == "FAILED"
+    assert kubeflow.output_file.read_text() == "{}"
+
+
+def test_values_of_parameters_are_not_in_the_log(kubeflow, evaluator, task_log, capsys):
+    invocation, inputs_spec = kubeflow.arguments(
+        OUTPUTS, inputs={"model": model_at("gs://b/m", "57")}, parameters={"url": "planted-value"}
+    )
+    task = Task(
+        place="kubeflow", executor_class_path=EVALUATOR, invocation=invocation, inputs_spec=inputs_spec, beam_args=()
+    )
+    run_node(task, kubeflow.storage)
+    shown = capsys.readouterr()
+    assert "planted-value" not in shown.out + shown.err
+    (line,) = shown.out.splitlines()
+    assert line.startswith("SomeNode on kubeflow: detloom ")
+
+
+@pytest.mark.parametrize(
+    ("place", "uri", "name"),
+    [
+        ("kubeflow", "minio://mlpipeline/v2/artifacts/demo/7f3a-1/Trainer/9c/model", "Trainer"),
+        ("vertex", "gs://bucket/root/123/demo-20260101/Trainer_-842/model", "Trainer"),
+        ("vertex", "gs://bucket/root/123/demo-20260101/Trainer/model", "Trainer"),
+        ("kubeflow", "gs://b/model", "some.Executor"),
+    ],
+)
+def test_the_nodes_name_stands_in_the_addresses_of_its_outputs(place, uri, name):
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    executor_input = pipeline_spec_pb2.ExecutorInput()
+    task = Task(place=place, executor_class_path="some.Executor", invocation="", inputs_spec="", beam_args=())
+    executor_input.outputs.output_file = "/tmp/kfp_outputs/output_metadata.json"
+    assert node.node_name(executor_input, task) == "some.Executor"
+    executor_input.outputs.output_file = uri  # a node may have no other output
+    assert node.node_name(executor_input, task) == name
+    executor_input.outputs.output_file = "/tmp/kfp_outputs/output_metadata.json"
+    executor_input.outputs.artifacts["model"].artifacts.add(uri=uri)
+    assert node.node_name(executor_input, task) == name

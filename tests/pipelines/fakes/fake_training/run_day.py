@@ -1,0 +1,15 @@
+"""One day in a process of its own, whose training is killed half way: python run_day.py RUN_FILE JOURNAL"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from detloom.pipelines.run_local import run_locally
+from detloom.schemas.read_run_file import read_run_file
+from detloom.trainer_module import tfx_run
+from fake_training.learner import make_learner
+
+if __name__ == "__main__":
+    tfx_run.run = make_learner(Path(sys.argv[2]), dies_half_way=True)
+    run_locally(read_run_file(Path(sys.argv[1])))

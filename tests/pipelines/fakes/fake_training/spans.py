@@ -1,0 +1,44 @@
+"""Spans of a small COCO data set: a red or a green square in each picture."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+SIDE, SQUARE = 64, 24  # px
+COLORS = ((250, 20, 20), (20, 250, 20))
+NUM_IMAGES = {"train": 12, "eval": 4, "test": 6}
+
+
+def write_span(folder: Path, span: int, *, labels_below: int = 0, without_boxes: str = "") -> None:
+    """Write pictures and labels of a span.
+
+    Args:
+        folder: of all spans.
+        labels_below: pixels that the boxes of the training split lie below the squares.
+        without_boxes: a split that has none.
+    """
+    rng = np.random.default_rng(span)
+    root = folder / str(span)
+    (root / "images").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    for split, num_images in NUM_IMAGES.items():
+        images, annotations = [], []
+        extra = span if split == "train" else 0  # no two spans teach the same
+        for index in range(num_images + extra):
+            picture = rng.integers(90, 150, (SIDE, SIDE, 3), dtype=np.uint8)
+            below = labels_below if split == "train" else 0
+            x, y = int(rng.integers(SIDE - SQUARE)), int(rng.integers(SIDE - SQUARE - below))
+            picture[y : y + SQUARE, x : x + SQUARE] = COLORS[index % 2]
+            name = f"{split}_{index}.png"
+            Image.fromarray(picture).save(root / "images" / name)
+            images.append({"id": index, "file_name": name, "width": SIDE, "height": SIDE})
+            box = {"bbox": [x, y + below, SQUARE, SQUARE], "area": SQUARE**2, "iscrowd": 0}
+            annotations.append({"id": index + 1, "image_id": index, "category_id": index % 2 + 1, **box})
+        labels = {
+            "images": images,
+            "annotations": [] if split == without_boxes else annotations,
+            "categories": [{"id": 1, "name": "red"}, {"id": 2, "name": "green"}],
+        }
+        (root / "annotations" / f"{split}.json").write_text(json.dumps(labels))

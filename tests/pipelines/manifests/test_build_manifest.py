@@ -1,0 +1,244 @@
+"""Manifests are read back by Kubernetes' own classes; what these do not know is lost on the way, and noticed.
+
+JobSet's and TFJob's own fields are compared with those of their CRDs: kubernetes-sigs/jobset,
+config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml; kubeflow/training-operator,
+manifests/base/crds/kubeflow.org_tfjobs.yaml.
+"""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient
+
+from detloom.pipelines.manifests.build_manifest import build_manifest, to_yaml
+from detloom.pipelines.manifests.training_pod import Training, default_name
+from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.errors import InputError
+from detloom.schemas.typed_dict import from_json
+from detloom.trainer_module.cluster import find_cluster
+
+KUBEFLOW = {
+    "image": "registry.example.org/detloom:1.0",
+    "image_pull_policy": "Always",
+    "image_pull_secrets": ["registry"],
+    "namespace": "vision",
+    "volumes": [{"claim": "shared", "mount_path": "/data"}],
+    "secrets": [{"variable": "STORE_KEY", "secret": "store", "key": "key"}],
+}
+NODES = [
+    {"node": "*", "tolerations": [{"key": "batch"}]},
+    {
+        "node": "Trainer",
+        "cpu": "8",
+        "memory": "32Gi",
+        "max_retries": 2,
+        "time_limit_minutes": 90,
+        "accelerator": {"type": "nvidia-l4", "count": 4},
+    },
+]
+
+
+@pytest.fixture
+def training(run_of):
+    def make(kubeflow=KUBEFLOW, nodes=NODES, sections=(), **values):
+        run = run_of(kubeflow=kubeflow, nodes=nodes, **dict(sections))
+        defaults = {"name": "cells", "workers": 3, "examples": "/data/examples", "out": "/data/runs/cells"}
+        return Training(run=run, **{**defaults, **values})
+
+    return make
+
+
+def as_kubernetes_reads(value, kind):
+    """What is left of it after Kubernetes' class has read it; equal, if the class knows all of it."""
+    client = ApiClient()
+    read = client.deserialize(SimpleNamespace(data=json.dumps(value)), kind)
+    return client.sanitize_for_serialization(read)
+
+
+def pod_of(document):
+    spec = document["spec"]
+    match document["kind"]:
+        case "JobSet":
+            return spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        case "Job":
+            return spec["template"]["spec"]
+        case "TFJob":
+            return spec["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+
+
+def variables_of(pod, controller):
+    """The environment that the container sees: annotations as the controller sets them, secrets by a name."""
+    found = {}
+    for variable in pod["containers"][0]["env"]:
+        source = variable.get("valueFrom", {})
+        if "fieldRef" in source:
+            found[variable["name"]] = controller[source["fieldRef"]["fieldPath"].split("'")[1]]
+        else:
+            found[variable["name"]] = variable.get("value", "a secret")
+    return found
+
+
+def test_an_indexed_job_is_as_kubernetes_has_it(training):
+    config, service, job = build_manifest(training(), "job")
+    assert [each["kind"] for each in (config, service, job)] == ["ConfigMap", "Service", "Job"]
+    for document, kind in ((config, "V1ConfigMap"), (service, "V1Service"), (job, "V1Job")):
+        assert as_kubernetes_reads(document, kind) == document
+        assert document["metadata"]["namespace"] == "vision"
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    assert spec["backoffLimit"] == 6  # two restarts, in each of which all three pods fail
+    labels = spec["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert service["spec"]["clusterIP"] == "None"
+    assert pod_of(job)["subdomain"] == service["metadata"]["name"]
+
+
+def test_each_pod_of_the_job_finds_the_others_by_the_names_that_the_service_gives(training):
+    job = build_manifest(training(), "job")[-1]
+    variables = variables_of(pod_of(job), {})
+    for index in range(3):
+        cluster = find_cluster({**variables, "JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"cells-{index}"})
+        assert cluster.worker == ("cells-0.cells:2222", "cells-1.cells:2222", "cells-2.cells:2222")
+        assert cluster.task_index == index
+
+
+def test_a_job_set_is_as_its_crd_has_it(training):
+    config, job_set = build_manifest(training(), "jobset")
+    assert (job_set["apiVersion"], job_set["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    spec = job_set["spec"]
+    assert set(spec) == {"failurePolicy", "network", "replicatedJobs"}
+    assert spec["failurePolicy"] == {"maxRestarts": 2}
+    assert spec["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+    (replicated,) = spec["replicatedJobs"]
+    assert set(replicated) == {"name", "replicas", "template"}
+    template = replicated["template"]["spec"]
+    assert as_kubernetes_reads(template, "V1JobSpec") == template
+    assert template["backoffLimit"] == 0  # the set starts all of them again, not the job one of them
+    assert as_kubernetes_reads(config, "V1ConfigMap") == config
+
+
+def test_each_pod_of_the_job_set_finds_the_others(training):
+    job_set = build_manifest(training(), "jobset")[-1]
+    controller = {
+        "jobset.sigs.k8s.io/jobset-name": "cells",
+        "jobset.sigs.k8s.io/replicatedjob-name": job_set["spec"]["replicatedJobs"][0]["name"],
+        "jobset.sigs.k8s.io/replicatedjob-replicas": "1",
+        "jobset.sigs.k8s.io/job-index": "0",
+    }
+    for index in range(3):
+        variables = variables_of(pod_of(job_set), controller)
+        cluster = find_cluster({**variables, "JOB_COMPLETION_INDEX": str(index)})
+        expected = tuple(f"cells-workers-0-{pod}.cells:2222" for pod in range(3))
+        assert (cluster.worker, cluster.task_index) == (expected, index)
+
+
+def test_a_tf_job_is_as_its_crd_has_it(training):
+    _, job = build_manifest(training(), "tfjob")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
+    assert set(job["spec"]) == {"runPolicy", "tfReplicaSpecs"}
+    assert job["spec"]["runPolicy"] == {"backoffLimit": 6, "cleanPodPolicy": "Running"}
+    worker = job["spec"]["tfReplicaSpecs"]["Worker"]
+    assert (worker["replicas"], worker["restartPolicy"]) == (3, "OnFailure")
+    assert as_kubernetes_reads(worker["template"], "V1PodTemplateSpec") == worker["template"]
+    (container,) = worker["template"]["spec"]["containers"]
+    assert container["name"] == "tensorflow"  # the operator sets TF_CONFIG in the container of that name
+    assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+    assert variables_of(pod_of(job), {}) == {"DETLOOM_STRATEGY": "multi_worker", "STORE_KEY": "a secret"}
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job", "tfjob"])
+def test_the_pod_has_what_the_run_file_gives_the_trainer(training, kind):
+    pod = pod_of(build_manifest(training(), kind)[-1])
+    (container,) = pod["containers"]
+    assert container["resources"] == {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "4"}}
+    assert (container["image"], container["imagePullPolicy"]) == ("registry.example.org/detloom:1.0", "Always")
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    assert [each["key"] for each in pod["tolerations"]] == ["batch", "nvidia.com/gpu"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["activeDeadlineSeconds"] == 5400  # 90 minutes
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert mounts == {"config": "/etc/detloom", "volume-0": "/data"}
+    assert volumes["volume-0"]["persistentVolumeClaim"] == {"claimName": "shared"}
+    secret = {"name": "STORE_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "key"}}}
+    assert secret in container["env"]
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job", "tfjob"])
+def test_the_command_is_detloom_train_on_the_configuration_beside_it(training, kind):
+    asked = training(train_split="day", eval_split="night", examples="/data/$HOME")
+    documents = build_manifest(asked, kind)
+    container = pod_of(documents[-1])["containers"][0]
+    assert container["command"] == ["python", "-m", "detloom.pipelines.cli", "train"]
+    # Kubernetes makes $ of $$
+    assert " ".join(container["args"]) == (
+        "/etc/detloom/config.json --examples /data/$$HOME --train-split day --eval-split night --out /data/runs/cells"
+    )
+    config = documents[0]
+    assert pod_of(documents[-1])["volumes"][0]["configMap"] == {"name": config["metadata"]["name"]}
+    assert from_json(TrainEvalConfig, config["data"]["config.json"]) == asked.run.config
+
+
+def test_other_settings_get_another_config_map(training):
+    first = training().config_name
+    other = training(sections={"train": {"batch_size": 8, "num_steps": 8}}).config_name
+    assert first.startswith("cells-config-")
+    assert first != other
+
+
+def test_the_same_run_file_gives_the_same_bytes(training):
+    for kind in ("jobset", "job", "tfjob"):
+        texts = {to_yaml(build_manifest(training(), kind)) for _ in range(2)}
+        assert len(texts) == 1
+        assert list(yaml.safe_load_all(texts.pop())) == build_manifest(training(), kind)
+
+
+def test_one_worker_may_have_a_tpu(training):
+    nodes = [{"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 8}}]
+    pod = pod_of(build_manifest(training(nodes=nodes, workers=1), "jobset")[-1])
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": "8"}
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+    assert {"name": "DETLOOM_STRATEGY", "value": "tpu"} in pod["containers"][0]["env"]
+    with pytest.raises(InputError, match=r"--workers: got 2 with tpu-v5e, allowed: 1; .*GPUs for several machines"):
+        training(nodes=nodes, workers=2)
+
+
+def test_how_gradients_are_summed_is_passed_on(training):
+    strategy = {"kind": "multi_worker", "communication": "ring"}
+    asked = training(sections={"trainer": {"strategy": strategy}})
+    text = variables_of(pod_of(build_manifest(asked, "tfjob")[-1]), {})["DETLOOM_STRATEGY"]
+    assert json.loads(text)["communication"] == "ring"
+    with pytest.raises(
+        InputError, match=r"strategy\.kind: got 'mirrored' with 3 workers, allowed: auto or multi_worker"
+    ):
+        build_manifest(training(sections={"trainer": {"strategy": {"kind": "mirrored"}}}), "job")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "Cells"}, r"--name: got 'Cells', allowed: lower case"),
+        ({"name": "c" * 41}, r"--name: got 'c+', .* at most 40"),
+        ({"name": "cells-"}, r"--name: got 'cells-'"),
+        ({"workers": 0}, r"--workers: got 0, allowed: 1 or more"),
+        ({"examples": "/elsewhere"}, r"--examples: got '/elsewhere', allowed: .*kubeflow\.volumes.*\(/data\)"),
+        ({"out": "/data/../x"}, r"--out: got '/data/\.\./x'"),
+        ({"out": "gs://bucket/run"}, r"--out: got 'gs://bucket/run'"),
+        ({"kubeflow": None}, r"kubeflow: the section is missing; it says image, namespace and volumes"),
+        ({"kubeflow": {"image": "a/b:1"}}, r"--examples: .*\(there is none\)"),
+    ],
+)
+def test_what_cannot_run_is_refused(training, values, message):
+    with pytest.raises(InputError, match=message):
+        training(**values)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("small_cells", "small-cells"), ("2nd", "run-2nd"), ("a" * 50, "a" * 40), ("a_", "a")]
+)
+def test_the_runs_name_is_written_as_kubernetes_takes_it(run_of, name, expected):
+    assert default_name(run_of(name=name)) == expected

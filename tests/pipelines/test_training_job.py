@@ -1,0 +1,146 @@
+"""A custom job of Vertex AI, with Google's own client against a server that is not there: its messages are checked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
+from google.cloud.aiplatform_v1.types import CustomJob, JobState
+from tfx.types import artifact_utils, standard_artifacts
+from tfx.utils import json_utils
+
+from detloom.pipelines import training_job
+from detloom.pipelines.compile import vertex_training
+from detloom.pipelines.package_fingerprint import package_fingerprint
+from detloom.pipelines.training_job import TrainerExecutor, TunerExecutor, main
+
+VERTEX = {
+    "project": "my-project",
+    "region": "europe-west4",
+    "image": "r/detloom:1",
+    "pipeline_root": "gs://bucket/root",
+    "training": {
+        "machine_type": "g2-standard-24",
+        "accelerator_type": "NVIDIA_L4",
+        "accelerator_count": 2,
+        "workers": 2,
+    },
+}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Takes what a client sends; the job is running twice, then it ends as `states` say."""
+    seen = SimpleNamespace(jobs=[], parents=[], states=[JobState.JOB_STATE_PENDING, JobState.JOB_STATE_RUNNING])
+
+    class Client(JobServiceClient):
+        def __init__(self, client_options):
+            seen.endpoint = client_options["api_endpoint"]
+
+        def create_custom_job(self, parent, custom_job):
+            seen.parents.append(parent)
+            seen.jobs.append(CustomJob(custom_job))
+            return CustomJob(name=f"{parent}/customJobs/7")
+
+        def get_custom_job(self, name, retry):
+            state = seen.states.pop(0)
+            job = CustomJob(name=name, state=state)
+            if state == JobState.JOB_STATE_FAILED:
+                job.error.message = "The replica workerpool1-0 exited with a non-zero status of 1."
+            return job
+
+        def cancel_custom_job(self, name):
+            seen.cancelled = name
+
+    monkeypatch.setattr("tfx.extensions.google_cloud_ai_platform.training_clients.gapic.JobServiceClient", Client)
+    monkeypatch.setattr(training_job, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    return seen
+
+
+@pytest.fixture
+def executed(run_of, server):
+    """Run an executor with one input and one output, and return what was sent."""
+    examples, model = standard_artifacts.Examples(), standard_artifacts.Model()
+    examples.uri, model.uri = "/gcs/bucket/examples/1", "/gcs/bucket/model/2"
+
+    def run(executor, custom_config, end=JobState.JOB_STATE_SUCCEEDED):
+        server.states.append(end)
+        properties = {"custom_config": json_utils.dumps({"trainer_config": "{}", **custom_config}), "run_fn": "a.b"}
+        executor().Do({"examples": [examples]}, {"model": [model]}, properties)
+        return server.jobs[0]
+
+    return run
+
+
+def test_the_job_runs_our_program_with_the_executors_arguments_on_all_workers(executed, server, run_of):
+    job = executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.endpoint == "europe-west4-aiplatform.googleapis.com"
+    assert server.parents == ["projects/my-project/locations/europe-west4"]
+    assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 1]
+    for pool in job.job_spec.worker_pool_specs:
+        command = list(pool.container_spec.command)
+        assert command[:3] == ["python", "-m", "detloom.pipelines.training_job"]
+        values = dict(zip(command[3::2], command[4::2], strict=True))
+        assert values["--executor_class_path"] == "tfx.components.trainer.executor.GenericExecutor"
+        inputs = artifact_utils.parse_artifact_dict(values["--inputs"])
+        assert inputs["examples"][0].uri == "/gcs/bucket/examples/1"
+        properties = json.loads(values["--exec-properties"])
+        assert json_utils.loads(properties["custom_config"])["trainer_config"] == "{}"  # ours stay beside the job's
+    assert server.states == []  # it waited for the end
+
+
+def test_the_tuner_has_a_job_of_its_own(executed, run_of):
+    job = executed(TunerExecutor, vertex_training.tuner_custom_config(run_of(vertex=VERTEX)))
+    (pool,) = job.job_spec.worker_pool_specs
+    command = list(pool.container_spec.command)
+    assert command[command.index("--executor_class_path") + 1] == "tfx.components.tuner.executor.Executor"
+
+
+@pytest.mark.parametrize("end", [JobState.JOB_STATE_FAILED, JobState.JOB_STATE_CANCELLED])
+def test_a_job_that_did_not_succeed_fails_the_node(executed, run_of, end):
+    with pytest.raises(RuntimeError, match=rf"customJobs/7: ended as {end.name}"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)), end)
+
+
+def test_a_node_that_is_told_to_end_cancels_its_job(executed, server, run_of, monkeypatch):
+    def be_told(seconds):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(training_job.time, "sleep", be_told)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as error:
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert error.value.code == 143  # 128 + SIGTERM
+    assert server.cancelled == "projects/my-project/locations/europe-west4/customJobs/7"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_image_with_other_code_is_refused_with_both_fingerprints(monkeypatch, capsys):
+    monkeypatch.setenv("DETLOOM_PACKAGE_FINGERPRINT", "0123456789abcdef")
+    with pytest.raises(SystemExit) as error:
+        main(["training_job"])
+    assert "compiled for the code 0123456789abcdef, but this image holds" in str(error.value)
+    assert package_fingerprint() in str(error.value)
+
+
+@pytest.mark.slow
+def test_the_program_runs_the_executor_that_it_is_given(tmp_path):
+    """One of TFX's own that trains nothing; the arguments are such as the client makes."""
+    schema = tmp_path / "schema.pbtxt"
+    schema.write_text('feature { name: "a" }')
+    output = standard_artifacts.Schema()
+    output.uri = str(tmp_path / "out")
+    arguments = [
+        *("--executor_class_path", "tfx.components.schema_gen.import_schema_gen.executor.Executor"),
+        *("--inputs", "{}", "--outputs", artifact_utils.jsonify_artifact_dict({"schema": [output]})),
+        *("--exec-properties", json.dumps({"schema_file": str(schema)})),
+    ]
+    command = [sys.executable, "-m", "detloom.pipelines.training_job", *arguments]
+    environment = {"DETLOOM_PACKAGE_FINGERPRINT": package_fingerprint()}
+    result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert (tmp_path / "out" / "schema.pbtxt").read_text().split() == ["feature", "{", "name:", '"a"', "}"]

@@ -1,0 +1,80 @@
+import sys
+from datetime import datetime, timezone
+
+import pytest
+
+from detloom.pipelines.timer.scheduled_run import build_scheduled_run
+from detloom.schemas.errors import InputError
+from detloom.schemas.read_run_file import read_run_file
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def build(tmp_path):
+    """From the text of the section `schedule` and what follows it."""
+
+    def build(schedule, settings=(), hparams=""):
+        file = tmp_path / "my run.yaml"
+        file.write_text(f"name: cells\ndata: {{path: ., split_by_ratio: {{}}}}\nworkspace: ws\n{schedule}\n")
+        return build_scheduled_run(read_run_file(file), file, settings, hparams, NOW)
+
+    return build
+
+
+def test_the_command_holds_absolute_paths_and_the_workspace(build, tmp_path):
+    run = build("schedule: {cron: 0 3 * * *}", ("train.batch_size=8",))
+    file, workspace = str(tmp_path / "my run.yaml"), str(tmp_path / "ws")
+    program = (sys.executable, "-m", "detloom.pipelines.cli", "run")
+    assert run.words == (*program, file, "--workspace", workspace, "--set", "train.batch_size=8")
+    assert run.unit == "detloom-cells"
+
+
+def test_a_file_of_overrides_becomes_absolute_and_a_list_stays(build, tmp_path, monkeypatch):
+    (tmp_path / "more.yaml").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert build("schedule: {cron: 0 3 * * *}", hparams="more.yaml").words[-1] == str(tmp_path / "more.yaml")
+    assert build("schedule: {cron: 0 3 * * *}", hparams="a=1,b=2").words[-1] == "a=1,b=2"
+
+
+def test_the_next_times_are_those_of_the_schedule(build):
+    run = build("schedule: {cron: 0 3 * * *, timezone: Europe/Berlin}")
+    times = [moment.isoformat() for moment in run.next_times(NOW, 2)]
+    assert times == ["2026-03-02T03:00:00+01:00", "2026-03-03T03:00:00+01:00"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("", r"my run\.yaml: schedule: the section is missing"),
+        ("schedule: {cron: 0 3 * * *, caching: false}", r"schedule\.caching: got false"),
+        (
+            "schedule: {cron: 0 3 * * *, end: '2026-12-31T00:00'}",
+            r"schedule\.end: got '2026-12-31T00:00', allowed with",
+        ),
+        ("schedule: {cron: 0 3 * * *, start: '2026-03-01T13:00'}", r"schedule\.start: got '2026-03-01T13:00'"),
+    ],
+)
+def test_what_a_clock_cannot_keep_is_refused(build, schedule, message):
+    with pytest.raises(InputError, match=message):
+        build(schedule)
+
+
+def test_a_start_that_is_over_changes_nothing(build):
+    assert build("schedule: {cron: 0 3 * * *, start: '2026-03-01T11:00'}")
+
+
+def test_a_line_end_in_a_setting_is_refused(build):
+    with pytest.raises(InputError, match=r"a=1\\nb: holds characters that a unit or crontab cannot say"):
+        build("schedule: {cron: 0 3 * * *}", ("a=1\nb",))
+
+
+def test_variables_of_paths_and_secrets_are_named_once(build, monkeypatch):
+    monkeypatch.setenv("MODELS", "/models")
+    webhook = "{url: 'env:HOOK', authorization: 'env:HOOK_TOKEN'}"
+    mail = "{host: h, sender: a@b.org, recipients: [a@b.org], user: 'kubernetes:mail/user', password: 'env:HOOK'}"
+    run = build(
+        "schedule: {cron: 0 3 * * *}\npush_to: ${MODELS}/cells\n"
+        f"notifications: {{webhook: {webhook}, email: {mail}}}"
+    )
+    assert run.variables == ("MODELS", "HOOK", "HOOK_TOKEN")

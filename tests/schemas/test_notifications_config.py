@@ -1,0 +1,127 @@
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.notifications_config import Email, Notifications, Webhook
+from detloom.schemas.read_run_file import read_run_file
+from detloom.schemas.typed_dict import from_json, to_canonical_json
+
+EMAIL = {"host": "smtp.example.org", "sender": "runs@example.org", "recipients": ("team@example.org",)}
+RUN = """
+name: cats
+data: {format: voc, path: photos, splits: {train: a, eval: b, test: c}}
+train: {batch_size: 2, num_steps: 3}
+"""
+
+
+def read(tmp_path, text):
+    (tmp_path / "photos").mkdir(exist_ok=True)
+    (tmp_path / "run.yaml").write_text(RUN + text)
+    return read_run_file(tmp_path / "run.yaml").notifications
+
+
+def test_nobody_is_told_without_the_section(tmp_path):
+    assert read(tmp_path, "") is None
+
+
+def test_a_run_file_says_who_is_told(tmp_path):
+    text = """
+notifications:
+  events: [failed, pushed]
+  webhook: {url: "env:HOOK", authorization: "secret_manager:projects/p/secrets/t/versions/latest"}
+  email: {host: smtp.example.org, sender: a@example.org, recipients: [team@example.org], user: env:U, password: env:P}
+"""
+    found = read(tmp_path, text)
+    assert found.events == ("failed", "pushed")
+    assert found.webhook.url == "env:HOOK"
+    assert found.email.port == 587
+    assert found.email.encryption == "starttls"
+    assert from_json(Notifications, to_canonical_json(found)) == found
+
+
+@pytest.mark.parametrize("value", ["", "https://hooks.example.org/services/T0/B0/hunter2", "hunter2"])
+def test_a_webhook_needs_a_reference(value):
+    with pytest.raises(InputError, match=r"url: got no.*, allowed: .*env:") as caught:
+        Webhook(url=value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_header_is_a_reference_too():
+    with pytest.raises(InputError, match="authorization: got no reference to a secret") as caught:
+        Webhook(url="env:HOOK", authorization="Bearer hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"host": ""}, r"host: got '', allowed: the name of a server"),
+        ({"host": "smtp.example.org:587"}, r"host: got 'smtp.example.org:587', allowed: .*without a port"),
+        ({"host": "smtp\r\nx"}, r"host: got 'smtp\\r\\nx'"),
+        ({"port": 0}, r"port: got 0, allowed: 1 to 65535"),
+        ({"port": 65536}, r"port: got 65536"),
+        ({"recipients": ()}, r"recipients: got nothing, allowed: at least one address"),
+        ({"user": "env:U"}, r"user: got one of user and password, allowed: both or none"),
+        ({"password": "env:P"}, r"user: got one of user and password, allowed: both or none"),
+        ({"user": "env:U", "password": "env:P", "encryption": "none"}, r"encryption: got 'none' with a password"),
+        ({"user": "env:U", "password": "hunter2"}, r"password: got no reference to a secret"),
+        ({"user": "hunter2", "password": "env:P"}, r"user: got no reference to a secret"),
+    ],
+)
+def test_mail_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(InputError, match=message) as caught:
+        Email(**{**EMAIL, **settings})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "team",
+        "@example.org",
+        "team@",
+        "a@b@c",
+        "a@example.org,b@example.org",
+        "Team <team@example.org>",
+        "team:a@example.org;",
+        "team@example.org\r\nBcc: b@example.org",
+        "te am@example.org",
+        "team\x00@example.org",
+        '"team"@example.org',
+        "(team)team@example.org",
+        f"{'x' * 250}@example.org",
+    ],
+)
+@pytest.mark.parametrize("field", ["sender", "recipients"])
+def test_an_address_is_one_name_and_one_domain(field, address):
+    value = address if field == "sender" else ("good@example.org", address)
+    with pytest.raises(InputError, match=f"{field}: got .*, allowed: a plain address such as team@example.org"):
+        Email(**{**EMAIL, field: value})
+
+
+def test_an_event_is_named_once():
+    with pytest.raises(InputError, match=r"events: got \['failed', 'failed'\], allowed: each once"):
+        Notifications(events=("failed", "failed"))
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 601.0])
+def test_a_server_is_waited_for_within_reason(seconds):
+    with pytest.raises(InputError, match=r"timeout_seconds: got .*, allowed: above 0, at most 600"):
+        Notifications(timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "notifications: {webhook: https://hooks.example.org/services/T0/B0/hunter2}",
+        "notifications: {webhook: {url: https://hooks.example.org/services/T0/B0/hunter2}}",
+        "notifications: {webhook: {url: [https://hooks.example.org/services/T0/B0/hunter2]}}",
+        "notifications: {webhook: {url: env:HOOK, authorization: [hunter2]}}",
+        "notifications: {email: {host: h, sender: a@b, recipients: [c@d], user: env:U, password: [hunter2]}}",
+        "notifications: {email: {host: h, sender: a@b, recipients: [c@d], user: env:U, password: hunter2}}",
+        "kubeflow: {image: i, token: hunter2}",
+    ],
+)
+def test_a_secret_in_a_run_file_is_refused_and_not_repeated(tmp_path, text):
+    with pytest.raises(InputError, match=r"run\.yaml:5: ") as caught:
+        read(tmp_path, text)
+    assert "hunter2" not in str(caught.value)
