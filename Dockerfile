@@ -89,8 +89,10 @@ ENV PATH=/opt/detloom/venv/bin:${PATH} \
 
 # The user is 1000 in group 0, and what may be written belongs to that group, so that it works under any number, as
 # OpenShift gives one. USER above answers getpass where that number has no name. The launcher of Kubeflow Pipelines keeps
-# its copy of the object store in /gcs, /minio and /s3; later releases mount folders there.
-RUN useradd --uid 1000 --gid 0 --no-log-init --no-create-home --home-dir /home/detloom --shell /bin/sh detloom \
+# its copy of the object store in /gcs, /minio and /s3; later releases mount folders there. --non-unique: Ubuntu's images
+# have a user 1000 from 23.04 on.
+RUN useradd --non-unique --uid 1000 --gid 0 --no-log-init --no-create-home --home-dir /home/detloom --shell /bin/sh \
+        detloom \
     && install -d -o 1000 -g 0 -m 775 /home/detloom /gcs /minio /s3
 COPY --from=packages /tensorflow /
 COPY --from=packages /opt/detloom /opt/detloom

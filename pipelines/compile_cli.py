@@ -34,8 +34,8 @@ def compile_command(
     """Write the pipeline of RUN_FILE as a file that Kubeflow Pipelines or Vertex AI runs.
 
     \b
-    detloom compile cells.yaml --runner kubeflow -o cells.yaml
-    detloom compile cells.yaml --runner vertex -o cells.json
+    detloom compile cells.yaml --runner kubeflow -o job.yaml
+    detloom compile cells.yaml --runner vertex -o job.json
 
     Needs no cluster and no credentials. The file holds no secret, only where each is kept, and is the same byte for
     byte each time while run file and package stay the same. It fits an image with this very package: a container of

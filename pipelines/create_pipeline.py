@@ -1,5 +1,6 @@
 """The one DAG. Runners only place it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tfx import v1 as tfx
@@ -44,7 +45,7 @@ def create_pipeline(run: RunFile, place: Place = "local") -> tfx.dsl.Pipeline:
     """The pipeline of a run file whose paths are those of the place (`read_run_file`)."""
     nodes = _build_nodes(run, place)
     for node in nodes:
-        _place_node(run, node, place)
+        place_node(run, node, place)
     if place != "local":
         root = getattr(run, place).pipeline_root
         return tfx.dsl.Pipeline(run.name, pipeline_root=root, components=nodes, enable_cache=True)
@@ -60,7 +61,7 @@ def create_pipeline(run: RunFile, place: Place = "local") -> tfx.dsl.Pipeline:
     )
 
 
-def _place_node(run: RunFile, node: BaseNode, place: Place) -> None:
+def place_node(run: RunFile, node: BaseNode, place: Place) -> None:
     """Tell a node where its Beam work is done and what it may use."""
     if isinstance(node, BaseBeamComponent):
         node.with_beam_pipeline_args(beam_args_of(run, node.id, place))
@@ -123,9 +124,9 @@ def _build_training(
     pusher = build_pusher(run, trainer.outputs["model"], blessing, model_card.outputs["model_card"], place)
     nodes = [*(node for node in (tuner, warm_start) if node), trainer, baseline, evaluator, model_card, pusher]
     if decision is not None:
-        record = TrainingRecord(
-            examples, report, decision.outputs["decision"], blessing, params=_retrain_params(run, place)
-        )
+        # Written anew although all before it came from the cache: the folder of the records may have been emptied.
+        params = replace(_retrain_params(run, place), nonce=nonce(place))
+        record = TrainingRecord(examples, report, decision.outputs["decision"], blessing, params=params)
         record.add_upstream_node(pusher)  # a push that failed is not remembered
         nodes.append(record)
     if run.notifications is not None:

@@ -2,9 +2,9 @@
 `kubeflow`.
 
 python pipelines/kubeflow_runner.py
-detloom submit RUN.yaml --runner kubeflow --job NAME.yaml
+detloom submit RUN.yaml --runner kubeflow --job NAME.job.yaml
 
-It writes NAME.yaml, as `detloom compile` does. The tfx command line has an engine `kubeflow`, which imports a module
+It writes what `detloom compile` writes. The tfx command line has an engine `kubeflow`, which imports a module
 that TFX 1.16 and 1.21 no longer have, and ends there.
 """
 
@@ -15,6 +15,6 @@ from detloom.schemas.errors import InputError
 
 if __name__ == "__main__":
     try:
-        print(f"Written: {compile_run_file('kubeflow', '.yaml')}")
+        print(f"Written: {compile_run_file('kubeflow', '.job.yaml')}")
     except InputError as error:
         sys.exit(f"error: {error}")

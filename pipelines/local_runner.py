@@ -14,4 +14,5 @@ if __name__ == "__main__":
         if summary := run_locally(run_file_from_environment()):
             print(summary)
     except InputError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 1))

@@ -5,6 +5,7 @@ import shlex
 import sys
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,7 @@ def status(
     detloom status cells.yaml cells-20260131-030000-1a2b3c4d --runner vertex
 
     RUN_ID is what `detloom submit` and the list print; a run's name does as well. Runs that a schedule started are
-    listed, too.
+    listed, too. With --wait and --json, the lines before the end go to standard error.
     """
     from detloom.pipelines.backends.backend import connect
     from detloom.pipelines.backends.status_text import format_run, format_runs, to_plain
@@ -143,7 +144,7 @@ def status(
     backend = connect(run, place)
     now = datetime.now(timezone.utc)
     if run_id and wait:
-        _follow(backend, run_id, run_file, place, every_seconds)
+        _follow(backend, run_id, run_file, place, every_seconds, as_json=as_json)
     elif run_id:
         found = backend.get_run(run_id)
         click.echo(json.dumps(to_plain(found), indent=1) if as_json else format_run(found, now))
@@ -202,17 +203,19 @@ def read_job(run: RunFile, place: Place, job_file: Path | None) -> "CompiledJob"
     return job
 
 
-def _follow(backend: "Backend", run_id: str, run_file: Path, place: Place, every_seconds: float) -> None:
+def _follow(
+    backend: "Backend", run_id: str, run_file: Path, place: Place, every_seconds: float, *, as_json: bool = False
+) -> None:
     """Print what becomes of a run; ends the process with its exit code."""
     from detloom.pipelines.backends.follow_run import follow_run
-    from detloom.pipelines.backends.status_text import format_run
+    from detloom.pipelines.backends.status_text import format_run, to_plain
 
     try:
-        ended = follow_run(backend, run_id, click.echo, every_seconds=every_seconds)
+        ended = follow_run(backend, run_id, partial(click.echo, err=as_json), every_seconds=every_seconds)
     except KeyboardInterrupt:
         click.echo(f"The run goes on; look at it with: {_status_command(run_file, run_id, place)}", err=True)
         sys.exit(_INTERRUPTED)
-    click.echo(format_run(ended, datetime.now(timezone.utc)))
+    click.echo(json.dumps(to_plain(ended), indent=1) if as_json else format_run(ended, datetime.now(timezone.utc)))
     sys.exit(0 if ended.state == "succeeded" else 1)
 
 

@@ -22,6 +22,10 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, cast
 
+from google.api_core.exceptions import GoogleAPIError
+from google.api_core.retry import Retry
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.aiplatform_v1.types import CustomJob, JobState
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.components.tuner.executor import Executor as StockTunerExecutor
 from tfx.dsl.components.base.base_executor import BaseExecutor
@@ -36,14 +40,25 @@ from tfx.utils import import_utils, json_utils, name_utils
 from detloom.pipelines.compile.vertex_training import FINGERPRINT_VARIABLE
 from detloom.pipelines.package_fingerprint import package_fingerprint
 from detloom.schemas.errors import InputError
+from detloom.schemas.redact import redact
 from detloom.trainer_module.preemption import Preempted
 
 _SECONDS_BETWEEN_LOOKS = 30.0
+_SECONDS_UNSEEN = 3600.0  # that a job may run while nobody can look at it; a training takes hours
+_CANCEL_SECONDS = 20.0  # less than a node is given to end: GRACE_SECONDS of container/time_limit.py, as of a pod
+_FAILED_LOOK = (GoogleAPIError, GoogleAuthError, OSError)
 _LOGGER = logging.getLogger("detloom")
 
 
 class _JobClient(VertexJobClient):
-    """Puts our program into the job; its arguments stay those that TFX makes."""
+    """Puts our program into the job; its arguments stay those that TFX makes. Knows all states that are an end."""
+
+    JOB_STATES_FAILED = (
+        *VertexJobClient.JOB_STATES_FAILED,
+        JobState.JOB_STATE_EXPIRED,
+        JobState.JOB_STATE_PARTIALLY_SUCCEEDED,  # a machine of several did not, so that there may be no model
+    )
+    JOB_STATES_COMPLETED = (JobState.JOB_STATE_SUCCEEDED, *JOB_STATES_FAILED)
 
     def generate_container_command(
         self,
@@ -57,7 +72,9 @@ class _JobClient(VertexJobClient):
         return ["python", "-m", "detloom.pipelines.training_job", *command[3:]]
 
     def cancel(self) -> None:
-        self._client.cancel_custom_job(name=self.get_job_name())
+        self._client.cancel_custom_job(
+            name=self.get_job_name(), retry=Retry(timeout=_CANCEL_SECONDS), timeout=_CANCEL_SECONDS / 2
+        )
 
 
 class TrainerExecutor(BaseExecutor):
@@ -78,10 +95,10 @@ class TrainerExecutor(BaseExecutor):
         client = _JobClient(custom_config[VERTEX_REGION_KEY])
         path = name_utils.get_full_name(self.in_the_job)
         training_job = client.create_training_job(input_dict, output_dict, exec_properties, path, job, None, None)
-        client.launch_job(project, training_job)
-        _LOGGER.info("Training runs as %s.", client.get_job_name())
-        with _cancelled_on_sigterm(client):
-            _wait(client)
+        with _launched(client, project, training_job):
+            job = _wait(client)
+        if client.get_job_state(job) in client.JOB_STATES_FAILED:
+            raise RuntimeError(f"{client.get_job_name()}: ended as {job.state.name}: {job.error.message}")
 
 
 class TunerExecutor(TrainerExecutor):
@@ -91,37 +108,63 @@ class TunerExecutor(TrainerExecutor):
 
 
 @contextlib.contextmanager
-def _cancelled_on_sigterm(client: _JobClient) -> Iterator[None]:
-    """A node that is ended, by its time limit or with its pipeline, ends the job: it would go on and cost money."""
+def _launched(client: _JobClient, project: str, training_job: dict[str, Any]) -> Iterator[None]:
+    """A job that is cancelled if the body does not end by itself: it would go on and cost money.
 
-    def cancel(number: int, frame: FrameType | None) -> None:
-        _LOGGER.warning("%s is cancelled: the node that waits for it was told to end.", client.get_job_name())
-        client.cancel()
-        sys.exit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, cancel)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _wait(client: VertexJobClient) -> None:
-    """Until the job has ended.
-
-    Raises:
-        RuntimeError: if it failed, with what Vertex AI says.
+    SIGTERM, which ends a node by its time limit or with its pipeline, is one reason. It waits while the job is being
+    launched: until then there is no name to cancel.
     """
+    told: int | None = None
+    is_cancelling = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        is_first, told = told is None, number
+        if is_first and client.get_job_name() and not is_cancelling:
+            sys.exit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()  # elsewhere Python allows no handlers
+    previous = signal.signal(signal.SIGTERM, end) if is_main else None
+    try:
+        client.launch_job(project, training_job)
+        if told is not None:
+            sys.exit(128 + told)
+        _LOGGER.info("Training runs as %s.", client.get_job_name())
+        yield
+    except BaseException:
+        is_cancelling = True
+        if client.get_job_name():
+            _cancel(client)
+        raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _cancel(client: _JobClient) -> None:
+    """Without an error of its own, which would hide the reason."""
+    name = client.get_job_name()
+    try:
+        client.cancel()
+        _LOGGER.warning("%s is cancelled: the node that waited for it ends.", name)
+    except _FAILED_LOOK as error:
+        _LOGGER.error("%s goes on, and costs money: it could not be cancelled (%s).", name, redact(str(error)))
+
+
+def _wait(client: VertexJobClient) -> CustomJob:
+    """The job when it has ended; a look at it may fail for `_SECONDS_UNSEEN`."""
+    seen = time.monotonic()
     while True:
-        job = client.get_job()
-        state = client.get_job_state(job)
-        if state in client.JOB_STATES_FAILED:
-            raise RuntimeError(f"{client.get_job_name()}: ended as {state.name}: {job.error.message}")
-        if state in client.JOB_STATES_COMPLETED:
-            return
+        try:
+            job = client.get_job()
+            seen = time.monotonic()
+            if client.get_job_state(job) in client.JOB_STATES_COMPLETED:
+                return job
+        except _FAILED_LOOK as error:
+            if time.monotonic() - seen > _SECONDS_UNSEEN:
+                raise
+            said = redact(str(error))
+            _LOGGER.warning("%s: could not be looked at (%s); tried again.", client.get_job_name(), said)
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tfx import v1 as tfx
@@ -30,6 +31,7 @@ from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY,
 
 FINGERPRINT_KEY = "code_fingerprint"  # in the custom_config of stock components
 WARM_START_NODE = "WarmStartModel"  # on Kubeflow
+_ANY_DATA = "{SPAN}"  # a path that all other settings of the data are allowed with
 _Node = TypeVar("_Node", bound=BaseComponent)
 
 
@@ -160,9 +162,14 @@ def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: 
 
 
 def training_hash(run: RunFile) -> str:
-    """16 hex digits over what decides, beside the data, which model comes out and whether it is blessed."""
+    """16 hex digits over what decides, beside the data, which model comes out and whether it is blessed.
+
+    Neither where the data lie nor on which devices it is trained: moving either is no reason to train.
+    """
     settings = [
-        *_training_settings(run).values(),
+        to_canonical_json(replace(run.data, path=_ANY_DATA)),
+        source_fingerprint("detloom.components.example_gen.component"),
+        *(value for key, value in _training_settings(run).items() if key != STRATEGY_KEY),
         run.trainer.warm_start,
         to_canonical_json(run.tuner) if run.tuner else "",
         to_canonical_json(run.export),

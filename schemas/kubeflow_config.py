@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detloom.schemas.checks import check
+from detloom.schemas.redact import hide_secrets
 from detloom.schemas.schedule_config import check_timezone
 from detloom.schemas.secret_reference import check_secret_reference
 
@@ -86,7 +87,9 @@ class Kubeflow:
 
     def __post_init__(self) -> None:
         is_host = not self.host or self.host.startswith(("http://", "https://"))
-        check(is_host and "@" not in self.host, "host", "no such address", "http:// or https://, without a user")
+        is_bare = not set("@?#") & set(self.host) and hide_secrets(self.host) == self.host  # it is shown, and logged
+        allowed = "http:// or https://, without a user, a query or a fragment"
+        check(is_host and is_bare, "host", "no such address", allowed)
         check(bool(self.namespace), "namespace", "nothing", "a name")
         check(bool(self.experiment), "experiment", "nothing", "a name")
         check_secret_reference("token", self.token)
@@ -97,6 +100,7 @@ class Kubeflow:
         check(
             not root or root.startswith(PIPELINE_ROOT_SCHEMES), "pipeline_root", repr(root), f"an address at {allowed}"
         )
+        check(hide_secrets(root) == root, "pipeline_root", "a user or parameters in it", "an address without them")
         mounts = [volume.mount_path for volume in self.volumes]
         check(len(set(mounts)) == len(mounts), "volumes", mounts, "each mount_path once")
         names = [secret.variable for secret in self.secrets]

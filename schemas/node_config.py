@@ -1,5 +1,6 @@
 """What a node of the pipeline may use, how long it may take, and how often it is tried."""
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -128,11 +129,14 @@ class Retry:
 
     def wait_seconds(self, num_failures: int) -> float:
         """Seconds to wait after so many failures, one or more."""
+        return min(self.uncut_wait_seconds(num_failures), self.max_backoff_seconds)
+
+    def uncut_wait_seconds(self, num_failures: int) -> float:
+        """The same where no wait is too long; infinity for more than a float can say."""
         try:
-            seconds = self.backoff_seconds * self.backoff_factor ** (num_failures - 1)
-        except OverflowError:  # more than a float can say
-            seconds = self.max_backoff_seconds
-        return min(seconds, self.max_backoff_seconds)
+            return self.backoff_seconds * self.backoff_factor ** (num_failures - 1)
+        except OverflowError:
+            return math.inf if self.backoff_seconds else 0.0
 
 
 def retry_of(nodes: tuple[NodeSettings, ...], node_id: str) -> Retry:

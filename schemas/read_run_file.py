@@ -18,8 +18,9 @@ from detloom.schemas.run_file import CONFIG_SECTIONS, DEFAULT_DETECTOR, Place, R
 from detloom.schemas.typed_dict import KeyPath, from_dict, show_value
 from detloom.schemas.yaml_file import read_yaml
 
+_IN_CONTAINERS = "gs://"  # what TensorFlow reads and writes in our image; s3:// and hdfs:// need tensorflow-io
+PATH_VARIABLE = re.compile(r"\$\{(\w+)\}")  # an environment variable in a path
 _REMOTE: tuple[Place, ...] = ("kubeflow", "vertex")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def load_run_tree(
@@ -149,31 +150,30 @@ def resolve_remote_paths(run: RunFile, tree: Located, place: Place) -> RunFile:
     if settings is None:
         raise InputError(f"{tree.locate(())}: {place}: the section is missing; docs/{place}.md says what it needs.")
 
-    def resolve(value: str, key: str, schemes: tuple[str, ...]) -> str:
+    def resolve(value: str, key: str) -> str:
         where = f"{tree.locate(tuple(key.split('.')))}: {key}"
         address = _expand_variables(value, where)
-        is_address = address.startswith(schemes) and "://" in address and not address.endswith("://")
+        is_address = address.startswith(_IN_CONTAINERS) and len(address) > len(_IN_CONTAINERS)
         if "\0" in address or not (is_address or address.startswith("/")):
-            allowed = " or ".join(("an absolute path in the containers", *(f"an address at {s}" for s in schemes)))
+            allowed = f"an absolute path in the containers or an address at {_IN_CONTAINERS}"
             raise InputError(f"{where}: got '{redact(value)}', allowed on {place.capitalize()}: {allowed}.")
         if is_address:
             _check_no_secret(address, value, where)
         return address
 
     if run.data.path != EMBEDDED_DIGITS:
-        run = replace(run, data=replace(run.data, path=resolve(run.data.path, "data.path", ("gs://",))))
+        run = replace(run, data=replace(run.data, path=resolve(run.data.path, "data.path")))
     if run.push.vertex is not None:
         if run.push_to:
             where = tree.locate(("push_to",))
             raise InputError(f"{where}: push_to: got it and push.vertex, allowed: one of the two.")
         push_to = ""
     else:
-        default = (
-            f"{settings.pipeline_root.rstrip('/')}/{run.name}/serving" if is_remote(settings.pipeline_root) else ""
-        )
-        push_to = resolve(run.push_to or default, "push_to", REMOTE_SCHEMES)
+        root = settings.pipeline_root
+        default = f"{root.rstrip('/')}/{run.name}/serving" if root.startswith(_IN_CONTAINERS) else ""
+        push_to = resolve(run.push_to or default, "push_to")
     if run.retrain is not None:
-        records = resolve(run.retrain.records or push_to, "retrain.records", REMOTE_SCHEMES)
+        records = resolve(run.retrain.records or push_to, "retrain.records")
         run = replace(run, retrain=replace(run.retrain, records=records))
     return replace(run, workspace="", push_to=push_to)
 
@@ -204,7 +204,7 @@ def _expand_variables(value: str, where: str) -> str:
             raise InputError(f"{where}: the environment variable {name} is not set; set it, or write the path itself.")
         return os.environ[name]
 
-    return _VARIABLE.sub(from_environment, value)
+    return PATH_VARIABLE.sub(from_environment, value)
 
 
 def _check_no_secret(address: str, written: str, where: str) -> None:

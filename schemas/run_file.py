@@ -27,7 +27,6 @@ from detloom.schemas.tuner_config import Tuner
 from detloom.schemas.vertex_config import Vertex
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 Place = Literal["local", "kubeflow", "vertex"]  # where a pipeline runs
 CONFIG_SECTIONS = ("model", "train", "eval", "train_input", "eval_input")  # laid over the detector's own
@@ -88,7 +87,7 @@ class RunFile:
     hdfs://); empty means <workspace>/serving. `${NAME}` is read from the environment."""
     push: Push = Push()
     """How models are pushed there, or to an endpoint."""
-    beam_args: tuple[str, ...] = ("--direct_running_mode=in_memory",)
+    beam_args: tuple[str, ...] = ()
     """How the nodes that use Apache Beam run: its pipeline options, such as `--direct_running_mode=multi_processing`
     with `--direct_num_workers=2`, or those of another runner."""
     beam: Beam | None = None
@@ -121,6 +120,9 @@ class RunFile:
             check(not is_secret(option), "beam_args", redact(option), allowed)
         check_export(self.export, self.model)
         check_nodes(self.nodes)
+        if self.retrain is not None:
+            has_spans = "{" in self.data.path or not self.retrain.new_span
+            check(has_spans, "retrain.new_span", "true", "false where data.path has no {SPAN}", "data.path")
         if self.retrain is not None and self.push.vertex is not None:
             check(bool(self.retrain.records), "retrain.records", "nothing", "a folder, with push.vertex", "push.vertex")
         if self.tuner is not None:

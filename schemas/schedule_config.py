@@ -28,8 +28,8 @@ class Schedule:
     """Of the times in `cron`, such as Europe/Berlin. On Kubeflow all schedules of a cluster have the same one:
     `kubeflow.schedule_timezone`."""
     max_concurrency: int = 1
-    """Runs at the same time, on Kubeflow at most 10. A run that would be one too many waits there; on Vertex AI, where
-    only runs that are being started count, it waits with `catch_up` and is left out without."""
+    """Runs at the same time, on one machine 1, on Kubeflow at most 10. A run that would be one too many waits there; on
+    Vertex AI, where only runs that are being started count, it waits with `catch_up` and is left out without."""
     catch_up: bool = False
     """Run what was missed while the schedule was paused or the machine off: on Kubeflow and Vertex AI once for each
     missed time, on one machine once in all. Without it, Kubeflow still makes up for the last missed time."""

@@ -7,6 +7,7 @@ from detloom.schemas.accelerators import check_vertex_machine
 from detloom.schemas.checks import check, check_fields
 from detloom.schemas.kubeflow_config import check_image
 from detloom.schemas.push_config import check_project, check_region
+from detloom.schemas.redact import hide_secrets
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
@@ -79,6 +80,8 @@ class Vertex:
         check_image("image", self.image)
         is_address = self.pipeline_root.startswith("gs://") and len(self.pipeline_root) > len("gs://")
         check(is_address, "pipeline_root", repr(self.pipeline_root), "an address at gs://")
+        root = self.pipeline_root
+        check(hide_secrets(root) == root, "pipeline_root", "a user or parameters in it", "an address without them")
         for field, form, allowed in (
             ("service_account", _ACCOUNT, "the e-mail address of an account"),
             ("network", _NETWORK, "such as projects/123/global/networks/name"),

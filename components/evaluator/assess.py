@@ -51,6 +51,7 @@ def assess(
     gates: Gates,
     *,
     baseline_problem: str | None = None,
+    is_blessed_already: bool = False,
     contract_problem: str | None = None,
     variants: Mapping[str, CocoMetrics] | None = None,
     today: datetime.date | None = None,
@@ -59,6 +60,7 @@ def assess(
 
     Args:
         baseline_problem: why a baseline that exists was not measured, as the end of a sentence.
+        is_blessed_already: as `Evidence` has it.
         contract_problem: how the candidate breaks its contract, as a sentence.
         variants: COCO numbers of the candidate's TFLite variants, by name.
         today: decides whether an override still holds; None takes the date of this machine.
@@ -69,6 +71,7 @@ def assess(
         candidate=candidate.measurements,
         baseline=before,
         baseline_problem=baseline_problem,
+        is_blessed_already=is_blessed_already,
         ap_change=comparison.ap_change,
         latency=candidate.costs.latency,
         baseline_latency=baseline.costs.latency if baseline else None,

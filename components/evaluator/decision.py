@@ -40,6 +40,7 @@ class Evidence:
     Attributes:
         baseline: of the same images; None when there is none, or none that can be compared.
         baseline_problem: why a baseline that exists was not compared, as the end of a sentence.
+        is_blessed_already: there is no baseline because the candidate is the latest blessed model itself.
         ap_change: AP of the candidate minus that of the baseline, with its interval.
         int8_ap: AP of the int8 TFLite model; None where there is none.
         contract_problem: how the model breaks its contract, as a sentence.
@@ -48,6 +49,7 @@ class Evidence:
     candidate: Measured
     baseline: Measured | None = None
     baseline_problem: str | None = None
+    is_blessed_already: bool = False
     ap_change: Interval | None = None
     latency: Latency | None = None
     baseline_latency: Latency | None = None
@@ -167,7 +169,9 @@ def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
     value, why_not = evidence.candidate.find_value("AP", "")
     problem = evidence.baseline_problem
     verdict: Verdict = "skipped"
-    if problem is None:
+    if problem is None and evidence.is_blessed_already:  # so `when_missing` was answered when it was blessed
+        sentence = "it is the latest blessed model itself, and there is no other to compare with"
+    elif problem is None:
         sentence = "there is no earlier blessed model to compare with"
         if gate.when_missing == "refuse":
             verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_missing says refuse"

@@ -43,6 +43,7 @@ class EvaluationInputs:
 
     Attributes:
         candidate_dir, baseline_dir: SavedModel folders.
+        is_blessed_already: there is no baseline because the candidate is the latest blessed model itself.
         examples_uris: roots of the examples artifacts; a label map may lie there.
         tflite_dir: folder of the candidate's TFLite variants, which need not exist.
         shard_patterns: paths of the split's TFRecord shards, with or without wildcards.
@@ -57,6 +58,7 @@ class EvaluationInputs:
     tflite_dir: str | None = None
     dataset_report_uri: str | None = None
     model_run_uri: str | None = None
+    is_blessed_already: bool = False
     lineage: Sequence[tuple[str, str]] = ()
 
 
@@ -109,6 +111,7 @@ def evaluate(
         baseline,
         params.gates,
         baseline_problem=baseline_problem,
+        is_blessed_already=inputs.is_blessed_already,
         contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections),
         variants=_measure_variants(records, variants, split),
     )

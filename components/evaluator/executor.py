@@ -47,7 +47,10 @@ class Executor(tfx_evaluator.Executor):
         self._log_startup(input_dict, output_dict, exec_properties)
         params = EvaluatorParams.from_properties(exec_properties)
         model = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY])
-        baselines = input_dict.get(keys.BASELINE_MODEL_KEY) or []
+        found = input_dict.get(keys.BASELINE_MODEL_KEY) or []
+        # On Vertex AI the stock strategy finds the latest blessed model. Where the candidate comes from the cache, that
+        # is the candidate, which is no better than itself: a gate that asks for more would refuse what is served now.
+        baselines = [baseline for baseline in found if baseline.uri != model.uri]
         evaluation = artifact_utils.get_single_instance(output_dict[keys.EVALUATION_KEY])
         blessing = artifact_utils.get_single_instance(output_dict[keys.BLESSING_KEY])
         examples = input_dict[keys.EXAMPLES_KEY]
@@ -57,6 +60,7 @@ class Executor(tfx_evaluator.Executor):
             EvaluationInputs(
                 candidate_dir=_saved_model_dir(model),
                 baseline_dir=_saved_model_dir(baselines[0]) if baselines else None,
+                is_blessed_already=len(baselines) < len(found),
                 examples_uris=[artifact.uri for artifact in examples],
                 shard_patterns=[f"{uri}/*" for uri in _split_uris(examples, params.split)],
                 tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",

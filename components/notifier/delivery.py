@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import certifi
-
 T = TypeVar("T")
 WAITS_SECONDS = (1.0, 4.0)  # before the second and the third try
 
@@ -74,7 +72,5 @@ def try_again(function: Callable[[], None], waits_seconds: Sequence[float] = WAI
 
 
 def trusted_authorities() -> ssl.SSLContext:
-    """Certificates are verified against the system's authorities and certifi's: slim images have none of their own."""
-    context = ssl.create_default_context()
-    context.load_verify_locations(certifi.where())
-    return context
+    """Certificates are verified against the system's authorities."""
+    return ssl.create_default_context()

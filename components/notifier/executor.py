@@ -17,12 +17,11 @@ from detloom.components.notifier.messages import Message, run_link
 from detloom.components.notifier.params import RUN_ID, RUN_NAME, NotifierParams, run_property
 from detloom.components.notifier.send import send
 from detloom.components.notifier.told import Told
-from detloom.components.pusher.executor import blessing_message
+from detloom.components.pusher.executor import IS_NEW_PROPERTY, blessing_message
 from detloom.components.retrain.executor import DECISION_KEY, REASON_PROPERTY, TRAIN_PROPERTY
 
 BLESSING_KEY, PUSHED_MODEL_KEY = keys.MODEL_BLESSING_KEY, keys.PUSHED_MODEL_KEY
-# Custom properties of TFX's Pusher, and one of ours: 0 where the latest version was this model already.
-_PUSHED, _DESTINATION, _VERSION, _IS_NEW = "pushed", "pushed_destination", "pushed_version", "pushed_is_new"
+_PUSHED, _DESTINATION, _VERSION = "pushed", "pushed_destination", "pushed_version"  # custom properties of TFX's Pusher
 
 
 class Executor(BaseExecutor):
@@ -80,20 +79,15 @@ def build_message(
         return None
     about |= {"reason": blessing_message({BLESSING_KEY: [blessing]}), "numbers": _numbers(blessing)}
     if not model_utils.is_model_blessed(blessing):
-        return Message(event="refused", subject=blessing.uri, **about)
+        return Message(event="refused", **about | {"subject": blessing.uri})
     # What was pushed before is known from the list on one machine, which also holds what a killed run did not tell.
     is_old = params.place != "local" and pushed is not None and _is_old(pushed)
     if pushed is None or not pushed.get_int_custom_property(_PUSHED) or is_old:
         return None
     version = pushed.get_string_custom_property(_VERSION)
     destination = pushed.get_string_custom_property(_DESTINATION)
-    return Message(
-        event="pushed",
-        subject=f"{destination} {version or pushed.uri}",
-        version=version,
-        destination=destination,
-        **about,
-    )
+    about["subject"] = f"{destination} {version or pushed.uri}"
+    return Message(event="pushed", version=version, destination=destination, **about)
 
 
 def about_run(params: NotifierParams, properties: Mapping[str, Any], local_run_id: str = "") -> dict[str, Any]:
@@ -104,6 +98,7 @@ def about_run(params: NotifierParams, properties: Mapping[str, Any], local_run_i
         "pipeline": params.pipeline,
         "place": params.place,
         "run": local_run_id if is_local else run_property(properties, RUN_NAME) or run_id,
+        "subject": run_id,  # names of runs may repeat
         "machine": socket.gethostname() if is_local else "",
         "links": run_link(params.place, run_id, params.kubeflow_host),
     }
@@ -116,7 +111,7 @@ def _first(input_dict: Mapping[str, Sequence[Artifact]], key: str) -> Artifact |
 
 def _is_old(pushed: Artifact) -> bool:
     """Whether the latest version was this model already."""
-    return pushed.has_custom_property(_IS_NEW) and not pushed.get_int_custom_property(_IS_NEW)
+    return pushed.has_custom_property(IS_NEW_PROPERTY) and not pushed.get_int_custom_property(IS_NEW_PROPERTY)
 
 
 def _numbers(blessing: Artifact) -> dict[str, float]:

@@ -74,7 +74,7 @@ class FailureExecutor(BaseExecutor):
 
 def build_failure_message(status: FinalStatus, params: NotifierParams, properties: dict[str, Any]) -> Message:
     about = about_run(params, properties)
-    about["run"] = about["run"] or status.run
+    about["run"], about["subject"] = about["run"] or status.run, about["subject"] or status.run
     about["links"] = about["links"] or run_link(params.place, status.run)
     return Message(event="failed", node=status.failed_tasks, reason=status.reason, **about)
 

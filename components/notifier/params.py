@@ -33,7 +33,7 @@ PROPERTY_TYPES: dict[str, type] = {
 _MARK = "{{$"
 # Both backends put these in place of a parameter that is such a constant: kubeflow/pipelines,
 # backend/src/v2/driver/resolve.go, and the constants PIPELINE_JOB_* of sdk/python/kfp/dsl/__init__.py.
-_RUN_NAMES: dict[Place, str] = {"kubeflow": "{{$.pipeline_job_name}}", "vertex": "{{$.pipeline_job_name}}"}
+_RUN_NAME_ON_CLUSTERS = "{{$.pipeline_job_name}}"
 _RUN_IDS: dict[Place, str] = {"kubeflow": "{{$.pipeline_job_uuid}}", "vertex": "{{$.pipeline_job_resource_name}}"}
 
 
@@ -60,7 +60,7 @@ class NotifierParams:
             NOTIFICATIONS: to_canonical_json(self.notifications),
             PLACE: self.place,
             KUBEFLOW_HOST: self.kubeflow_host,
-            RUN_NAME: _RUN_NAMES.get(self.place, ""),
+            RUN_NAME: "" if self.place == "local" else _RUN_NAME_ON_CLUSTERS,
             RUN_ID: _RUN_IDS.get(self.place, ""),
             NONCE: self.nonce,
             CODE_FINGERPRINT: self.code_fingerprint,

@@ -29,6 +29,7 @@ from detloom.schemas.typed_dict import from_json
 
 MODEL_CARD_KEY = "model_card"
 PUSH_KEY = "push"  # in custom_config: `Push` as JSON
+IS_NEW_PROPERTY = "pushed_is_new"  # of the pushed model: 0 where the latest version was this model already
 
 
 class Executor(tfx_pusher.Executor):
@@ -64,6 +65,7 @@ class Executor(tfx_pusher.Executor):
         _log_result(result)
         io_utils.copy_dir(model_uri, pushed_model.uri)  # the stock Pusher archives what it pushed, too
         self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))
+        pushed_model.set_int_custom_property(IS_NEW_PROPERTY, int(result.is_new))
 
     def _origin(self, input_dict: dict[str, list[Artifact]]) -> Origin:
         models = input_dict.get(keys.MODEL_KEY) or input_dict[keys.INFRA_BLESSING_KEY]

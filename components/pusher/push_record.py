@@ -5,18 +5,16 @@ import getpass
 import json
 import math
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from detloom.schemas.redact import HIDDEN
+from detloom.schemas.redact import hide_secrets
 
 RECORD_FILE = "push_record.jsonl"
 MAX_RECORD_BYTES = 256 << 20
-_USER_INFO = re.compile(r"://[^/?#\s]*@")  # user and password of an address
 
 Action = Literal["push", "rollback"]
 
@@ -72,7 +70,7 @@ def make_record(
         "version": version,
         "previous_version": previous_version,
         "of_version": of_version,
-        "model_uri": _USER_INFO.sub(f"://{HIDDEN}@", origin.model_uri),
+        "model_uri": hide_secrets(origin.model_uri),
         "manifest_sha256": digest,
         "by": origin.by,
         "host": origin.host,

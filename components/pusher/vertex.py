@@ -67,7 +67,7 @@ class VertexExecutor(tfx_executor.Executor):
             if not uri.startswith("gs://"):
                 raise InputError(
                     f"push.vertex: got artifacts in {uri}, allowed: a pipeline root at gs://, where Vertex AI reads "
-                    "models. Run this pipeline on Vertex AI or Kubeflow, or push to a folder."
+                    "models. Run this pipeline on Vertex AI, or push to a folder."
                 )
             exec_properties = _with_allowed_traffic(exec_properties)
         super().Do(input_dict, output_dict, exec_properties)

@@ -35,7 +35,8 @@ class RetrainParams:
         train_split: that is trained on.
         config_hash: of settings and code of the training; another one is always a reason.
         pipeline: its name: several may remember in one folder.
-        nonce: read by nobody; on one machine `records_state`, so that TFX's cache sees what lies in the records.
+        nonce: read by nobody. On one machine RetrainDecision gets `records_state`, so that TFX's cache sees what lies
+            in the records, and TrainingRecord a fresh one each run, as it is never answered from the cache.
         code_fingerprint: of the source; read by nobody, for the cache.
     """
 

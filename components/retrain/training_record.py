@@ -37,7 +37,7 @@ class FinishedTraining:
         reason: why it was trained.
         span: latest that was read; None where data have none.
         version: of the span; None where data have none.
-        data_fingerprint: over names, sizes and times of the files that were read.
+        data_fingerprint: over names, sizes and times of the files that were read; for people, no decision reads it.
         config_hash: of settings and code of the training.
         num_images: by split.
         report_format: of the data set report that the following numbers of the training split come from.
@@ -140,8 +140,17 @@ def records_state(retrain: Retrain, pipeline: str) -> str:
 
     While this stays as it is, so does the decision. It is then answered from TFX's cache, and with it the nodes behind
     the condition, whose cache keys hold the decision: what failed is tried again without another training.
+
+    Raises:
+        InputError: the storage does not answer.
     """
-    newest = next(iter(_record_names(retrain.records, pipeline)), "")
+    try:
+        newest = next(iter(_record_names(retrain.records, pipeline)), "")
+    except OSError as error:
+        raise InputError(
+            f"retrain.records: {redact(retrain.records)} cannot be read ({redact(error.strerror or str(error))}); run "
+            "again when it answers."
+        ) from None
     if not newest or not retrain.max_age_days:
         return newest
     age = current_time() - _moment_of(newest)

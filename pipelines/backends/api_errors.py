@@ -4,6 +4,7 @@ The exceptions of both clients are understood here and nowhere else: those of kf
 those of google.api_core, google.auth and gRPC.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import ssl
@@ -105,6 +106,8 @@ def failures_said(server: Server, what: str) -> Iterator[None]:
     """Turn the exceptions of a request that was to `what` into an ApiError."""
     try:
         yield
+    except concurrent.futures.TimeoutError:  # of an operation that goes on; from Python 3.11 on it is an OSError, too
+        raise server.error("timeout", what) from None
     except (kfp_server_api.ApiException, http_errors.HTTPError, google_errors.GoogleAPIError) as error:
         raise server.error(_kind_of(error), what, _message_of(error)) from None
     except sign_in_errors.TransportError as error:

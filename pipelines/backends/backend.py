@@ -1,5 +1,6 @@
 """What a backend can do, and what is the same for both: submitting once, schedules by name."""
 
+import shlex
 from datetime import datetime, timezone
 from typing import Protocol
 
@@ -116,8 +117,9 @@ def create_schedule(
         raise InputError(f"schedule.end: got '{schedule.end}', which is over; set a later moment, or none.")
     before = [each for each in backend.list_schedules() if each.name == name]
     if before and not replace:
-        other = f"`--replace` replaces it, `--name` makes another one, and `detloom schedule delete {name}` removes it"
-        raise InputError(f"there is a schedule named '{name}' already, which is {before[0].state}: {other}.")
+        command = f"detloom schedule delete RUN_FILE {shlex.quote(redact(name))}"
+        other = f"`--replace` replaces it, `--name` makes another one, and `{command}` removes it"
+        raise InputError(f"there is a schedule named '{redact(name)}' already, which is {before[0].state}: {other}.")
     known = {each.schedule_id for each in before}
     try:
         created = backend.create_schedule(job, schedule, name)

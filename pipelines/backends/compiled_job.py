@@ -15,11 +15,11 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from detloom.pipelines.backends.api_errors import shorten_message
+from detloom.pipelines.job_fingerprint import MAX_JOB_BYTES
 from detloom.schemas.errors import InputError
 from detloom.schemas.redact import redact
 from detloom.schemas.run_file import Place
 
-_MAX_FILE_BYTES = 64 * 1024 * 1024
 _RUN_NAME = re.compile(r"[a-z]([a-z0-9-]{0,125}[a-z0-9])?")
 _MAX_NAME = 100  # characters of a pipeline's name in the names of its runs
 
@@ -52,9 +52,9 @@ def read_job_file(path: Path) -> str:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            raise InputError(f"{redact(str(path))}: larger than {_MAX_FILE_BYTES} bytes, which no compiled job is.")
+            content = file.read(MAX_JOB_BYTES + 1)
+        if len(content) > MAX_JOB_BYTES:
+            raise InputError(f"{redact(str(path))}: larger than {MAX_JOB_BYTES >> 20} MiB, which no compiled job is.")
         return content.decode()
     except OSError as error:
         raise InputError(

@@ -17,9 +17,21 @@ from detloom.schemas.schedule_config import Schedule
 def cluster_cron(cron: str) -> str:
     """Five fields as six; Sunday, which may be 7 for cron, is 0 (robfig/cron, v1.2.0, spec.go, dow)."""
     *others, weekdays = cron.split(" ")
-    if "7" in weekdays:
-        weekdays = ",".join(map(str, sorted(parse_cron(cron).weekdays)))
-    return " ".join(("0", *others, weekdays))
+    return " ".join(("0", *others, _cluster_weekdays(weekdays)))
+
+
+def _cluster_weekdays(field: str) -> str:
+    """The field as it is, or with numbers from 0 to 6 for what the cluster reads otherwise.
+
+    A star decides whether days of the month and of the week both have to fit: for cron at the field's beginning, for
+    robfig/cron anywhere in a list (parser.go, getField and getRange). A step such as */7 is no Sunday.
+    """
+    parts = field.split(",")
+    stars = [part for part in parts if part.startswith("*")] if field.startswith("*") else []
+    days = [part for part in parts if part not in stars]
+    if any("7" in part or "*" in part for part in days):
+        days = [str(day) for day in sorted(parse_cron(f"* * * * {','.join(days)}").weekdays)]
+    return ",".join(stars + days)
 
 
 def cluster_start(schedule: Schedule) -> datetime | None:

@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from detloom.pipelines.compile.pipeline_spec import Spec, tasks_of
+from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
 from detloom.schemas.push_config import is_remote
 from detloom.schemas.redact import redact
@@ -16,6 +17,7 @@ _NAME = re.compile(
     r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 )  # of TFX's compiler, and of Argo Workflows that are named after it
 _VERTEX_MOUNT = "/gcs/"
+_DATA = "data.path"
 # All parameters of a task reach its process in one argument; Linux takes 131072 bytes (MAX_ARG_STRLEN), and addresses
 # of artifacts are in it, too.
 _MAX_PARAMETER_BYTES = 100_000
@@ -37,6 +39,8 @@ def check_run(run: RunFile, place: Place) -> None:
             "push.vertex: got an endpoint, allowed on Kubeflow: a folder of versions (push_to), which tells the next "
             "run what it has to beat; or run it on Vertex AI, which remembers that itself."
         )
+    if place == "kubeflow" and run.data.path != EMBEDDED_DIGITS and "DetectionExampleGen" not in _given_away(run):
+        _check_mounted(run, _DATA, run.data.path.replace("gs://", _VERTEX_MOUNT, 1), place)
     kept = {"push_to": run.push_to, "retrain.records": run.retrain.records if run.retrain else ""}
     for key, address in kept.items():
         if address and not is_remote(address):
@@ -67,6 +71,11 @@ def check_parameters(spec: Spec, place: Place) -> None:
                 )
 
 
+def _given_away(run: RunFile) -> tuple[str, ...]:
+    """Nodes whose Beam work is done elsewhere, where addresses are read as they are."""
+    return run.beam.nodes if run.beam is not None else ()
+
+
 def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:
     """Raise InputError for a folder that would go with the pod."""
     path = os.path.normpath(folder)
@@ -78,6 +87,7 @@ def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:
     mounts = [volume.mount_path for volume in run.kubeflow.volumes] if run.kubeflow else []
     if place == "kubeflow" and not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):
         raise InputError(
-            f"{key}: got '{redact(folder)}', allowed on Kubeflow: an address at gs:// or s3://, or a folder on one of "
-            f"kubeflow.volumes ({', '.join(mounts) or 'there is none'}), since what lies elsewhere goes with the pod."
+            f"{key}: got '{redact(folder)}', allowed on Kubeflow: {'' if key == _DATA else 'an address at gs://, or '}"
+            f"a folder on one of kubeflow.volumes ({', '.join(mounts) or 'there is none'}), since what lies elsewhere "
+            "goes with the pod."
         )

@@ -22,7 +22,7 @@ from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
 from detloom.pipelines.compile.pipeline_spec import Spec, check_spec, containers_of, executor_labels_of
 from detloom.pipelines.compile.task_settings import set_caching, set_environment, set_retries, uncached_nodes
-from detloom.pipelines.create_pipeline import create_pipeline, notifier_params
+from detloom.pipelines.create_pipeline import create_pipeline, notifier_params, place_node
 from detloom.schemas.node_config import retry_of
 from detloom.schemas.run_file import Place, RunFile
 from detloom.schemas.text_file import write_text_file
@@ -88,7 +88,9 @@ class JobRunner(KubeflowV2DagRunner):
         super().__init__(config, output_filename=output_filename or None)
         self._run, self._place = run, place
         if run.notifications is not None and "failed" in run.notifications.events:
-            self.set_exit_handler(build_failure_notifier(notifier_params(run, place)))
+            handler = build_failure_notifier(notifier_params(run, place))
+            place_node(run, handler, place)
+            self.set_exit_handler(handler)
 
     def run(
         self, pipeline: Pipeline, parameter_values: dict[str, Any] | None = None, write_out: bool | None = True
@@ -117,15 +119,15 @@ def edit_spec(run: RunFile, place: Place, spec: Spec) -> Spec:
     spec = group_conditioned_tasks(spec)
     spec = name_system_types(spec)
     spec = declare_final_status(spec)
-    spec = set_caching(spec, uncached_nodes(place))
+    spec = set_caching(spec, uncached_nodes(run, place))
     node_ids = list(containers_of(spec))
     retries = {node_id: retry_of(run.nodes, node_id) for node_id in node_ids}
     spec = set_retries(spec, retries, place)
+    spec = refresh_input_specs(spec)
     if place == "vertex":
         spec = add_driver(spec, "DetectionExampleGen")
     limits = {node_id: retry.time_limit_seconds for node_id, retry in retries.items() if retry.time_limit_seconds}
     spec = set_time_limits(spec, limits)
     spec = set_environment(spec, {node_id: environment_of(run, node_id, place) for node_id in node_ids})
-    spec = refresh_input_specs(spec)
     root = getattr(run, place).pipeline_root
     return {**spec, "defaultPipelineRoot": root} if root else spec

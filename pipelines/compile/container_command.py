@@ -30,12 +30,16 @@ def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> Spec:
 
 def add_driver(spec: Spec, node_id: str) -> Spec:
     """Vertex AI runs the node's driver before it looks into the cache, as for TFX's own ExampleGens (tfx/orchestration/
-    kubeflow/v2/step_builder.py); open-source Kubeflow does not know such a hook."""
+    kubeflow/v2/step_builder.py); open-source Kubeflow does not know such a hook.
+
+    After all edits of the container's arguments, which it copies.
+    """
     edited = copy.deepcopy(spec)
     container = containers_of(edited)[node_id]
-    container["lifecycle"] = {
-        "preCacheCheck": {"command": [*container["command"], "--driver"], "args": _args_of_driver(container["args"])}
-    }
+    args = container["args"]
+    assert args[0] == "--executor_class_path", args[0]
+    # No class of driver is named: the entrypoint knows it.
+    container["lifecycle"] = {"preCacheCheck": {"command": [*container["command"], "--driver"], "args": args[2:]}}
     return edited
 
 
@@ -46,12 +50,4 @@ def refresh_input_specs(spec: Spec) -> Spec:
         args = container["args"]
         declared = edited["components"][name].get("inputDefinitions", {})
         args[args.index(_INPUTS_SPEC) + 1] = json.dumps(declared, sort_keys=True)
-        if "lifecycle" in container:
-            container["lifecycle"]["preCacheCheck"]["args"] = _args_of_driver(args)
     return edited
-
-
-def _args_of_driver(args: list[str]) -> list[str]:
-    """Without the executor's class; no class of driver is named: the entrypoint knows it."""
-    assert args[0] == "--executor_class_path", args[0]
-    return args[2:]

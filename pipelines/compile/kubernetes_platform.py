@@ -29,8 +29,8 @@ from detloom.schemas.node_config import Accelerator, NodeSettings, settings_of
 from detloom.schemas.run_file import Place, RunFile
 from detloom.schemas.secret_reference import SecretReference
 from detloom.schemas.strategy_config import STRATEGY_VARIABLE, StrategyKind
+from detloom.trainer_module.unfinished_run import TRAINING_DIR_VARIABLE
 
-TRAINING_DIR_VARIABLE = "DETLOOM_TRAINING_DIR"  # read by trainer_module/unfinished_run.py
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
 TRAINING_NODES = ("Trainer", "Tuner")
 ResourceSpec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec.ResourceSpec

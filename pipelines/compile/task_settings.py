@@ -8,7 +8,7 @@ from typing import Any
 from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.node_config import Retry
-from detloom.schemas.run_file import Place
+from detloom.schemas.run_file import Place, RunFile
 
 # Their answers depend on what no cache sees: a folder of versions or records, the time, or a message that was sent.
 UNCACHED_NODES = frozenset(
@@ -28,9 +28,19 @@ _YEAR_SECONDS = 365 * 24 * 3600
 _MAX_WAIT_ON_VERTEX = 3600  # kfp cuts longer ones off "to reflect runtime behavior" (kfp/dsl/structures.py)
 
 
-def uncached_nodes(place: Place) -> frozenset[str]:
-    """Kubeflow never runs ExampleGen's driver before it looks into the cache, so it would not see new data."""
-    return UNCACHED_NODES | {_EXAMPLE_GEN} if place == "kubeflow" else UNCACHED_NODES
+def uncached_nodes(run: RunFile, place: Place) -> frozenset[str]:
+    """Nodes that no cache may answer."""
+    found = set(UNCACHED_NODES)
+    if run.push.vertex is not None:
+        found.remove("Pusher")  # each deployment would add one more copy of the same model
+    if place == "kubeflow":
+        found.add(_EXAMPLE_GEN)  # its driver never runs there before the cache is looked into: new data went unseen
+    elif run.retrain is not None and run.retrain.max_age_days:
+        found |= {
+            "Tuner",
+            "Trainer",
+        }  # age is a reason to train where data and settings, and so their keys, are the same
+    return frozenset(found)
 
 
 def set_caching(spec: Spec, uncached: Collection[str]) -> Spec:
@@ -69,7 +79,7 @@ def retry_policy(node_id: str, retry: Retry, place: Place) -> dict[str, Any]:
     Raises:
         InputError: for a factor or a wait that the backend does not know.
     """
-    longest = retry.backoff_seconds * retry.backoff_factor ** (retry.max_retries - 1)
+    longest = retry.uncut_wait_seconds(retry.max_retries)
     if place == "kubeflow":
         _check_argo(node_id, retry, longest)
         limit = _YEAR_SECONDS

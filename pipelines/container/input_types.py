@@ -15,8 +15,6 @@ from tfx.utils import import_utils, name_utils
 from detloom.components import artifact_types
 from detloom.schemas.errors import InputError
 
-NOTHING_FOUND = "nothing_found"  # custom property of an artifact that stands for none
-
 
 def register_titles() -> None:
     """Tell TFX which classes our artifact types and the `system.` ones are; it knows its own."""
@@ -64,5 +62,5 @@ def class_of(type_schema: Any) -> type[Artifact]:
 
 
 def _is_nothing(artifact: Any) -> bool:
-    found = artifact.metadata.fields.get(NOTHING_FOUND)
+    found = artifact.metadata.fields.get(artifact_types.NOTHING_FOUND)
     return found is not None and found.number_value == 1

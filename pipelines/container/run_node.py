@@ -8,7 +8,7 @@ import logging
 import platform
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -26,6 +26,7 @@ from detloom.pipelines.container.storage import Addresses, Storage, make_parent
 from detloom.schemas.run_file import Place
 
 EXAMPLE_GEN = "detloom.components.example_gen.executor.Executor"  # the one with a driver
+VERTEX_PUSHER = "detloom.components.pusher.vertex.VertexExecutor"  # names its output to Vertex AI, which has no mount
 _LOGS = "executor-logs"  # the open-source driver adds it to a task's outputs (driver.go, `provisionOutputs`); no node's
 _LOGGER = logging.getLogger("detloom")
 
@@ -49,6 +50,8 @@ class Task:
 
 def run_node(task: Task, storage: Storage) -> None:
     """Run a node's executor."""
+    if task.executor_class_path == VERTEX_PUSHER:
+        storage = replace(storage, is_mounted=False)
     executor_input, inputs_spec = _parse(task)
     log_start(task, node_name(executor_input, task))
     complete_inputs(executor_input.inputs, inputs_spec)

@@ -1,7 +1,6 @@
 """What the clock has to start, whichever clock it is."""
 
 import importlib.metadata
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +8,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from detloom.components.notifier.read_secret import references_of
 from detloom.schemas.cron import Cron, parse_cron
 from detloom.schemas.errors import InputError
+from detloom.schemas.read_run_file import PATH_VARIABLE
 from detloom.schemas.redact import redact
 from detloom.schemas.run_file import RunFile
 from detloom.schemas.schedule_config import Schedule
+from detloom.schemas.secret_reference import parse_secret_reference
 
 ENVIRONMENT_FILE, LOG_FILE = "schedule.env", "schedule.log"  # in the workspace
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class ScheduledRun:
         name: of the pipeline.
         words: of the command, all paths absolute.
         workspace: where environment file and log are.
-        variables: environment variables that the run file names.
+        variables: environment variables that the run file and the options name.
     """
 
     name: str
@@ -102,7 +103,7 @@ def build_scheduled_run(
         schedule=run.schedule,
         words=tuple(words),
         workspace=Path(run.workspace),
-        variables=_variables(run, run_file),
+        variables=_variables(run, run_file, settings, hparams),
     )
 
 
@@ -114,6 +115,8 @@ def _check_schedule(run_file: Path, schedule: Schedule, now: datetime) -> None:
 
     if not schedule.caching:
         refuse("caching", "false", "true; what has not changed is answered from the cache")
+    if schedule.max_concurrency != 1:
+        refuse("max_concurrency", schedule.max_concurrency, "1; a run that finds another in its workspace runs nothing")
     if schedule.end:
         refuse("end", repr(schedule.end), "nothing; disable the timer when it is time")
     start = schedule.start_time
@@ -121,14 +124,12 @@ def _check_schedule(run_file: Path, schedule: Schedule, now: datetime) -> None:
         refuse("start", repr(schedule.start), "nothing, or a moment that is over; enable the timer when it is time")
 
 
-def _variables(run: RunFile, run_file: Path) -> tuple[str, ...]:
+def _variables(run: RunFile, run_file: Path, settings: Sequence[str], hparams: str) -> tuple[str, ...]:
     """Of paths (`${NAME}`) and of secrets (`env:NAME`), each once."""
-    found = _VARIABLE.findall(run_file.read_text(encoding="utf-8"))
-    settings = run.notifications
-    references = []
-    if settings is not None and settings.webhook is not None:
-        references += [settings.webhook.url, settings.webhook.authorization]
-    if settings is not None and settings.email is not None:
-        references += [settings.email.user, settings.email.password]
-    found += [reference.removeprefix("env:") for reference in references if reference.startswith("env:")]
+    texts = [run_file.read_text(encoding="utf-8"), *settings, hparams]
+    if Path(hparams).is_file():
+        texts.append(Path(hparams).read_text(encoding="utf-8"))
+    found = [name for text in texts for name in PATH_VARIABLE.findall(text)]
+    secrets = references_of(run.notifications) if run.notifications is not None else ()
+    found += [each.name for each in map(parse_secret_reference, secrets) if each.kind == "env"]
     return tuple(dict.fromkeys(found))

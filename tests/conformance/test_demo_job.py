@@ -61,7 +61,7 @@ RETRAINED = [
     "notifications={events: [failed, refused, pushed, skipped], webhook: {url: 'kubernetes:webhook/url'}}",
 ]
 DATA_NODES = ("DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
 
 class CrashingRunner(SubprocessRunner):

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from detloom.schemas.read_run_file import read_run_file
 IMAGE = os.environ.get("DETLOOM_TEST_IMAGE", "")
 # Settings for the run, one a line, such as train.num_steps=30: for trying the test itself.
 SETTINGS = os.environ.get("DETLOOM_TEST_SETTINGS", "").splitlines()
+KFP_PYTHON = os.environ.get("DETLOOM_KFP_PYTHON", "")
 ROOT = "minio://mlpipeline/v2/artifacts"
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.timeout(3 * 3600),
     pytest.mark.skipif(not IMAGE, reason="needs an image in DETLOOM_TEST_IMAGE; `make test-image` builds one"),
 ]
@@ -49,25 +51,63 @@ def test_no_setting_of_the_machine_that_built_it_is_in_it():
     assert found == ""
 
 
-def test_every_task_of_the_demo_runs_in_it_and_a_model_is_pushed(tmp_path):
+def compile_demo(place_of_models: str, push_to: str, settings: list[str]) -> str:
     from detloom.pipelines.compile.compile_job import compile_job
 
-    settings = [
+    overrides = [
         f"kubeflow.image={IMAGE}",
         f"kubeflow.pipeline_root={ROOT}",
-        "kubeflow.volumes=[{claim: models, mount_path: /models}]",
-        "push_to=/models/demo",
-        *SETTINGS,
+        f"kubeflow.volumes=[{{claim: models, mount_path: {place_of_models}}}]",
+        f"push_to={push_to}",
+        *settings,
     ]
-    run = read_run_file(sample_run_file("demo"), overrides=[parse_set(text) for text in settings], place="kubeflow")
-    job = read_job(compile_job(run, "kubeflow"), "kubeflow", root=ROOT)
-    (tmp_path / "models").mkdir()
-    home = tmp_path / "home"
-    machine = Machine(home, ContainerRunner(IMAGE, home / "logs"), claims={"models": tmp_path / "models"})
-    first = run_job(job, machine)
-    assert first.state == "SUCCEEDED", first.describe_failures()
-    assert len(versions_in(tmp_path / "models" / "demo")) == 1
+    run = read_run_file(sample_run_file("demo"), overrides=[parse_set(text) for text in overrides], place="kubeflow")
+    return compile_job(run, "kubeflow")
 
 
 def versions_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.isdigit())
+
+
+def test_every_task_of_the_demo_runs_in_it_and_a_model_is_pushed(tmp_path):
+    job = read_job(compile_demo("/models", "/models/demo", SETTINGS), "kubeflow", root=ROOT)
+    (tmp_path / "models").mkdir()
+    home = tmp_path / "home"
+    machine = Machine(home, ContainerRunner(IMAGE, home / "logs"), claims={"models": tmp_path / "models"})
+    result = run_job(job, machine)
+    assert result.state == "SUCCEEDED", result.describe_failures()
+    assert len(versions_in(tmp_path / "models" / "demo")) == 1
+
+
+@pytest.fixture
+def docker_host(tmp_path):
+    """The address of the engine's service; podman's is started for the test."""
+    engine = find_engine()
+    if engine != "podman":
+        yield os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+        return
+    address = f"unix://{tmp_path}/podman.sock"
+    service = subprocess.Popen([engine, "system", "service", "--time=0", address])
+    try:
+        while not (tmp_path / "podman.sock").exists():
+            assert service.poll() is None, "podman's service did not start"
+            time.sleep(0.1)
+        yield address
+    finally:
+        service.terminate()
+        service.wait()
+
+
+@pytest.mark.skipif(not KFP_PYTHON, reason="needs a Python with kfp 2.17 and docker in DETLOOM_KFP_PYTHON")
+def test_the_same_file_runs_in_the_kfp_sdk(tmp_path, docker_host):
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(0o777)  # the image's user is another
+    short = ["train.num_steps=20", "eval.evaluate_every=20", "gates.floors=[]"]
+    job = tmp_path / "job.yaml"
+    job.write_text(compile_demo(str(root), str(root / "models" / "demo"), short))
+    script = Path(__file__).parent / "run_with_kfp.py"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DOCKER_HOST": docker_host}
+    done = subprocess.run([KFP_PYTHON, script, job, root], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert len(versions_in(root / "models" / "demo")) == 1

@@ -4,16 +4,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tfx.dsl.experimental.conditionals.conditional import get_predicates
 
 import detloom
+from detloom.pipelines import training_nodes
 from detloom.pipelines.create_pipeline import create_pipeline
 from detloom.pipelines.run_local import run_locally
 from detloom.pipelines.summary import read_latest_run
+from detloom.pipelines.training_nodes import training_hash
 from detloom.schemas.read_run_file import read_run_file
+from detloom.schemas.strategy_config import Strategy
 
 ROOT = Path(detloom.__file__).parents[1]
 SEARCH = """
@@ -119,12 +123,13 @@ def test_messages_are_sent_at_the_end_and_of_a_skipped_training_too(small_run):
     assert conditions_of(small_run)["SkipNotifier"] == 1
 
 
-def test_a_decision_is_the_same_until_there_is_another_record_and_a_push_is_never_cached(small_run):
+def test_a_decision_is_the_same_until_there_is_another_record_while_pushes_and_records_are_never_cached(small_run):
     small_run.write_text(small_run.read_text() + RETRAIN)
     first, second = nodes_of(small_run), nodes_of(small_run)
-    for node in ("RetrainDecision", "TrainingRecord", "Trainer"):
+    for node in ("RetrainDecision", "Trainer"):
         assert first[node].exec_properties == second[node].exec_properties
-    assert first["Pusher"].exec_properties != second["Pusher"].exec_properties
+    for node in ("Pusher", "TrainingRecord"):
+        assert first[node].exec_properties != second[node].exec_properties
 
 
 def test_other_gates_are_a_reason_to_train_and_another_push_folder_is_none(small_run):
@@ -139,10 +144,31 @@ def test_other_gates_are_a_reason_to_train_and_another_push_folder_is_none(small
     assert config_hash() != before
 
 
+def test_other_splits_are_a_reason_to_train_and_another_place_or_device_is_none(small_run):
+    run = read_run_file(small_run)
+    before = training_hash(run)
+    elsewhere = replace(run, data=replace(run.data, path="elsewhere/{SPAN}"))
+    assert training_hash(elsewhere) == before
+    assert training_hash(replace(run, trainer=replace(run.trainer, strategy=Strategy(kind="one_device")))) == before
+    spans = replace(elsewhere.data, num_spans=2)
+    assert training_hash(replace(run, data=spans)) != before
+    assert training_hash(replace(run, data=replace(run.data, max_boxes=7))) != before
+
+
+def test_other_code_of_the_ingestion_is_a_reason_to_train(small_run, monkeypatch):
+    run = read_run_file(small_run)
+    before = training_hash(run)
+    monkeypatch.setattr(training_nodes, "source_fingerprint", lambda name: "0" if "example_gen" in name else "1")
+    first = training_hash(run)
+    monkeypatch.setattr(training_nodes, "source_fingerprint", lambda name: "2" if "example_gen" in name else "1")
+    assert len({before, first, training_hash(run)}) == 3
+
+
 def test_a_node_of_beam_gets_the_options_of_the_run_file(small_run):
+    small_run.write_text(small_run.read_text() + "beam_args: [--direct_num_workers=2]\n")
     nodes = nodes_of(small_run)
     for node in ("DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator"):
-        assert nodes[node].executor_spec.beam_pipeline_args == ["--direct_running_mode=in_memory"]
+        assert nodes[node].executor_spec.beam_pipeline_args == ["--direct_num_workers=2"]
 
 
 @pytest.mark.slow

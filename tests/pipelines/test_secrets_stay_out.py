@@ -233,6 +233,7 @@ def test_a_run_on_this_machine_uses_them_and_leaves_none(environment, small_run,
     assert code == 1
     assert "'small failed in DetectionExampleGen' was not sent: the server answered 401." in printed
     assert json.loads(Echo.asked[-1][2])["reason"].startswith("DetectionExampleGen failed: ")
+    assert b"env:HOOK_URL" in (tmp_path / "workspace" / "metadata.sqlite").read_bytes()  # where it is kept, not more
     assert found_under(tmp_path) == {}
 
 
@@ -283,7 +284,7 @@ data: {{format: images, path: "{places["data.path"]}", split_by_ratio: {{}}}}
 train: {{batch_size: 2, num_steps: 3}}
 push_to: "{places["push_to"]}"
 workspace: "{places["workspace"]}"
-retrain: {{new_span: true, records: "{places.get("records", "")}"}}
+retrain: {{min_new_images: 1, records: "{places.get("records", "")}"}}
 kubeflow: {{image: i}}
 vertex: {{project: my-project, region: us-central1, image: i, pipeline_root: "gs://bucket/x"}}
 """)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from fake_backends import sample_job
 from fake_backends.kubeflow import Answer, error
+from google.cloud.aiplatform_v1.types import pipeline_job
 
 from detloom.pipelines import submit_cli
 from detloom.pipelines.backends import vertex_api
@@ -131,6 +132,17 @@ def test_wait_ends_with_1_if_the_run_failed(cluster, kubeflow):
     result = detloom("status", kubeflow, run.run_id, "--wait")
     assert result.exit_code == 1
     assert "  state    failed" in result.output
+
+
+def test_wait_with_json_prints_nothing_else_on_standard_output(region, vertex):
+    spec, task = sample_job.SPEC, pipeline_job.PipelineTaskDetail(task_name="Trainer", state="FAILED")
+    detail = pipeline_job.PipelineJobDetail(task_details=[task])
+    region.add_job("cells-1", state="FAILED", pipeline_spec=spec, job_detail=detail)
+    result = detloom("status", vertex, "cells-1", "--wait", "--json")
+    assert result.exit_code == 1
+    plain = json.loads(result.stdout)
+    assert (plain["run_id"], plain["state"]) == ("cells-1", "failed")
+    assert "UTC  Trainer  failed" in result.stderr
 
 
 def test_ctrl_c_leaves_the_run_alone_and_says_so(cluster, kubeflow, monkeypatch):

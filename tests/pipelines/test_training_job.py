@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from google.api_core.exceptions import InvalidArgument, ServiceUnavailable
 from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
 from google.cloud.aiplatform_v1.types import CustomJob, JobState
 from tfx.types import artifact_utils, standard_artifacts
@@ -32,10 +33,14 @@ VERTEX = {
 }
 
 
+JOB = "projects/my-project/locations/europe-west4/customJobs/7"
+
+
 @pytest.fixture
 def server(monkeypatch):
-    """Takes what a client sends; the job is running twice, then it ends as `states` say."""
+    """Takes what a client sends; the job is running twice, then it ends as `states` say, or looks at it fail."""
     seen = SimpleNamespace(jobs=[], parents=[], states=[JobState.JOB_STATE_PENDING, JobState.JOB_STATE_RUNNING])
+    seen.cancelled, seen.at_launch, seen.at_cancel = [], lambda: None, lambda: None
 
     class Client(JobServiceClient):
         def __init__(self, client_options):
@@ -44,17 +49,21 @@ def server(monkeypatch):
         def create_custom_job(self, parent, custom_job):
             seen.parents.append(parent)
             seen.jobs.append(CustomJob(custom_job))
+            seen.at_launch()
             return CustomJob(name=f"{parent}/customJobs/7")
 
         def get_custom_job(self, name, retry):
             state = seen.states.pop(0)
+            if isinstance(state, Exception):
+                raise state
             job = CustomJob(name=name, state=state)
             if state == JobState.JOB_STATE_FAILED:
                 job.error.message = "The replica workerpool1-0 exited with a non-zero status of 1."
             return job
 
-        def cancel_custom_job(self, name):
-            seen.cancelled = name
+        def cancel_custom_job(self, name, retry, timeout):
+            seen.at_cancel()
+            seen.cancelled.append(name)
 
     monkeypatch.setattr("tfx.extensions.google_cloud_ai_platform.training_clients.gapic.JobServiceClient", Client)
     monkeypatch.setattr(training_job, "_SECONDS_BETWEEN_LOOKS", 0.0)
@@ -100,10 +109,72 @@ def test_the_tuner_has_a_job_of_its_own(executed, run_of):
     assert command[command.index("--executor_class_path") + 1] == "tfx.components.tuner.executor.Executor"
 
 
-@pytest.mark.parametrize("end", [JobState.JOB_STATE_FAILED, JobState.JOB_STATE_CANCELLED])
-def test_a_job_that_did_not_succeed_fails_the_node(executed, run_of, end):
-    with pytest.raises(RuntimeError, match=rf"customJobs/7: ended as {end.name}"):
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)), end)
+@pytest.mark.parametrize("end", ["FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"])
+def test_a_job_that_did_not_succeed_fails_the_node(executed, server, run_of, end):
+    config = vertex_training.trainer_custom_config(run_of(vertex=VERTEX))
+    with pytest.raises(RuntimeError, match=rf"customJobs/7: ended as JOB_STATE_{end}"):
+        executed(TrainerExecutor, config, JobState[f"JOB_STATE_{end}"])
+    assert server.cancelled == []
+
+
+def test_looks_at_the_job_may_fail_for_a_while(executed, server, run_of):
+    server.states += [ServiceUnavailable("away"), ConnectionResetError("reset"), JobState.JOB_STATE_RUNNING]
+    executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert (server.states, server.cancelled) == ([], [])
+
+
+def test_a_job_that_nobody_can_look_at_any_more_is_cancelled(executed, server, run_of, monkeypatch):
+    moments = iter([0.0, 10.0, 20.0, 3620.0, 3620.1])  # the start, two looks that are answered, two that fail
+    monkeypatch.setattr(training_job, "time", SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None))
+    server.states += [ServiceUnavailable("away for an hour"), ServiceUnavailable("away for longer")]
+    with pytest.raises(ServiceUnavailable, match="away for longer"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == [JOB]
+
+
+def test_any_other_exception_cancels_the_job_at_once(executed, server, run_of):
+    server.states.insert(1, ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == [JOB]
+
+
+def test_a_job_that_cannot_be_cancelled_is_named_and_the_reason_stays(executed, server, run_of, caplog):
+    def fail():
+        raise ServiceUnavailable("away")
+
+    server.states.insert(1, ValueError("a bug"))
+    server.at_cancel = fail
+    with pytest.raises(ValueError, match="a bug"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert f"{JOB} goes on, and costs money: it could not be cancelled (503 away)" in caplog.text
+
+
+def test_a_job_that_was_never_launched_is_not_cancelled(executed, server, run_of):
+    def refuse():
+        raise InvalidArgument("no such machine")
+
+    server.at_launch = refuse
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(InvalidArgument):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_node_that_is_told_to_end_while_it_launches_its_job_cancels_it(executed, server, run_of):
+    server.at_launch = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit) as error:
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert error.value.code == 143  # 128 + SIGTERM
+    assert server.cancelled == [JOB]
+
+
+def test_a_second_signal_does_not_keep_the_job_from_being_cancelled(executed, server, run_of):
+    server.at_launch = server.at_cancel = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == [JOB]
 
 
 def test_a_node_that_is_told_to_end_cancels_its_job(executed, server, run_of, monkeypatch):
@@ -115,7 +186,7 @@ def test_a_node_that_is_told_to_end_cancels_its_job(executed, server, run_of, mo
     with pytest.raises(SystemExit) as error:
         executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
     assert error.value.code == 143  # 128 + SIGTERM
-    assert server.cancelled == "projects/my-project/locations/europe-west4/customJobs/7"
+    assert server.cancelled == [JOB]
     assert signal.getsignal(signal.SIGTERM) is before
 
 

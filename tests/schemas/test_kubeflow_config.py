@@ -12,6 +12,10 @@ IMAGE = "registry.example.org/detloom:1.0"
     [
         ({"host": "kubeflow.example.org"}, r"host: got no such address, allowed: http:// or https://, without a user"),
         ({"host": "https://ann:hunter2@kubeflow.example.org"}, "host: got no such address"),
+        ({"host": "https://kubeflow.example.org/pipeline?token=hunter2"}, "host: .* without a user, a query or a frag"),
+        ({"host": "https://kubeflow.example.org/pipeline?hunter2"}, "host: got no such address"),
+        ({"host": "https://kubeflow.example.org/pipeline#hunter2"}, "host: got no such address"),
+        ({"host": "https://kubeflow.example.org/pipeline&token=hunter2"}, "host: got no such address"),
         ({"namespace": ""}, "namespace: got nothing"),
         ({"experiment": ""}, "experiment: got nothing"),
         ({"token": "eyJhbGciOi"}, "token: got no reference to a secret, allowed: env:NAME"),

@@ -35,6 +35,7 @@ def test_so_many_failures_that_no_float_holds_the_wait_are_the_longest_wait():
 
 def test_a_wait_of_nothing_is_allowed():
     assert Retry(backoff_seconds=0).wait_seconds(3) == 0
+    assert Retry(backoff_seconds=0).wait_seconds(5000) == 0
 
 
 @pytest.mark.parametrize(

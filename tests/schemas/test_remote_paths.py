@@ -44,7 +44,7 @@ def test_embedded_data_need_no_folder(tmp_path):
 
 
 def test_what_a_finished_training_read_is_remembered_beside_the_pushed_models(tmp_path):
-    run = _read(tmp_path, _lines("/data", _VERTEX, "retrain: {new_span: true}"), "vertex")
+    run = _read(tmp_path, _lines("/data", _VERTEX, "retrain: {min_new_images: 1}"), "vertex")
     assert run.retrain is not None
     assert run.retrain.records == "gs://bucket/root/cells/serving"
 
@@ -59,7 +59,7 @@ def test_what_a_finished_training_read_is_remembered_beside_the_pushed_models(tm
             r"run\.yaml:2: data\.path: got 'cells', allowed on Kubeflow: an abs",
         ),
         (_lines("s3://b/x", _KUBEFLOW, "push_to: /m"), r"data\.path: got 's3://b/x', allowed on Kubeflow: .* gs://\."),
-        (_lines("/data", _KUBEFLOW, "push_to: ftp://x"), r"push_to: got 'ftp://x', allowed on Kubeflow: .* at s3://"),
+        (_lines("/data", _KUBEFLOW, "push_to: ftp://x"), r"push_to: got 'ftp://x', allowed on Kubeflow: .* at gs://"),
     ],
 )
 def test_what_containers_cannot_see_is_refused(tmp_path, text, message):
@@ -70,7 +70,7 @@ def test_what_containers_cannot_see_is_refused(tmp_path, text, message):
 def test_an_endpoint_and_a_condition_need_a_folder_for_the_record(tmp_path):
     endpoint = "push: {vertex: {project: my-project, region: us-central1, endpoint_name: cells, container_image: x/y}}"
     with pytest.raises(InputError, match=r"retrain\.records: got nothing, allowed: a folder, with push\.vertex"):
-        _read(tmp_path, _lines("/data", _VERTEX, endpoint, "retrain: {new_span: true}"), "vertex")
+        _read(tmp_path, _lines("/data", _VERTEX, endpoint, "retrain: {min_new_images: 1}"), "vertex")
 
 
 def test_a_file_for_another_place_is_right_although_its_data_are_not_here(tmp_path):

@@ -183,6 +183,17 @@ def test_a_first_model(policy):
     assert "no earlier blessed model" in decision.reason
 
 
+def test_the_latest_blessed_model_itself_is_no_missing_baseline_and_still_has_its_floors():
+    gates = replace(FLOOR, baseline=BaselineGate(when_missing="refuse"))
+    assert judge(gates=gates, is_blessed_already=True).sentence == (
+        "Blessed: AP50 0.500 is at least 0.500; it is the latest blessed model itself, and there is no other to "
+        "compare with."
+    )
+    assert judge({"AP50": 0.4}, gates=gates, is_blessed_already=True).sentence == (
+        "Not blessed: AP50 0.400 is below 0.500."
+    )
+
+
 def test_a_first_model_that_could_not_be_measured_is_not_blessed():
     decision = judge({"AP": None}, gates=Gates())
     assert decision.reason == (

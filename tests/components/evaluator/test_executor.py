@@ -22,7 +22,7 @@ from detloom.components.evaluator.report import (
 from detloom.schemas import detections as names
 from detloom.schemas.errors import InputError
 from detloom.schemas.evaluator_config import Evaluator
-from detloom.schemas.gates_config import Gates, MetricFloor
+from detloom.schemas.gates_config import BaselineGate, Gates, MetricFloor
 from detloom.schemas.label_map import LabelMap
 
 UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
@@ -90,6 +90,14 @@ def test_a_worse_model_than_the_baseline_is_refused_on_the_same_data(do, shifted
 def test_a_better_model_than_the_baseline_is_blessed(do, shifted_model_uri, good_model_uri):
     _, blessing = do(good_model_uri, baseline_uri=shifted_model_uri)
     assert model_utils.is_model_blessed(blessing)
+
+
+def test_a_model_that_is_its_own_baseline_stays_blessed_whatever_is_asked_of_a_change(do, good_model_uri):
+    strict = BaselineGate(min_ap_change=0.1, inside_noise="refuse", when_missing="refuse")
+    _, blessing = do(baseline_uri=good_model_uri, gates=Gates(baseline=strict))
+    assert model_utils.is_model_blessed(blessing)
+    assert "It is the latest blessed model itself" in blessing.get_string_custom_property("blessing_message")
+    assert not blessing.has_custom_property("baseline_model_id")
 
 
 def test_numbers_are_those_of_a_model_that_finds_everything(do):

@@ -144,6 +144,11 @@ def test_where_nothing_happened_nothing_is_told(artifacts):
     assert build_message(artifacts, PARAMS, RAN) is None
 
 
+def test_runs_of_one_name_are_told_apart():
+    ids = {build_message(inputs(decision=make_decision(0)), PARAMS, {**RAN, "run_id": each}).id for each in ("1", "2")}
+    assert len(ids) == 2
+
+
 def test_a_run_that_the_backend_did_not_fill_in_is_unknown():
     message = build_message(inputs(decision=make_decision(0)), PARAMS, PARAMS.to_properties())
     assert message.run == ""

@@ -91,6 +91,7 @@ def test_the_same_model_again_names_the_version_it_has(do, tmp_path, caplog):
     caplog.set_level("INFO", logger="absl")
     first, second = do(), do()
     assert second.get_int_custom_property("pushed") == 1
+    assert [each.get_int_custom_property("pushed_is_new") for each in (first, second)] == [1, 0]
     version = second.get_string_custom_property("pushed_version")
     assert version == first.get_string_custom_property("pushed_version")
     assert f"nothing to do, version {version}" in caplog.text

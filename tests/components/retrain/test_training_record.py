@@ -10,6 +10,7 @@ from detloom.components.retrain.training_record import (
     records_state,
     short_fingerprint,
 )
+from detloom.schemas.errors import InputError
 from detloom.schemas.retrain_config import Retrain
 
 FIRST, SECOND = "2026-03-01T03:05:12+00:00", "2026-03-02T03:00:00.250000+00:00"
@@ -80,6 +81,19 @@ def test_the_state_changes_with_a_new_record_and_with_age_alone(tmp_path, make_t
     assert state_at(12, retrain) == "20260302T030000.250000Z.json"
     ageless = Retrain(new_span=True, records=str(tmp_path))
     assert state_at(12, ageless) == "20260302T030000.250000Z.json"
+
+
+def test_a_storage_that_does_not_answer_is_one_sentence_without_its_password(monkeypatch):
+    def fail(folder):
+        raise OSError(5, "Input/output error", folder)
+
+    monkeypatch.setattr(training_record, "list_names", fail)
+    retrain = Retrain(new_span=True, records="s3://user:planted@host/records")
+    with pytest.raises(InputError) as refused:
+        records_state(retrain, "cells")
+    assert "planted" not in str(refused.value)
+    assert str(refused.value).startswith("retrain.records: s3://")
+    assert str(refused.value).endswith(" cannot be read (Input/output error); run again when it answers.")
 
 
 def test_a_fingerprint_of_many_lines_is_short():

@@ -31,7 +31,7 @@ class SubprocessRunner:
     """Runs commands on this machine. A process has no mounts: paths below them are rewritten in its arguments and
     variables, and the environment says where storage is for addresses that become paths."""
 
-    def __init__(self, logs: Path, image_env: Mapping[str, str] | None = None, timeout_seconds: float = 500) -> None:
+    def __init__(self, logs: Path, image_env: Mapping[str, str] | None = None, timeout_seconds: float = 1800) -> None:
         """Take what stands for the image.
 
         Args:

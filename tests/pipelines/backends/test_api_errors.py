@@ -1,3 +1,4 @@
+import concurrent.futures
 import socket
 import ssl
 
@@ -71,6 +72,7 @@ def unreachable(reason):
         (ssl.SSLError("m"), "tls"),
         (socket.gaierror(-2, "Name or service not known"), "unreachable"),
         (ConnectionResetError("m"), "unreachable"),
+        (concurrent.futures.TimeoutError("Operation did not complete"), "timeout"),
     ],
 )
 def test_each_failure_is_of_one_kind(error, kind):
@@ -99,6 +101,12 @@ def test_the_servers_own_words_are_shown_whatever_form_they_have():
 @pytest.mark.parametrize("body", ['["a"]', '{"message": {"a": 1}}', '"text"', "", None])
 def test_an_error_whose_body_is_strange_is_still_said(body):
     assert "could not submit the run: the server failed; try again" in str(said(answered(500, body)))
+
+
+def test_an_operation_that_does_not_end_in_time_is_said():
+    assert str(said(concurrent.futures.TimeoutError())) == (
+        "The server: could not submit the run: no answer in time; try again."
+    )
 
 
 def test_other_exceptions_are_bugs_and_keep_their_traceback():

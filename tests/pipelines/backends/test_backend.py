@@ -100,6 +100,20 @@ def test_a_schedule_of_the_same_name_is_refused_unless_it_is_to_be_replaced(clus
     assert [each.display_name for each in cluster.recurring] == ["nightly", "weekly"]
 
 
+def test_the_command_that_removes_a_schedule_can_be_pasted_and_holds_no_secret(vertex, vertex_job):
+    for name, shown, word in (
+        ("every night", "every night", "'every night'"),
+        ("x://ann:hunter2@y", "x://(hidden)@y", "'x://(hidden)@y'"),
+    ):
+        create_schedule(vertex, vertex_job, NIGHTLY, name, replace=False)
+        with pytest.raises(InputError) as refused:
+            create_schedule(vertex, vertex_job, NIGHTLY, name, replace=False)
+        assert str(refused.value) == (
+            f"there is a schedule named '{shown}' already, which is active: `--replace` replaces it, `--name` makes "
+            f"another one, and `detloom schedule delete RUN_FILE {word}` removes it."
+        )
+
+
 def test_the_old_schedule_stays_if_the_new_one_cannot_be_created(region, vertex, vertex_job):
     create_schedule(vertex, vertex_job, NIGHTLY, "nightly", replace=False)
     region.fail("CreateSchedule", grpc.StatusCode.INVALID_ARGUMENT, "no")

@@ -3,6 +3,7 @@ from datetime import datetime, timezone
 import pytest
 
 from detloom.pipelines.backends.kubeflow_cron import cluster_cron, cluster_start, next_cluster_time
+from detloom.schemas.cron import parse_cron
 from detloom.schemas.schedule_config import Schedule
 
 FAR = datetime(2099, 6, 30, 12, 0, tzinfo=timezone.utc)
@@ -19,6 +20,22 @@ FAR = datetime(2099, 6, 30, 12, 0, tzinfo=timezone.utc)
 )
 def test_seconds_come_first_and_sunday_is_0(cron, six):
     assert cluster_cron(cron) == six
+
+
+@pytest.mark.parametrize(
+    ("cron", "six"),
+    [
+        ("0 3 1-7 * */7", "0 0 3 1-7 * */7"),  # Sundays among the first seven days, not these days and all Sundays
+        ("0 3 1-7 * */2,7", "0 0 3 1-7 * */2,0"),
+        ("0 3 1-7 * */7,5-7", "0 0 3 1-7 * */7,0,5,6"),
+        ("0 3 1-7 * 5,*/7", "0 0 3 1-7 * 0,5"),  # for cron no star, as it is not the first: these days, or those
+        ("0 3 1-7 * 1,*/2", "0 0 3 1-7 * 0,1,2,4,6"),
+    ],
+)
+def test_a_star_keeps_its_meaning(cron, six):
+    assert cluster_cron(cron) == six
+    ours, theirs = parse_cron(cron), parse_cron(six.partition(" ")[2])
+    assert (ours.weekdays, ours.any_weekday) == (theirs.weekdays, theirs.any_weekday)
 
 
 def test_the_start_itself_may_be_the_first_time():

@@ -41,7 +41,7 @@ def parsed(args):
 def test_nodes_that_do_their_own_work_get_beam_args(run_of):
     run = run_of(beam_args=["--direct_num_workers=2"], vertex=VERTEX, beam={"dataflow": DATAFLOW})
     assert beam_args_of(run, "DetectionExampleGen", "vertex") == ["--direct_num_workers=2"]
-    assert beam_args_of(run_of(), "StatisticsGen", "local") == ["--direct_running_mode=in_memory"]
+    assert beam_args_of(run_of(), "StatisticsGen", "local") == []
     assert not is_elsewhere(beam_args_of(run, "Trainer", "vertex"))
 
 
@@ -153,5 +153,5 @@ def test_ingestion_from_an_address_can_be_given_away(run_of):
 def test_a_run_file_for_dataflow_runs_on_one_machine_too(run_of, caplog):
     caplog.set_level("INFO", logger="detloom")
     run = run_of(beam={"dataflow": DATAFLOW})
-    assert beam_args_of(run, "StatisticsGen", "local") == ["--direct_running_mode=in_memory"]
+    assert beam_args_of(run, "StatisticsGen", "local") == []
     assert "StatisticsGen does its work here" in caplog.text

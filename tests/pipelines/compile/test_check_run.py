@@ -17,6 +17,11 @@ def test_what_fits_its_backend_passes(name, read_run):
         ("kubeflow_cpu", ["name=my_demo"], r"^name: got 'my_demo', allowed on Kubeflow: lower case letters and digits"),
         ("vertex_tpu_v3", ["name=cells-"], r"^name: got 'cells-', allowed on Vertex: "),
         ("kubeflow_cpu", ["push_to=/elsewhere"], r"^push_to: got '/elsewhere', allowed on Kubeflow: .* \(/models\)"),
+        (
+            "kubeflow_cpu",
+            ["data.path=/elsewhere"],
+            r"^data\.path: got '/elsewhere', allowed on Kubeflow: .* \(/models\)",
+        ),
         ("kubeflow_cpu", ["push_to=/models/../x"], r"^push_to: got '/models/\.\./x', allowed on Kubeflow"),
         ("kubeflow_gpu", ["retrain.records=/records"], r"^retrain\.records: got '/records', .* \(/data\)"),
         ("vertex_tpu_v3", ["push_to=/models"], r"^push_to: got '/models', allowed on Vertex: .* /gcs/"),

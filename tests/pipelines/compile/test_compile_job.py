@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import detloom
-from detloom.components.artifact_types import NOTHING_FOUND
 from detloom.pipelines.compile.compile_job import compile_job
 from detloom.pipelines.compile.format_job import format_json, format_yaml
 from detloom.pipelines.compile.pipeline_spec import containers_of, dags_of, tasks_of
+from detloom.pipelines.container.run_node import VERTEX_PUSHER
 from detloom.pipelines.job_fingerprint import read_job_fingerprints
 from detloom.pipelines.package_fingerprint import package_fingerprint
 
@@ -97,7 +97,7 @@ def test_open_source_kubeflow_gets_no_resolver_and_the_baseline_from_the_pushed_
     tasks = tasks_of(spec)
     assert sources_of(tasks["ProductionModel"]) == {"candidate": "Trainer.model"}
     assert sources_of(tasks["DetectionEvaluator"])["baseline_model"] == "ProductionModel.model"
-    assert constants_of(tasks["ProductionModel"])["push_to"] in ("s3://models/cells", "/models/demo")
+    assert constants_of(tasks["ProductionModel"])["push_to"] in ("gs://models/cells", "/models/demo")
 
 
 def test_a_warm_start_on_kubeflow_is_from_the_newest_pushed_version(compile_spec):
@@ -123,7 +123,14 @@ def test_what_no_cache_may_answer_runs_in_every_run(compile_spec):
     always = {"Pusher", "RetrainDecision", "TrainingRecord", "Notifier", "SkipNotifier", "FailureNotifier"}
     assert uncached(GPU) == {*always, "ProductionModel", "WarmStartModel", "DetectionExampleGen"}
     resolvers = {"BaselineResolver-model-blessing-resolver", "BaselineResolver-model-resolver"}
-    assert uncached(DATAFLOW) == always | resolvers
+    assert uncached(DATAFLOW) == {*always, *resolvers, "Trainer"}  # its max_age_days makes age a reason to train
+
+
+def test_a_model_that_is_deployed_already_is_not_deployed_again_by_each_run(compile_spec):
+    endpoint = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: image}"
+    spec = compile_spec("vertex_tpu_v5e", f"push.vertex={endpoint}")
+    assert tasks_of(spec)["Pusher"]["cachingOptions"] == {"enableCache": True}
+    assert containers_of(spec)["Pusher"]["args"][1] == VERTEX_PUSHER
 
 
 def test_retries_and_limits_are_those_of_the_run_file(compile_spec):
@@ -146,6 +153,13 @@ def test_nodes_that_do_one_thing_at_two_places_share_an_entry_of_the_run_file(co
     assert containers_of(spec)["WarmStartModel"]["resources"] == {"cpuLimit": 2.0}
 
 
+def test_the_exit_handler_gets_what_its_entry_says(compile_spec):
+    nodes = "nodes=[{node: Notifier, cpu: 500m, memory: 1G}]"
+    for name in (GPU, DATAFLOW):
+        resources = containers_of(compile_spec(name, nodes))["FailureNotifier"]["resources"]
+        assert resources == {"cpuLimit": 0.5, "memoryLimit": 1.0}
+
+
 def test_resources_are_limits_in_cores_and_gigabytes(compile_spec):
     containers = containers_of(compile_spec(GPU))
     # 32 * 2**30 / 10**9 = 34.359738368
@@ -161,8 +175,8 @@ def test_beam_gives_away_the_work_of_the_nodes_that_the_run_file_names_and_no_ot
     containers = containers_of(compile_spec(DATAFLOW))
     away = {key for key, container in containers.items() if "--runner=DataflowRunner" in container["args"]}
     assert away == {"StatisticsGen", "DetectionEvaluator"}
-    assert containers["DatasetValidator"]["args"][-1] == "--direct_running_mode=in_memory"
-    assert containers["ModelCard"]["args"][-2] == "--json_serialized_inputs_spec_args"  # nothing of Beam's behind it
+    for node in ("DatasetValidator", "ModelCard"):
+        assert containers[node]["args"][-2] == "--json_serialized_inputs_spec_args"  # nothing of Beam's behind it
 
 
 def test_example_gens_driver_runs_before_vertex_looks_into_its_cache(compile_spec):
@@ -175,7 +189,7 @@ def test_example_gens_driver_runs_before_vertex_looks_into_its_cache(compile_spe
 @pytest.mark.parametrize(
     ("name", "history"),
     [
-        (GPU, "s3://models/cells/dataset_reports/cells-gpu"),
+        (GPU, "gs://models/cells/dataset_reports/cells-gpu"),
         (DATAFLOW, "gs://my-bucket/vertex/cells-gpu/serving/dataset_reports/cells-gpu"),
         ("kubeflow_cpu", ""),
     ],
@@ -221,7 +235,3 @@ def test_where_artifacts_go_stands_where_each_backend_reads_it(compile_text, com
     assert job["labels"]["team"] == "vision"
     assert job["displayName"] == "cells-tpu"
     assert "defaultPipelineRoot" not in compile_spec("kubeflow_cpu", "kubeflow.pipeline_root=''")
-
-
-def test_the_word_for_nothing_found_is_the_one_that_the_entrypoint_looks_for():
-    assert NOTHING_FOUND == "nothing_found"

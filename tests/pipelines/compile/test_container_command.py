@@ -48,7 +48,7 @@ def test_a_time_limit_is_whole_seconds_behind_the_command():
 
 
 def test_the_driver_is_our_entrypoint_with_the_executors_arguments_but_its_class():
-    spec = refresh_input_specs(add_driver(make_spec(), "Gen"))
+    spec = add_driver(refresh_input_specs(make_spec()), "Gen")
     hook = container_of(spec)["lifecycle"]["preCacheCheck"]
     assert hook["command"] == [*entrypoint_command("vertex"), "--driver"]
     assert hook["args"] == container_of(spec)["args"][2:]

@@ -69,12 +69,24 @@ def test_a_mistake_is_one_sentence(runner, run_file, message, monkeypatch):
     assert message in str(ended.value)
 
 
+def test_a_run_file_that_has_the_jobs_name_is_not_written_over(tmp_path, monkeypatch):
+    text = (RUN_FILES / "kubeflow_cpu.yaml").read_text()
+    run_file = tmp_path / f"{yaml.safe_load(text)['name']}.job.yaml"
+    run_file.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DETLOOM_RUN_FILE", run_file.name)
+    with pytest.raises(SystemExit, match=rf"^error: {run_file.name}: is the run file itself.*; rename it"):
+        runpy.run_path(str(ROOT / "pipelines" / "kubeflow_runner.py"), run_name="__main__")
+    assert run_file.read_text() == text
+    assert list(tmp_path.iterdir()) == [run_file]
+
+
 @pytest.mark.slow
 def test_the_runner_file_for_kubeflow_writes_both_documents(tmp_path, compile_text):
     written = run(
         sys.executable, str(ROOT / "pipelines" / "kubeflow_runner.py"), run_file="kubeflow_gpu.yaml", home=tmp_path
     )
     assert written.returncode == 0, written.stderr[-2000:]
-    text = (tmp_path / "cells-gpu.yaml").read_text()
+    text = (tmp_path / "cells-gpu.job.yaml").read_text()
     assert len(list(yaml.safe_load_all(text))) == 2
     assert text == compile_text("kubeflow_gpu")

@@ -28,9 +28,18 @@ def test_the_tasks_that_no_cache_may_answer_say_so():
     assert tasks["B"]["cachingOptions"] == {}
 
 
-def test_kubeflow_would_not_see_new_data_as_no_driver_runs_there():
-    assert uncached_nodes("kubeflow") - uncached_nodes("vertex") == {"DetectionExampleGen"}
-    assert {"Pusher", "ProductionModel", "RetrainDecision", "TrainingRecord", "Notifier"} <= uncached_nodes("vertex")
+def test_kubeflow_would_not_see_new_data_as_no_driver_runs_there(read_run):
+    kubeflow = uncached_nodes(read_run("kubeflow_cpu"), "kubeflow")
+    vertex = uncached_nodes(read_run("vertex_tpu_v5e"), "vertex")
+    assert kubeflow - vertex == {"DetectionExampleGen"}
+    assert {"Pusher", "ProductionModel", "RetrainDecision", "TrainingRecord", "Notifier"} <= vertex
+
+
+def test_on_vertex_an_old_training_is_not_answered_by_itself(read_run):
+    trained = {"Tuner", "Trainer"}
+    assert trained <= uncached_nodes(read_run("vertex_gpu_dataflow"), "vertex")  # max_age_days: 30
+    ageless = read_run("vertex_gpu_dataflow", "retrain.max_age_days=0")
+    assert trained.isdisjoint(uncached_nodes(ageless, "vertex"))
 
 
 def test_a_task_without_retries_has_no_policy():
@@ -59,6 +68,7 @@ def test_on_vertex_the_longest_wait_is_named_where_one_would_be_longer():
     }
     long = Retry(max_retries=4, backoff_seconds=60, backoff_factor=1.5, max_backoff_seconds=200)  # then 202.5
     assert retry_policy("Trainer", long, "vertex")["backoffMaxDuration"] == "200s"
+    assert retry_policy("Trainer", Retry(max_retries=2000), "vertex")["backoffMaxDuration"] == "1800s"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +77,7 @@ def test_on_vertex_the_longest_wait_is_named_where_one_would_be_longer():
         ("kubeflow", {"max_retries": 1, "backoff_factor": 1.5}, r"nodes, Pusher: backoff_factor: got 1\.5, .* whole"),
         # 30 * 2**6 = 1920, above the default of 1800
         ("kubeflow", {"max_retries": 7}, r"nodes, Pusher: max_backoff_seconds: got 1800, .* before try 8 is 1920 s"),
+        ("kubeflow", {"max_retries": 2000}, r"nodes, Pusher: max_backoff_seconds: got 1800, .* before try 2001 is inf"),
         ("vertex", {"max_retries": 9, "max_backoff_seconds": 7200.0}, r"got 7200, allowed on Vertex AI .* 3600"),
     ],
 )

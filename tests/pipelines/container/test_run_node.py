@@ -1,14 +1,22 @@
 import json
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
+from google.cloud import aiplatform
 from tfx.components.evaluator import constants
+from tfx.extensions.google_cloud_ai_platform import prediction_clients
 from tfx.types import artifact_utils
+from tfx.utils import json_utils, name_utils
 
 from detloom.components.evaluator.executor import Executor as EvaluatorExecutor
 from detloom.components.notifier.failure import FailureExecutor
 from detloom.components.notifier.final_status import parse_final_status
+from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.run_node import Task, run_node
+from detloom.schemas.push_config import VertexEndpoint
 
 EVALUATOR = "detloom.components.evaluator.executor.Executor"
 OUTPUTS = {
@@ -70,6 +78,41 @@ def test_an_evaluation_ends_with_addresses_names_and_pages(backend, evaluator):
     assert blessing["current_model_id"] == "57"  # Vertex AI's resolver looks for the model of that name
     assert blessing["baseline_model_id"] == "12"
     assert blessing["current_model"] == "gs://b/Trainer/model"
+
+
+def test_a_push_to_an_endpoint_of_vertex_names_an_address_although_addresses_are_mounted(
+    kubeflow, cloud_storage, monkeypatch
+):
+    vertex = replace(kubeflow, place="vertex", node="Pusher")
+    client = mock.create_autospec(aiplatform)
+    client.Endpoint.list.return_value = [mock.Mock(traffic_split={"7": 100})]
+    client.Model.upload.return_value.resource_name = "projects/1/models/3"
+    monkeypatch.setattr(prediction_clients, "aiplatform", client)
+    model = cloud_storage / "b/Trainer/model/Format-Serving"
+    model.mkdir(parents=True)
+    (model / "saved_model.pb").write_bytes(b"graph")
+    endpoint = VertexEndpoint(project="p", region="us-central1", endpoint_name="cells", container_image="image")
+    invocation, inputs_spec = vertex.arguments(
+        {"pushed_model": "tfx.PushedModel"},
+        inputs={
+            "model": model_at("gs://b/Trainer/model", "57"),
+            "model_blessing": ("tfx.ModelBlessing", {"uri": "gs://b/blessing", "metadata": {"blessed": 1}}),
+        },
+        parameters={"custom_config": json_utils.dumps(vertex_custom_config(endpoint))},
+    )
+    executor = name_utils.get_full_name(VertexExecutor)
+    task = Task(
+        place="vertex", executor_class_path=executor, invocation=invocation, inputs_spec=inputs_spec, beam_args=()
+    )
+    run_node(task, vertex.storage)
+    pushed = f"{vertex.address}/pushed_model"
+    assert client.Model.upload.call_args.kwargs["artifact_uri"] == pushed
+    task_folder = cloud_storage / vertex.address.removeprefix("gs://")
+    assert (task_folder / "pushed_model/saved_model.pb").read_bytes() == b"graph"
+    answer = json.loads((task_folder / "executor_output.json").read_text())
+    (artifact,) = answer["artifacts"]["pushed_model"]["artifacts"]
+    assert (artifact["uri"], artifact["metadata"]["pushed_destination"]) == (pushed, "projects/1/models/3")
+    assert not Path(vertex.storage.root).exists()
 
 
 def test_models_without_names_fail_nothing(kubeflow, evaluator):

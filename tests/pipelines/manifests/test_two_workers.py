@@ -142,7 +142,7 @@ def saved_state(checkpoint):
     return {name: reader.get_tensor(name) for name in names if name != "_CHECKPOINTABLE_OBJECT_GRAPH"}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(1200)  # a busy machine takes its time; alone it is about one minute
 def test_two_workers_of_a_manifest_end_with_the_same_weights(manifest, tmp_path):
     config, job_set = manifest

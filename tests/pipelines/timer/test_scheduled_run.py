@@ -3,10 +3,12 @@ from datetime import datetime, timezone
 
 import pytest
 
+from detloom.pipelines.config_cli import read_override_options
 from detloom.pipelines.timer.scheduled_run import build_scheduled_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.read_run_file import read_run_file
 
+LIST = "push_to=a,workspace=b"
 NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
@@ -17,7 +19,8 @@ def build(tmp_path):
     def build(schedule, settings=(), hparams=""):
         file = tmp_path / "my run.yaml"
         file.write_text(f"name: cells\ndata: {{path: ., split_by_ratio: {{}}}}\nworkspace: ws\n{schedule}\n")
-        return build_scheduled_run(read_run_file(file), file, settings, hparams, NOW)
+        run = read_run_file(file, overrides=read_override_options(settings, hparams))
+        return build_scheduled_run(run, file, settings, hparams, NOW)
 
     return build
 
@@ -34,7 +37,7 @@ def test_a_file_of_overrides_becomes_absolute_and_a_list_stays(build, tmp_path, 
     (tmp_path / "more.yaml").write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert build("schedule: {cron: 0 3 * * *}", hparams="more.yaml").words[-1] == str(tmp_path / "more.yaml")
-    assert build("schedule: {cron: 0 3 * * *}", hparams="a=1,b=2").words[-1] == "a=1,b=2"
+    assert build("schedule: {cron: 0 3 * * *}", hparams=LIST).words[-1] == LIST
 
 
 def test_the_next_times_are_those_of_the_schedule(build):
@@ -48,6 +51,10 @@ def test_the_next_times_are_those_of_the_schedule(build):
     [
         ("", r"my run\.yaml: schedule: the section is missing"),
         ("schedule: {cron: 0 3 * * *, caching: false}", r"schedule\.caching: got false"),
+        (
+            "schedule: {cron: 0 3 * * *, max_concurrency: 2}",
+            r"schedule\.max_concurrency: got 2, allowed with a timer on one machine: 1; a run that finds another",
+        ),
         (
             "schedule: {cron: 0 3 * * *, end: '2026-12-31T00:00'}",
             r"schedule\.end: got '2026-12-31T00:00', allowed with",
@@ -65,8 +72,8 @@ def test_a_start_that_is_over_changes_nothing(build):
 
 
 def test_a_line_end_in_a_setting_is_refused(build):
-    with pytest.raises(InputError, match=r"a=1\\nb: holds characters that a unit or crontab cannot say"):
-        build("schedule: {cron: 0 3 * * *}", ("a=1\nb",))
+    with pytest.raises(InputError, match=r"push_to='a\\n\\nb': holds characters that a unit or crontab cannot say"):
+        build("schedule: {cron: 0 3 * * *}", ("push_to='a\n\nb'",))
 
 
 def test_variables_of_paths_and_secrets_are_named_once(build, monkeypatch):
@@ -78,3 +85,15 @@ def test_variables_of_paths_and_secrets_are_named_once(build, monkeypatch):
         f"notifications: {{webhook: {webhook}, email: {mail}}}"
     )
     assert run.variables == ("MODELS", "HOOK", "HOOK_TOKEN")
+
+
+def test_variables_of_the_options_are_named_too(build, tmp_path, monkeypatch):
+    for name in ("MODELS", "RECORDS"):
+        monkeypatch.setenv(name, "/models")
+    schedule = "schedule: {cron: 0 3 * * *}"
+    hook = "notifications={webhook: {url: 'env:HOOK'}}"
+    assert build(schedule, ("push_to=${MODELS}/cells", hook)).variables == ("MODELS", "HOOK")
+    assert build(schedule, hparams="push_to=${MODELS}/cells,workspace=${RECORDS}").variables == ("MODELS", "RECORDS")
+    overrides = tmp_path / "more.yaml"
+    overrides.write_text("push_to: ${MODELS}/cells")
+    assert build(schedule, hparams=str(overrides)).variables == ("MODELS",)
