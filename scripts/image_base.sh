@@ -16,7 +16,7 @@ ENGINE=${ENGINE:-$(command -v podman >/dev/null && echo podman || echo docker)}
 PYTHON_PREFIX=${PYTHON_PREFIX:-}
 
 # What a Python tree links to beyond libc, by Debian's package names.
-PYTHON_LIBRARIES=libbz2-1.0,libcrypt1,libexpat1,libffi8,libgdbm6,liblzma5,libncursesw6,libreadline8,libsqlite3-0,libtirpc3,libuuid1,zlib1g
+PYTHON_LIBRARIES=libbz2-1.0,libcrypt1,libexpat1,libffi8,liblzma5,libncursesw6,libreadline8,libsqlite3-0,libtirpc3,libuuid1,zlib1g
 case $SUITE in
     bookworm) PYTHON_LIBRARIES+=,libssl3 ;;
     trixie) PYTHON_LIBRARIES=${PYTHON_LIBRARIES/libreadline8/libreadline8t64},libssl3t64 ;;

@@ -4,7 +4,7 @@
 #   IMAGE=...                             its name; default localhost/detloom:VERSION-tfxLINE[-gpu|-tpu|-beam]
 #   BASE_IMAGE TFX_LINE ACCELERATOR EXTRAS RUN_AS BEAM_IMAGE     as the Dockerfile explains
 #   TARGET=image | beam                   beam: a worker of Dataflow or Flink
-#   PIP_CONF=file CA_BUNDLE=file          a pip.conf and certificates that pip needs here; neither gets into the image
+#   IMAGE_PIP_CONF=file IMAGE_CA_BUNDLE=file   a pip.conf and certificates that pip needs here; neither gets into the image
 #   ENGINE=podman | docker   IMAGE_BUILD_ARGS="..."              more arguments for it, such as --network host
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,8 +27,8 @@ arguments=(--build-arg "TFX_LINE=$TFX_LINE" --build-arg "ACCELERATOR=$ACCELERATO
 for name in BASE_IMAGE EXTRAS RUN_AS BEAM_IMAGE; do
     [ -z "${!name:-}" ] || arguments+=(--build-arg "$name=${!name}")
 done
-[ -z "${PIP_CONF:-}" ] || arguments+=(--secret "id=pip_conf,src=$PIP_CONF")
-[ -z "${CA_BUNDLE:-}" ] || arguments+=(--secret "id=ca_bundle,src=$CA_BUNDLE")
+[ -z "${IMAGE_PIP_CONF:-}" ] || arguments+=(--secret "id=pip_conf,src=$IMAGE_PIP_CONF")
+[ -z "${IMAGE_CA_BUNDLE:-}" ] || arguments+=(--secret "id=ca_bundle,src=$IMAGE_CA_BUNDLE")
 read -r -a more <<<"${IMAGE_BUILD_ARGS:-}"
 
 export DOCKER_BUILDKIT=1 # older docker's own builder knows no secrets

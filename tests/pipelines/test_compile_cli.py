@@ -13,7 +13,12 @@ name: cells
 data: {format: coco, path: gs://my-bucket/cells, splits: {train: a.json, eval: b.json, test: c.json}}
 vertex: {project: my-project, region: us-central1, image: eu.gcr.io/p/detloom:1, pipeline_root: gs://my-bucket/runs}
 """
-KUBEFLOW = "kubeflow: {image: registry.example.org/detloom:1, pipeline_root: gs://my-bucket/kfp}\n"
+KUBEFLOW = """
+kubeflow:
+  image: registry.example.org/detloom:1
+  pipeline_root: gs://my-bucket/kfp
+  volumes: [{claim: data, mount_path: /gcs/my-bucket}]
+"""
 
 
 @pytest.fixture

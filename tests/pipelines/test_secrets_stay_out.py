@@ -206,7 +206,7 @@ def test_the_search_finds_names_of_files_and_members_of_archives(tmp_path):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(1800)  # three runs
 def test_a_run_on_this_machine_uses_them_and_leaves_none(environment, small_run, tmp_path, monkeypatch):
     monkeypatch.setattr(Echo, "status", 200)

@@ -136,11 +136,11 @@ def test_the_interfaces_get_the_page_a_text_numbers_and_curves(do, good_model_ur
     assert [each["row"] for each in matrix["rows"]] == [[3, 0, 0], [0, 3, 0], [0, 0, 0]]
 
 
-def test_the_page_says_where_model_and_data_come_from(do, good_model_uri):
+def test_the_page_says_where_model_and_data_come_from(do, good_model_uri, shifted_model_uri):
     examples = do.examples
     examples.set_int_custom_property("span", 3)
     examples.set_string_custom_property("input_fingerprint", "num_files:4")
-    folder, _ = do(baseline_uri=good_model_uri)
+    folder, _ = do(baseline_uri=shifted_model_uri)
     page = (folder / PAGE_FILE).read_text()
     for fact in ("artifact 7", "artifact 5", "artifact 1, span 3, files num_files:4", str(good_model_uri)):
         assert fact in page

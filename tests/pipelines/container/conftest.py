@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tfx.dsl.io import filesystem_registry
-from tfx.dsl.io.plugins.local import LocalFilesystem
+from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
 
 import detloom.schemas
 from detloom.pipelines.container.storage import Storage
@@ -115,7 +115,7 @@ def kubeflow(tmp_path: Path) -> Backend:
     return Backend("kubeflow", "SomeNode", Storage(str(tmp_path / "stores")))
 
 
-class CloudStorage(LocalFilesystem):
+class CloudStorage(TensorflowFilesystem):
     """gs:// in a folder; what a push asks of it."""
 
     root: Path
@@ -127,7 +127,7 @@ class CloudStorage(LocalFilesystem):
     @classmethod
     def open(cls, path: str, mode: str = "r") -> Any:
         os.makedirs(os.path.dirname(cls._at(path)), exist_ok=True)
-        return LocalFilesystem.open(cls._at(path), mode)
+        return TensorflowFilesystem.open(cls._at(path), mode)
 
     @classmethod
     def exists(cls, path: str) -> bool:
@@ -148,11 +148,11 @@ class CloudStorage(LocalFilesystem):
 
     @classmethod
     def copy(cls, src: str, dst: str, overwrite: bool = False) -> None:
-        LocalFilesystem.copy(cls._at(src), cls._at(dst), overwrite)
+        TensorflowFilesystem.copy(cls._at(src), cls._at(dst), overwrite)
 
     @classmethod
     def rename(cls, src: str, dst: str, overwrite: bool = False) -> None:
-        LocalFilesystem.rename(cls._at(src), cls._at(dst), overwrite)
+        TensorflowFilesystem.rename(cls._at(src), cls._at(dst), overwrite)
 
 
 @pytest.fixture

@@ -91,7 +91,9 @@ def test_a_push_to_an_endpoint_of_vertex_names_an_address_although_addresses_are
     model = cloud_storage / "b/Trainer/model/Format-Serving"
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"graph")
-    endpoint = VertexEndpoint(project="p", region="us-central1", endpoint_name="cells", container_image="image")
+    endpoint = VertexEndpoint(
+        project="my-project", region="us-central1", endpoint_name="cells", container_image="image"
+    )
     invocation, inputs_spec = vertex.arguments(
         {"pushed_model": "tfx.PushedModel"},
         inputs={
