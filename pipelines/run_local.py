@@ -9,6 +9,7 @@ from pathlib import Path
 from detloom.pipelines.run_lock import hold_workspace
 from detloom.schemas.config_checks import warnings_before_run
 from detloom.schemas.data_config import EMBEDDED_DIGITS
+from detloom.schemas.errors import InputError
 from detloom.schemas.read_run_file import read_run_file
 from detloom.schemas.run_file import RunFile
 from detloom.trainer_module.supported import check_trainable
@@ -44,6 +45,13 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         WorkspaceBusyError: another run is in the workspace.
         InputError: a setting that is not trained yet, or the sentence of the node that failed by the user's mistake.
     """
+    try:
+        check_trainable(run.config)  # first: nothing is written for settings that cannot be trained
+    except InputError as error:
+        from detloom.pipelines.retries import tell_failure
+
+        tell_failure(run, None, error)
+        raise
     with hold_workspace(Path(run.workspace)):
         from detloom.pipelines.console import log_nodes
         from detloom.pipelines.retries import find_preemption, run_with_retries, tell_failure
@@ -52,7 +60,6 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         nodes = log_nodes(verbose)
         started = time.time()
         try:
-            check_trainable(run.config)
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)
             run_with_retries(_prepare_data(run), nodes)
