@@ -15,6 +15,10 @@ from tfx.utils import import_utils, name_utils
 from detloom.components import artifact_types
 from detloom.schemas.errors import InputError
 
+# Empty: see above. The other is what the KFP SDK's local runner says of every type that is not its own (kfp 2.17.0,
+# kfp/local/executor_input_utils.py, `dsl_artifact_to_artifact_list`).
+_UNTYPED = ("", "system.Artifact")
+
 
 def register_titles() -> None:
     """Tell TFX which classes our artifact types and the `system.` ones are; it knows its own."""
@@ -34,7 +38,7 @@ def complete_inputs(inputs: Any, inputs_spec: Any) -> None:
     for key, artifacts in inputs.artifacts.items():
         found = [artifact for artifact in artifacts.artifacts if not _is_nothing(artifact)]
         for artifact in found:
-            if not title_of(artifact.type):
+            if title_of(artifact.type) in _UNTYPED:
                 assert key in inputs_spec.artifacts, f"input {key}: neither the backend nor the job says its type"
                 artifact.type.CopyFrom(inputs_spec.artifacts[key].artifact_type)
             # TFX makes ids of names, and looks the names up again for what a blessing says.

@@ -35,6 +35,11 @@ def test_an_empty_type_is_none(kubeflow):
     assert title_of(model.type) == "tfx.Model"
 
 
+def test_the_type_of_any_artifact_is_none(kubeflow):
+    (model,) = complete(kubeflow, {"name": "57", "uri": "gs://b/model", "type": {"schemaTitle": "system.Artifact"}})
+    assert title_of(model.type) == "tfx.Model"
+
+
 def test_an_artifact_that_stands_for_none_is_not_there(backend):
     assert complete(backend, {"name": "57", "uri": "gs://b/model", "metadata": {"nothing_found": 1}}) == []
     assert len(complete(backend, {"name": "57", "uri": "gs://b/model", "metadata": {"nothing_found": 0}})) == 1
