@@ -1,8 +1,9 @@
 """Small data made on the spot, for tests of every folder."""
 
 import io
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,21 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
+
+
+@pytest.fixture(autouse=True)
+def _logging_left_as_it_was() -> Iterator[None]:
+    """Commands send this process's log elsewhere; the next test reads it."""
+    from absl import logging as absl_logging
+
+    loggers = [logging.getLogger(name) for name in ("", "absl", "tensorflow", "detloom")]
+    before = [(list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
+    verbosity = absl_logging.get_verbosity()
+    yield
+    absl_logging.set_verbosity(verbosity)
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

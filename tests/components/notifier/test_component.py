@@ -179,7 +179,7 @@ def test_do_sends_the_same_id_when_it_is_tried_again(web, monkeypatch):
 
 
 def test_do_says_so_when_there_is_nothing_to_tell(web, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     monkeypatch.setenv("HOOK", web.url)
     do(inputs())
     assert web.requests == []

@@ -14,7 +14,7 @@ MESSAGE = Message(event="refused", pipeline="cells", place="local", run="r1", re
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
@@ -93,7 +93,8 @@ def test_a_mistake_of_ours_is_a_warning_without_its_text(hook, monkeypatch, log)
 
 @pytest.mark.parametrize("status", [200, 302, 404, 500])
 def test_no_line_of_the_log_holds_address_or_secret(web, hook, monkeypatch, caplog, status):
-    caplog.set_level(logging.DEBUG)
+    for logger in (None, "absl"):
+        caplog.set_level(logging.DEBUG, logger=logger)
     monkeypatch.setenv("TOKEN", "Bearer sehrgeheim")
     web.statuses = [status]
     send(MESSAGE, Notifications(webhook=Webhook(url=hook.url, authorization="env:TOKEN")), waits_seconds=())

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -178,18 +177,8 @@ def schema_address(schema_file: Path) -> str:
 
 
 @pytest.fixture
-def task_log() -> Iterator[None]:
+def task_log() -> None:
     """Logging as a container has it."""
-    from absl import logging as absl_logging
-
     from detloom.pipelines.container.log import log_task
 
-    loggers = [logging.getLogger(name) for name in ("", "absl", "tensorflow", "detloom")]
-    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
-    verbosity = absl_logging.get_verbosity()
     log_task()
-    yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
-    absl_logging.set_verbosity(verbosity)
