@@ -111,12 +111,12 @@ def build_dataset_validator(
 
 
 def _report_history(run: RunFile) -> str:
-    """Where the reports of earlier spans are, where no Resolver can look for them: beside what else outlives runs."""
+    """Where reports outlive runs: no Resolver finds those of earlier spans, and a pod's disk goes with the pod."""
     kept = (run.retrain.records if run.retrain else "") or run.push_to
     if not kept:  # an endpoint instead of a folder of versions, on Vertex AI
         assert run.vertex is not None
         kept = f"{run.vertex.pipeline_root.rstrip('/')}/{run.name}"
-    return f"{kept.rstrip('/')}/dataset_reports/{run.name}" if has_spans(run) else ""
+    return f"{kept.rstrip('/')}/dataset_reports/{run.name}"
 
 
 def _schema_file() -> Path:

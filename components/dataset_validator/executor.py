@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from absl import logging
 from tfx.components.example_gen.utils import SPAN_PROPERTY_NAME
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import artifact_utils, standard_component_specs
@@ -13,11 +14,12 @@ from detloom.components.artifact_types import keep_after_failure
 from detloom.components.dataset_validator.build_report import metrics_of
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report import REPORT_HTML, REPORT_JSON
-from detloom.components.dataset_validator.report_history import earlier_report, keep_report
+from detloom.components.dataset_validator.report_history import earlier_report, keep_failed_page, keep_report
 from detloom.components.dataset_validator.validate import describe_failures, validate
 from detloom.components.record_files import list_shards
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
+from detloom.schemas.redact import redact
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
 PREVIOUS_REPORT_KEY = "previous_report"
@@ -57,8 +59,8 @@ class Executor(BaseBeamExecutor):
             )
         failures = describe_failures(report)
         if failures:
-            kept = keep_after_failure(output[REPORT_KEY].uri)
-            raise InputError(f"The data set does not pass: {failures} Report: {kept}/{REPORT_HTML}")
+            page = _keep_page(Path(output[REPORT_KEY].uri), params.history, span)
+            raise InputError(f"The data set does not pass: {failures} Report: {page}")
         if span is not None:
             output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY_NAME, span)
             keep_report(history, span, Path(output[REPORT_KEY].uri) / REPORT_JSON)
@@ -67,6 +69,17 @@ class Executor(BaseBeamExecutor):
         shutil.copyfile(Path(output[REPORT_KEY].uri) / REPORT_HTML, page / REPORT_HTML)
         for name, value in metrics_of(report).items():
             output[METRICS_KEY].set_float_custom_property(name, value)
+
+
+def _keep_page(report: Path, history: str, span: int | None) -> str:
+    """Returns where the page of a report that did not pass is after the node has failed."""
+    kept = f"{keep_after_failure(str(report))}/{REPORT_HTML}"
+    if history:
+        try:
+            return redact(keep_failed_page(history, span, report / REPORT_HTML))
+        except OSError as error:  # what the report says matters more
+            logging.warning("%s: the page cannot be kept there (%s)", redact(history), redact(str(error)))
+    return kept
 
 
 def _span_of(examples: Artifact) -> int | None:

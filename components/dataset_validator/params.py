@@ -37,8 +37,8 @@ class DatasetValidatorParams:
         train_split: what is trained on; the other splits must not share pictures with it.
         model_input: None where no model is known; checks that need one are skipped then.
         max_pixels: a larger picture is not decoded, neither for its perceptual hash nor for the page.
-        history: folder or address where each span's report is kept for the next one; empty where a Resolver finds the
-            earlier report.
+        history: folder or address where each span's report is kept for the next one, and the page of data that do not
+            pass; empty where a Resolver finds the earlier report and the outputs of failed nodes stay.
         code_fingerprint: of the package's source; read by nobody, it makes TFX's cache see an edited check.
     """
 

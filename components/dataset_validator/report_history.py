@@ -1,6 +1,8 @@
-"""The reports of earlier spans where no Resolver finds them: one file a span, in a folder or at an address.
+"""Reports that outlive a run where nothing else keeps them, in a folder or at an address.
 
-span-00000012.json      report.json of span 12, as it passed the checks
+span-00000012.json      report.json of span 12, as it passed the checks: what the next span is compared with
+span-00000012.html      the page of span 12, as it did not pass them
+failed.html             the same of data without spans
 """
 
 import contextlib
@@ -61,6 +63,17 @@ def keep_report(history: str, span: int, report: Path) -> None:
     """
     if history:
         write_bytes(history, _name(span), report.read_bytes())
+
+
+def keep_failed_page(history: str, span: int | None, page: Path) -> str:
+    """Write the page of data that did not pass, and return where it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    name = "failed.html" if span is None else f"span-{span:08d}.html"
+    write_bytes(history, name, page.read_bytes())
+    return f"{history.rstrip('/')}/{name}"
 
 
 def _name(span: int) -> str:

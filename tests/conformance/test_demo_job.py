@@ -40,26 +40,28 @@ SMALL = [
     "eval.evaluate_every=4",
     "gates={floors: [], baseline: {min_ap_change: -1.0}}",
 ]
-KUBEFLOW = [
-    "kubeflow.image=registry.example.org/detloom:1.0",
-    f"kubeflow.pipeline_root={ROOT}",
-    "kubeflow.volumes=[{claim: models, mount_path: /models}]",
-    "kubeflow.training_dir=/models/unfinished",
-    "push_to=/models/demo",
-]
-VERTEX = [
-    "vertex.project=my-project",
-    "vertex.region=us-central1",
-    "vertex.image=us-docker.pkg.dev/my-project/detloom/detloom:1.0",
-    "vertex.pipeline_root=gs://my-bucket/detloom",
-    "push_to=/gcs/my-bucket/serving",
-]
+PLACES: dict[Backend, list[str]] = {
+    "kubeflow": [
+        "kubeflow.image=registry.example.org/detloom:1.0",
+        f"kubeflow.pipeline_root={ROOT}",
+        "kubeflow.volumes=[{claim: models, mount_path: /models}]",
+        "kubeflow.training_dir=/models/unfinished",
+        "push_to=/models/demo",
+    ],
+    "vertex": [
+        "vertex.project=my-project",
+        "vertex.region=us-central1",
+        "vertex.image=us-docker.pkg.dev/my-project/detloom/detloom:1.0",
+        "vertex.pipeline_root=gs://my-bucket/detloom",
+        "push_to=/gcs/my-bucket/serving",
+    ],
+}
+WEBHOOKS: dict[Backend, str] = {"kubeflow": "kubernetes:webhook/url", "vertex": "env:WEBHOOK"}
+LOST: dict[Backend, str] = {"kubeflow": "/models/lost", "vertex": "/gcs/my-bucket/lost"}
 TRAINED_LONGER = ["train.num_steps=6"]
-RETRAINED = [
-    "retrain.new_span=true",
-    "nodes=[{node: Pusher, max_retries: 2, backoff_seconds: 30}]",
-    "notifications={events: [failed, refused, pushed, skipped], webhook: {url: 'kubernetes:webhook/url'}}",
-]
+RETRIED = ["nodes=[{node: Pusher, max_retries: 2, backoff_seconds: 30}]"]
+ON_CONDITION = ["retrain.min_new_images=1"]
+FIRST, SECOND, WITHOUT_REASON, UNCHANGED, WITHOUT_DATA = range(5)  # the runs, in their order
 DATA_NODES = ("DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator")
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
@@ -147,39 +149,41 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "Future[Place]"]]:
     """Both backends' runs, done."""
     folder = tmp_path_factory.mktemp("demo")
-    lost = ["data.path=/models/lost"]
-    jobs: dict[Backend, list[Job]] = {  # all compiled before a thread begins: TFX's compiler keeps global state
-        "kubeflow": [
-            compiled("kubeflow", KUBEFLOW),
-            compiled("kubeflow", KUBEFLOW, TRAINED_LONGER, RETRAINED),
-            compiled("kubeflow", KUBEFLOW, TRAINED_LONGER, RETRAINED),
-            compiled("kubeflow", KUBEFLOW, TRAINED_LONGER, RETRAINED, lost),
-        ],
-        "vertex": [compiled("vertex", VERTEX), *[compiled("vertex", VERTEX, TRAINED_LONGER)] * 2],
-    }
-    with webhook() as (address, messages), ThreadPoolExecutor() as threads:
+    jobs = {backend: jobs_for(backend) for backend in PLACES}  # before a thread begins: TFX's compiler has global state
+    with contextlib.ExitStack() as stack:
+        hooks = {backend: stack.enter_context(webhook()) for backend in PLACES}
+        threads = stack.enter_context(ThreadPoolExecutor())
         yield {
-            "kubeflow": threads.submit(run_on_kubeflow, folder / "kubeflow", jobs["kubeflow"], address, messages),
-            "vertex": threads.submit(run_on_vertex, folder / "vertex", jobs["vertex"]),
+            backend: threads.submit(run_all, backend, folder / backend, jobs[backend], *hooks[backend])
+            for backend in PLACES
         }
 
 
-def run_on_kubeflow(folder: Path, jobs: Sequence[Job], address: str, messages: list[dict[str, Any]]) -> Place:
-    (folder / "models").mkdir(parents=True)
-    runner = CrashingRunner(folder / "home" / "logs", image_env())
-    claims, secrets = {"models": folder / "models"}, {("webhook", "url"): address}
-    place = Place(Machine(folder / "home", runner, claims, secrets), folder / "models" / "demo", messages)
-    place.run(jobs[0])
-    runner.crashes.add("Pusher")
-    for job in jobs[1:]:
-        place.run(job)
-    return place
+def jobs_for(backend: Backend) -> list[Job]:
+    told = [f"notifications={{events: [failed, refused, pushed, skipped], webhook: {{url: '{WEBHOOKS[backend]}'}}}}"]
+    later = [PLACES[backend], TRAINED_LONGER, RETRIED, told]
+    return [
+        compiled(backend, PLACES[backend]),
+        compiled(backend, *later, ON_CONDITION),
+        compiled(backend, *later, ON_CONDITION),
+        compiled(backend, *later),
+        compiled(backend, *later, ON_CONDITION, [f"data.path={LOST[backend]}"]),
+    ]
 
 
-def run_on_vertex(folder: Path, jobs: Sequence[Job]) -> Place:
-    machine = Machine(folder / "home", SubprocessRunner(folder / "home" / "logs", image_env()))
-    place = Place(machine, folder / "home" / "buckets" / "gcs" / "my-bucket" / "serving")
-    for job in jobs:
+def run_all(backend: Backend, folder: Path, jobs: Sequence[Job], address: str, messages: list[dict[str, Any]]) -> Place:
+    home, models = folder / "home", folder / "models"
+    models.mkdir(parents=True)
+    if backend == "kubeflow":
+        runner = CrashingRunner(home / "logs", image_env())
+        machine = Machine(home, runner, {"models": models}, {("webhook", "url"): address})
+        place = Place(machine, models / "demo", messages)
+    else:
+        runner = CrashingRunner(home / "logs", {**image_env(), "WEBHOOK": address})
+        place = Place(Machine(home, runner), home / "buckets" / "gcs" / "my-bucket" / "serving", messages)
+    for number, job in enumerate(jobs):
+        if number == SECOND:
+            runner.crashes.add("Pusher")
         place.run(job)
     return place
 
@@ -198,28 +202,29 @@ def vertex(places: dict[Backend, "Future[Place]"]) -> Place:
     return places["vertex"].result()
 
 
-@pytest.mark.parametrize("backend", ["kubeflow", "vertex"])
-def test_the_first_run_ends_with_a_pushed_model_that_nothing_was_compared_with(request, backend):
-    place = request.getfixturevalue(backend)
-    first = place.runs[0]
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, places: dict[Backend, "Future[Place]"]) -> Place:
+    return places[request.param].result()
+
+
+def test_the_first_run_ends_with_a_pushed_model_that_nothing_was_compared_with(place):
+    first = place.runs[FIRST]
     assert first.state == "SUCCEEDED", first.describe_failures()
     assert set(first.states().values()) == {"SUCCEEDED"}
-    assert len(place.versions[0]) == 1
-    assert (place.serving / place.versions[0][0] / "saved_model.pb").is_file()
+    assert len(place.versions[FIRST]) == 1
+    assert (place.serving / place.versions[FIRST][0] / "saved_model.pb").is_file()
     assert "baseline_model_id" not in blessing_of(first)
     assert "baseline" not in place.decision_of(first)["reason"]
 
 
-@pytest.mark.parametrize("backend", ["kubeflow", "vertex"])
-def test_the_second_run_is_compared_with_the_first_ones_model(request, backend):
-    place = request.getfixturevalue(backend)
-    second = place.runs[1]
+def test_the_second_run_is_compared_with_the_first_ones_model(place):
+    second = place.runs[SECOND]
     assert second.state == "SUCCEEDED", second.describe_failures()
     decision = place.decision_of(second)
     assert "against the baseline's" in decision["reason"]
     assert decision["baseline_problem"] is None
-    assert len(place.versions[1]) == 2
-    assert set(place.versions[0]) < set(place.versions[1])
+    assert len(place.versions[SECOND]) == 2
+    assert set(place.versions[FIRST]) < set(place.versions[SECOND])
 
 
 def test_on_vertex_the_baseline_is_the_artifact_of_the_first_run(vertex):
@@ -228,67 +233,64 @@ def test_on_vertex_the_baseline_is_the_artifact_of_the_first_run(vertex):
     (candidate,) = second["Trainer"].outputs["model"]
     assert blessing_of(second)["baseline_model_id"] == model.name
     assert blessing_of(second)["current_model_id"] == candidate.name
-    (given,) = second["DetectionEvaluator"].executor_input["inputs"]["artifacts"]["baseline_model"]["artifacts"]
-    assert given["uri"] == model.uri
+    given = second["DetectionEvaluator"].executor_input["inputs"]["artifacts"]["baseline_model"]["artifacts"]
+    assert [artifact["uri"] for artifact in given] == [model.uri]
 
 
 def test_on_kubeflow_the_baseline_is_the_version_that_the_first_run_pushed(kubeflow):
     first, second = kubeflow.runs[:2]
     assert first["ProductionModel"].outputs["model"][0].metadata["nothing_found"] == 1
     (found,) = second["ProductionModel"].outputs["model"]
-    assert str(int(found.metadata["pushed_version"])) == kubeflow.versions[0][0]
+    assert str(int(found.metadata["pushed_version"])) == kubeflow.versions[FIRST][0]
     assert blessing_of(second)["baseline_model_id"] == found.name
 
 
-def test_on_vertex_a_run_of_an_unchanged_job_is_answered_from_the_cache(vertex):
-    second, third = vertex.runs[1:]
-    assert {second.states()[node] for node in DATA_NODES} == {"CACHED"}
-    assert second["Trainer"].state == "SUCCEEDED"
-    assert third.state == "SUCCEEDED", third.describe_failures()
-    assert {third.states()[node] for node in (*DATA_NODES, "Trainer")} == {"CACHED"}
-    assert third["Pusher"].state == "SUCCEEDED"
-    assert vertex.versions[2] == vertex.versions[1]  # the same model is not pushed again
-
-
-def test_on_kubeflow_a_killed_container_is_tried_again_after_a_wait(kubeflow):
-    tries = kubeflow.runs[1]["Pusher"].tries
+def test_a_killed_container_is_tried_again_after_a_wait(place):
+    tries = place.runs[SECOND]["Pusher"].tries
     assert [(each.exit_code, each.waited_seconds) for each in tries] == [(KILLED, 0), (0, 30)]
 
 
-def test_on_kubeflow_nothing_is_trained_without_a_reason(kubeflow):
-    third = kubeflow.runs[2]
-    assert third.state == "SUCCEEDED", third.describe_failures()
-    states = third.states()
+def test_nothing_is_trained_without_a_reason(place):
+    run = place.runs[WITHOUT_REASON]
+    assert run.state == "SUCCEEDED", run.describe_failures()
+    states = run.states()
     assert states["training"] == "SKIPPED"
     assert states["SkipNotifier"] == "SUCCEEDED"
     assert not {"Trainer", "Pusher", "Notifier"} & states.keys()
-    assert kubeflow.versions[2] == kubeflow.versions[1]
-    assert kubeflow.runs[1].states()["SkipNotifier"] == "SKIPPED"
+    assert place.versions[WITHOUT_REASON] == place.versions[SECOND]
+    assert place.runs[SECOND].states()["SkipNotifier"] == "SKIPPED"
 
 
-def test_on_kubeflow_a_run_without_data_fails_and_trains_nothing(kubeflow):
-    fourth = kubeflow.runs[3]
-    assert fourth.state == "FAILED"
-    states = fourth.states()
+def test_an_unchanged_run_is_answered_from_the_cache_and_pushes_nothing(place):
+    run = place.runs[UNCHANGED]
+    assert run.state == "SUCCEEDED", run.describe_failures()
+    assert {run.states()[node] for node in (*DATA_NODES, "Trainer")} == {"CACHED"}
+    assert run["Pusher"].state == "SUCCEEDED"
+    assert place.versions[UNCHANGED] == place.versions[SECOND]  # the same model is not pushed again
+
+
+def test_a_run_without_data_fails_and_trains_nothing(place):
+    run = place.runs[WITHOUT_DATA]
+    assert run.state == "FAILED"
+    states = run.states()
     assert states["DetectionExampleGen"] == "FAILED"
     assert states["training"] == "OMITTED"
     assert states["FailureNotifier"] == "SUCCEEDED"
-    log = (fourth.logs / f"{fourth['DetectionExampleGen'].tries[-1].pod}.log").read_text()
+    log = (run.logs / f"{run['DetectionExampleGen'].tries[-1].pod}.log").read_text()
     assert "error: " in log.splitlines()[-1]
     assert "lost" in log.splitlines()[-1]
 
 
-def test_each_event_of_the_kubeflow_runs_is_told_once(kubeflow):
-    assert [message["event"] for message in kubeflow.messages] == ["pushed", "skipped", "failed"]
-    assert [message["run"] for message in kubeflow.messages] == [run.name for run in kubeflow.runs[1:]]
-    assert {message["path"] for message in kubeflow.messages} == {f"/{ADDRESS_SECRET}"}
-    assert kubeflow.messages[0]["version"] == kubeflow.versions[1][-1]
+def test_each_event_is_told_once(place):
+    told = {SECOND: "pushed", WITHOUT_REASON: "skipped", WITHOUT_DATA: "failed"}  # nothing for the unchanged one
+    assert [message["event"] for message in place.messages] == list(told.values())
+    assert [message["run"] for message in place.messages] == [place.runs[number].name for number in told]
+    assert {message["path"] for message in place.messages} == {f"/{ADDRESS_SECRET}"}
+    assert place.messages[0]["version"] == place.versions[SECOND][-1]
 
 
-def test_no_secret_is_in_what_the_kubeflow_runs_left(kubeflow):
-    left = [
-        path for folder in (kubeflow.machine.home, kubeflow.serving) for path in folder.rglob("*") if path.is_file()
-    ]
+def test_no_secret_is_in_what_the_runs_left(place):
+    left = [path for folder in (place.machine.home, place.serving) for path in folder.rglob("*") if path.is_file()]
     assert len(left) > 100
     assert [path for path in left if ADDRESS_SECRET.encode() in path.read_bytes()] == []
 

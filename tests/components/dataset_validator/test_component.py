@@ -51,6 +51,10 @@ def run(artifacts, params=None, **inputs):
     return Path(artifacts[1]["report"][0].uri)
 
 
+def train_file(artifacts):
+    return Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
+
+
 def test_the_constructor_takes_examples_and_offers_report_page_and_metrics():
     params = DatasetValidatorParams(checks=DataChecks(boxes=UnsoundBoxes(severity="warn")))
     component = DatasetValidator(Channel(type=standard_artifacts.Examples), params)
@@ -133,11 +137,23 @@ def test_without_a_resolver_the_report_of_the_earlier_span_comes_from_the_histor
 
 
 def test_data_that_fail_leave_no_report_for_the_next_span(artifacts, tmp_path, write_records):
-    path = Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
-    write_records(path, [])
-    with pytest.raises(InputError, match="does not pass"):
+    write_records(train_file(artifacts), [])
+    with pytest.raises(InputError, match=r"does not pass: .* Report: .*/history/span-00000007\.html$"):
         run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
-    assert not (tmp_path / "history").exists()
+    assert [path.name for path in (tmp_path / "history").iterdir()] == ["span-00000007.html"]
+    assert "</html>" in (tmp_path / "history" / "span-00000007.html").read_text()
+
+
+def test_a_history_that_cannot_be_written_hides_no_failure(artifacts, tmp_path, write_records, caplog):
+    write_records(train_file(artifacts), [])
+    (tmp_path / "history").write_text("a file")
+    del artifacts[0]["examples"][0].mlmd_artifact.custom_properties[
+        "span"
+    ]  # with a span, there are pages to read first
+    with pytest.raises(InputError, match=r"does not pass: .* Report: .*/failed/.*/report\.html$"):
+        run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
+    assert list(tmp_path.glob("**/failed/*/*/report.html"))
+    assert "the page cannot be kept there" in caplog.text
 
 
 def test_names_from_the_data_are_escaped_on_the_page(artifacts):

@@ -191,10 +191,10 @@ def test_example_gens_driver_runs_before_vertex_looks_into_its_cache(compile_spe
     [
         (GPU, "gs://models/cells/dataset_reports/cells-gpu"),
         (DATAFLOW, "gs://my-bucket/vertex/cells-gpu/serving/dataset_reports/cells-gpu"),
-        ("kubeflow_cpu", ""),
+        ("kubeflow_cpu", "/models/demo/dataset_reports/demo"),
     ],
 )
-def test_reports_of_earlier_spans_lie_where_all_runs_find_them(name, history, compile_spec):
+def test_reports_that_outlive_a_run_lie_where_all_runs_find_them(name, history, compile_spec):
     assert constants_of(tasks_of(compile_spec(name))["DatasetValidator"])["history"] == history
 
 
