@@ -68,7 +68,8 @@ class Kubeflow:
     """Time zone of the cluster's schedules, its installation's `cronScheduleTimezone`; that of `schedule` has to be the
     same."""
     ca_certificate: str = ""
-    """File with the certificate of the authority that signed the API's; empty for the system's."""
+    """File here, relative to the run file, with the certificate of the authority that signed the API's; empty for the
+    system's."""
     image: str
     """With this package, for all nodes."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"

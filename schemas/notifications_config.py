@@ -87,6 +87,8 @@ class Notifications:
     def __post_init__(self) -> None:
         check(0 < self.timeout_seconds <= _MAX_TIMEOUT, "timeout_seconds", self.timeout_seconds, "above 0, at most 600")
         check(len(set(self.events)) == len(self.events), "events", list(self.events), "each once")
+        has_address = self.webhook is not None or self.email is not None
+        check(has_address, "webhook", "nothing, and no email", "a webhook, an email or both", "email")
 
 
 def _is_address(text: str) -> bool:

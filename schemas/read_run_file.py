@@ -84,7 +84,9 @@ def read_run_file(
     if report is not None and report.refused:
         raise refusal(report)
     run = build_run(tree)
-    return resolve_paths(run, tree, path, workspace) if place == "local" else resolve_remote_paths(run, tree, place)
+    return (
+        resolve_paths(run, tree, path, workspace) if place == "local" else resolve_remote_paths(run, tree, path, place)
+    )
 
 
 def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | None = None) -> RunFile:
@@ -137,11 +139,12 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
     return replace(run, workspace=str(workspace), push_to=push_to)
 
 
-def resolve_remote_paths(run: RunFile, tree: Located, place: Place) -> RunFile:
+def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) -> RunFile:
     """The run with the paths and addresses that its containers will see, `${NAME}` read from the environment here.
 
     Args:
         tree: that the run was built from; it knows where each path was written.
+        path: of the run file, which a certificate's path is relative to: that file is read here.
 
     Raises:
         InputError: for a missing section, a variable that is not set, and a path that containers cannot see.
@@ -175,6 +178,10 @@ def resolve_remote_paths(run: RunFile, tree: Located, place: Place) -> RunFile:
     if run.retrain is not None:
         records = resolve(run.retrain.records or push_to, "retrain.records")
         run = replace(run, retrain=replace(run.retrain, records=records))
+    if run.kubeflow is not None and run.kubeflow.ca_certificate:
+        where = f"{tree.locate(('kubeflow', 'ca_certificate'))}: kubeflow.ca_certificate"
+        certificate = path.resolve().parent / _expand(run.kubeflow.ca_certificate, where)
+        run = replace(run, kubeflow=replace(run.kubeflow, ca_certificate=str(certificate)))
     return replace(run, workspace="", push_to=push_to)
 
 
@@ -186,7 +193,7 @@ def check_paths(run: RunFile, tree: Located, path: Path) -> None:
             if place == "local":
                 resolve_paths(run, tree, path)
             else:
-                resolve_remote_paths(run, tree, place)
+                resolve_remote_paths(run, tree, path, place)
             return
         except InputError as error:
             errors.append(error)

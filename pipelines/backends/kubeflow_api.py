@@ -78,10 +78,10 @@ def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:
         raise InputError(
             "kubeflow.host: is empty; set the address of the API, such as https://kubeflow.example.org/pipeline."
         )
-    ca_certificate = str(Path(settings.ca_certificate).expanduser()) if settings.ca_certificate else ""
+    ca_certificate = settings.ca_certificate
     if ca_certificate and not Path(ca_certificate).is_file():
         raise InputError(
-            f"kubeflow.ca_certificate: '{settings.ca_certificate}' is no file; ask those who run the cluster for it."
+            f"kubeflow.ca_certificate: '{ca_certificate}' is no file; ask those who run the cluster for it."
         )
     token = read_token(settings.token)
     server = Server(

@@ -27,6 +27,7 @@ MAX_NAME = 40  # Kubernetes allows 63 for a host's name, and jobs add theirs to 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _TRAINER = "Trainer"
 _SAVE_SECONDS = 120  # from SIGTERM to the end: training saves its state within the step that it is in
+_VOLUME_GROUP = 1000  # a volume of root's is opened to it where its driver can; the image's user is none of root's
 _Plain = dict[str, Any]
 
 
@@ -151,7 +152,12 @@ def pod_template(training: Training, cluster_environment: list[_Plain], *, conta
         "imagePullSecrets": [{"name": name} for name in kubeflow.image_pull_secrets],
         "nodeSelector": selector_of(node, f"nodes, {_TRAINER}"),
         "restartPolicy": "Never",
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "fsGroup": _VOLUME_GROUP,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "terminationGracePeriodSeconds": _SAVE_SECONDS,
         "tolerations": tolerations_of(node),
         "volumes": [

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,11 @@ from detloom.pipelines.run_lock import WorkspaceBusyError, hold_workspace
 from detloom.pipelines.summary import read_latest_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.node_config import NodeSettings
-from detloom.schemas.notifications_config import Notifications
+from detloom.schemas.notifications_config import Notifications, Webhook
 from detloom.schemas.read_run_file import read_run_file
 from detloom.trainer_module.preemption import Preempted
 
+HOOK = Notifications(webhook=Webhook(url="env:HOOK"))
 QUICK = {"max_retries": 2, "backoff_seconds": 0.01, "backoff_factor": 3.0}
 
 
@@ -186,7 +188,7 @@ def told(monkeypatch):
 
 
 def test_a_run_that_failed_in_the_end_is_told_once(run, told):
-    run = run(["full", "full"], (NodeSettings(node="*", **{**QUICK, "max_retries": 1}),), Notifications())
+    run = run(["full", "full"], (NodeSettings(node="*", **{**QUICK, "max_retries": 1}),), HOOK)
     with pytest.raises(OSError, match="full"):
         run_locally(run)
     assert told == [("small", "Trainer", "the disk is full")]
@@ -195,9 +197,9 @@ def test_a_run_that_failed_in_the_end_is_told_once(run, told):
 @pytest.mark.parametrize(
     ("failures", "notifications"),
     [
-        (["full"], Notifications(events=("refused", "pushed"))),
+        (["full"], replace(HOOK, events=("refused", "pushed"))),
         (["full"], None),
-        (["preempted"], Notifications()),
+        (["preempted"], HOOK),
     ],
 )
 def test_nobody_is_told_who_does_not_want_it_nor_of_a_training_that_was_ended(run, told, failures, notifications):

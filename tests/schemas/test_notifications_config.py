@@ -100,7 +100,12 @@ def test_an_address_is_one_name_and_one_domain(field, address):
 
 def test_an_event_is_named_once():
     with pytest.raises(InputError, match=r"events: got \['failed', 'failed'\], allowed: each once"):
-        Notifications(events=("failed", "failed"))
+        Notifications(events=("failed", "failed"), webhook=Webhook(url="env:HOOK"))
+
+
+def test_somebody_is_told(tmp_path):
+    with pytest.raises(InputError, match=r"run\.yaml:5: notifications\.webhook: got nothing, and no email, allowed: "):
+        read(tmp_path, "notifications: {events: [failed]}")
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 601.0])

@@ -33,6 +33,13 @@ def test_on_kubeflow_a_folder_of_the_containers_is_not_looked_for_here(tmp_path)
     assert (run.data.path, run.push_to) == ("/data/cells", "/models/cells")
 
 
+def test_a_certificate_is_a_file_here_beside_the_run_file(tmp_path):
+    section = _KUBEFLOW.replace("image:", "ca_certificate: ca.pem, image:")
+    run = _read(tmp_path, _lines("/data/cells", section, "push_to: /models/cells"), "kubeflow")
+    assert run.kubeflow is not None
+    assert run.kubeflow.ca_certificate == str(tmp_path / "ca.pem")
+
+
 def test_an_environment_variable_is_read_where_the_job_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("CELLS", "gs://bucket/cells")
     assert _read(tmp_path, _lines("${CELLS}/{SPAN}", _VERTEX), "vertex").data.path == "gs://bucket/cells/{SPAN}"

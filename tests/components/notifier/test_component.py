@@ -1,6 +1,7 @@
 import json
 import logging
 import pickle
+from dataclasses import replace
 
 import pytest
 from tfx import v1 as tfx
@@ -76,7 +77,7 @@ def test_parameters_survive_their_way_through_tfx():
     ],
 )
 def test_a_backend_is_asked_to_fill_in_the_run(place, run_name, run_id):
-    properties = NotifierParams(pipeline="p", notifications=Notifications(), place=place).to_properties()
+    properties = replace(PARAMS, place=place).to_properties()
     assert (properties["run_name"], properties["run_id"]) == (run_name, run_id)
 
 

@@ -101,7 +101,7 @@ def test_a_job_is_told_of_kubernetes_secrets_only():
         SecretReference(kind="kubernetes", name="mail", key="password"),
     }
     assert all(variable_name(reference) == name for name, reference in found.items())
-    assert secret_variables(Notifications()) == {}
+    assert secret_variables(Notifications(webhook=Webhook(url="env:HOOK"))) == {}
 
 
 def test_secret_manager_is_asked_for_the_version():

@@ -43,11 +43,6 @@ def test_an_event_that_nobody_asked_for_is_not_sent(web, hook):
     assert web.requests == []
 
 
-def test_with_nowhere_to_go_it_goes_nowhere(log):
-    assert send(MESSAGE, Notifications()) == ()
-    assert log() == []
-
-
 def test_a_chat_that_takes_text_only_gets_no_more(web, hook):
     send(MESSAGE, Notifications(webhook=Webhook(url=hook.url, only_text=True)))
     assert json.loads(web.requests[0].body) == {"text": MESSAGE.to_text()}

@@ -159,6 +159,7 @@ def test_the_pod_has_what_the_run_file_gives_the_trainer(training, kind):
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert pod["activeDeadlineSeconds"] == 5400  # 90 minutes
     assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["fsGroup"] == 1000
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each for each in pod["volumes"]}
