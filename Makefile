@@ -11,6 +11,10 @@ unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 # TensorFlow's start-up chatter; errors still show. An exported value of the user's wins.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
+# Up to four workers, each with a TensorFlow of its own (1 to 2 GB); a file's tests stay together, and share what is dear to
+# make. ARGS=-n0 puts all in one process.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+
 .PHONY: help
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +30,7 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 
 .PHONY: test
 test: venv ## the default tests, about fifteen minutes
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-slow
 test-slow: venv ## the end-to-end tests (marker `slow`)
