@@ -27,6 +27,11 @@ def redact(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
+def show_address(text: str) -> str:
+    """A path or an address as a whole, for somebody who will open it: without secrets, on one line."""
+    return escape(hide_secrets(text))
+
+
 def escape(text: str) -> str:
     """The text with line ends and control characters as escapes, so that it stays on its line of the terminal."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

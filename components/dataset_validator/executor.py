@@ -19,7 +19,7 @@ from detloom.components.dataset_validator.validate import describe_failures, val
 from detloom.components.record_files import list_shards
 from detloom.schemas.errors import InputError
 from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
-from detloom.schemas.redact import redact
+from detloom.schemas.redact import redact, show_address
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
 PREVIOUS_REPORT_KEY = "previous_report"
@@ -76,9 +76,9 @@ def _keep_page(report: Path, history: str, span: int | None) -> str:
     kept = f"{keep_after_failure(str(report))}/{REPORT_HTML}"
     if history:
         try:
-            return redact(keep_failed_page(history, span, report / REPORT_HTML))
+            return show_address(keep_failed_page(history, span, report / REPORT_HTML))
         except OSError as error:  # what the report says matters more
-            logging.warning("%s: the page cannot be kept there (%s)", redact(history), redact(str(error)))
+            logging.warning("%s: the page cannot be kept there (%s)", show_address(history), redact(str(error)))
     return kept
 
 

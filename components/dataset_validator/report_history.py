@@ -17,7 +17,7 @@ from detloom.components.dataset_validator.drift import read_previous_report
 from detloom.components.dataset_validator.report import REPORT_JSON
 from detloom.components.small_files import list_names, read_bytes, write_bytes
 from detloom.schemas.errors import InputError
-from detloom.schemas.redact import redact
+from detloom.schemas.redact import show_address
 
 _NAME = re.compile(r"span-([0-9]{1,18})\.json")
 _MAX_BYTES = 256 << 20
@@ -49,9 +49,9 @@ def _copy(history: str, span: int, folder: Path) -> Path | None:
     try:
         read_previous_report(copy)
     except InputError as error:
-        logging.warning("%s: left out: %s", redact(f"{history}/{_name(span)}"), error)
+        logging.warning("%s: left out: %s", show_address(f"{history}/{_name(span)}"), error)
         return None
-    logging.info("DatasetValidator: the report of span %d at %s is compared with.", span, redact(history))
+    logging.info("DatasetValidator: the report of span %d at %s is compared with.", span, show_address(history))
     return copy
 
 

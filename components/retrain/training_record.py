@@ -16,7 +16,7 @@ from typing import Any, Literal
 from detloom.components.dataset_validator.drift import REPORT_FORMAT, PreviousReport
 from detloom.components.small_files import list_names, read_bytes, write_bytes
 from detloom.schemas.errors import InputError
-from detloom.schemas.redact import redact
+from detloom.schemas.redact import redact, show_address
 from detloom.schemas.retrain_config import Retrain
 from detloom.schemas.typed_dict import from_dict
 
@@ -126,7 +126,9 @@ def read_last_record(records: str, pipeline: str) -> FinishedTraining | None:
         try:
             return _parse(data) if data is not None else None
         except (ValueError, RecursionError) as error:  # InputError is a ValueError
-            _LOGGER.warning("%s: no record of a training (%s); it is left out.", redact(f"{folder}/{name}"), error)
+            _LOGGER.warning(
+                "%s: no record of a training (%s); it is left out.", show_address(f"{folder}/{name}"), error
+            )
     return None
 
 
@@ -148,8 +150,8 @@ def records_state(retrain: Retrain, pipeline: str) -> str:
         newest = next(iter(_record_names(retrain.records, pipeline)), "")
     except OSError as error:
         raise InputError(
-            f"retrain.records: {redact(retrain.records)} cannot be read ({redact(error.strerror or str(error))}); run "
-            "again when it answers."
+            f"retrain.records: {show_address(retrain.records)} cannot be read "
+            f"({redact(error.strerror or str(error))}); run again when it answers."
         ) from None
     if not newest or not retrain.max_age_days:
         return newest

@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.schemas.redact import escape, hide_secrets, is_secret, redact
+from detloom.schemas.redact import escape, hide_secrets, is_secret, redact, show_address
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,10 @@ def test_a_long_text_is_cut_and_a_message_stays_on_its_line():
     assert redact("x" * 121) == "x" * 120 + "..."
     assert redact("a\nb\x1b") == r"a\nb\x1b"
     assert escape("a\tb") == r"a\tb"
+
+
+def test_an_address_is_shown_whole():
+    assert show_address(f"s3://me:hunter2@host/{'x' * 200}/a\nb") == f"s3://(hidden)@host/{'x' * 200}/a\\nb"
 
 
 def test_a_text_made_to_take_long_does_not():
