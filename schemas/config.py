@@ -22,6 +22,7 @@ FineTuneMode = Literal["classification", "detection", "full", "all_but_classes",
 Precision = Literal["float32", "bfloat16", "float16"]
 Model = Ssd | CenterNet
 
+IMAGENET = "imagenet"  # in place of a checkpoint's path: the weights that keras.applications downloads
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # stands in the detection zoo's files where the user's path belongs
 
 

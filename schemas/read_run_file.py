@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from detloom.schemas.config import IMAGENET
 from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import lay_over, load_tree
@@ -166,6 +167,7 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
 
     if run.data.path != EMBEDDED_DIGITS:
         run = replace(run, data=replace(run.data, path=resolve(run.data.path, "data.path")))
+    _check_checkpoint(run.train.fine_tune_checkpoint, tree, place)
     if run.push.vertex is not None:
         if run.push_to:
             where = tree.locate(("push_to",))
@@ -183,6 +185,17 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
         certificate = path.resolve().parent / _expand(run.kubeflow.ca_certificate, where)
         run = replace(run, kubeflow=replace(run.kubeflow, ca_certificate=str(certificate)))
     return replace(run, workspace="", push_to=push_to)
+
+
+def _check_checkpoint(checkpoint: str, tree: Located, place: Place) -> None:
+    """Raise InputError for a path that training in a container would look for in the image's own folder."""
+    checkpoint = checkpoint.strip()
+    if checkpoint not in ("", IMAGENET) and not checkpoint.startswith(("/", _IN_CONTAINERS)):
+        where = tree.locate(("train", "fine_tune_checkpoint"))
+        raise InputError(
+            f"{where}: train.fine_tune_checkpoint: got '{redact(checkpoint)}', allowed on {place.capitalize()}: an "
+            f"absolute path in the containers, an address at {_IN_CONTAINERS}, or {IMAGENET}."
+        )
 
 
 def check_paths(run: RunFile, tree: Located, path: Path) -> None:

@@ -66,12 +66,22 @@ def test_what_a_finished_training_read_is_remembered_beside_the_pushed_models(tm
             r"run\.yaml:2: data\.path: got 'cells', allowed on Kubeflow: an abs",
         ),
         (_lines("s3://b/x", _KUBEFLOW, "push_to: /m"), r"data\.path: got 's3://b/x', allowed on Kubeflow: .* gs://\."),
+        (
+            _lines("/data", _KUBEFLOW, "push_to: /m", "train: {fine_tune_checkpoint: zoo/ckpt-0}"),
+            r"run\.yaml:5: train\.fine_tune_checkpoint: got 'zoo/ckpt-0', allowed on Kubeflow: an absolute path in the",
+        ),
         (_lines("/data", _KUBEFLOW, "push_to: ftp://x"), r"push_to: got 'ftp://x', allowed on Kubeflow: .* at gs://"),
     ],
 )
 def test_what_containers_cannot_see_is_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         _read(tmp_path, text, "kubeflow")
+
+
+@pytest.mark.parametrize("checkpoint", ["/models/ckpt-0", "gs://bucket/zoo/ckpt-0", "imagenet"])
+def test_training_starts_from_what_containers_can_read(tmp_path, checkpoint):
+    text = _lines("/data", _KUBEFLOW, "push_to: /m", f"train: {{fine_tune_checkpoint: '{checkpoint}'}}")
+    assert _read(tmp_path, text, "kubeflow").train.fine_tune_checkpoint == checkpoint
 
 
 def test_an_endpoint_and_a_condition_need_a_folder_for_the_record(tmp_path):

@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.center_net_config import CenterNetFeatureExtractor
+from detloom.schemas.config import IMAGENET
 from detloom.schemas.errors import InputError
 from detloom.schemas.network_config import FeatureExtractor
 
-IMAGENET = "imagenet"  # in place of a path: the weights that keras.applications downloads
 _ENDINGS = (".h5", ".hdf5", ".keras")
 _WEIGHTS_IN_ARCHIVE = "model.weights.h5"
 # Of a file, of the weights in an archive, of the arrays in those: a small file can claim any size. EfficientNet-B7, the

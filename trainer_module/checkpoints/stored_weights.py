@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas import detections
-from detloom.schemas.config import Model
+from detloom.schemas.config import IMAGENET, Model
 from detloom.schemas.errors import InputError
 from detloom.schemas.model_config import Ssd
 from detloom.schemas.network_config import BiFpn
 from detloom.trainer_module.checkpoints.automl_keys import automl_values, automl_variables, is_training_state
-from detloom.trainer_module.checkpoints.keras_weights import IMAGENET, is_keras_file, read_keras_weights
+from detloom.trainer_module.checkpoints.keras_weights import is_keras_file, read_keras_weights
 from detloom.trainer_module.checkpoints.odapi_keys import VALUE, odapi_keys
 from detloom.trainer_module.checkpoints.own_checkpoint import (
     SAVED_MODEL_WEIGHTS,
