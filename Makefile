@@ -29,12 +29,12 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, about fifteen minutes
+test: venv ## the default tests, about twenty minutes on two cores
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-slow
-test-slow: venv ## the end-to-end tests (marker `slow`)
-	@$(BIN)/pytest -m slow $(ARGS)
+test-slow: venv ## the end-to-end tests (marker `slow`), about as long
+	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
 
 .PHONY: test-proof
 test-proof: venv ## the long proofs (marker `proof`), which CI does not run

@@ -40,7 +40,7 @@ def check_run(run: RunFile, place: Place) -> None:
             "run what it has to beat; or run it on Vertex AI, which remembers that itself."
         )
     if place == "kubeflow" and run.data.path != EMBEDDED_DIGITS and "DetectionExampleGen" not in _given_away(run):
-        _check_mounted(run, _DATA, run.data.path.replace("gs://", _VERTEX_MOUNT, 1), place)
+        _check_mounted(run, _DATA, run.data.path, place)
     kept = {"push_to": run.push_to, "retrain.records": run.retrain.records if run.retrain else ""}
     for key, address in kept.items():
         if address and not is_remote(address):
@@ -78,7 +78,7 @@ def _given_away(run: RunFile) -> tuple[str, ...]:
 
 def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:
     """Raise InputError for a folder that would go with the pod."""
-    path = os.path.normpath(folder)
+    path = os.path.normpath(folder.replace("gs://", _VERTEX_MOUNT, 1))
     if place == "vertex" and not path.startswith(_VERTEX_MOUNT):
         raise InputError(
             f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://, or a folder under "

@@ -43,7 +43,7 @@ schedule: {cron: "0 3 * * *"}
 """
 CLUSTERS = """
 kubeflow: {host: "HOST", token: "env:KFP_TOKEN", image: "registry.example.org/detloom:1",
-  pipeline_root: "gs://bucket/kfp"}
+  pipeline_root: "gs://bucket/kfp", volumes: [{claim: data, mount_path: /gcs/bucket}]}
 vertex: {project: my-project, region: us-central1, image: "registry.example.org/detloom:1",
   pipeline_root: "gs://bucket/vertex"}
 push_to: gs://bucket/models
@@ -240,7 +240,7 @@ def test_a_run_on_this_machine_uses_them_and_leaves_none(environment, small_run,
 @pytest.mark.slow
 def test_what_is_written_for_clusters_and_clocks_holds_none(call, small_run, tmp_path, echo):
     text = (small_run.read_text() + SECTIONS + CLUSTERS).replace("HOST", echo)
-    small_run.write_text(text.replace(f"path: {small_run.parent / 'data'}", "path: gs://bucket/data"))
+    small_run.write_text(text.replace(f"path: {small_run.parent / 'data'}", "path: /gcs/bucket/data"))
     for place, name in JOB_FILES.items():
         code, printed = call("compile", small_run, "--runner", place, "-o", tmp_path / name)
         assert code == 0, printed
