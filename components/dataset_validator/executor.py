@@ -59,8 +59,8 @@ class Executor(BaseBeamExecutor):
             )
         failures = describe_failures(report)
         if failures:
-            page = _keep_page(Path(output[REPORT_KEY].uri), params.history, span)
-            raise InputError(f"The data set does not pass: {failures} Report: {page}")
+            kept = _keep_page(Path(output[REPORT_KEY].uri), params.history, span)
+            raise InputError(f"The data set does not pass: {failures} Report: {kept}")
         if span is not None:
             output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY_NAME, span)
             keep_report(history, span, Path(output[REPORT_KEY].uri) / REPORT_JSON)

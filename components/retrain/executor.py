@@ -23,7 +23,7 @@ from detloom.components.retrain.training_record import (
     read_last_record,
     short_fingerprint,
 )
-from detloom.schemas.redact import redact
+from detloom.schemas.redact import show_address
 from detloom.schemas.text_file import write_text_file
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
@@ -95,7 +95,7 @@ class RecordExecutor(BaseExecutor):
         # The artifact first: a crash before the record is written leads to another training, one after it to none.
         _write(artifact_utils.get_single_instance(output_dict[RECORD_KEY]), RECORD_FILE, format_record(training))
         name = append_record(params.retrain.records, params.pipeline, training)
-        logging.info("TrainingRecord: %s at %s.", name, redact(params.retrain.records))
+        logging.info("TrainingRecord: %s at %s.", name, show_address(params.retrain.records))
 
 
 def _read_report(input_dict: dict[str, list[Artifact]]) -> dict[str, Any]:
