@@ -11,9 +11,9 @@ unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 # TensorFlow's start-up chatter; errors still show. An exported value of the user's wins.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-# Up to four workers, each with a TensorFlow of its own (1 to 2 GB); a file's tests stay together, and share what is dear to
-# make. ARGS=-n0 puts all in one process.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+# Two workers, each with a TensorFlow of its own and 4 GB in the end; a file's tests stay together, and share what is dear
+# to make. ARGS=-n0 puts all in one process.
+PARALLEL := -n logical --maxprocesses 2 --dist loadfile
 
 .PHONY: help
 help: ## print this list

@@ -180,7 +180,7 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
     if run.retrain is not None:
         records = resolve(run.retrain.records or push_to, "retrain.records")
         run = replace(run, retrain=replace(run.retrain, records=records))
-    if run.kubeflow is not None and run.kubeflow.ca_certificate:
+    if place == "kubeflow" and run.kubeflow is not None and run.kubeflow.ca_certificate:
         where = f"{tree.locate(('kubeflow', 'ca_certificate'))}: kubeflow.ca_certificate"
         certificate = path.resolve().parent / _expand(run.kubeflow.ca_certificate, where)
         run = replace(run, kubeflow=replace(run.kubeflow, ca_certificate=str(certificate)))

@@ -4,11 +4,11 @@ import re
 
 MAX_SHOWN = 120  # characters of the user's text
 HIDDEN = "(hidden)"
-_MAX_READ = 1000  # characters that are looked at; the patterns below need quadratic time
 _SECRET_NAME = re.compile("password|passwd|secret|token|credential|api_?key|webhook|authorization", re.IGNORECASE)
 # User and password of an address, also where a path lost a slash, and where the password holds an @ or a /.
 _USER_INFO = re.compile(r"(:/{1,2})(?:[^/\s'\"]+|[^/\s'\":]+:[^\s'\"]*)@")
-_QUERY = re.compile(r"([?&][^=&\s'\"]*=)[^&\s'\"]+")  # the values behind an address
+_QUERY = re.compile(r"([?&][^?=&\s'\"]*=)[^&\s'\"]+")  # the values behind an address
+_WORD = re.compile(r"[^\s'\"]+")
 
 
 def is_secret(name: str) -> bool:
@@ -18,12 +18,18 @@ def is_secret(name: str) -> bool:
 
 def hide_secrets(text: str) -> str:
     """The text without what stands in an address before the @ and behind the ?; nothing is cut or escaped."""
-    return _QUERY.sub(rf"\1{HIDDEN}", _USER_INFO.sub(rf"\1{HIDDEN}@", text))
+    return _QUERY.sub(rf"\1{HIDDEN}", _WORD.sub(_hide_user_info, text))
+
+
+def _hide_user_info(word: re.Match[str]) -> str:
+    """Behind the last @ nothing is looked for: that would take quadratic time."""
+    head, at, tail = word[0].rpartition("@")
+    return _USER_INFO.sub(rf"\1{HIDDEN}@", head + at) + tail
 
 
 def redact(text: str) -> str:
     """The text without secrets in addresses, control characters escaped, cut at `MAX_SHOWN`."""
-    text = escape(hide_secrets(text[:_MAX_READ]))
+    text = escape(hide_secrets(text))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

@@ -73,13 +73,12 @@ class Executor(BaseBeamExecutor):
 
 def _keep_page(report: Path, history: str, span: int | None) -> str:
     """Returns where the page of a report that did not pass is after the node has failed."""
-    kept = f"{keep_after_failure(str(report))}/{REPORT_HTML}"
     if history:
         try:
             return show_address(keep_failed_page(history, span, report / REPORT_HTML))
         except OSError as error:  # what the report says matters more
             logging.warning("%s: the page cannot be kept there (%s)", show_address(history), redact(str(error)))
-    return kept
+    return f"{keep_after_failure(str(report))}/{REPORT_HTML}"
 
 
 def _span_of(examples: Artifact) -> int | None:

@@ -1,7 +1,7 @@
 """Reports that outlive a run where nothing else keeps them, in a folder or at an address.
 
 span-00000012.json      report.json of span 12, as it passed the checks: what the next span is compared with
-span-00000012.html      the page of span 12, as it did not pass them
+failed-00000012.html    the page of span 12, as it did not pass them
 failed.html             the same of data without spans
 """
 
@@ -71,7 +71,7 @@ def keep_failed_page(history: str, span: int | None, page: Path) -> str:
     Raises:
         OSError: it cannot be written.
     """
-    name = "failed.html" if span is None else f"span-{span:08d}.html"
+    name = "failed.html" if span is None else f"failed-{span:08d}.html"
     write_bytes(history, name, page.read_bytes())
     return f"{history.rstrip('/')}/{name}"
 

@@ -78,10 +78,9 @@ def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:
         raise InputError(
             "kubeflow.host: is empty; set the address of the API, such as https://kubeflow.example.org/pipeline."
         )
-    ca_certificate = settings.ca_certificate
-    if ca_certificate and not Path(ca_certificate).is_file():
+    if settings.ca_certificate and not Path(settings.ca_certificate).is_file():
         raise InputError(
-            f"kubeflow.ca_certificate: '{ca_certificate}' is no file; ask those who run the cluster for it."
+            f"kubeflow.ca_certificate: '{settings.ca_certificate}' is no file; ask those who run the cluster for it."
         )
     token = read_token(settings.token)
     server = Server(
@@ -97,7 +96,7 @@ def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:
                 host=settings.host,
                 namespace=settings.namespace,
                 existing_token=token or None,
-                ssl_ca_cert=ca_certificate or None,
+                ssl_ca_cert=settings.ca_certificate or None,
             )
         except ValueError:
             raise InputError("~/.config/kfp/context.json: is no JSON; remove it, or put it right.") from None

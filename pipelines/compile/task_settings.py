@@ -36,10 +36,8 @@ def uncached_nodes(run: RunFile, place: Place) -> frozenset[str]:
     if place == "kubeflow":
         found.add(_EXAMPLE_GEN)  # its driver never runs there before the cache is looked into: new data went unseen
     elif run.retrain is not None and run.retrain.max_age_days:
-        found |= {
-            "Tuner",
-            "Trainer",
-        }  # age is a reason to train where data and settings, and so their keys, are the same
+        # Age is a reason to train where data and settings, and so their keys, are the same.
+        found |= {"Tuner", "Trainer"}
     return frozenset(found)
 
 

@@ -36,7 +36,8 @@ def test_a_plain_job_is_taken(backend):
 
 @pytest.mark.parametrize("path", GOLDEN_FILES, ids=lambda path: path.name)
 def test_the_compiled_jobs_of_the_golden_files_are_taken(path):
-    read_job(path.read_text(), "vertex" if path.suffix == ".json" else "kubeflow", "minio://bucket/root")
+    job = read_job(path.read_text(), "vertex" if path.suffix == ".json" else "kubeflow", "minio://bucket/root")
+    assert {"DetectionExampleGen", "Trainer", "Pusher"} <= set(job.spec.components)
 
 
 def test_the_root_of_the_file_is_not_that_of_the_cluster():
@@ -61,7 +62,8 @@ def test_an_optional_input_may_be_absent():
     spec = spec_of(STEPS)
     spec["components"]["Pusher"]["inputDefinitions"]["artifacts"]["model"]["isOptional"] = True
     del spec["root"]["dag"]["tasks"]["Pusher"]["inputs"]["artifacts"]["model"]
-    read_job(yaml.safe_dump(spec), "kubeflow")
+    job = read_job(yaml.safe_dump(spec), "kubeflow")
+    assert list(job.spec.root.dag.tasks["Pusher"].inputs.artifacts) == []
 
 
 def test_an_input_that_is_given_has_to_be_declared():

@@ -46,7 +46,8 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path):
 
 def test_workspaces_do_not_disturb_each_other(tmp_path):
     with hold_workspace(tmp_path / "one"), hold_workspace(tmp_path / "two"):
-        pass
+        for name in ("one", "two"):
+            assert json.loads((tmp_path / name / LOCK_FILE).read_text())["pid"] == os.getpid()
 
 
 def test_a_workspace_that_is_a_file_is_one_sentence(tmp_path):

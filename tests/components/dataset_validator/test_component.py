@@ -138,18 +138,17 @@ def test_without_a_resolver_the_report_of_the_earlier_span_comes_from_the_histor
 
 def test_data_that_fail_leave_no_report_for_the_next_span(artifacts, tmp_path, write_records):
     write_records(train_file(artifacts), [])
-    with pytest.raises(InputError, match=r"does not pass: .* Report: .*/history/span-00000007\.html$"):
+    with pytest.raises(InputError, match=r"does not pass: .* Report: .*/history/failed-00000007\.html$"):
         run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
-    assert [path.name for path in (tmp_path / "history").iterdir()] == ["span-00000007.html"]
-    assert "</html>" in (tmp_path / "history" / "span-00000007.html").read_text()
+    assert [path.name for path in (tmp_path / "history").iterdir()] == ["failed-00000007.html"]
+    assert "</html>" in (tmp_path / "history" / "failed-00000007.html").read_text()
 
 
 def test_a_history_that_cannot_be_written_hides_no_failure(artifacts, tmp_path, write_records, caplog):
     write_records(train_file(artifacts), [])
     (tmp_path / "history").write_text("a file")
-    del artifacts[0]["examples"][0].mlmd_artifact.custom_properties[
-        "span"
-    ]  # with a span, there are pages to read first
+    examples = artifacts[0]["examples"][0]
+    del examples.mlmd_artifact.custom_properties["span"]  # with a span, earlier reports are read first
     with pytest.raises(InputError, match=r"does not pass: .* Report: .*/failed/.*/report\.html$"):
         run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
     assert list(tmp_path.glob("**/failed/*/*/report.html"))

@@ -41,6 +41,7 @@ def test_without_a_secret_there_is_no_header_even_where_the_user_has_a_netrc(web
 def test_an_answer_of_success_is_one(web, status):
     web.statuses = [status]
     post(web.url)
+    assert len(web.requests) == 1
 
 
 @pytest.mark.parametrize(("status", "may_pass"), [(400, False), (401, False), (404, False), (429, True), (503, True)])
