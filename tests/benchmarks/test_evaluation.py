@@ -1,4 +1,5 @@
 import dataclasses
+import mmap
 
 import numpy as np
 import pytest
@@ -67,8 +68,9 @@ def test_parts_that_lie_in_each_other_have_paths_and_calls_add_up():
 def test_the_peak_of_a_part_is_also_that_of_the_part_around_it():
     parts = Parts()
 
-    def hold_and_let_go():
-        np.ones(20_000_000)  # 160 MB
+    def hold_and_let_go():  # pages of their own: memory that an earlier test freed may still be held and be used again
+        pages = mmap.mmap(-1, 160_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        np.frombuffer(pages, np.uint8)[:] = 1
 
     parts.call("outer", lambda: (parts.call("large", hold_and_let_go), parts.call("small", len, "")))
     large, small = parts.rows["outer/large"], parts.rows["outer/small"]
