@@ -12,7 +12,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import build_config, lay_over, load_tree
 from detloom.schemas.overrides import Located, merge
 from detloom.schemas.pipeline_config import FieldNote, PipelineConfigReport, refusal
-from detloom.schemas.read_run_file import build_run, check_paths, load_run_tree
+from detloom.schemas.read_run_file import build_run, check_paths, load_run_tree, resolve_checkpoint
 from detloom.schemas.typed_dict import KeyPath, format_key_path, show_value, to_dict
 from detloom.trainer_module.supported import untrained_parts
 
@@ -121,6 +121,15 @@ def read_config(source: str, overrides: Sequence[Located] = (), override_text: s
     """
     tree = _load_whole(source, overrides, override_text)
     return build_run(tree).config if is_run_file(source) else build_config(tree)
+
+
+def read_training_config(source: str, overrides: Sequence[Located] = ()) -> TrainEvalConfig:
+    """As `read_config`, for training here: the fine-tune checkpoint that a run file names is found beside that file."""
+    config = read_config(source, overrides)
+    if not is_run_file(source):
+        return config
+    checkpoint = resolve_checkpoint(config.train.fine_tune_checkpoint, Path(source))
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, fine_tune_checkpoint=checkpoint))
 
 
 def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:

@@ -56,7 +56,7 @@ def manifest(
     from detloom.pipelines.manifests.build_manifest import build_manifest, to_yaml
     from detloom.pipelines.manifests.training_pod import Training, default_name
     from detloom.schemas.pipeline_config import refusal
-    from detloom.schemas.read_run_file import build_run, load_run_tree
+    from detloom.schemas.read_run_file import build_run, check_checkpoint, load_run_tree
     from detloom.schemas.text_file import write_text_file
     from detloom.trainer_module.supported import check_trainable
 
@@ -65,6 +65,7 @@ def manifest(
         raise refusal(report)
     run = build_run(tree)
     check_trainable(run.config)
+    check_checkpoint(run.train.fine_tune_checkpoint, tree, "Kubernetes")
     training = Training(
         run=run,
         name=name or default_name(run),

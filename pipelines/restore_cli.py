@@ -56,14 +56,14 @@ def restore_report(
 
     Exit code 1 if the checkpoint would be refused.
     """
-    from detloom.pipelines.config_check import read_config
+    from detloom.pipelines.config_check import read_training_config
     from detloom.trainer_module.checkpoints.restore import find_trained, plan_restore
     from detloom.trainer_module.checkpoints.restore_report import format_report
     from detloom.trainer_module.detector import build_detector
 
     if (source is None) == (preset is None):
         raise InputError("restore-report: give one of --config and --preset.")
-    config = read_config(source or preset or "", read_override_options(settings, hparams))
+    config = read_training_config(source or preset or "", read_override_options(settings, hparams))
     train = replace(
         config.train,
         fine_tune_checkpoint=checkpoint or config.train.fine_tune_checkpoint,

@@ -76,12 +76,12 @@ def train(
     the exit code is then 143 or 130. DIR/best holds the weights that were exported to DIR/model, DIR/train_log.jsonl
     the numbers, DIR/tensorboard the same for TensorBoard.
     """
-    from detloom.pipelines.config_check import read_config
+    from detloom.pipelines.config_check import read_training_config
     from detloom.pipelines.console import format_table, show_log
     from detloom.trainer_module.preemption import Preempted
 
     show_log()
-    config = read_config(source, read_override_options(settings, hparams))
+    config = read_training_config(source, read_override_options(settings, hparams))
     if debug:
         config = replace(config, train=replace(config.train, debug=True))
     if self_test:

@@ -108,8 +108,8 @@ class Train:
     add_regularization_loss: bool = True
     """Count the penalties of `conv_hyperparams.regularizer`."""
     fine_tune_checkpoint: str = ""
-    """What training starts from: a checkpoint (path without ending), a model's folder, a Keras file with weights, or
-    `imagenet` for the weights of keras.applications; empty starts from random weights."""
+    """What training starts from: a checkpoint (path without ending), a model's folder, a Keras file with weights (in a
+    run file, relative to it), or `imagenet` for the weights of keras.applications; empty starts from random weights."""
     fine_tune_checkpoint_type: FineTuneMode = "auto"
     """What is restored: the backbone, a detector without its heads, a whole detector, or all of it but the last class
     layer; `auto` decides by what the checkpoint holds and by its number of classes."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.config import IMAGENET
+from detloom.schemas.config import IMAGENET, PLACEHOLDER
 from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import lay_over, load_tree
@@ -137,7 +137,21 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
     if run.retrain is not None:
         records = resolve_folder(run.retrain.records, "retrain.records") if run.retrain.records else push_to
         run = replace(run, retrain=replace(run.retrain, records=records))
+    checkpoint = resolve_checkpoint(run.train.fine_tune_checkpoint, path)
+    run = replace(run, train=replace(run.train, fine_tune_checkpoint=checkpoint))
     return replace(run, workspace=str(workspace), push_to=push_to)
+
+
+def resolve_checkpoint(checkpoint: str, path: Path) -> str:
+    """The absolute path of a `train.fine_tune_checkpoint` that is relative to a run file; others stay as they are.
+
+    Args:
+        path: of the run file.
+    """
+    written = checkpoint.strip()
+    if written in ("", IMAGENET) or "://" in written or written.startswith(PLACEHOLDER):
+        return checkpoint
+    return str((path.resolve().parent / os.path.expanduser(written)).absolute())
 
 
 def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) -> RunFile:
@@ -167,7 +181,7 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
 
     if run.data.path != EMBEDDED_DIGITS:
         run = replace(run, data=replace(run.data, path=resolve(run.data.path, "data.path")))
-    _check_checkpoint(run.train.fine_tune_checkpoint, tree, place)
+    check_checkpoint(run.train.fine_tune_checkpoint, tree, place.capitalize())
     if run.push.vertex is not None:
         if run.push_to:
             where = tree.locate(("push_to",))
@@ -187,13 +201,18 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
     return replace(run, workspace="", push_to=push_to)
 
 
-def _check_checkpoint(checkpoint: str, tree: Located, place: Place) -> None:
-    """Raise InputError for a path that training in a container would look for in the image's own folder."""
+def check_checkpoint(checkpoint: str, tree: Located, place: str) -> None:
+    """Raise InputError for a path that training in a container would look for in the image's own folder.
+
+    Args:
+        tree: that knows where the path was written.
+        place: where the container runs, for the message.
+    """
     checkpoint = checkpoint.strip()
     if checkpoint not in ("", IMAGENET) and not checkpoint.startswith(("/", _IN_CONTAINERS)):
         where = tree.locate(("train", "fine_tune_checkpoint"))
         raise InputError(
-            f"{where}: train.fine_tune_checkpoint: got '{redact(checkpoint)}', allowed on {place.capitalize()}: an "
+            f"{where}: train.fine_tune_checkpoint: got '{redact(checkpoint)}', allowed on {place}: an "
             f"absolute path in the containers, an address at {_IN_CONTAINERS}, or {IMAGENET}."
         )
 

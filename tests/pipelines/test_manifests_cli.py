@@ -52,3 +52,8 @@ def test_a_missing_section_is_one_sentence(tmp_path):
 def test_an_output_in_no_folder_is_refused(tmp_path):
     result = manifest(tmp_path, "-o", tmp_path / "none" / "x.yaml")
     assert "-o: got" in str(result.exception)
+
+
+def test_weights_that_containers_cannot_see_are_refused(tmp_path):
+    result = manifest(tmp_path, train={**RUN["train"], "fine_tune_checkpoint": "zoo/ckpt-0"})
+    assert "train.fine_tune_checkpoint: got 'zoo/ckpt-0', allowed on Kubernetes: an abs" in str(result.exception)

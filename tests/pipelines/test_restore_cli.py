@@ -28,6 +28,23 @@ def test_a_checkpoint_that_fits_is_a_table_and_one_that_does_not_an_error(refere
     assert "has 91 classes and this detector 4" in json.loads(refused.output)["refusal"]
 
 
+def test_the_checkpoint_that_a_run_file_names_lies_beside_it_and_that_of_the_command_line_here(
+    reference_dir, tmp_path, monkeypatch
+):
+    (tmp_path / "zoo").symlink_to(reference_dir / PRESET / "checkpoint")
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(
+        "name: cells\ndata: {path: photos, split_by_ratio: {}}\n"
+        f"detector: {PRESET}\ntrain: {{fine_tune_checkpoint: zoo/ckpt-0, batch_size: 2, num_steps: 3}}\n"
+    )
+    monkeypatch.chdir("/")
+    result = restore_report("--config", run_file, "--num-classes", 3)
+    assert result.output.startswith("Restored: 381 of 384 variables, ")
+    monkeypatch.chdir(reference_dir / PRESET)
+    result = restore_report("--config", run_file, "--checkpoint", "checkpoint/ckpt-0", "--num-classes", 3)
+    assert result.output.startswith("Restored: 381 of 384 variables, ")
+
+
 def test_what_is_missing_on_the_command_line_is_said():
     assert "one of --config and --preset" in str(restore_report("--checkpoint", "x").exception)
     assert "give --checkpoint" in str(restore_report("--preset", PRESET).exception)

@@ -32,6 +32,25 @@ def test_paths_are_relative_to_the_run_file_and_the_workspace_to_the_current_fol
     assert run.push_to == str(tmp_path.parent / "detloom_runs" / "cats" / "serving")
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("zoo/ckpt-0", "{folder}/zoo/ckpt-0"),
+        ("/zoo/ckpt-0", "/zoo/ckpt-0"),
+        ("gs://bucket/zoo/ckpt-0", "gs://bucket/zoo/ckpt-0"),
+        ("imagenet", "imagenet"),
+        ("", ""),
+        ("PATH_TO_BE_CONFIGURED/ckpt-0", "PATH_TO_BE_CONFIGURED/ckpt-0"),
+    ],
+)
+def test_training_starts_from_a_file_beside_the_run_file_wherever_it_is_run(tmp_path, monkeypatch, written, read):
+    monkeypatch.chdir("/")  # as a timer does
+    run = read_run_file(
+        write(tmp_path, TEXT.replace("train: {batch", f"train: {{fine_tune_checkpoint: '{written}', batch"))
+    )
+    assert run.train.fine_tune_checkpoint == read.format(folder=tmp_path)
+
+
 def test_the_given_workspace_is_used(tmp_path):
     assert read_run_file(write(tmp_path, TEXT), tmp_path / "ws").workspace == str(tmp_path / "ws")
 
