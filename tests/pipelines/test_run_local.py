@@ -89,15 +89,24 @@ def test_a_broken_data_set_is_one_sentence_with_the_file_at_fault(small_run, bre
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
-def test_a_pipeline_config_trains_what_the_sections_of_a_run_file_train(small_run):
+@pytest.fixture
+def with_pipeline_config(small_run):
+    """The run with a `pipeline.config` instead of its sections, and the configuration that these were."""
     config = read_run_file(small_run).config
     (small_run.parent / "my.config").write_text(format_pipeline_config(config))
     head, _, rest = small_run.read_text().partition("model:\n")
     small_run.write_text(f"{head}detector: my.config\n{rest[rest.index('evaluator:') :]}")
-    run = read_run_file(small_run)
+    return read_run_file(small_run), config
+
+
+def test_a_pipeline_config_is_the_configuration_that_the_sections_of_a_run_file_are(with_pipeline_config):
+    run, config = with_pipeline_config
     assert run.config == config
-    assert "BLESSED" in run_locally(run)
+
+
+@pytest.mark.proof
+def test_a_pipeline_config_is_trained_and_blessed(with_pipeline_config):
+    assert "BLESSED" in run_locally(with_pipeline_config[0])
 
 
 @pytest.mark.slow

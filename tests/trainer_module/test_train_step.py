@@ -236,8 +236,9 @@ def test_a_compiled_loop_gives_the_steps_of_an_eager_one(config, tiny_config, ch
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize(
+    "num_parts", [pytest.param(1, marks=pytest.mark.proof), pytest.param(2, marks=pytest.mark.slow)]
+)  # minutes of compilation each
 def test_the_whole_step_compiles_under_xla_as_a_tpu_needs_it(config, changed, num_parts):
     settings = {"train.gradient_accumulation_steps": num_parts, "train.optimizer": DESCENT}
     found = []

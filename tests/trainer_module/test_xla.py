@@ -16,7 +16,6 @@ from detloom.schemas.network_config import ExtraFeatureLayers
 from detloom.trainer_module.detector import build_detector
 
 LABEL_MAP = LabelMap(((1, "cat"), (2, "dog"), (3, "owl")))
-pytestmark = pytest.mark.slow  # a minute of compilation each
 EXTRACTOR, HEAD = "feature_extractor", "box_predictor"
 PLAIN_SSD = {
     f"{EXTRACTOR}.neck": ExtraFeatureLayers(num_layers=3),
@@ -26,7 +25,7 @@ PLAIN_SSD = {
     "loss.hard_example_miner": HardExampleMiner(num_hard_examples=20, max_negatives_per_positive=3),
 }
 FAMILIES = {
-    "mobilenet_v2_fpnlite": {},
+    "mobilenet_v2_fpnlite": {},  # the detector that test_train_step.py compiles, too
     "mobilenet_v2_fpnlite_other_losses": {
         "loss.classification_loss": WeightedSigmoid(),
         "loss.localization_loss": WeightedCiou(),
@@ -75,6 +74,12 @@ def check_compiles(config):
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("settings", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(settings, id=family, marks=pytest.mark.slow if settings else pytest.mark.proof)
+        for family, settings in FAMILIES.items()
+    ],
+)  # a minute of compilation each
 def test_the_training_step_compiles_and_gives_the_eager_loss(tiny_config, changed, settings):
     check_compiles(changed(tiny_config.model, settings))
