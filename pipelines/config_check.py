@@ -128,8 +128,7 @@ def read_training_config(source: str, overrides: Sequence[Located] = ()) -> Trai
     config = read_config(source, overrides)
     if not is_run_file(source):
         return config
-    checkpoint = resolve_checkpoint(config.train.fine_tune_checkpoint, Path(source))
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, fine_tune_checkpoint=checkpoint))
+    return dataclasses.replace(config, train=resolve_checkpoint(config.train, Path(source)))
 
 
 def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:

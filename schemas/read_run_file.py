@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.config import IMAGENET, PLACEHOLDER
+from detloom.schemas.config import IMAGENET, PLACEHOLDER, Train
 from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import lay_over, load_tree
@@ -137,21 +137,20 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
     if run.retrain is not None:
         records = resolve_folder(run.retrain.records, "retrain.records") if run.retrain.records else push_to
         run = replace(run, retrain=replace(run.retrain, records=records))
-    checkpoint = resolve_checkpoint(run.train.fine_tune_checkpoint, path)
-    run = replace(run, train=replace(run.train, fine_tune_checkpoint=checkpoint))
-    return replace(run, workspace=str(workspace), push_to=push_to)
+    return replace(run, workspace=str(workspace), push_to=push_to, train=resolve_checkpoint(run.train, path))
 
 
-def resolve_checkpoint(checkpoint: str, path: Path) -> str:
-    """The absolute path of a `train.fine_tune_checkpoint` that is relative to a run file; others stay as they are.
+def resolve_checkpoint(train: Train, path: Path) -> Train:
+    """The same with the path of `fine_tune_checkpoint` absolute, if it is relative to a run file.
 
     Args:
         path: of the run file.
     """
-    written = checkpoint.strip()
+    written = train.fine_tune_checkpoint.strip()
     if written in ("", IMAGENET) or "://" in written or written.startswith(PLACEHOLDER):
-        return checkpoint
-    return str((path.resolve().parent / os.path.expanduser(written)).absolute())
+        return train
+    address = (path.resolve().parent / os.path.expanduser(written)).absolute()
+    return replace(train, fine_tune_checkpoint=str(address))
 
 
 def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) -> RunFile:

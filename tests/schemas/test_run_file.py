@@ -36,6 +36,8 @@ def test_paths_are_relative_to_the_run_file_and_the_workspace_to_the_current_fol
     ("written", "read"),
     [
         ("zoo/ckpt-0", "{folder}/zoo/ckpt-0"),
+        ("~/ckpt-0", "/home/of/somebody/ckpt-0"),
+        (" zoo/ckpt-0 ", "{folder}/zoo/ckpt-0"),
         ("/zoo/ckpt-0", "/zoo/ckpt-0"),
         ("gs://bucket/zoo/ckpt-0", "gs://bucket/zoo/ckpt-0"),
         ("imagenet", "imagenet"),
@@ -44,6 +46,7 @@ def test_paths_are_relative_to_the_run_file_and_the_workspace_to_the_current_fol
     ],
 )
 def test_training_starts_from_a_file_beside_the_run_file_wherever_it_is_run(tmp_path, monkeypatch, written, read):
+    monkeypatch.setenv("HOME", "/home/of/somebody")
     monkeypatch.chdir("/")  # as a timer does
     run = read_run_file(
         write(tmp_path, TEXT.replace("train: {batch", f"train: {{fine_tune_checkpoint: '{written}', batch"))
