@@ -1,38 +1,39 @@
-# detloom's image: every node of a compiled pipeline runs in it. `make image` builds it with podman or docker (BuildKit).
+# detloom's image, in which every node of a compiled pipeline runs. `make image` builds it with podman or docker (BuildKit).
 #
-#   BASE_IMAGE   Debian or Ubuntu whose python3 is one that the TFX line runs on: 3.10 for 1.16; 3.10 to 3.13, and glibc
-#                2.38 or newer, for 1.21. scripts/image_base.sh makes one where none can be pulled.
-#   TFX_LINE     1.16 or 1.21: which file of constraints/ pins the packages
-#   ACCELERATOR  cpu, gpu (NVIDIA's libraries beside TensorFlow), tpu (TensorFlow's TPU build; Dockerfile.tpu goes on)
+#   BASE_IMAGE   Debian or Ubuntu with a python3 that the TFX line supports: 3.10 for 1.16; 3.10 to 3.13, and glibc
+#                2.38 or newer, for 1.21. scripts/image_base.sh makes one if none can be pulled.
+#   TFX_LINE     1.16 or 1.21: the file of constraints/ that pins the packages
+#   ACCELERATOR  cpu, gpu (adds NVIDIA's libraries), tpu (TensorFlow's TPU build; Dockerfile.tpu continues from it)
 #   EXTRAS       detloom's optional dependencies, such as onnx
-#   RUN_AS       the user's number; 0 only where a platform demands root
-#   BEAM_IMAGE   where the target `beam` takes Apache Beam's boot program from: the SDK image of Python's and Beam's version
+#   RUN_AS       the user id; 0 only if a platform requires root
+#   BEAM_IMAGE   the source of Apache Beam's boot program for the target `beam`: the SDK image for the Python and Beam
+#                versions
 #
-# Two optional secrets, which stay out of the image and its history: pip_conf (a pip.conf, such as one that names an index
-# of your own) and ca_bundle (certificates; a pip.conf says `cert = /run/secrets/ca_bundle` to use them).
+# Two optional secrets, which do not become part of the image or its history: pip_conf (a pip.conf, for example with your
+# own package index) and ca_bundle (certificates; use them by `cert = /run/secrets/ca_bundle` in the pip.conf).
 ARG BASE_IMAGE=docker.io/library/python:3.10-slim-bookworm
 ARG BEAM_IMAGE=docker.io/apache/beam_python3.10_sdk:2.61.0
 
-# --- requirements: in a stage of their own, so that a change elsewhere in pyproject.toml installs nothing anew ---
+# --- requirements: a separate stage, so that other changes of pyproject.toml do not install packages again ---
 FROM ${BASE_IMAGE} AS requirements
 ARG ACCELERATOR=cpu
 ARG EXTRAS=""
 WORKDIR /requirements
 COPY pyproject.toml scripts/image_requirements.py /tmp/
-# In an environment, whose pip reads TOML for Python 3.10. A builder may compare times of files too: always the same one.
+# In an environment, because its pip reads TOML for Python 3.10. Builders may compare file times, so the time is fixed.
 RUN python3 -m venv /tmp/venv \
     && /tmp/venv/bin/python /tmp/image_requirements.py /tmp/pyproject.toml "${ACCELERATOR}" "${EXTRAS}" \
         > requirements.txt \
     && touch -d @0 requirements.txt
 
-# --- packages: compiled and installed here; only the result goes on ---
+# --- packages: compiled and installed here; only the result is used below ---
 FROM ${BASE_IMAGE} AS packages
 ARG TFX_LINE=1.16
 ARG ACCELERATOR=cpu
 ENV PATH=/opt/detloom/venv/bin:${PATH}
 WORKDIR /build
 
-# g++: pyfarmhash has no wheel. Debian's own python3 keeps its headers in a package of their own.
+# g++: pyfarmhash has no wheel. Debian's python3 has its headers in a separate package.
 # hadolint ignore=DL3008
 RUN set -eu; \
     set -- g++; \
@@ -45,8 +46,8 @@ RUN set -eu; \
 COPY --from=requirements /requirements/requirements.txt ./
 COPY constraints/tfx-${TFX_LINE}.in constraints/tfx-${TFX_LINE}.txt ./
 
-# The build tools first and no isolation, as in scripts/setup_venv.sh. TensorFlow gets a layer of its own, which is half of
-# all: two layers are pulled side by side.
+# The build tools come first, then no isolation, as in scripts/setup_venv.sh. TensorFlow gets a layer of its own, half of
+# the total size, so that two layers are pulled in parallel.
 # hadolint ignore=DL3013
 RUN --mount=type=secret,id=pip_conf,target=/etc/pip.conf --mount=type=secret,id=ca_bundle \
     set -eu; \
@@ -87,28 +88,27 @@ ENV PATH=/opt/detloom/venv/bin:${PATH} \
     USER=detloom \
     PYTHONUNBUFFERED=1
 
-# The user is 1000 in group 0, and what may be written belongs to that group, so that it works under any number, as
-# OpenShift gives one. USER above answers getpass where that number has no name. The launcher of Kubeflow Pipelines keeps
-# its copy of the object store in /gcs, /minio and /s3; later releases mount folders there. --non-unique: Ubuntu's images
-# have a user 1000 from 23.04 on.
+# The user is 1000 in group 0, and writable folders belong to that group, so that the image works with any user id, such
+# as OpenShift's. USER above is the result of getpass if the id has no name. The launcher of Kubeflow Pipelines keeps its
+# copy of the object store in /gcs, /minio and /s3; later releases mount folders there. --non-unique: Ubuntu's images have
+# a user 1000 since 23.04.
 RUN useradd --non-unique --uid 1000 --gid 0 --no-log-init --no-create-home --home-dir /home/detloom --shell /bin/sh \
         detloom \
     && install -d -o 1000 -g 0 -m 775 /home/detloom /gcs /minio /s3
 COPY --from=packages /tensorflow /
 COPY --from=packages /opt/detloom /opt/detloom
-# Where TensorFlow looks for NVIDIA's libraries, if they were installed: in the loader's list, not in LD_LIBRARY_PATH,
-# which a platform may set.
+# The path of NVIDIA's libraries, if installed: in the loader's list instead of LD_LIBRARY_PATH, which a platform may set.
 RUN find /opt/detloom/venv/lib/python3*/site-packages/nvidia -type d -name lib -print \
         > /etc/ld.so.conf.d/detloom-nvidia.conf 2> /dev/null || true \
     && ldconfig
 
-# The wheel also goes to Beam's workers (--extra_package), whose image may lack detloom.
+# The wheel is also sent to Beam's workers (--extra_package), whose image may not contain detloom.
 COPY --from=wheel /opt/detloom/dist /opt/detloom/dist
 RUN pip install --no-cache-dir --no-deps --no-index /opt/detloom/dist/*.whl
 
 USER ${RUN_AS}
 WORKDIR /home/detloom
-# Every platform gives the command itself.
+# Every platform sets the command itself.
 ENTRYPOINT []
 CMD ["detloom", "--help"]
 
@@ -125,17 +125,17 @@ LABEL org.opencontainers.image.title="detloom" \
     org.opencontainers.image.base.name="${BASE_IMAGE}"
 
 # --- beam: a worker of Dataflow or of Flink's worker pool; `--target beam` ---
-# Beam's guide to custom containers: any image that has the SDK and its boot program as entry point. It runs as root, as
-# Beam's own images do: boot installs the packages that a job stages (apache/beam, sdks/python/container/boot.go).
+# Beam's guide to custom containers: any image with the SDK and its boot program as entry point. It runs as root, as
+# Beam's images do, because boot installs the packages that a job stages (apache/beam, sdks/python/container/boot.go).
 FROM ${BEAM_IMAGE} AS beam-sdk
 FROM image AS beam
 COPY --from=beam-sdk /opt/apache/beam /opt/apache/beam
-# Otherwise boot makes an environment in which nothing of ours is installed.
+# Otherwise boot makes a new environment without our packages.
 ENV RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
 # hadolint ignore=DL3002
 USER 0
 ENTRYPOINT ["/opt/apache/beam/boot"]
 CMD []
 
-# --- what `docker build` makes when no target is named ---
+# --- the default target of `docker build` ---
 FROM image

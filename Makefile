@@ -29,11 +29,11 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, about twenty minutes on two cores
+test: venv ## the default tests, about six minutes on two cores
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-slow
-test-slow: venv ## the end-to-end tests (marker `slow`), about as long
+test-slow: venv ## the end-to-end tests (marker `slow`), about fifteen minutes
 	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
 
 .PHONY: test-proof

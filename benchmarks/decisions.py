@@ -1,10 +1,10 @@
 """Claim: on BCCD, a candidate that was trained longer than its baseline is blessed, one that was trained shorter is
-refused, and the same model again is no difference; each with the interval that says so.
+refused, and an identical model shows no significant difference.
 
-Reads a finished training of BCCD with several checkpoints, as time_to_map.py leaves it, and its examples. Three of the
-checkpoints are exported, with averaged weights where the run evaluates those, and DetectionEvaluator's `evaluate`
+Reads a finished training run of BCCD with several checkpoints, as written by time_to_map.py, and its examples. Three of
+the checkpoints are exported, with averaged weights if the run evaluates those, and DetectionEvaluator's `evaluate`
 compares them on the test split with the default gates: AP at least the baseline's. Prints a table, writes
-decisions.json, and keeps each comparison's report in a folder of its own.
+decisions.json, and keeps the report of each comparison in a separate folder.
 
     python benchmarks/decisions.py --run .../ours-0/run --examples .../examples [--steps 310,930,1550] [--output DIR]
 """
@@ -32,7 +32,7 @@ _INDEX = re.compile(r"ckpt-(\d+)\.index")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A candidate, a baseline, and what is claimed; `difference` None: any, since few pictures may not tell."""
+    """A candidate, a baseline, and the claim; `difference` None accepts any, because the split has few images."""
 
     name: str
     candidate_step: int
@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was decided. `low` and `high` are the ends of the interval of the change of AP; None: not to be had."""
+    """The decision; `low` and `high` are the ends of the interval of the change of AP, or None if unknown."""
 
     AP: float
     baseline_AP: float
@@ -56,23 +56,23 @@ class Outcome:
 
 
 def find_steps(run_dir: Path) -> list[int]:
-    """Of the checkpoints that are there, rising; the one before the first step is left out."""
+    """Return the steps of the checkpoints in ascending order, without step 0."""
     matches = (_INDEX.fullmatch(path.name) for path in (run_dir / CHECKPOINTS).glob("ckpt-*.index"))
     return sorted(step for match in matches if match and (step := int(match.group(1))) > 0)
 
 
 def choose_steps(there: Sequence[int], asked: Sequence[int] | None) -> tuple[int, int, int]:
-    """Shorter, baseline and longer: as asked, else those next to SHARES of the last step, the earlier of two.
+    """Return the steps of shorter, baseline and longer: as asked, or else the ones closest to SHARES of the last step.
 
     Raises:
-        ValueError: unless they are three rising steps that are there.
+        ValueError: they are not three ascending steps of existing checkpoints.
     """
     steps = list(asked or ())
     if not steps and there:
         steps = [min(there, key=lambda step: abs(step - share * there[-1])) for share in SHARES]
     if len(steps) != 3 or sorted(set(steps)) != steps or set(steps) - set(there):
         known = ", ".join(map(str, there)) or "none"
-        raise ValueError(f"steps: got {steps}, needed: three rising ones of the checkpoints that are there, {known}.")
+        raise ValueError(f"steps: got {steps}, allowed: three ascending steps of existing checkpoints ({known}).")
     shorter, baseline, longer = steps
     return shorter, baseline, longer
 
@@ -86,14 +86,14 @@ def make_pairs(shorter: int, baseline: int, longer: int) -> list[Pair]:
 
 
 def export_steps(run_dir: Path, steps: Sequence[int], models_dir: Path) -> dict[int, Path]:
-    """A SavedModel of each; what lies there of an earlier call is written again."""
-    from detloom.schemas.config import TrainEvalConfig
-    from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
-    from detloom.schemas.typed_dict import from_json
-    from detloom.trainer_module.detector import build_detector
-    from detloom.trainer_module.export import export_saved_model
-    from detloom.trainer_module.run_folder import CONFIG_FILE
-    from detloom.trainer_module.watch import load_checkpoint
+    """Export a SavedModel of each step; replace the SavedModels of an earlier call."""
+    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
+    from detloom.schemas.model.config import TrainEvalConfig
+    from detloom.schemas.reading.typed_dict import from_json
+    from detloom.trainer_module.detectors.families import build_detector
+    from detloom.trainer_module.export.saved_model import export_saved_model
+    from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+    from detloom.trainer_module.training.follow_checkpoints import load_checkpoint
 
     config = from_json(TrainEvalConfig, (run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     detector = build_detector(config.model, read_label_map(run_dir / LABEL_MAP_FILE))
@@ -109,7 +109,7 @@ def export_steps(run_dir: Path, steps: Sequence[int], models_dir: Path) -> dict[
 
 
 def decide_pair(pair: Pair, models: Mapping[int, Path], examples: Path, split: str, output: Path) -> Outcome:
-    """Evaluate, with the report in `output`."""
+    """Evaluate a pair and write the report into `output`."""
     import apache_beam as beam
 
     from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
@@ -127,7 +127,7 @@ def decide_pair(pair: Pair, models: Mapping[int, Path], examples: Path, split: s
 
 
 def describe(evaluation: "Evaluation") -> Outcome:
-    """Of an evaluation whose baseline could be compared."""
+    """Summarize an evaluation whose baseline was compared."""
     before, change, decision = evaluation.baseline, evaluation.comparison.ap_change, evaluation.decision
     if before is None or change is None:
         raise RuntimeError(f"the baseline was not compared: {decision.baseline_problem}")
@@ -169,7 +169,7 @@ def format_signed(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="folder of a finished training")
+    parser.add_argument("--run", type=Path, required=True, help="folder of a finished training run")
     parser.add_argument("--examples", type=Path, required=True, help="folder of its splits")
     parser.add_argument("--split", default="test")
     parser.add_argument(

@@ -1,13 +1,12 @@
-"""Claim: the COCO numbers of 5,000 images come at least 10 times faster than from pycocotools, and are equal; a whole
-evaluation takes at most 15 % longer than its inference alone.
+"""Claim: COCO metrics of 5,000 images are computed at least 10 times faster than by pycocotools, with equal results; a
+whole evaluation takes at most 15 % longer than its inference.
 
-Numbers, without a model: made ground truth and detections, 100 an image of 80 classes; pycocotools, ours, and for
-information each further part of what the evaluator measures and compares. Node: 500 pictures of 640x480 through an
-exported SSD MobileNetV2 FPNLite 320 of random weights: DetectionEvaluator's `evaluate`, with and without its latency
-measurement, beside "inference": the model loaded, and called on the same examples in the same batches, in a plain loop.
-Each measurement runs in a process of its own, and they take turns. "MB before" is what the process held when a part
-began: data, libraries and what earlier parts left; "peak" the most that it held until the part's end. Prints a table,
-writes JSON.
+Metrics, without a model: synthetic ground truth and detections, 100 per image in 80 classes; pycocotools, detloom, and
+for information each further part of measuring and comparing. Node: 500 images of 640x480 through an exported SSD
+MobileNetV2 FPNLite 320 with random weights: DetectionEvaluator's `evaluate` with and without its latency measurement,
+and "inference": loading the model and calling it on the same batches in a plain loop. Each measurement runs in a
+separate process, and the kinds alternate. "MB before" is the memory of the process when a part began (data, libraries,
+remains of earlier parts), "peak" its maximum until the end of the part. Prints a table, writes JSON.
 
     python benchmarks/evaluation.py [--only metrics] [--rounds 3] [--images 5000] [--output evaluation.json]
 """
@@ -53,39 +52,39 @@ MEASURED = {
     "measure_objects": "object slices",
     "count_confusion": "confusion",
     "measure_calibration": "calibration",
-}  # functions in `measurements`, and the part that they are
+}  # functions in `measurements` and the names of their parts
 EVALUATED = {
     "run_inference": "inference",
     "measure_latency": "latency",
     "measure_model": "measuring",
     "find_contract_problem": "contract",
     "assess": "comparing",
-    "plan_pictures": "pictures",
-    "_draw_pictures": "pictures",
+    "plan_images": "images",
+    "_draw_images": "images",
     "write_report": "report",
-}  # the same in `evaluate`
+}  # functions in `evaluate` and the names of their parts
 
 Rows = dict[str, dict[str, float]]
-"""Of each part, by its path: seconds, cpu_seconds, held_mb (before it), peak_mb."""
+"""Measurements by path of the part: seconds, cpu_seconds, held_mb (before the part), peak_mb."""
 _Result = TypeVar("_Result")
 
 
-# --- what is timed, from outside ------------------------------------------------------------------------------------
+# --- timing of functions --------------------------------------------------------------------------------------------
 
 
 class Parts:
-    """Time and memory of parts of this process; one that lies in another has a path, as `measure/TIDE`."""
+    """Time and memory of parts of this process; a nested part has a path such as `measure/TIDE`."""
 
     def __init__(self) -> None:
         self.rows: Rows = {}
         self._open: list[str] = []
 
     def call(self, name: str, function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> _Result:
-        """Call it; the times of several calls add up."""
+        """Call the function as a part; the times of several calls add up."""
         path = "/".join([*self._open[-1:], name])
         self._note_peak()
-        with contextlib.suppress(OSError):  # where it may not, a peak is that since the start
-            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # peak := what is held now
+        with contextlib.suppress(OSError):  # if not permitted, the peak is that since the start of the process
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # reset the peak to the current value
         first = {"seconds": 0.0, "cpu_seconds": 0.0, "held_mb": memory_mb("VmRSS"), "peak_mb": 0.0}
         row = self.rows.setdefault(path, first)
         self._open.append(path)
@@ -100,7 +99,7 @@ class Parts:
 
     @contextlib.contextmanager
     def watching(self, module: ModuleType, names: Mapping[str, str]) -> Iterator[None]:
-        """Within the block, functions of a module are parts under these names."""
+        """Within the block, record functions of a module as parts with these names."""
         with contextlib.ExitStack() as stack:
             for attribute, name in names.items():
                 timed = functools.partial(self.call, name, getattr(module, attribute))
@@ -114,18 +113,18 @@ class Parts:
 
 
 def memory_mb(field: str) -> float:
-    """Resident memory of this process: `VmRSS` now, `VmHWM` at its peak."""
+    """Return resident memory of this process: `VmRSS` is the current value, `VmHWM` the peak."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(f"{field}:"))
 
 
-# --- the numbers ----------------------------------------------------------------------------------------------------
+# --- metrics --------------------------------------------------------------------------------------------------------
 
 
 def make_options() -> "MeasureOptions":
-    """Some slices of each kind."""
+    """Make options with some slices of each kind."""
     from detloom.components.evaluator.measurements import MeasureOptions
-    from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
+    from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
 
     return MeasureOptions(
         image_slices=(ImageSlices(feature="image/camera"), ImageSlices(by="num_boxes", edges=(4, 10))),
@@ -135,7 +134,7 @@ def make_options() -> "MeasureOptions":
 
 
 def compute_numbers(kind: str, size: Size, parts: Parts) -> dict[str, Any]:
-    from detloom.trainer_module.coco_metrics import CocoMetrics, compute_coco_metrics
+    from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 
     def compute(size: Size, parts: Parts) -> CocoMetrics:
         split = make_split(size)
@@ -149,10 +148,10 @@ def compute_numbers(kind: str, size: Size, parts: Parts) -> dict[str, Any]:
 
 
 def measure_parts(size: Size, parts: Parts) -> dict[str, Any]:
-    """All that the evaluator measures of one model, and the comparison with another."""
+    """Measure all parts of `measure` for one model, and the comparison with another model."""
     from detloom.components.evaluator import measurements
     from detloom.components.evaluator.comparison import compare
-    from detloom.schemas.gates_config import BaselineGate
+    from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
 
     warm_up = replace(size, images=WARM_UP_IMAGES)
     split = make_split(warm_up)
@@ -170,13 +169,13 @@ def measure_parts(size: Size, parts: Parts) -> dict[str, Any]:
 
 
 def write_node_inputs(folder: Path, size: Size) -> None:
-    """`model`, an exported detector, and `examples`, records as DetectionExampleGen leaves them."""
+    """Write `model`, an exported detector, and `examples`, records in the format of DetectionExampleGen."""
     from tools.made_records import write_records
 
-    from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
-    from detloom.schemas.presets import find_preset
-    from detloom.trainer_module.detector import build_detector
-    from detloom.trainer_module.export import export_saved_model
+    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+    from detloom.schemas.presets.presets import find_preset
+    from detloom.trainer_module.detectors.families import build_detector
+    from detloom.trainer_module.export.saved_model import export_saved_model
 
     config = find_preset(PRESET).config
     config = replace(config, model=replace(config.model, num_classes=size.classes))
@@ -198,18 +197,18 @@ def make_examples(size: Size) -> Iterator[bytes]:
     random, (height, width) = np.random.default_rng(0), IMAGE_HW
     for number in range(size.node_images):
         small = Image.fromarray(random.integers(0, 256, (30, 40, 3), np.uint8))
-        picture = small.resize((width, height), Image.Resampling.BICUBIC)
+        image = small.resize((width, height), Image.Resampling.BICUBIC)
         count = count_objects(random)
         class_ids = random.integers(1, size.classes + 1, count)
-        yield serialize(picture, number, make_boxes(random, count), class_ids, jpeg_quality=JPEG_QUALITY)
+        yield serialize(image, number, make_boxes(random, count), class_ids, jpeg_quality=JPEG_QUALITY)
 
 
 def infer(folder: Path, parts: Parts) -> None:
-    """The examples are read before; the last batch is filled, as the evaluator fills it."""
+    """Measure loading and calling the model; examples are read before, and the last batch is padded."""
     import tensorflow as tf
 
-    from detloom.schemas.detections import SIGNATURE_EXAMPLES
-    from detloom.trainer_module.predict import LoadedSignature
+    from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES
+    from detloom.trainer_module.export.predict import LoadedSignature
 
     files = sorted(map(str, folder.glob("examples/Split-test/*")))
     examples = list(tf.data.TFRecordDataset(files).as_numpy_iterator())
@@ -224,13 +223,12 @@ def infer(folder: Path, parts: Parts) -> None:
 
 
 def evaluate_node(name: str, folder: Path, parts: Parts) -> None:
-    """`evaluate` as the executor calls it, without a baseline, with default settings but perhaps the latency."""
+    """Measure `evaluate` as the executor calls it, without a baseline and with default settings except for latency."""
     import apache_beam as beam
 
     from detloom.components.evaluator import evaluate, inference
     from detloom.components.evaluator.params import EvaluatorParams
-    from detloom.schemas.evaluator_config import Evaluator
-    from detloom.schemas.gates_config import Gates, LatencyGate
+    from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, LatencyGate
 
     gates = Gates() if name == "node with latency" else Gates(latency=LatencyGate(num_images=0))
     inputs = evaluate.EvaluationInputs(
@@ -260,7 +258,7 @@ def evaluate_node(name: str, folder: Path, parts: Parts) -> None:
 
 
 def run_kind(kind: str, folder: Path, size: Size) -> None:
-    """In a process of its own; leaves its rows in a file."""
+    """Run one measurement (in a child process) and write its rows to a file."""
     parts, more = Parts(), {}
     if kind == MAKE_NODE_INPUTS:
         write_node_inputs(folder, size)
@@ -276,7 +274,7 @@ def run_kind(kind: str, folder: Path, size: Size) -> None:
 
 
 def start(kind: str, folder: Path, size: Size) -> dict[str, Any]:
-    """What such a process left, and `others`, the share of all cores that others used meanwhile."""
+    """Run a child process; return its result with `others`, the share of all cores that other processes used."""
     command = [sys.executable, __file__, "--child", kind, str(folder), *size.flags()]
     child = run_child(command, folder / f"{kind}.log")
     result: dict[str, Any] = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
@@ -286,7 +284,7 @@ def start(kind: str, folder: Path, size: Size) -> dict[str, Any]:
 def run_rounds(
     kinds: Sequence[str], size: Size, num_rounds: int, num_pycocotools_rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """By kind, one result a round; pycocotools, which takes minutes, has rounds of its own number."""
+    """Return one result per round by kind; pycocotools, which takes minutes, has its own number of rounds."""
     results: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -300,7 +298,11 @@ def run_rounds(
                 result = start(kind, folder, size)
                 results[kind].append(result)
                 seconds = sum(row["seconds"] for path, row in result["rows"].items() if "/" not in path)
-                print(f"{seconds:.1f} s, others used {result['others']:.0%}", file=sys.stderr, flush=True)
+                print(
+                    f"{seconds:.1f} s, other processes used {result['others']:.0%} of the cores",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return results
 
 
@@ -308,7 +310,7 @@ def run_rounds(
 
 
 def medians_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rows:
-    """Of the rounds, by path."""
+    """Return the medians over the rounds by path."""
     medians: Rows = {}
     for rounds in results.values():
         for path, first in rounds[0]["rows"].items() if rounds else ():
@@ -318,7 +320,7 @@ def medians_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rows:
 
 
 def find_claims(medians: Rows) -> dict[str, dict[str, float]]:
-    """Ratios of medians in seconds, and in those of each core, which other programs disturb less."""
+    """Return ratios of medians in wall time and in CPU time, which other programs disturb less."""
 
     def ratio(one: str, other: str, less: float = 0.0) -> dict[str, float]:
         return {key: medians[one][key] / medians[other][key] - less for key in ("seconds", "cpu_seconds")}
@@ -334,7 +336,7 @@ def find_claims(medians: Rows) -> dict[str, dict[str, float]]:
 
 
 def differing_numbers(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Names of those in which a round of ours is not pycocotools' first to the last digit."""
+    """Return the names of metrics that are not equal to pycocotools' to the last digit in every round."""
     found = [each["numbers"] for kind in ("pycocotools", "ours") for each in results.get(kind, ())]
     return [name for name in found[0] if any(each[name] != found[0][name] for each in found)] if found else []
 
@@ -351,7 +353,7 @@ def print_table(medians: Rows, claims: Mapping[str, Mapping[str, float]]) -> Non
 
 
 def print_part(medians: Rows, path: str) -> None:
-    """With those in it, and what they leave."""
+    """Print a part, its nested parts and the rest."""
     depth, row = path.count("/"), medians[path]
     name = "  " * depth + path.rpartition("/")[2]
     print(f"{name:38}{row['seconds']:10.2f}{row['cpu_seconds']:10.2f}{row['held_mb']:11.0f}{row['peak_mb']:8.0f}")
@@ -370,7 +372,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(KINDS))
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--detections", type=int, default=100, help="of an image")
+    parser.add_argument("--detections", type=int, default=100, help="per image")
     parser.add_argument("--classes", type=int, default=80)
     parser.add_argument("--node-images", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
@@ -388,9 +390,9 @@ def main() -> None:
     claims, differing = find_claims(medians), differing_numbers(results)
     print_table(medians, claims)
     if "pycocotools" in medians:
-        print(f"numbers of pycocotools and ours: {'DIFFER in ' + ', '.join(differing) if differing else 'equal'}")
+        print(f"metrics of pycocotools and detloom: {'DIFFER in ' + ', '.join(differing) if differing else 'equal'}")
     others = max((each["others"] for rounds in results.values() for each in rounds), default=0.0)
-    print(f"others used at most {others:.0%} of the cores")
+    print(f"other processes used at most {others:.0%} of the cores")
     if args.output:
         names = ("images", "detections", "classes", "node_images", "rounds", "pycocotools_rounds")
         settings = {**{name: getattr(args, name) for name in names}, **describe_machine()}

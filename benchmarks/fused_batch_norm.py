@@ -1,6 +1,6 @@
-"""Claim: the fused kernel shortens the network's forward and backward pass against Keras 3's own batch norm.
+"""Claim: the fused kernel shortens the network's forward and backward pass compared with Keras 3's own batch norm.
 
-Both networks run in turn in one process, so that a noisy machine slows both. Prints a table, writes JSON.
+Both networks alternate in one process, so that a noisy machine slows both. Prints a table and writes JSON.
 
     python benchmarks/fused_batch_norm.py [--rounds 10] [--output fused_batch_norm.json]
 """
@@ -17,17 +17,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from detloom.schemas.model_config import Ssd
-from detloom.schemas.network_config import Fpn
-from detloom.schemas.presets import find_preset
-from detloom.trainer_module import conv_layers, ssd
-from detloom.trainer_module.fused_batch_norm import FusedBatchNorm
+from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.network import Fpn
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.layers import conv_layers
+from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 BATCH_SIZE = 8
 
 
 def make_config() -> Ssd:
-    """The zoo's detector at half its width, with a shorter pyramid and heads."""
+    """Build the zoo's detector with half the width, a shorter pyramid and shorter heads."""
     model = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config.model
     extractor = replace(
         model.feature_extractor, depth_multiplier=0.5, neck=Fpn(max_level=6, additional_layer_depth=128)
@@ -41,7 +42,7 @@ def make_config() -> Ssd:
 
 
 class KerasBatchNorm(keras.layers.BatchNormalization):
-    """Keras' own, built like ours."""
+    """Build Keras' batch norm with our settings."""
 
     def __init__(self, *, use_moving_statistics: bool, **settings: Any) -> None:
         assert not use_moving_statistics
@@ -49,10 +50,10 @@ class KerasBatchNorm(keras.layers.BatchNormalization):
 
 
 def build_pass(batch_norm: type[keras.layers.BatchNormalization]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """One forward and backward pass of the network with that batch norm."""
+    """Return a function that runs one forward and backward pass with this batch norm."""
     conv_layers.FusedBatchNorm = batch_norm
     try:
-        network = ssd.build_ssd(make_config(), num_classes=3)
+        network = build_ssd(make_config(), num_classes=3)
     finally:
         conv_layers.FusedBatchNorm = FusedBatchNorm
 

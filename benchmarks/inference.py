@@ -1,11 +1,11 @@
-"""Claim: an exported model, from pictures to detections, takes at most 1.3 times the bare network with 90 classes; one
+"""Claim: an exported model, from images to detections, takes at most 1.3 times the bare network with 90 classes; one
 signature serves every batch size.
 
-SSD MobileNetV2 FPNLite 320 and EfficientDet-D0 512, 90 and 3 classes, batches of 1 and 8 pictures of 640x480: the
-exported model, its network alone on prepared pictures, and, where its environment is built (`make peer-odapi`), the
-Object Detection API's exported model. Weights are those of the reference checkpoints beside the checkout, without
-which they are random; scores then lie close together. Each system runs in a process of its own, and they take turns,
-so that a noisy machine slows all. Prints a table, writes JSON.
+SSD MobileNetV2 FPNLite 320 and EfficientDet-D0 512, 90 and 3 classes, batches of 1 and 8 images of 640x480: the
+exported model, its network alone on preprocessed images, and, if its environment exists (`make peer-odapi`), the Object
+Detection API's exported model. Weights come from the reference checkpoints in the shared folder, otherwise they are
+random, and then all scores are nearly equal. Each system runs in its own process, and they alternate, so that a noisy
+machine slows all. Prints a table and writes JSON.
 
     python benchmarks/inference.py [--rounds 5] [--models fpnlite d0] [--classes 90 3] [--output inference.json]
 """
@@ -31,35 +31,34 @@ MODELS = {
     "fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", "ssd_mobilenet_v2_fpnlite_320x320"),
     "d0": ("efficientdet_d0", "ssd_efficientdet_d0_512x512"),
 }  # preset, folder of the reference checkpoint
-BATCH_SIZES = {1: 8, 8: 2}  # calls a round
+BATCH_SIZES = {1: 8, 8: 2}  # calls per round
 
 
 def write_inputs(folder: Path, preset_name: str, num_classes: int, checkpoint: str) -> list[str]:
-    """Configuration, checkpoint or "", pictures, and a folder for the model: the arguments of both processes."""
-    from detloom.schemas.pipeline_config import format_pipeline_config
-    from detloom.schemas.presets import find_preset
+    """Return the arguments of both processes: configuration, checkpoint or "", images, and a folder for the model."""
+    from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+    from detloom.schemas.presets.presets import find_preset
 
     config = find_preset(preset_name).config
     config = replace(config, model=replace(config.model, num_classes=num_classes))
     (folder / "pipeline.config").write_text(format_pipeline_config(config), encoding="utf-8")
-    pictures = SHARED / "parity/input_images_uint8.npy"
-    if not pictures.is_file():
-        pictures = folder / "pictures.npy"
-        np.save(pictures, np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3), np.uint8))
-    return [str(folder / "pipeline.config"), checkpoint, str(pictures), str(folder)]
+    images = SHARED / "parity/input_images_uint8.npy"
+    if not images.is_file():
+        images = folder / "images.npy"
+        np.save(images, np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3), np.uint8))
+    return [str(folder / "pipeline.config"), checkpoint, str(images), str(folder)]
 
 
-def build_calls(config_path: str, checkpoint: str, pictures: str, output: str) -> dict[str, Callable[[int], None]]:
-    """By name: a call with so many pictures."""
+def build_calls(config_path: str, checkpoint: str, images_path: str, output: str) -> dict[str, Callable[[int], None]]:
+    """Return functions by name that process a batch of the given size."""
     import tensorflow as tf
 
-    from detloom.schemas.detections import BOXES, SIGNATURE_IMAGES, SIGNATURE_INPUTS
-    from detloom.schemas.label_map import LabelMap
-    from detloom.schemas.pipeline_config import read_pipeline_config
-    from detloom.trainer_module.checkpoints.restore import find_trained, restore
-    from detloom.trainer_module.detector import build_detector
-    from detloom.trainer_module.export import export_saved_model
-    from detloom.trainer_module.preprocess import prepare_image
+    from detloom.schemas.contracts.detections import BOXES, SIGNATURE_IMAGES, SIGNATURE_INPUTS
+    from detloom.schemas.contracts.label_map import LabelMap
+    from detloom.schemas.odapi.pipeline_config import read_pipeline_config
+    from detloom.trainer_module.detectors.families import build_detector
+    from detloom.trainer_module.export.saved_model import export_saved_model
+    from detloom.trainer_module.weights.restore import find_trained, restore
 
     config = read_pipeline_config(Path(config_path))
     detector = build_detector(config.model, LabelMap.from_names(f"class {i}" for i in range(config.model.num_classes)))
@@ -69,11 +68,11 @@ def build_calls(config_path: str, checkpoint: str, pictures: str, output: str) -
     export_saved_model(detector, config, Path(output) / "ours")
     loaded = tf.saved_model.load(f"{output}/ours")
     largest = max(BATCH_SIZES)
-    images = np.resize(np.load(pictures), (largest, 480, 640, 3))
-    prepared, _ = prepare_image(tf.constant(images), config.model)
+    images = np.resize(np.load(images_path), (largest, 480, 640, 3))
+    prepared, _ = detector.preprocessing.prepare(tf.constant(images))
     network = tf.function(lambda batch: detector.network(batch, training=False))
 
-    def call_exported(batch_size: int, loaded: Any = loaded) -> None:  # `loaded` holds the variables
+    def call_exported(batch_size: int, loaded: Any = loaded) -> None:  # `loaded` keeps the variables alive
         signature = loaded.signatures[SIGNATURE_IMAGES]
         signature(**{SIGNATURE_INPUTS[SIGNATURE_IMAGES]: tf.constant(images[:batch_size])})[BOXES].numpy()
 
@@ -85,7 +84,7 @@ def build_calls(config_path: str, checkpoint: str, pictures: str, output: str) -
 
 
 def serve(arguments: list[str]) -> None:
-    """In a process of its own: as the peer's script."""
+    """Answer timing requests in a child process, as the peer's script does."""
     calls = build_calls(*arguments)
     for call in calls.values():
         for batch_size in BATCH_SIZES:
@@ -94,12 +93,12 @@ def serve(arguments: list[str]) -> None:
 
 
 def measure_ms(process: TimedProcess, name: str, batch_size: int) -> float:
-    """Of a call, the median of a few."""
+    """Return the median duration of a few calls."""
     return 1000 * statistics.median(process.seconds(f"{name} {batch_size}", BATCH_SIZES[batch_size]))
 
 
 def measure_model(name: str, num_classes: int, num_rounds: int) -> dict[str, Any]:
-    """Milliseconds by batch size and system, one value a round, and the load of the machine."""
+    """Return milliseconds by batch size and system, one value per round, and the load of the machine."""
     preset_name, folder = MODELS[name]
     reference = SHARED / "parity" / folder / "checkpoint/ckpt-0"
     checkpoint = str(reference) if num_classes == 90 and reference.with_suffix(".index").is_file() else ""
@@ -124,7 +123,7 @@ def measure_model(name: str, num_classes: int, num_rounds: int) -> dict[str, Any
 
 
 def summarize(result: dict[str, Any]) -> dict[int, dict[str, float]]:
-    """By batch size: the median time of each system, and the medians of the rounds' ratios."""
+    """Return the median time of each system and the medians of the rounds' ratios, by batch size."""
     summary = {}
     for batch_size, times in result["rounds"].items():
         row = {system: statistics.median(values) for system, values in times.items()}

@@ -1,10 +1,10 @@
-"""Claim: ingestion is at 0.7 of a plain loop's speed or above with one worker, at 1.7 times that with two, ahead of the
-Object Detection API's conversion, and its memory does not grow with the data.
+"""Claim: with one worker, ingestion has at least 0.7 of a plain loop's speed, with two workers 1.7 times that; it is
+faster than the Object Detection API's conversion, and its memory does not grow with the data.
 
-BCCD (Pascal VOC) is replicated by hard links. Three things read the same files, in turn, each in a process of its own:
-ours (`ingest`, everything checked), the limit (a plain loop in one process, no checks, the same features) and, where
-its environment is built (`make peer-odapi`), the Object Detection API. Start-up is stated apart: it is the time of the
-same command on a few records. Prints a table, writes JSON.
+BCCD (Pascal VOC) is replicated by hard links. Three programs read the same files in turn, each in its own process: ours
+(`ingest`, everything checked), the limit (a plain loop in one process, no checks, the same features) and, if its
+environment is built (`make peer-odapi`), the Object Detection API. Start-up is reported separately, as the time of the
+same command on a few records. Prints a table and writes JSON.
 
     python benchmarks/ingestion.py [--records 20000] [--runs 3] [--data .../bccd] [--output ingestion.json]
 """
@@ -33,7 +33,7 @@ PEER_SCRIPT = Path(__file__).parent / "peers/odapi_pascal.py"
 
 
 def replicate(data: Path, folder: Path, num_records: int) -> float:
-    """Hard links to the images and renamed annotations; returns MB of images."""
+    """Replicate by hard links to the images and renamed annotations; return MB of images."""
     for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (folder / part).mkdir(parents=True)
     stems = sorted(path.stem for path in (data / "Annotations").glob("*.xml"))
@@ -58,7 +58,7 @@ def replicate(data: Path, folder: Path, num_records: int) -> float:
 
 
 def run_limit(folder: Path, output: Path) -> dict[str, float]:
-    """Read, parse, write: nothing else. The features are those that ours writes."""
+    """Only read, parse and write, with the same features as `ingest`."""
     import hashlib
 
     import tensorflow as tf
@@ -123,7 +123,7 @@ def run_limit(folder: Path, output: Path) -> dict[str, float]:
 def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
     from detloom.components.example_gen.ingest import IngestFolders, ingest
     from detloom.components.example_gen.params import ExampleGenParams
-    from detloom.pipelines.data_cli import pipeline_maker
+    from detloom.pipelines.commands.ingest import pipeline_maker
 
     params = ExampleGenParams(data_format="voc", splits={"train": "train"})
     make_pipeline = pipeline_maker(num_workers, ())
@@ -133,9 +133,9 @@ def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
 
 
 def measure(command: list[str]) -> dict[str, float]:
-    """What the command's last line says, the peak resident memory of it and of its children in MB, and the disturbance.
+    """Return the JSON of the command's last line, the peak resident memory of it and its children in MB, and `others`.
 
-    That is the share of all cores that other processes used meanwhile: above some 0.05, speeds say little.
+    `others` is the share of all cores that other processes used meanwhile; above about 0.05, speeds are unreliable.
     """
     disturbance = Disturbance(children_seconds)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -161,7 +161,7 @@ def measure(command: list[str]) -> dict[str, float]:
 
 
 def commands(folder: Path, work: Path) -> Iterator[tuple[str, list[str]]]:
-    """Name and command of each measurement."""
+    """Yield name and command of each measurement."""
     this = [sys.executable, __file__]
     output = str(work / "out")
     yield "limit", [*this, "--child", "limit", str(folder), output]
@@ -179,7 +179,7 @@ def clear(path: Path) -> None:
 
 
 def run_all(work: Path, num_runs: int) -> list[dict[str, dict[str, dict[str, float]]]]:
-    """By round, name and size. The start-up is measured beside each run, so that both see the same machine."""
+    """Return results by round, name and size. Start-up is measured next to each run, under the same load."""
     rounds = []
     for number in range(num_runs):
         results: dict[str, dict[str, dict[str, float]]] = {}
@@ -195,7 +195,7 @@ def run_all(work: Path, num_runs: int) -> list[dict[str, dict[str, dict[str, flo
 
 
 def images_per_second(result: dict[str, dict[str, float]]) -> float:
-    """Without start-up: further records over further seconds."""
+    """Return the rate without start-up: additional records / additional seconds."""
     large, start_up = result["large"], result["start_up"]
     return (large["num_records"] - start_up["num_records"]) / (large["seconds"] - start_up["seconds"])
 

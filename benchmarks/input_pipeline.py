@@ -1,10 +1,10 @@
-"""Claim: the training input gives at least 0.7 times as many pictures a second as bare decoding and resizing, and at
+"""Claim: the training input produces at least 0.7 times as many images per second as bare decoding and resizing, and at
 least 3 times as many as the Object Detection API's.
 
-640x480 JPEGs in TFRecord shards, made of scikit-learn's sample photographs, to batches of 320x320 with flip and SSD
-crop ("crop"), and with flip and four changes of colour ("colour"). "limit" is what no input can go without: read,
-decode and resize the whole picture, batch. Ours and the peer's run in processes of their own and take turns on all
-cores; the ratios are medians over rounds. Prints a table, writes JSON.
+640x480 JPEGs in TFRecord shards, made of scikit-learn's sample photographs, become batches of 320x320 with flip and SSD
+crop ("crop"), or with flip and four color changes ("colour"). "limit" is the minimum of any input: read, decode and
+resize the whole image, batch. Our process and the peer's alternate on all cores; the ratios are medians over rounds.
+Prints a table and writes JSON.
 
     python benchmarks/input_pipeline.py [--rounds 5] [--batches 60] [--output input_pipeline.json]
 """
@@ -27,18 +27,18 @@ from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, has_peer
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_input.py"
 PRESET, SIDE, BATCH_SIZE = "ssd_mobilenet_v2_fpnlite_320x320", 320, 8
-NUM_SHARDS, PICTURES_EACH, BOXES_EACH, NUM_CLASSES, JPEG_QUALITY = 4, 100, 7, 90, 75
-WARM_UP = 12  # batches that are answered from what was made before, while the others had their turn
+NUM_SHARDS, IMAGES_EACH, BOXES_EACH, NUM_CLASSES, JPEG_QUALITY = 4, 100, 7, 90, 75
+WARM_UP = 12  # batches that come from buffers filled while the other process ran
 CASES = ("crop", "colour")
 GOALS = {"ours crop / limit": 0.7, "ours crop / odapi crop": 3.0, "ours colour, images/s": 600.0}
 
 
 def write_inputs(folder: Path) -> None:
-    """Shards, label map, and a pipeline configuration for each case, which both read."""
-    from detloom.schemas import augmentation_config as augmentations
-    from detloom.schemas.label_map import LabelMap, format_label_map
-    from detloom.schemas.pipeline_config import format_pipeline_config
-    from detloom.schemas.presets import find_preset
+    """Write shards, label map, and a pipeline configuration for each case, which both systems read."""
+    from detloom.schemas.contracts.label_map import LabelMap, format_label_map
+    from detloom.schemas.model import augmentations
+    from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+    from detloom.schemas.presets.presets import find_preset
 
     cases = {
         "crop": (augmentations.RandomHorizontalFlip(), augmentations.SsdRandomCrop()),
@@ -65,31 +65,31 @@ def write_shards(folder: Path) -> None:
 
     examples = make_examples(np.random.default_rng(0))
     for shard in range(NUM_SHARDS):
-        write_records(folder / f"train-{shard}-of-{NUM_SHARDS}", itertools.islice(examples, PICTURES_EACH))
+        write_records(folder / f"train-{shard}-of-{NUM_SHARDS}", itertools.islice(examples, IMAGES_EACH))
 
 
 def make_examples(random: np.random.Generator) -> Iterator[bytes]:
-    """Windows of the photographs, at 640x480."""
+    """Yield records of windows of the photographs, at 640x480."""
     from PIL import Image
     from sklearn.datasets import load_sample_images
     from tools.made_records import make_boxes, serialize
 
     photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
-    for number in range(NUM_SHARDS * PICTURES_EACH):
+    for number in range(NUM_SHARDS * IMAGES_EACH):
         photograph = photographs[number % len(photographs)]
         height = int(random.uniform(0.5, 1.0) * photograph.height)
         width = height * 4 // 3
         top, left = random.integers(photograph.height - height + 1), random.integers(photograph.width - width + 1)
-        picture = photograph.crop((left, top, left + width, top + height)).resize((640, 480), Image.Resampling.BICUBIC)
+        image = photograph.crop((left, top, left + width, top + height)).resize((640, 480), Image.Resampling.BICUBIC)
         boxes = make_boxes(random, BOXES_EACH, 0.05)
         class_ids = random.integers(1, NUM_CLASSES + 1, BOXES_EACH)
-        yield serialize(picture, number, boxes, class_ids, jpeg_quality=JPEG_QUALITY)
+        yield serialize(image, number, boxes, class_ids, jpeg_quality=JPEG_QUALITY)
 
 
 def build_limit(files: list[str]) -> Any:
     import tensorflow as tf
 
-    from detloom.schemas import example_keys as keys
+    from detloom.schemas.contracts import example_keys as keys
 
     features = {keys.IMAGE_ENCODED: tf.io.FixedLenFeature([], tf.string)}
 
@@ -102,11 +102,11 @@ def build_limit(files: list[str]) -> Any:
 
 
 def serve(folder: Path) -> None:
-    """In a process of its own: as the peer's script."""
-    from detloom.schemas.label_map import read_label_map
-    from detloom.schemas.pipeline_config import read_pipeline_config
-    from detloom.trainer_module.input_pipeline import build_train_dataset
-    from detloom.trainer_module.records import list_shards
+    """Answer timing requests in a child process, as the peer's script does."""
+    from detloom.schemas.contracts.label_map import read_label_map
+    from detloom.schemas.odapi.pipeline_config import read_pipeline_config
+    from detloom.trainer_module.data.input_pipeline import build_train_dataset
+    from detloom.trainer_module.data.records import list_shards
 
     files, label_map = list_shards([str(folder / "train-*")]), read_label_map(folder / "label_map.pbtxt")
     iterators = {"limit": iter(build_limit(files))}
@@ -119,16 +119,16 @@ def serve(folder: Path) -> None:
 
 
 def measure(process: TimedProcess, name: str, num_batches: int) -> dict[str, float]:
-    """Pictures a second, and milliseconds of all cores that the process used for one."""
+    """Return images per second, and the CPU time of the process per image in milliseconds."""
     process.seconds(name, WARM_UP)
     before = process_seconds(process.pid)
     seconds = sum(process.seconds(name, num_batches))
-    cpu_seconds, num_pictures = process_seconds(process.pid) - before, num_batches * BATCH_SIZE
-    return {"images_per_second": num_pictures / seconds, "cpu_ms": 1000 * cpu_seconds / num_pictures}
+    cpu_seconds, num_images = process_seconds(process.pid) - before, num_batches * BATCH_SIZE
+    return {"images_per_second": num_images / seconds, "cpu_ms": 1000 * cpu_seconds / num_images}
 
 
 def run(num_rounds: int, num_batches: int) -> dict[str, Any]:
-    """By what was measured, each round's numbers; and the ratios."""
+    """Return each round's numbers by system and case, and the ratios."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_inputs(folder)
@@ -157,7 +157,7 @@ def _medians(rounds: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, f
 
 
 def _ratios(rounds: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Of pictures a second; and the same for each core's time, which other programs disturb less."""
+    """Return ratios of images per second, and of images per CPU second, which other programs disturb less."""
     pairs = [("ours crop", "limit"), ("ours crop", "odapi crop"), ("ours colour", "odapi colour")]
     ratios = {}
     for one, other in pairs:

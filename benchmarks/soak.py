@@ -1,8 +1,8 @@
-"""Claim: hours of training with evaluations, checkpoints and summaries keep resident memory flat within 3 %.
+"""Claim: during hours of training with evaluations, checkpoints and summaries, resident memory stays flat within 3 %.
 
-A tiny detector trains on pictures that are made on the spot, in a process of its own, until the hours are over and it
-is told to end. Its resident memory is sampled every few seconds; the first tenth is warm-up. Flat means: the straight
-line that fits the rest best rises, from its start to its end, by at most 3 % of its start. Writes JSON and a plot.
+A tiny detector trains on generated images in a child process until the time is over and it receives a signal. Its
+resident memory is sampled every few seconds; the first tenth is warm-up. Flat means: the straight line with the best
+fit to the rest rises by at most 3 % of its start value. Writes JSON and a plot.
 
     python benchmarks/soak.py [--hours 2] [--output DIR]
 """
@@ -24,43 +24,43 @@ import numpy as np
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # `detloom` of this checkout
+sys.path.insert(0, str(ROOT))  # the checkout's `detloom`
 
-from detloom.components.pages.line_chart import Line, format_svg  # noqa: E402
+from detloom.components.pages.charts import Line, format_svg  # noqa: E402
 
 if TYPE_CHECKING:
-    from detloom.schemas.config import TrainEvalConfig
+    from detloom.schemas.model.config import TrainEvalConfig
 
 LARGEST_RISE = 0.03
 WARM_UP_SHARE = 0.1
-NUM_SAMPLES = 1440  # a sample each 5 seconds in two hours
-SECONDS_TO_END = 120  # after it was told to
+NUM_SAMPLES = 1440  # a sample every 5 seconds in two hours
+SECONDS_TO_END = 120  # after the signal
 SECONDS_TO_START = 600
-NUM_PICTURES = {"train": 256, "eval": 32}
-PICTURE_HW = (96, 128)
+NUM_IMAGES = {"train": 256, "eval": 32}
+IMAGE_HW = (96, 128)
 _MB = 2**20
 
 Samples = Sequence[tuple[float, float]]
-"""Seconds since the first, MB of resident memory."""
+"""Seconds since the first sample, resident memory in MB."""
 
 
 # --- the process that trains ----------------------------------------------------------------------------------------
 
 
 def tiny_config() -> "TrainEvalConfig":
-    """Everything that could leak, often: evaluation, checkpoints, best weights, summaries, pictures, histograms."""
+    """Return a configuration that often runs everything that could leak: evaluation, checkpoints, summaries."""
     from dataclasses import replace
 
-    from detloom.schemas import augmentation_config as augmentations
-    from detloom.schemas.config import Eval, InputReader, Monitoring
-    from detloom.schemas.model_config import MultiscaleAnchorGenerator, Ssd
-    from detloom.schemas.network_config import (
+    from detloom.schemas.model import augmentations
+    from detloom.schemas.model.config import Eval, InputReader, Monitoring
+    from detloom.schemas.model.detector import MultiscaleAnchorGenerator, Ssd
+    from detloom.schemas.model.network import (
         FixedShapeResizer,
         Fpn,
         WeightSharedConvolutionalBoxPredictor,
     )
-    from detloom.schemas.optimizer_config import AdamWOptimizer, ConstantLearningRate, MovingAverage
-    from detloom.schemas.presets import find_preset
+    from detloom.schemas.model.optimizers import AdamWOptimizer, ConstantLearningRate, MovingAverage
+    from detloom.schemas.presets.presets import find_preset
 
     config = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
     model = config.model
@@ -92,33 +92,33 @@ def tiny_config() -> "TrainEvalConfig":
     return replace(config, model=model, train=train, eval=evaluation, train_input=InputReader(max_number_of_boxes=8))
 
 
-def make_examples(num_pictures: int, seed: int) -> Iterator[bytes]:
-    """Bright rectangles on noise, 1 to 6 a picture."""
+def make_examples(num_images: int, seed: int) -> Iterator[bytes]:
+    """Yield records of bright rectangles on noise, 1 to 6 per image."""
     from PIL import Image
     from tools.made_records import make_boxes, serialize
 
-    random, (height, width) = np.random.default_rng(seed), PICTURE_HW
-    for number in range(num_pictures):
-        picture = random.integers(0, 128, (height, width, 3), np.uint8)
+    random, (height, width) = np.random.default_rng(seed), IMAGE_HW
+    for number in range(num_images):
+        image = random.integers(0, 128, (height, width, 3), np.uint8)
         count = int(random.integers(1, 7))
         boxes, class_ids = make_boxes(random, count, 0.1), random.integers(1, 3, count)
         boxes_px = boxes * (height, width, height, width)
         for (ymin, xmin, ymax, xmax), class_id in zip(boxes_px, class_ids, strict=True):
-            picture[int(ymin) : int(ymax), int(xmin) : int(xmax), class_id - 1] = 255
-        yield serialize(Image.fromarray(picture), number, boxes, class_ids)
+            image[int(ymin) : int(ymax), int(xmin) : int(xmax), class_id - 1] = 255
+        yield serialize(Image.fromarray(image), number, boxes, class_ids)
 
 
 def train_without_end(folder: Path) -> None:
     from tools.made_records import write_records
 
-    from detloom.schemas.label_map import LabelMap
-    from detloom.trainer_module.preemption import Preempted
-    from detloom.trainer_module.train_loop import train
+    from detloom.schemas.contracts.label_map import LabelMap
+    from detloom.trainer_module.runtime.preemption import Preempted
+    from detloom.trainer_module.training.loop import train
 
     logging.basicConfig(level=logging.WARNING)
-    for seed, (split, count) in enumerate(NUM_PICTURES.items()):
+    for seed, (split, count) in enumerate(NUM_IMAGES.items()):
         write_records(folder / f"{split}.tfrecord", make_examples(count, seed))
-    files = {split: [str(folder / f"{split}.tfrecord")] for split in NUM_PICTURES}
+    files = {split: [str(folder / f"{split}.tfrecord")] for split in NUM_IMAGES}
     with contextlib.suppress(Preempted):
         train(tiny_config(), LabelMap.from_names(("red", "green")), files["train"], files["eval"], folder / "run")
 
@@ -127,10 +127,10 @@ def train_without_end(folder: Path) -> None:
 
 
 def watch(folder: Path, seconds: float) -> tuple[list[tuple[float, float]], int]:
-    """Samples from the first checkpoint after some steps on, and the exit code after it was told to end.
+    """Return the samples since the first checkpoint after some steps, and the exit code after the signal.
 
     Raises:
-        RuntimeError: with the end of what it printed, if it ends before.
+        RuntimeError: with the end of its output, if it ends early.
     """
     log_path = folder / "train.log"
     with log_path.open("w", encoding="utf-8") as log:
@@ -163,7 +163,7 @@ def _wait_for_checkpoint(child: subprocess.Popen[bytes], folder: Path, log_path:
 
 
 def relative_rise(samples: Samples) -> tuple[float, float]:
-    """After warm-up: what the best straight line rises by, and the whole range; shares of where that line starts."""
+    """Return, after warm-up, the rise of the fitted line and the whole range, relative to the start of the line."""
     warm_up_seconds = WARM_UP_SHARE * samples[-1][0]
     seconds, megabytes = np.array([sample for sample in samples if sample[0] >= warm_up_seconds]).T
     slope, at_zero = np.polyfit(seconds, megabytes, 1)
@@ -172,7 +172,7 @@ def relative_rise(samples: Samples) -> tuple[float, float]:
 
 
 def last_numbers(folder: Path) -> dict[str, Any]:
-    """Step and numbers of the last line of the training log."""
+    """Return step and numbers of the last line of the training log."""
     lines = (folder / "run/train_log.jsonl").read_text(encoding="utf-8").splitlines()
     return dict(json.loads(lines[-1])) if lines else {}
 

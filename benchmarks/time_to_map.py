@@ -1,14 +1,14 @@
 """Claim: BCCD from scratch in 20 minutes of training on two cores reaches AP50 0.92 and AP 0.60 on the test split, and
-at equal time is above the Object Detection API's own loop at each of its checkpoints.
+for equal time is better than the Object Detection API's own loop at each of its checkpoints.
 
-Three systems train the same architecture at the same batch size: `ours` with pipelines/samples/bccd.yaml, `zoo` the
-Object Detection API with the hyperparameters of its model zoo and the schedule shortened, `same` the Object Detection
-API with ours as far as its configuration can say them. They run one after the other, never beside each other. Seconds
-count from the call of the training loop, tracing included. Nothing is evaluated until training ends; then every
-checkpoint's detections in the test split are scored by one function, averaged weights where the system keeps some.
+Three systems train the same architecture with the same batch size: `ours` with pipelines/samples/bccd.yaml, `zoo` the
+Object Detection API with the hyperparameters of its model zoo and a shortened schedule, `same` the Object Detection API
+with our hyperparameters, as far as its configuration supports them. They run one after the other. Time counts from the
+call of the training loop, including tracing. Nothing is evaluated until training ends; then one function scores the
+detections of every checkpoint in the test split, with averaged weights if the system has them.
 
-A run that is in the output folder is not repeated: call it again to go on. Writes scores.json, AP.svg, AP50.svg of all
-runs there.
+A run that exists in the output folder is not repeated, so an interrupted benchmark can continue. Writes scores.json,
+AP.svg and AP50.svg for all runs in the folder.
 
     python benchmarks/time_to_map.py [--output DIR] [--minutes 20] [--seeds 0,1,2] [--only ours,zoo] [--data .../bccd]
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # `detloom` of this checkout
+sys.path.insert(0, str(ROOT))  # the checkout's `detloom`
 
 from tools.bccd_configs import CLASSES, NUM_CHECKPOINTS, our_config, peer_config  # noqa: E402
 from tools.coco_scores import Score, score_files  # noqa: E402
@@ -34,20 +34,20 @@ from tools.disturbance import run_child  # noqa: E402
 from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, find_bccd, has_peer  # noqa: E402
 from tools.time_to_map_report import RunScores, write_report  # noqa: E402
 
-from detloom.schemas.typed_dict import to_canonical_json  # noqa: E402
+from detloom.schemas.reading.typed_dict import to_canonical_json  # noqa: E402
 
 OUR_SCRIPT = ROOT / "benchmarks/tools/bccd_train.py"
 PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
 SYSTEMS = ("ours", "zoo", "same")
-CALIBRATION_STEPS = 50  # so many twice: the first ones trace
+CALIBRATION_STEPS = 50  # measured twice, because the first steps include tracing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all runs share.
+    """Data about all runs.
 
     Attributes:
-        recipe: fingerprint of our configuration and the minutes, of which those of the others are made.
+        recipe: fingerprint of our configuration and the minutes, from which the other configurations are derived.
     """
 
     data: Path
@@ -61,7 +61,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training, in a folder of its own."""
+    """A training run with its own folder."""
 
     system: str
     seed: int
@@ -84,7 +84,7 @@ class Run:
         return [str(each) for each in (*script, what, self.config_path, *arguments)]
 
     def checkpoints(self) -> list[tuple[float, str]]:
-        """Seconds from the start of training, and the path without ending, in order."""
+        """Return seconds since the start of training and path without extension, in order."""
         started = json.loads((self.folder / "run/started.json").read_text())["time"]
         folder, untrained = ("run/checkpoints", "ckpt-0") if self.system == "ours" else ("run", "ckpt-1")
         files = [path for path in (self.folder / folder).glob("ckpt-*.index") if path.stem != untrained]
@@ -110,7 +110,7 @@ def train_ours(run: Run, task: Task) -> dict[str, Any]:
 
 
 def train_peer(run: Run, task: Task) -> dict[str, Any]:
-    """As many steps as there is time for; a short training before it tells how many."""
+    """Train as many steps as the time allows; a short training run before measures how many."""
     ours, trial = our_config(task.data, run.seed, task.minutes), replace(run, folder=run.folder / "trial")
 
     def train(its: Run, num_steps: int, every: int) -> tuple[float, list[str]]:
@@ -129,19 +129,19 @@ def train_peer(run: Run, task: Task) -> dict[str, Any]:
 
 
 def steps_within(seconds: float, first_seconds: float, step_seconds: float) -> tuple[int, int]:
-    """Steps, and steps between two checkpoints, that `seconds` are enough for.
+    """Return the steps that fit into `seconds`, and the steps between two checkpoints.
 
     Args:
-        first_seconds: what the first CALIBRATION_STEPS took, building and tracing included.
+        first_seconds: duration of the first CALIBRATION_STEPS, including building and tracing.
     """
     num_steps = CALIBRATION_STEPS + math.floor(max(0.0, seconds - first_seconds) / step_seconds)
-    unit = 100 if num_steps >= 100 * NUM_CHECKPOINTS else 10  # the peer takes 100 steps in one call, if it may
+    unit = 100 if num_steps >= 100 * NUM_CHECKPOINTS else 10  # the peer runs 100 steps per call if possible
     every = max(unit, num_steps // NUM_CHECKPOINTS // unit * unit)
     return max(every, num_steps // every * every), every
 
 
 def run_once(run: Run, task: Task) -> RunScores:
-    """Train, detect, score; what is there is taken from there."""
+    """Train, detect and score; reuse existing results."""
     if not run.trained_path.is_file():
         shutil.rmtree(run.folder, ignore_errors=True)
         run.folder.mkdir(parents=True)
@@ -157,7 +157,7 @@ def run_once(run: Run, task: Task) -> RunScores:
 
 
 def read_run(run: Run) -> RunScores:
-    """Of a run that has ended."""
+    """Read the result of a finished run."""
     trained = json.loads(run.trained_path.read_text())
     del trained["recipe"]
     scores = tuple(Score(**each) for each in json.loads(run.scores_path.read_text()))
@@ -165,10 +165,10 @@ def read_run(run: Run) -> RunScores:
 
 
 def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Path) -> list[RunScores]:
-    """Seed by seed, so that an early stop leaves a fair share of each.
+    """Run seed by seed, so that an early stop leaves a fair share of each system.
 
     Returns:
-        All runs in the folder, those of earlier calls too.
+        All runs in the folder, including those of earlier calls.
     """
     check_runs(task, output)
     trained = systems if has_peer() else [system for system in systems if system == "ours"]
@@ -185,7 +185,7 @@ def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Pa
 
 
 def find_runs(output: Path) -> list[Run]:
-    """By system and seed."""
+    """Return the runs by system and seed."""
     folders = [(folder, *folder.name.rpartition("-")[::2]) for folder in output.glob("*-*")]
     runs = [
         Run(system=name, seed=int(seed), folder=folder)
@@ -196,14 +196,14 @@ def find_runs(output: Path) -> list[Run]:
 
 
 def check_runs(task: Task, output: Path) -> None:
-    """Exit before anything is trained that could not be compared with what is there."""
+    """Exit before training if a new run could not be compared with the existing ones."""
     for run in find_runs(output):
         if run.trained_path.is_file() and json.loads(run.trained_path.read_text()).get("recipe") != task.recipe:
-            sys.exit(f"{run.folder}: a run of other minutes or another recipe stands there; give another --output")
+            sys.exit(f"{run.folder}: got a run with other minutes or another recipe; choose another --output")
 
 
 def fingerprint(data: Path, minutes: float) -> str:
-    """Changes with the recipe and with the minutes."""
+    """Return a fingerprint of the recipe and the minutes."""
     return hashlib.sha256(f"{minutes} {to_canonical_json(our_config(data, 0, minutes))}".encode()).hexdigest()
 
 
@@ -222,7 +222,7 @@ def main() -> None:
     data = find_bccd(args.data)
     recipe = fingerprint(data, args.minutes)
     task = Task(data=data, examples=output / "examples", minutes=args.minutes, recipe=recipe)
-    os.environ["PYTHONPATH"] = str(ROOT)  # of the children
+    os.environ["PYTHONPATH"] = str(ROOT)  # for child processes
     make_examples(task)
     runs = run_all(task, args.only, args.seeds, output)
     write_report(runs, output, {"minutes": args.minutes, **describe_machine()})

@@ -3,7 +3,7 @@ Detection API's.
 
 SSD MobileNetV2 FPNLite 320 at batch 8 and EfficientDet-D0 512 at batch 2: full step, network forward and backward,
 targets and losses, optimizer, input. Both systems read the same records and settings, each in a process of its own,
-and take turns part by part, so that a noisy machine slows both. Prints a table, writes JSON.
+alternating part by part, so that a noisy machine slows both. Prints a table and writes JSON.
 
     python benchmarks/train_step.py [--rounds 5] [--models fpnlite d0] [--output train_step.json]
 """
@@ -26,21 +26,21 @@ from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, has_peer
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_step.py"
 MODELS = {"fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8), "d0": ("efficientdet_d0", 2)}
 PARTS = ("full", "network", "losses", "optimizer", "input")
-CALLS = {"full": 3, "network": 3, "losses": 10, "optimizer": 10, "input": 16}  # a round
-NUM_PICTURES, BOXES_EACH, NUM_CLASSES = 32, 5, 90
+CALLS = {"full": 3, "network": 3, "losses": 10, "optimizer": 10, "input": 16}  # calls per round
+NUM_IMAGES, BOXES_EACH, NUM_CLASSES = 32, 5, 90
 
 
 def write_inputs(folder: Path, preset_name: str, batch_size: int) -> list[str]:
-    """Pipeline configuration, records and label map, in the format of both; returns their paths.
+    """Write pipeline configuration, records and label map in the format of both; return their paths.
 
-    Pictures are 640x480 JPEG; the one augmentation is the flip, which both have.
+    Images are 640x480 JPEG; the only augmentation is the flip, which both support.
     """
     from tools.made_records import write_records
 
-    from detloom.schemas.augmentation_config import RandomHorizontalFlip
-    from detloom.schemas.label_map import LabelMap, format_label_map
-    from detloom.schemas.pipeline_config import format_pipeline_config
-    from detloom.schemas.presets import find_preset
+    from detloom.schemas.contracts.label_map import LabelMap, format_label_map
+    from detloom.schemas.model.augmentations import RandomHorizontalFlip
+    from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+    from detloom.schemas.presets.presets import find_preset
 
     config = find_preset(preset_name).config
     train = replace(config.train, batch_size=batch_size, augmentations=(RandomHorizontalFlip(),))
@@ -58,27 +58,27 @@ def make_examples() -> Iterator[bytes]:
     from tools.made_records import make_boxes, serialize
 
     random = np.random.default_rng(0)
-    for number in range(NUM_PICTURES):
+    for number in range(NUM_IMAGES):
         small = Image.fromarray(random.integers(0, 256, (30, 40, 3), np.uint8))
-        picture = small.resize((640, 480), Image.Resampling.BICUBIC)
+        image = small.resize((640, 480), Image.Resampling.BICUBIC)
         boxes = make_boxes(random, BOXES_EACH, 0.05)
         class_ids = random.integers(1, NUM_CLASSES + 1, BOXES_EACH)
-        yield serialize(picture, number, boxes, class_ids, jpeg_quality=90)
+        yield serialize(image, number, boxes, class_ids, jpeg_quality=90)
 
 
 class OurParts:
-    """The same parts as the peer's script has."""
+    """The same parts as in the peer's script."""
 
     def __init__(self, config_path: str, records: str, label_map_path: str) -> None:
         import tensorflow as tf
 
-        from detloom.schemas.label_map import read_label_map
-        from detloom.schemas.pipeline_config import read_pipeline_config
-        from detloom.trainer_module.checkpoints.restore import find_trained
-        from detloom.trainer_module.detector import build_detector
-        from detloom.trainer_module.input_pipeline import build_train_dataset
-        from detloom.trainer_module.optimizers import build_optimizer
-        from detloom.trainer_module.train_step import TrainSteps
+        from detloom.schemas.contracts.label_map import read_label_map
+        from detloom.schemas.odapi.pipeline_config import read_pipeline_config
+        from detloom.trainer_module.data.input_pipeline import build_train_dataset
+        from detloom.trainer_module.detectors.families import build_detector
+        from detloom.trainer_module.training.optimizers import build_optimizer
+        from detloom.trainer_module.training.step import TrainSteps
+        from detloom.trainer_module.weights.restore import find_trained
 
         config, label_map = read_pipeline_config(Path(config_path)), read_label_map(Path(label_map_path))
         self.config = replace(config, train_input=replace(config.train_input, shuffle=False))
@@ -98,7 +98,7 @@ class OurParts:
         self.functions = {name: tf.function(getattr(self, name)) for name in ("network", "losses", "optimizer_alone")}
 
     def full(self) -> None:
-        """A host call of one step of the training loop, on the same batch each time."""
+        """Run one step of the training loop as a host call, on the same batch each time."""
         self.steps.run(self.same_batches, 1)
 
     def network(self) -> Any:
@@ -112,17 +112,17 @@ class OurParts:
         return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, values)])
 
     def losses(self) -> Any:
-        """Targets and losses, and their gradient to the network's answers."""
+        """Compute targets and losses, and their gradient with respect to the network's outputs."""
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             tape.watch(self.answers)
-            total = tf.add_n(list(self.detector.losses_of_outputs(self.answers, self.batch).values()))
+            total = tf.add_n(list(self.detector.losses(self.answers, self.batch).values()))
         return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, self.answers).values()])
 
     def optimizer_alone(self) -> None:
-        from detloom.trainer_module.gradients import clip_gradients, gradient_norms
-        from detloom.trainer_module.optimizers import apply_update
+        from detloom.trainer_module.training.gradients import clip_gradients, gradient_norms
+        from detloom.trainer_module.training.optimizers import apply_update
 
         norms = gradient_norms(self.gradients)
         clipped = clip_gradients(self.config.train.gradient_clipping, self.gradients, norms)
@@ -141,7 +141,7 @@ class OurParts:
 
 
 def serve(paths: list[str]) -> None:
-    """In a process of its own: as the peer's script."""
+    """Answer timing requests in a child process, as the peer's script does."""
     parts = OurParts(*paths)
     for part in PARTS:
         parts.call(part)
@@ -149,19 +149,19 @@ def serve(paths: list[str]) -> None:
 
 
 def measure(process: TimedProcess, part: str) -> tuple[list[float], float]:
-    """Seconds of each call, and the share of the machine that others used meanwhile."""
+    """Return the seconds of each call, and the share of the machine that others used meanwhile."""
     disturbance = Disturbance(lambda: process_seconds(process.pid))
     seconds = process.seconds(part, CALLS[part])
     return seconds, disturbance.share()
 
 
 def typical_seconds(part: str, seconds: list[float]) -> float:
-    """The median; of the input the mean of the later calls, since the first ones are answered from its buffers."""
+    """Return the median; for the input, the mean of the later calls, because the first ones come from its buffers."""
     return statistics.mean(seconds[len(seconds) // 2 :]) if part == "input" else statistics.median(seconds)
 
 
 def measure_model(preset_name: str, batch_size: int, num_rounds: int) -> dict[str, Any]:
-    """By system and part: milliseconds (medians of the rounds' medians), each round's, and the largest disturbance."""
+    """Return milliseconds by system and part (medians of the rounds' medians), each round's, and the disturbance."""
     with tempfile.TemporaryDirectory() as name:
         paths = write_inputs(Path(name), preset_name, batch_size)
         processes = {"ours": TimedProcess([sys.executable, __file__, "--child", *paths])}

@@ -1,6 +1,6 @@
-"""Artifact types of our own, and what becomes of a report when its node fails.
+"""TFX artifact types of this package, and a function that keeps a report after its node has failed.
 
-TFX's compiler for Kubeflow and Vertex AI takes `TYPE_NAME` for a schema's title, which has to look like
+TFX's compiler for Kubeflow and Vertex AI uses `TYPE_NAME` as a schema title, which must have the form
 `namespace.Title` (`_SCHEMA_TITLE_RE` in tfx/orchestration/kubeflow/v2/compiler_utils.py).
 """
 
@@ -10,69 +10,73 @@ from pathlib import Path
 from absl import logging
 from tfx.types.artifact import Artifact
 
-NOTHING_FOUND = "nothing_found"  # custom property, 1 on an output that stands for none where a backend requires one
-
 
 class Rejects(Artifact):
-    """Quarantine of one ingestion: `rejects.jsonl` and `report.json` (names in `schemas/rejects.py`)."""
+    """Rejected records of one ingestion run: `rejects.jsonl` and `report.json` (names in `schemas/rejects.py`)."""
 
     TYPE_NAME = "detloom.Rejects"
 
 
 class DatasetReport(Artifact):
-    """`report.json` and `report.html` of one data set validation."""
+    """Report of one data set validation: `report.json` and `report.html`."""
 
     TYPE_NAME = "detloom.DatasetReport"
 
 
 class ModelCard(Artifact):
-    """The card of one model: `model_card.md`, `model_card.html` and `model_card.json`."""
+    """Card of one model: `model_card.md`, `model_card.html` and `model_card.json`."""
 
     TYPE_NAME = "detloom.ModelCard"
 
 
 class RetrainDecision(Artifact):
-    """Whether there is reason to train: custom properties `train` (1 or 0) and `reason`; both in `decision.json`."""
+    """Decision to train or not: custom properties `train` (1 or 0) and `reason`; `decision.json` holds both."""
 
     TYPE_NAME = "detloom.RetrainDecision"
 
 
 class TrainingRecord(Artifact):
-    """What a finished training read, in `training_record.json`; kept for the next decision at `retrain.records` too."""
+    """Inputs of a finished training run, in `training_record.json`.
+
+    A copy at `retrain.records` is kept for the next retraining decision.
+    """
 
     TYPE_NAME = "detloom.TrainingRecord"
 
 
 class MetricsForUi(Artifact):
-    """Numbers that Kubeflow Pipelines and Vertex AI show with a run: each is a float custom property."""
+    """Metrics that Kubeflow Pipelines and Vertex AI show with a run: one float custom property each."""
 
     TYPE_NAME = "system.Metrics"
 
 
 class PageForUi(Artifact):
-    """A page that they show: one HTML file in the artifact's folder."""
+    """A page that Kubeflow Pipelines and Vertex AI show: one HTML file in the artifact's folder."""
 
     TYPE_NAME = "system.HTML"
 
 
 class CurvesForUi(Artifact):
-    """Curves and a confusion matrix that they draw: JSON custom properties `confidenceMetrics`, `confusionMatrix`."""
+    """Curves and a confusion matrix that Kubeflow Pipelines and Vertex AI draw.
+
+    They are the JSON custom properties `confidenceMetrics` and `confusionMatrix`.
+    """
 
     TYPE_NAME = "system.ClassificationMetrics"
 
 
 class TextForUi(Artifact):
-    """A text that they show: one Markdown file in the artifact's folder."""
+    """A text that Kubeflow Pipelines and Vertex AI show: one Markdown file in the artifact's folder."""
 
     TYPE_NAME = "system.Markdown"
 
 
 def keep_after_failure(artifact_uri: str) -> str:
-    """Copy an output folder aside and return the copy: TFX's launcher deletes the outputs of a node that fails.
+    """Copy an output folder and return the path of the copy, because TFX deletes the outputs of a failed node.
 
-    The copy is `failed/<output name>/<execution id>` beside the node's outputs, where no artifact points to it. Where
-    it cannot be made, the folder itself is returned: what the caller has to report matters more. An address is returned
-    as it is, for no launcher deletes what is there.
+    The copy is `failed/<output name>/<execution id>` beside the node's outputs; no artifact points to it. If copying
+    fails, return the folder itself, so that the caller's own error is not hidden. Return a URL unchanged: no launcher
+    deletes remote outputs.
     """
     if "://" in artifact_uri:
         return artifact_uri
@@ -82,6 +86,6 @@ def keep_after_failure(artifact_uri: str) -> str:
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(uri, kept)
     except OSError as error:
-        logging.warning("%s: cannot be kept as %s (%s)", uri, kept, error)
+        logging.warning("%s: cannot be copied to %s (%s)", uri, kept, error)
         return artifact_uri
     return str(kept)

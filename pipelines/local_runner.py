@@ -6,7 +6,7 @@ tfx run create --engine=local --pipeline-name=demo
 
 import sys
 
-from detloom.pipelines.run_local import run_file_from_environment, run_locally
+from detloom.pipelines.local.run_local import run_file_from_environment, run_locally
 from detloom.schemas.errors import InputError
 
 if __name__ == "__main__":

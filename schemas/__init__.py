@@ -1,1 +1,1 @@
-"""What crosses a boundary: contracts between components. Standard library, numpy, PyYAML; no TensorFlow."""
+"""Contracts between the packages: settings, formats and names. Uses the standard library, numpy and PyYAML."""

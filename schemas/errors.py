@@ -1,22 +1,47 @@
-"""The one exception that means "the user can fix this"."""
+"""Exceptions for mistakes that the user can fix, and the checks that raise them."""
 
 
 class InputError(ValueError):
-    """A mistake in what the user gave us: a file, a setting, a data set.
+    """A mistake in the user's input: a file, a setting or a data set.
 
-    The message is one sentence that stands alone: what, where (file, line, record key), got, allowed, next step.
-    Command lines print it without a traceback; everything else that escapes is our bug and keeps its traceback.
+    The message is one complete sentence: what is wrong, where (file, line, record key), what was found, what is
+    allowed, and the next step. Commands print it without a traceback. Any other exception is a bug in detloom and
+    keeps its traceback.
     """
 
 
 class FieldError(InputError):
-    """A value that its dataclass refuses.
+    """A value that its dataclass rejects.
 
     Attributes:
-        field: name of the field, dotted if it lies deeper; the message does not repeat it.
-        other: name of the field that it contradicts, or empty.
+        field: name of the field, with dots if the field is nested; `message` does not repeat it.
+        other: name of the field that the value contradicts, or empty.
     """
 
     def __init__(self, field: str, message: str, other: str = "") -> None:
         super().__init__(f"{field}: {message}")
         self.field, self.message, self.other = field, message, other
+
+
+def check(condition: bool, field: str, got: object, allowed: str, other: str = "") -> None:
+    """Raise FieldError unless the condition holds; `other` is the field that the value contradicts, if any."""
+    if not condition:
+        raise FieldError(field, f"got {got}, allowed: {allowed}.", other)
+
+
+def check_fields(owner: object, allowed: str, *fields: str) -> None:
+    """Check numeric fields of a dataclass against a range of `_RANGES`; None passes."""
+    for field in fields:
+        value = getattr(owner, field)
+        check(value is None or _RANGES[allowed](value), field, value, allowed)
+
+
+_RANGES = {
+    "above 0": lambda value: value > 0,
+    "0 or more": lambda value: value >= 0,
+    "1 or more": lambda value: value >= 1,
+    "0 to 1": lambda value: 0 <= value <= 1,
+    "0 up to 1": lambda value: 0 <= value < 1,
+    "above 0, at most 1": lambda value: 0 < value <= 1,
+    "between 0 and 1": lambda value: 0 < value < 1,
+}

@@ -1,47 +1,49 @@
-"""A configuration from where it stands (a preset, a `pipeline.config`, an earlier run's JSON), and layers over it."""
+"""Load a configuration from a preset, a `pipeline.config` or an earlier run's JSON, and merge layers over it."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.config import Train, TrainEvalConfig
 from detloom.schemas.errors import InputError
-from detloom.schemas.overrides import Located, merge
-from detloom.schemas.pipeline_config import PipelineConfigReport, parse_pipeline_config
-from detloom.schemas.presets import find_preset, list_presets
-from detloom.schemas.redact import redact
-from detloom.schemas.text_file import read_text_file
-from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, from_dict, nearest_hint, show_value, to_dict
+from detloom.schemas.model.config import Monitoring, Train, TrainEvalConfig
+from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, parse_pipeline_config
+from detloom.schemas.presets.presets import find_preset, list_presets
+from detloom.schemas.reading.overrides import Located, merge
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.text_file import read_text_file
+from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, from_dict, nearest_hint, show_value, to_dict
 
-# Keys of schedules that hold a rate; a warm-up rate alone does not say what batch size it is for.
+# Keys of schedules that contain a rate. The warm-up rate is excluded: alone, it does not fix a batch size.
 _RATE_KEYS = ("learning_rate", "learning_rate_base", "initial_learning_rate", "schedule")
 
 
 def load_tree(source: str, folder: Path, *, override_text: str = "") -> tuple[Located, PipelineConfigReport | None]:
-    """The plain tree of a preset's name, or of the path of a `pipeline.config` or a `config.json`.
+    """Load the plain tree of a preset, a `pipeline.config` or a `config.json`.
 
     Args:
-        folder: what a relative path is relative to.
-        override_text: in the format of `pipeline.config`, merged over such a file.
+        source: a preset's name, or the path of a file.
+        folder: base of a relative path.
+        override_text: text in the format of `pipeline.config`, merged over such a file.
 
     Returns:
-        The tree, and for a `pipeline.config` what became of its fields; with refused ones the tree is not complete.
+        The tree, and for a `pipeline.config` the report on its fields. With refused fields the tree is incomplete.
 
     Raises:
-        InputError: no such preset or file, a file that cannot be read, or an override text over another kind.
+        InputError: if there is no such preset or file, the file cannot be read, or an override text is given for
+            anything but a `pipeline.config`.
     """
     path, names = folder / source, [preset.name for preset in list_presets()]
     is_preset, is_json = source in names, path.suffix == ".json"
     if path.suffix in (".yaml", ".yml"):
-        raise InputError(f"{path}: is a run file; allowed: a preset, a pipeline.config or a config.json.")
+        raise InputError(f"{path}: this is a run file; allowed: a preset, a pipeline.config or a config.json.")
     if override_text and (is_preset or is_json):
-        raise InputError(f"{redact(source)}: an override text goes over a pipeline.config, not over this.")
+        raise InputError(f"{redact(source)}: override text is allowed for a pipeline.config only.")
     if is_preset:
         return Located(to_dict(find_preset(source).config), lambda _: f"preset {source}"), None
     if not _exists(path):
         hint = nearest_hint(source, names)
-        raise InputError(f"got '{redact(source)}', allowed: a preset's name (detloom presets) or a file.{hint}")
+        raise InputError(f"got '{redact(source)}', allowed: the name of a preset (detloom presets) or a file.{hint}")
     text = read_text_file(path)
     if is_json:
         return _parse_json(text, str(path)), None
@@ -49,12 +51,13 @@ def load_tree(source: str, folder: Path, *, override_text: str = "") -> tuple[Lo
     return report.located, report
 
 
-def lay_over(base: Located, over: Located) -> Located:
-    """`over` laid over the tree of a configuration.
+def apply_layer(base: Located, over: Located) -> Located:
+    """Merge `over` into the tree of a configuration.
 
-    With another batch size and the old learning rate, `train.learning_rate_batch_size` keeps what the rate was written
-    for; with another rate, it is the batch size in effect.
+    If `over` changes the batch size but not the learning rate, `train.learning_rate_batch_size` keeps the batch size
+    that the rate was written for. If `over` changes the rate, the field is cleared.
     """
+    over = _with_current_names(over)
     merged = merge(base, over)
     before, after = _train(base), _train(merged)
     if "learning_rate_batch_size" in _train(over) or not isinstance(merged.data, Mapping):
@@ -69,25 +72,41 @@ def lay_over(base: Located, over: Located) -> Located:
     key = ("train", "learning_rate_batch_size")
 
     def locate(path: KeyPath) -> str:
-        return f"follows from {merged.locate(('train', 'batch_size'))}" if path == key else merged.locate(path)
+        return f"derived from {merged.locate(('train', 'batch_size'))}" if path == key else merged.locate(path)
 
     return Located({**merged.data, "train": {**after, key[1]: written_for}}, locate)
 
 
 def build_config(tree: Located) -> TrainEvalConfig:
-    """The checked configuration; errors say where the wrong value was written."""
+    """Build and check the configuration; errors name the place where the wrong value was written."""
     return from_dict(TrainEvalConfig, tree.data, locate=tree.locate)
+
+
+def _with_current_names(layer: Located) -> Located:
+    """Rename former keys of `train.monitoring`, so that they override the current keys of the layer below."""
+    section, current = ("train", "monitoring"), Monitoring.RENAMED
+    monitoring = layer.get(section)
+    if not isinstance(monitoring, Mapping) or not any(old in monitoring for old in current):
+        return layer
+    former = {new: old for old, new in current.items() if old in monitoring and new not in monitoring}
+    renamed = {current[key] if current.get(key) in former else key: value for key, value in monitoring.items()}
+
+    def locate(path: KeyPath) -> str:
+        is_renamed = path[:2] == section and len(path) > 2 and path[2] in former
+        return layer.locate((*section, former[str(path[2])], *path[3:]) if is_renamed else path)
+
+    return Located({**layer.data, "train": {**layer.data["train"], "monitoring": renamed}}, locate)
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # no permission to look, a name that is too long or holds a NUL character
+    except (OSError, ValueError):  # no permission; a name that is too long or contains a NUL character
         return False
 
 
 def _train(tree: Located) -> Mapping[str, Any]:
-    """The section `train`; empty where there is none."""
+    """Return the section `train`, or an empty mapping."""
     train = tree.data.get("train") if isinstance(tree.data, Mapping) else None
     return train if isinstance(train, Mapping) else {}
 
@@ -97,14 +116,14 @@ def _batch_size(train: Mapping[str, Any]) -> Any:
 
 
 def _rates(train: Mapping[str, Any]) -> Any:
-    """The kind of schedule and the rates in it."""
+    """Return the type of the schedule and its rates."""
     optimizer = train.get("optimizer")
     rate = optimizer.get("learning_rate") if isinstance(optimizer, Mapping) else None
     return [rate.get(key) for key in (TYPE_KEY, *_RATE_KEYS)] if isinstance(rate, Mapping) else rate
 
 
 def _parse_json(text: str, name: str) -> Located:
-    """A `config.json` as the Trainer writes it beside its checkpoints."""
+    """Parse a `config.json`, which the Trainer writes next to its checkpoints."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

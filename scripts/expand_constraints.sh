@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # constraints/tfx-*.in + pyproject.toml -> constraints/tfx-*.txt: every package with its exact version.
-# Done once for a TFX line, and again when requirements change; then set up and run all the tests before committing.
+# Run it once for a TFX line, and again when requirements change; then set up and run all tests before committing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,7 +13,7 @@ else
     exit 1
 fi
 
-# No header and no index options: neither this machine's paths nor its package mirror belong in the repository.
+# No header and no index options: this machine's paths and package mirror do not belong in the repository.
 expand() { # LINE UV-OPTION...
     local line=$1 out
     shift

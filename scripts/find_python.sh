@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Picks the TFX line and the Python for this machine. Prints "LINE VERSION PATH", or says on stderr what to install.
+# Choose the TFX line and the Python for this machine. Print "LINE VERSION PATH", or print on stderr what to install.
 #
-#   PYTHON=/path/to/python3.10   take this one (checked all the same)
-#   TFX_LINE=1.16 | 1.21         take this line
+#   PYTHON=/path/to/python3.10   use this Python (it is checked as well)
+#   TFX_LINE=1.16 | 1.21         use this line
 set -euo pipefail
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
@@ -57,11 +57,11 @@ candidates() { # paths of Python interpreters, one a line; some may not run
     for minor in 3.13 3.12 3.11 3.10 3; do
         command -v "python$minor" || true
     done
-    # pyenv: the shim on the PATH answers "command not found" for a version that is installed but not selected.
+    # pyenv: the shim on the PATH prints "command not found" for a version that is installed but not selected.
     for root in "${PYENV_ROOT:-}" "$(pyenv root 2>/dev/null || true)" "$HOME/.pyenv"; do
         [ -n "$root" ] && printf '%s\n' "$root"/versions/3.1[0-3]*/bin/python3 | sort -rV
     done
-    # uv: its own Pythons, also where the command is not on the PATH.
+    # uv: its own Python versions, even if the command is not on the PATH.
     for minor in 3.13 3.12 3.11 3.10; do
         uv python find --system --no-project "$minor" 2>/dev/null || true
     done
@@ -69,7 +69,7 @@ candidates() { # paths of Python interpreters, one a line; some may not run
         sort -rV
 }
 
-# version|fault|path of the interpreter itself: not a pyenv shim, not an activated environment that may be deleted
+# version|fault|path of the interpreter itself: not a pyenv shim, not an environment that may be deleted
 PROBE='
 import os, platform, struct, sys, sysconfig
 fault = ""
@@ -98,7 +98,7 @@ probe_all() { # sets FOUND, one "version|fault|path" a line, without doubles
     done < <(candidates)
 }
 
-choose() { # prints the answer, or fails
+choose() { # prints the choice, or fails
     local line minor version fault path
     for line in $LINES_HERE; do
         for minor in $(pythons_of_line "$line"); do
@@ -117,22 +117,22 @@ complain() {
     local wanted line version fault path
     wanted=$(for line in $LINES_HERE; do pythons_of_line "$line"; done | tr ' ' '\n' | sort -uV | paste -sd ' ')
     {
-        echo "detloom: found no Python that fits. Needed here: Python ${wanted// / or } ($WHY)."
-        [ -n "${PYTHON:-}" ] && echo "PYTHON=$PYTHON was given, so nothing else was tried."
-        [ -z "${FOUND//$'\n'/}" ] && echo "No Python was found that runs."
+        echo "detloom: found no suitable Python. Required on this machine: Python ${wanted// / or } ($WHY)."
+        [ -n "${PYTHON:-}" ] && echo "PYTHON=$PYTHON is set, so no other Python was tried."
+        [ -z "${FOUND//$'\n'/}" ] && echo "No working Python was found."
         while IFS='|' read -r version fault path; do
             [ -z "$path" ] && continue
             case " $wanted " in *" ${version%.*} "*) ;; *) fault="is $version" ;; esac
             echo "  $path: $fault"
         done <<<"$FOUND"
         line=${wanted##* }
-        echo "Install one in any of these ways, then run make again:"
+        echo "Install one in one of these ways, then run make again:"
         echo "  pyenv           pyenv install $line"
         echo "  uv              uv python install $line"
         echo "  Ubuntu          add-apt-repository ppa:deadsnakes/ppa &&" \
             "apt install python$line python$line-venv python$line-dev"
         [ "$line" != 3.10 ] && echo "  Debian, Ubuntu  apt install python3 python3-venv python3-dev   (Debian 13, Ubuntu 24.04)"
-        echo "or name one: make PYTHON=/path/to/python$line"
+        echo "or choose one: make PYTHON=/path/to/python$line"
     } >&2
     return 1
 }

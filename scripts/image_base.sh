@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes a Debian base image with debootstrap and imports it into podman or docker, for machines that can pull no image.
-# Needs root. Prints the tag when done; `make image BASE_IMAGE=THAT_TAG` builds on it.
+# Make a Debian base image with debootstrap and import it into podman or docker, for machines that cannot pull images.
+# Needs root. Prints the tag at the end; `make image BASE_IMAGE=THAT_TAG` builds on it.
 #
 #   TAG=localhost/detloom-base:bookworm   name of the image
 #   SUITE=bookworm | trixie               Debian 12 (for TFX 1.16) or 13 (for TFX 1.21, with Debian's own Python 3.13)
-#   PYTHON_PREFIX=/path/to/python-3.10    a Python tree (bin/, lib/, include/), such as one of pyenv's, put into /usr/local;
-#                                         wanted for bookworm, whose own Python 3.11 no TFX line takes on Debian 12
-#   DEBIAN_MIRROR=http://...              where debootstrap downloads from
+#   PYTHON_PREFIX=/path/to/python-3.10    a Python tree (bin/, lib/, include/), for example pyenv's, copied to /usr/local;
+#                                         required for bookworm, because no TFX line supports Python 3.11 on Debian 12
+#   DEBIAN_MIRROR=http://...              the mirror for debootstrap
 #   ENGINE=podman | docker
 set -euo pipefail
 
@@ -15,7 +15,7 @@ TAG=${TAG:-localhost/detloom-base:$SUITE}
 ENGINE=${ENGINE:-$(command -v podman >/dev/null && echo podman || echo docker)}
 PYTHON_PREFIX=${PYTHON_PREFIX:-}
 
-# What a Python tree links to beyond libc, by Debian's package names.
+# The libraries that a Python tree links to beyond libc, by Debian's package names.
 PYTHON_LIBRARIES=libbz2-1.0,libcrypt1,libexpat1,libffi8,liblzma5,libncursesw6,libreadline8,libsqlite3-0,libtirpc3,libuuid1,zlib1g
 case $SUITE in
     bookworm) PYTHON_LIBRARIES+=,libssl3 ;;
@@ -46,14 +46,14 @@ debootstrap --variant=minbase --include="ca-certificates,$packages" "$SUITE" "$t
 
 if [ -n "$PYTHON_PREFIX" ]; then
     version=$("$PYTHON_PREFIX/bin/python3" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    # Without tests, static libraries, and the packages and commands that someone installed there.
+    # Without tests, static libraries, and packages and commands that were installed later.
     tar -C "$PYTHON_PREFIX" --exclude=__pycache__ --exclude=site-packages --exclude='config-*' --exclude='*.a' \
         --exclude="lib/python$version/test" --exclude="lib/python$version/idlelib" --exclude=turtledemo \
         -c "bin/python$version" lib include | tar -x -C "$tree/usr/local" --no-same-owner
     mkdir -p "$tree/usr/local/lib/python$version/site-packages"
     ln -sf "python$version" "$tree/usr/local/bin/python3"
     ln -sf python3 "$tree/usr/local/bin/python"
-    # Where it was built is of no use in there, and nobody's business.
+    # The build paths are useless in the image and reveal the build machine.
     sed -i "s,$(realpath "$PYTHON_PREFIX"),/usr/local,g" "$tree/usr/local/lib/python$version"/_sysconfigdata_*.py
     chroot "$tree" /sbin/ldconfig
 fi
@@ -61,7 +61,7 @@ chroot "$tree" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin python3 -I -c \
     'import bz2, ctypes, ensurepip, lzma, readline, sqlite3, ssl, venv' || fail "the Python in the tree is not complete."
 chroot "$tree" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin python3 -I -m compileall -q /usr/local/lib >/dev/null 2>&1 || true
 
-# Documents stay out as in Debian's own slim images; copyright notices stay in.
+# Without documentation, as in Debian's slim images, but with copyright notices.
 rm -rf "$tree"/var/cache/apt/archives/*.deb "$tree"/var/lib/apt/lists/* "$tree"/var/log/* "$tree"/tmp/*
 rm -rf "$tree"/usr/share/{man,info,locale,groff,lintian}/*
 find "$tree/usr/share/doc" -type f ! -name copyright -delete

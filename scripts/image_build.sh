@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds detloom's image with podman, or with docker where there is no podman. Prints the tag when done.
+# Build detloom's image with podman, or with docker if there is no podman. Print the tag at the end.
 #
-#   IMAGE=...                             its name; default localhost/detloom:VERSION-tfxLINE[-gpu|-tpu|-beam]
-#   BASE_IMAGE TFX_LINE ACCELERATOR EXTRAS RUN_AS BEAM_IMAGE     as the Dockerfile explains
+#   IMAGE=...                             its name; default: localhost/detloom:VERSION-tfxLINE[-gpu|-tpu|-beam]
+#   BASE_IMAGE TFX_LINE ACCELERATOR EXTRAS RUN_AS BEAM_IMAGE     see the Dockerfile
 #   TARGET=image | beam                   beam: a worker of Dataflow or Flink
-#   IMAGE_PIP_CONF=file IMAGE_CA_BUNDLE=file   a pip.conf and certificates that pip needs here; neither gets into the image
+#   IMAGE_PIP_CONF=file IMAGE_CA_BUNDLE=file   a pip.conf and certificates for pip; neither becomes part of the image
 #   ENGINE=podman | docker   IMAGE_BUILD_ARGS="..."              more arguments for it, such as --network host
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,6 +1,6 @@
-"""Prints what detloom's image has to install: image_requirements.py PYPROJECT ACCELERATOR [EXTRAS].
+"""Print the packages of detloom's image: image_requirements.py PYPROJECT ACCELERATOR [EXTRAS].
 
-Apart from the Dockerfile so that only a change of these lines, and none elsewhere in pyproject.toml, installs anew.
+A separate script, so that the image build installs packages again only if these lines of pyproject.toml change.
 """
 
 import sys
@@ -8,18 +8,18 @@ from pathlib import Path
 
 try:
     import tomllib
-except ModuleNotFoundError:  # Python 3.10; every environment's pip brings this
+except ModuleNotFoundError:  # Python 3.10; pip contains a copy of it
     from pip._vendor import tomli as tomllib
 
 ACCELERATED = {
     "cpu": [],
     "gpu": ["tensorflow[and-cuda]"],
-    "tpu": [],  # the Dockerfile lays the TPU build over the usual one, whose version it must have
+    "tpu": [],  # the Dockerfile installs the TPU build of the same version over the usual one
 }
 
 
 def requirements(pyproject: str, accelerator: str, extras: str = "") -> list[str]:
-    """For pip, one a line.
+    """Return the requirements for pip.
 
     Args:
         pyproject: text of pyproject.toml.

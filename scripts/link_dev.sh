@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# .dev/detloom: the package as type checkers and editors can follow it, made of links into this checkout.
+# Make .dev/detloom, the package as links into this checkout, for type checkers and editors.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

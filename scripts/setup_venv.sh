@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds .venv for this checkout: a Python that fits, the pinned packages of a TFX line, detloom itself (editable).
-# Safe to repeat: does nothing when the environment is up to date, starts over when the last set-up did not finish.
+# Build .venv for this checkout: a suitable Python, the pinned packages of a TFX line, and detloom itself (editable).
+# Safe to repeat: does nothing if the environment is up to date, and starts over if the last set-up did not finish.
 # PYTHON= and TFX_LINE= are explained in find_python.sh.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 stamp=$venv/detloom-stamp # written last
-mine=$venv/detloom-venv   # written first: this folder is ours to delete
+mine=$venv/detloom-venv   # written first; marks the folder as safe to delete
 log=$venv/setup.log
 LAYOUT=1 # raise it when `build` changes in a way that older environments must follow
 
@@ -17,7 +17,7 @@ say() { printf 'set-up: %s\n' "$*"; }
 
 hash_of() { (cd "$root" && cat -- "$@") | sha256sum | cut -c 1-16; }
 
-# What the packages depend on, and what the editable install depends on: changing pyproject.toml costs seconds.
+# Separate hashes of the packages and of the editable install, so that a change of pyproject.toml takes only seconds.
 packages_hash() { echo "$LAYOUT-$(hash_of "constraints/tfx-$1.txt")"; }
 project_hash() { hash_of pyproject.toml setup.py detloom/__init__.py; }
 
@@ -29,7 +29,7 @@ environment_is_current() {
     [ -n "$line" ] && [ "$(stamped root)" = "$root" ] || return 1
     [ "$(stamped packages)" = "$(packages_hash "$line")" ] || return 1
     [ -z "${TFX_LINE:-}" ] || [ "$TFX_LINE" = "$line" ] || return 1
-    # -S: without site-packages it starts in 10 ms. A system upgrade from 3.12 to 3.13 leaves a link to the wrong one.
+    # -S: without site-packages it starts in 10 ms. A system upgrade from 3.12 to 3.13 leaves a link to the old version.
     version=$("$venv/bin/python" -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
     [[ $(stamped version) == "$version".* ]] || return 1
     if [ -n "${PYTHON:-}" ]; then
@@ -43,7 +43,7 @@ write_stamp() { # LINE VERSION PYTHON
     mv "$stamp.new" "$stamp"
 }
 
-# step WHAT COMMAND...: the output goes to the log; shows the time passed; on failure shows the end of the log.
+# step NAME COMMAND...: write the output to the log, show the elapsed time; on failure show the end of the log.
 step() {
     local what=$1 pid code=0 start=$SECONDS shown=0
     shift
@@ -98,9 +98,9 @@ build() {
     constraints=$root/constraints/tfx-$line.txt
     pip=("$venv/bin/python" -m pip install --progress-bar off)
     step "virtual environment" "$python" -I -m venv "$venv"
-    # The build tools first, then no isolation: what has no wheel is built by the pinned setuptools, not by the newest.
+    # The build tools come first, then no isolation: packages without a wheel are built with the pinned setuptools.
     step "build tools" "${pip[@]}" -c "$constraints" setuptools wheel
-    # The file is complete (`pip check` confirms it), so pip need not resolve, and cannot backtrack.
+    # The file is complete (`pip check` confirms it), so pip need not resolve and cannot backtrack.
     step "packages" "${pip[@]}" --no-build-isolation --no-deps -r "$constraints"
     install_project
     step "check" "$venv/bin/python" -m pip check
@@ -112,8 +112,8 @@ install_project() {
     step "detloom, editable" "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e "$root"
 }
 
-# One set-up at a time in a checkout. pip inherits the lock: if this script alone is killed, the next call waits for the
-# orphan to end before it starts over.
+# One set-up at a time per checkout. pip inherits the lock: if only this script is killed, the next call waits until the
+# orphaned pip ends before it starts over.
 exec 9<"$root"
 if command -v flock >/dev/null && ! flock -n 9; then
     say "another set-up is running here; waiting for it"

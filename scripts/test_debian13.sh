@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs `make test` and `make demo` (or the targets given) on the TFX 1.21 line, in a Debian 13 folder made by debootstrap.
-# Needs root and debootstrap, and says so and skips otherwise. Everything runs in a mount and a process namespace of its
-# own: when this script ends, however it ends, no mount and no process is left.
+# Run `make test` and `make demo` (or the given targets) on the TFX 1.21 line, in a Debian 13 folder made by debootstrap.
+# Needs root and debootstrap; otherwise it prints a message and skips. Everything runs in its own mount and process
+# namespaces: however this script ends, no mount and no process remains.
 #
-#   DEBIAN13_DIR=...   the folder; kept, with its .venv, so that the next call is quick. Delete it to start afresh.
-#   DEBIAN_MIRROR=...  default: the one that this machine's apt uses, otherwise deb.debian.org
+#   DEBIAN13_DIR=...   the folder; kept with its .venv, so that the next call is fast. Delete it to start over.
+#   DEBIAN_MIRROR=...  default: the mirror of this machine's apt, otherwise deb.debian.org
 #   REF=HEAD           test a commit; default: the working tree without ignored files
-#   FRESH=1            throw the .venv in the folder away first
+#   FRESH=1            delete the .venv in the folder first
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -25,12 +25,12 @@ for tool in debootstrap setpriv unshare chroot; do
     command -v "$tool" >/dev/null || skip "needs $tool (Debian, Ubuntu: apt install debootstrap util-linux)."
 done
 [ -e /usr/share/debootstrap/scripts/trixie ] || skip "this debootstrap does not know Debian 13 (trixie)."
-# setpriv: what is inside ends with this script even when the script is killed.
+# setpriv: the processes inside end with this script even if the script is killed.
 APART=(setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --propagation private)
 "${APART[@]}" mount -t proc proc /proc 2>/dev/null ||
     skip "this machine does not allow new mount and process namespaces."
 
-# --- what this machine needs to reach its package servers, carried in without naming any of it here ---
+# --- settings of this machine for its package servers, passed on without naming any of them here ---
 
 host_mirror() { # the first Debian archive among apt's sources, in either of their two formats
     cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
@@ -55,7 +55,7 @@ local_package_paths() { # files and folders of this machine that pip's settings 
         printf '%s\n' "${CARRIED[@]}"
     } | grep -E '^(:env:|global|install|PIP_|SSL_|REQUESTS_)' | grep -oE "(file://)?/[^ '\"]+" | sed 's,^file://,,' |
         grep '^/[^/]' | while read -r path; do
-        # An index is a folder of links to files elsewhere, often beside it: carry its parent.
+        # A package index can be a folder of links to files next to it, so its parent is mounted.
         case $path in */simple | */simple/) path=$(dirname "$path") ;; esac
         [ -e "$path" ] && echo "$path"
     done | sort -u
@@ -74,9 +74,9 @@ carry_files() { # copies apt's network settings, pip's settings, name lookup and
     cp -L /usr/local/share/ca-certificates/*.crt "$tree/usr/local/share/ca-certificates/" 2>/dev/null || true
 }
 
-# --- entering the tree ---
+# --- entering the folder ---
 
-# Runs as the first process of the namespaces, with the tree, the command and the paths to show inside.
+# The first process of the namespaces, with the folder, the command and the visible paths as arguments.
 # shellcheck disable=SC2016
 INSIDE='
 tree=$1 command=$2
@@ -119,7 +119,7 @@ build_tree() {
     rm -rf --one-file-system "$tree"
     mkdir -p "$tree"
     say "building a Debian 13 folder in $folder"
-    # debootstrap mounts /proc in the tree while it works: apart as well, in case it is killed.
+    # debootstrap mounts /proc in the folder while it works: use namespaces here as well, in case it is killed.
     if ! "${APART[@]}" --mount-proc debootstrap --variant=minbase --include=ca-certificates trixie "$tree" \
         "${mirror:-http://deb.debian.org/debian}" >"$log" 2>&1; then
         tail -n 20 "$log" >&2
@@ -148,7 +148,7 @@ copy_checkout() { # into the tree, replacing all but its .venv
             while IFS= read -r -d '' path; do if [ -e "$path" ]; then printf '%s\0' "$path"; fi; done |
             tar -c --null -T - | tar -x -C "$target"
     fi
-    # Tests may ask git which files belong to the project.
+    # Some tests ask git which files belong to the project.
     enter "cd $checkout && git init -q && git add -A && git -c user.name=test -c user.email=test@localhost commit -qm test"
 }
 

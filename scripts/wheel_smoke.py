@@ -1,4 +1,4 @@
-"""The smoke test of an installed wheel. Run from a directory outside the checkout: wheel_smoke.py CHECKOUT."""
+"""Test an installed wheel. Run it in a directory outside of the checkout: wheel_smoke.py CHECKOUT."""
 
 import importlib
 import pkgutil
@@ -11,7 +11,7 @@ LAYERS = ("components", "pipelines", "schemas", "trainer_module")
 
 
 def modules_under(checkout: Path) -> set[str]:
-    """Dotted names of the modules that the checkout holds."""
+    """Return the dotted names of the modules in the checkout."""
     files = {Path("__init__.py")} | {
         file.relative_to(checkout) for layer in LAYERS for file in (checkout / layer).rglob("*.py")
     }
@@ -19,14 +19,14 @@ def modules_under(checkout: Path) -> set[str]:
 
 
 def data_files_under(checkout: Path) -> set[Path]:
-    """Data files, relative to the installed package."""
+    """Return the data files, relative to the installed package."""
     files = (file for layer in LAYERS for file in (checkout / layer).rglob("*") if file.suffix in DATA_SUFFIXES)
     return {Path("py.typed")} | {file.relative_to(checkout) for file in files}
 
 
 def fingerprint_faults(folder: Path, checkout: Path) -> list[str]:
-    """A job compiled in the checkout must be taken by an image that has the wheel."""
-    fingerprint = importlib.import_module("detloom.pipelines.package_fingerprint")
+    """Compare the fingerprints: an image with the wheel must accept a job compiled in the checkout."""
+    fingerprint = importlib.import_module("detloom.pipelines.dag.fingerprints")
     in_checkout = [checkout / "detloom", checkout]
     if fingerprint.package_fingerprint() == fingerprint.package_fingerprint(in_checkout):
         return []
@@ -36,18 +36,20 @@ def fingerprint_faults(folder: Path, checkout: Path) -> list[str]:
         for name in files.keys() | theirs.keys()
         if name not in files or name not in theirs or files[name].read_bytes() != theirs[name].read_bytes()
     )
-    return [f"fingerprint: {folder / name} is not what the checkout has" for name in differing]
+    return [f"fingerprint: {folder / name} differs from the checkout" for name in differing]
 
 
 def main(checkout: Path) -> list[str]:
-    """What is wrong, one line each."""
+    """Return the problems, one line each."""
     package = importlib.import_module("detloom")
     folder = Path(str(package.__file__)).parent
     if folder.is_relative_to(checkout) and "site-packages" not in folder.parts:
         return [f"detloom was imported from the checkout: {folder}"]
     faults = []
     if metadata.version("detloom") != package.__version__:
-        faults.append(f"metadata says {metadata.version('detloom')}, the package {package.__version__}")
+        faults.append(
+            f"version: got {metadata.version('detloom')} in the metadata, {package.__version__} in the package"
+        )
     names = {"detloom"} | {module.name for module in pkgutil.walk_packages(package.__path__, "detloom.")}
     faults += [f"not in the wheel: {name}" for name in sorted(modules_under(checkout) - names)]
     faults += [f"in the wheel only: {name}" for name in sorted(names - modules_under(checkout))]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds sdist and wheel, installs the wheel into an environment of its own that borrows .venv's dependencies but not its
-# editable detloom, and runs the smoke test there from another directory. Works in build/wheel-test and a temporary folder.
+# Build sdist and wheel, install the wheel into a separate environment that uses .venv's dependencies but not its editable
+# detloom, and run the smoke test there from another directory. Works in build/wheel-test and a temporary folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/own_pip_settings.sh
@@ -10,15 +10,15 @@ work=$root/build/wheel-test
 rm -rf "$work"
 mkdir -p "$work"
 
-# The sdist first, then the wheel from the unpacked sdist: what the sdist lacks, the wheel lacks too.
+# The sdist first, then the wheel from the unpacked sdist, so that the test finds files missing in the sdist.
 .venv/bin/python -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 ||
     { tail -n 25 "$work/build.log" >&2; exit 1; }
 rm -rf ./*.egg-info build/lib build/bdist.*
 
 .venv/bin/python -m venv --without-pip "$work/venv"
 site() { "$1" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
-# A folder named in a .pth file goes onto the path, but the .pth files in it are not read: the hook of the editable
-# install stays out.
+# A folder in a .pth file is added to the path, but the .pth files in it are not read, which keeps the hook of the
+# editable install out.
 site "$root/.venv/bin/python" >"$(site "$work/venv/bin/python")/dependencies.pth"
 .venv/bin/python -m pip --quiet --python "$work/venv/bin/python" \
     install --no-deps --no-index "$work"/dist/*.whl

@@ -1,4 +1,4 @@
-"""Small data made on the spot, for tests of every folder."""
+"""Fixtures that make small test data for all folders."""
 
 import io
 import logging
@@ -16,7 +16,7 @@ Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
 
 @pytest.fixture(autouse=True)
 def _logging_left_as_it_was() -> Iterator[None]:
-    """Commands send this process's log elsewhere; the next test reads it."""
+    """Restore logging after a test, because commands redirect this process's log."""
     from absl import logging as absl_logging
 
     loggers = [logging.getLogger(name) for name in ("", "absl", "tensorflow", "detloom")]
@@ -31,11 +31,11 @@ def _logging_left_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def make_example() -> Callable[..., bytes]:
-    """A serialized tf.Example with a grey PNG on which every box is filled with a colour of its class."""
+    """Return a function that makes a tf.Example with a gray PNG; every box is filled with a color of its class."""
     import tensorflow as tf
     from PIL import Image
 
-    from detloom.schemas import example_keys as keys
+    from detloom.schemas.contracts import example_keys as keys
 
     def make(
         boxes: Sequence[Box] = (),
@@ -69,7 +69,7 @@ def make_example() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def write_records() -> Callable[[Path, Sequence[bytes]], Path]:
-    """Write serialized examples to one TFRecord file."""
+    """Return a function that writes serialized examples to one TFRecord file."""
     import tensorflow as tf
 
     def write(path: Path, records: Sequence[bytes]) -> Path:
@@ -84,7 +84,7 @@ def write_records() -> Callable[[Path, Sequence[bytes]], Path]:
 
 @pytest.fixture(scope="session")
 def reference_dir() -> Path:
-    """Reference values of the Object Detection API, beside the checkout; the test skips where they are absent."""
+    """Return the folder with reference values of the Object Detection API; skip the test if it is missing."""
     folder = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[2] / "shared")) / "parity"
     if not folder.is_dir():
         pytest.skip("no reference values: set DETLOOM_SHARED to the folder that holds parity/")

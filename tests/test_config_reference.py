@@ -1,4 +1,4 @@
-"""docs/config_reference.md says what the code says."""
+"""docs/config_reference.md matches the code."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_reference_is_up_to_date():
+def test_reference_is_up_to_date():
     spec = importlib.util.spec_from_file_location("config_reference", ROOT / "scripts" / "config_reference.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

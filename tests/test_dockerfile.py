@@ -1,13 +1,13 @@
-"""What the Dockerfiles say twice, and what they must not say."""
+"""Check that the Dockerfiles agree with the code, and contain nothing private."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from detloom.pipelines import image_check
-from detloom.pipelines.compile import beam_options
-from detloom.pipelines.package_fingerprint import LAYERS
+from detloom.pipelines.commands import image_check
+from detloom.pipelines.dag import beam_options
+from detloom.pipelines.dag.fingerprints import LAYERS
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -22,7 +22,7 @@ def copied_from_the_checkout() -> set[str]:
     return found
 
 
-def test_all_that_it_copies_is_there_and_reaches_the_builder():
+def test_all_copied_files_exist_and_reach_the_builder():
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
     let_through = {line[1:].replace("*", "tfx-1.16") for line in ignored if line.startswith("!")}
@@ -34,7 +34,7 @@ def test_the_wheel_stage_has_the_whole_package():
     assert {"detloom", *LAYERS} <= copied_from_the_checkout()
 
 
-def test_folders_are_where_the_code_looks_for_them():
+def test_folders_match_the_paths_in_the_code():
     assert f"--wheel-dir {image_check.IMAGE_FOLDER}/dist" in DOCKERFILE
     assert f"{image_check.IMAGE_FOLDER}/constraints/" in DOCKERFILE
     assert f"{image_check.IMAGE_FOLDER}/dist" == beam_options.WHEEL_FOLDER
@@ -47,16 +47,16 @@ def test_versions_are_those_of_the_constraints():
     (beam,) = re.findall(r"^apache-beam==(\S+)", PINS, re.MULTILINE)
     (tensorflow,) = re.findall(r"^tensorflow==(\S+)", PINS, re.MULTILINE)
     assert f"BEAM_IMAGE=docker.io/apache/beam_python3.10_sdk:{beam}\n" in DOCKERFILE
-    assert f"and {tensorflow}, says the table" in TPU
+    assert f"and {tensorflow}, according to the table" in TPU
 
 
 @pytest.mark.parametrize("text", [DOCKERFILE, TPU], ids=["Dockerfile", "Dockerfile.tpu"])
-def test_no_package_index_and_no_credential_is_named(text):
-    said = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    assert not re.search(r"index-url|find-links|trusted-host|PIP_[A-Z]|password|token", said)
+def test_the_dockerfile_contains_no_package_index_and_no_credential(text):
+    commands = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert not re.search(r"index-url|find-links|trusted-host|PIP_[A-Z]|password|token", commands)
 
 
-def test_it_ends_as_a_user_without_rights_and_without_an_entry_point():
+def test_the_image_has_an_unprivileged_user_and_no_entry_point():
     image = DOCKERFILE[DOCKERFILE.index(" AS image\n") : DOCKERFILE.index(" AS beam-sdk\n")]
     assert "ARG RUN_AS=1000\n" in image
     assert image.index("USER ${RUN_AS}") > image.rindex("\nRUN ")

@@ -31,23 +31,23 @@ onnx = ["tf2onnx>=1.17", "onnx; python_version < '3.11'"]
         ("gpu", "onnx, dev", ["tensorflow[and-cuda]", "tf2onnx>=1.17", "onnx; python_version < '3.11'", "mypy"]),
     ],
 )
-def test_what_pip_is_told(accelerator, extras, more):
+def test_arguments_for_pip(accelerator, extras, more):
     assert script.requirements(PYPROJECT, accelerator, extras) == ["tfx>=1.16", "numpy", *more]
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "extras", "said"),
+    ("accelerator", "extras", "message"),
     [
         ("rocm", "", "ACCELERATOR: got 'rocm', allowed: cpu, gpu, tpu."),
         ("cpu", "onnx,gui", "EXTRAS: got gui, allowed: dev, onnx."),
     ],
 )
-def test_what_it_does_not_know_is_refused(accelerator, extras, said):
-    with pytest.raises(ValueError, match=said):
+def test_unknown_accelerators_are_refused(accelerator, extras, message):
+    with pytest.raises(ValueError, match=message):
         script.requirements(PYPROJECT, accelerator, extras)
 
 
-def test_the_command_prints_one_a_line_and_refuses_without_a_traceback():
+def test_the_command_prints_one_requirement_per_line_and_refuses_without_traceback():
     done = subprocess.run([sys.executable, SCRIPT, ROOT / "pyproject.toml", "gpu"], capture_output=True, text=True)
     assert done.returncode == 0
     assert {"tfx>=1.16", "tensorflow[and-cuda]"} <= set(done.stdout.splitlines())

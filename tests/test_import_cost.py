@@ -1,4 +1,4 @@
-"""What an import pulls in, looked at in a fresh interpreter."""
+"""Check which modules an import loads, in a new interpreter."""
 
 import subprocess
 import sys
@@ -18,8 +18,8 @@ print("\\n".join(sorted({name.partition(".")[0] for name in sys.modules})))
 
 
 def roots_after_importing(package: str) -> set[str]:
-    """Top-level names in sys.modules once all modules of `package` are imported."""
-    # In the checkout's root, so that it is found under a Python it is not installed in.
+    """Return the top-level names in sys.modules after importing all modules of `package`."""
+    # In the checkout's root, so that the package is found in a Python where it is not installed.
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL, package], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

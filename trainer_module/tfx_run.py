@@ -1,4 +1,4 @@
-"""Between TFX's Trainer and the training loop: file patterns and settings in, a model folder out. Imports no TFX."""
+"""Entry point of TFX's Trainer: read its arguments, train, and export the model. Imports no TFX."""
 
 import dataclasses
 import json
@@ -8,42 +8,41 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.detections import ONNX_FOLDER, TFLITE_FOLDER
+from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.export_config import Export
-from detloom.schemas.hyperparameters import apply_hyperparameters
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
-from detloom.schemas.strategy_config import Strategy, effective_strategy
-from detloom.schemas.typed_dict import from_json
-from detloom.trainer_module.checkpoints.own_checkpoint import write_weights
-from detloom.trainer_module.export import export_saved_model
-from detloom.trainer_module.onnx_export import check_onnx, export_onnx
-from detloom.trainer_module.records import list_shards
-from detloom.trainer_module.run_folder import data_fingerprint
-from detloom.trainer_module.strategies import build_strategy, is_chief
-from detloom.trainer_module.tflite_export import export_tflite
-from detloom.trainer_module.train_loop import train
-from detloom.trainer_module.unfinished_run import run_key, unfinished_run
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.export import Export
+from detloom.schemas.model.strategy import Strategy, effective_strategy
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.schemas.run_file.tuner import apply_hyperparameters
+from detloom.trainer_module.data.records import list_shards
+from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
+from detloom.trainer_module.export.saved_model import export_saved_model
+from detloom.trainer_module.export.tflite_export import export_tflite
+from detloom.trainer_module.run_state.run_folder import data_fingerprint, run_key, unfinished_run
+from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
+from detloom.trainer_module.training.loop import train
+from detloom.trainer_module.weights.own_checkpoint import write_weights
 
-# Keys of the custom_config of Trainer and Tuner; the values are canonical JSON, or a word.
+# Keys of the custom_config of Trainer and Tuner; each value is canonical JSON or a single word.
 CONFIG_KEY = "trainer_config"  # `TrainEvalConfig`
 STRATEGY_KEY = "strategy"  # `Strategy`
 WARM_START_KEY = "warm_start"  # `Trainer.warm_start` of the run file
 TUNER_KEY = "tuner"  # `Tuner` of the run file
 EXPORT_KEY = "export"  # `Export` of the run file
 
-_TUNERS_OWN = "tuner/"  # before names that KerasTuner's algorithms add to what they found
-_MAX_WAIT_SECONDS = 3600.0  # of a worker, for the chief's export
+_TUNERS_OWN = "tuner/"  # prefix of names that KerasTuner's algorithms add to the values
+_MAX_WAIT_SECONDS = 3600.0  # for the chief's export, on other workers
 _LOGGER = logging.getLogger("detloom")
 
 
 def run(fn_args: Any) -> None:
-    """Train and export; `fn_args` is TFX's `FnArgs`.
+    """Train and export; `fn_args`: TFX's `FnArgs`.
 
-    Where several workers train, each of them runs this, and the chief exports.
+    Each of several workers runs this function, and the chief exports.
     """
-    strategy = build_strategy(strategy_of(fn_args))  # first: several machines have to meet before TensorFlow computes
+    strategy = build_strategy(strategy_of(fn_args))  # first: machines have to connect before TensorFlow runs operations
     config = config_of(fn_args)
     label_map = label_map_of(fn_args.train_files)
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
@@ -59,17 +58,17 @@ def run(fn_args: Any) -> None:
             tflite_dir = serving_dir.parent / TFLITE_FOLDER
             export_tflite(result.detector, config, settings, list_shards(fn_args.train_files), tflite_dir)
             if settings.onnx:
-                export_onnx(result.detector, config, serving_dir.parent / ONNX_FOLDER)
+                export_onnx(result.detector, serving_dir.parent / ONNX_FOLDER)
             export_saved_model(result.detector, config, serving_dir, settings)
     if not chief:
         _wait_for(serving_dir)
 
 
 def config_of(fn_args: Any) -> TrainEvalConfig:
-    """The configuration that is trained: with the hyperparameters that a Tuner found, from the model to start from.
+    """Return the effective configuration, with the Tuner's hyperparameters and the model for a warm start.
 
     Raises:
-        InputError: for a hyperparameter that the configuration does not take.
+        InputError: for a hyperparameter that the configuration does not have.
     """
     config = from_json(TrainEvalConfig, fn_args.custom_config[CONFIG_KEY])
     if fn_args.hyperparameters:
@@ -81,25 +80,25 @@ def config_of(fn_args: Any) -> TrainEvalConfig:
 
 
 def strategy_of(fn_args: Any) -> Strategy:
-    """The run file's, which the environment of this machine overrules."""
+    """Return the run file's strategy, which this machine's environment can override."""
     return effective_strategy(from_json(Strategy, fn_args.custom_config.get(STRATEGY_KEY, "{}")), os.environ)
 
 
 def label_map_of(train_files: list[str]) -> LabelMap:
-    """The label map at the root of the examples artifact, above the split's folder."""
+    """Read the label map at the root of the examples artifact, above the split's folder."""
     if not train_files:
         raise InputError("Trainer: no training files; is the examples artifact empty?")
     return read_label_map(Path(train_files[0]).parent.parent / LABEL_MAP_FILE)
 
 
 def _values(hyperparameters: Any) -> dict[str, Any]:
-    """Values by name of a KerasTuner configuration, as the Tuner component writes it, or of its JSON."""
+    """Return the values by name of a KerasTuner configuration as a dictionary or as JSON."""
     config = json.loads(hyperparameters) if isinstance(hyperparameters, str) else hyperparameters
     return dict(config["values"])
 
 
 def _warm_started(config: TrainEvalConfig, fn_args: Any) -> TrainEvalConfig:
-    """With `base_model`, the model that TFX resolved, in the place of the configured checkpoint."""
+    """Replace the configured checkpoint by `base_model`, which TFX resolved, if there is one."""
     otherwise = config.train.fine_tune_checkpoint or "random weights"
     if not fn_args.base_model:
         if fn_args.custom_config.get(WARM_START_KEY, "none") != "none":
@@ -111,7 +110,7 @@ def _warm_started(config: TrainEvalConfig, fn_args: Any) -> TrainEvalConfig:
 
 
 def _wait_for(serving_dir: Path) -> None:
-    """TFX takes a worker for failed whose model folder is not there when it returns.
+    """Wait for the exported model: TFX treats a worker as failed if its model folder does not exist when it returns.
 
     Raises:
         TimeoutError: if the chief has not exported within an hour.

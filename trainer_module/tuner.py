@@ -1,8 +1,8 @@
-"""The search for hyperparameters in TFX's Tuner: trials are short trainings, chosen by KerasTuner's algorithms.
+"""The hyperparameter search in TFX's Tuner: trials are short training runs, chosen by KerasTuner's algorithms.
 
-KerasTuner keeps what it knows in files that a killed process can leave half written. We do not read them: an algorithm
-draws the same values again from the same seed and the same scores. A search that is started again therefore repeats its
-trials, and those that are finished answer with the score in their folder.
+KerasTuner stores its state in files that a killed process can leave truncated, so they are not read: an algorithm
+draws the same values again from the same seed and the same scores. A restarted search therefore repeats its trials, and
+finished trials return the score in their folder.
 """
 
 import dataclasses
@@ -19,50 +19,48 @@ import keras
 import keras_tuner
 import tensorflow as tf
 
-from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.contracts.metric_names import LOSS
 from detloom.schemas.errors import InputError
-from detloom.schemas.hyperparameters import apply_hyperparameters, search_space, shortened
-from detloom.schemas.metric_names import LOSS
-from detloom.schemas.text_file import write_text_file
-from detloom.schemas.tuner_config import SearchRange, Tuner
-from detloom.schemas.typed_dict import from_json, to_canonical_json
-from detloom.trainer_module.best_checkpoints import BestCheckpoints
-from detloom.trainer_module.checkpoints.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR
-from detloom.trainer_module.records import list_shards
-from detloom.trainer_module.run_folder import data_fingerprint
-from detloom.trainer_module.strategies import build_strategy
-from detloom.trainer_module.strict_json import read_number, to_strict_json
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.text_file import write_text_file
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
+from detloom.schemas.run_file.tuner import SearchRange, Tuner, apply_hyperparameters, search_space, shortened
+from detloom.trainer_module.data.records import list_shards
+from detloom.trainer_module.files.strict_json import read_number, to_strict_json
+from detloom.trainer_module.run_state.evaluations import BestCheckpoints
+from detloom.trainer_module.run_state.run_folder import data_fingerprint, run_key, unfinished_folder
+from detloom.trainer_module.runtime.strategies import build_strategy
 from detloom.trainer_module.tfx_run import TUNER_KEY, config_of, label_map_of, strategy_of
-from detloom.trainer_module.train_loop import train
-from detloom.trainer_module.unfinished_run import run_key, unfinished_folder
+from detloom.trainer_module.training.loop import train
+from detloom.trainer_module.weights.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR
 
-SCORE_FILE = "trial.json"  # in a trial's folder, when it is finished
-_SYSTEM_DIR = ".system"  # of a TFX node; what an execution has below it is deleted with it
+SCORE_FILE = "trial.json"  # in the folder of a finished trial
+_SYSTEM_DIR = ".system"  # of a TFX node; TFX deletes the folders of an execution below it
 _COMPLETED = keras_tuner.engine.trial.TrialStatus.COMPLETED
 _LOGGER = logging.getLogger("detloom")
 
 
 class TunerFnResult(NamedTuple):
-    """What TFX's Tuner takes; its own class of that name has the same fields."""
+    """The fields that TFX's Tuner expects; TFX's own class of that name has the same ones."""
 
     tuner: keras_tuner.engine.base_tuner.BaseTuner
     fit_kwargs: dict[str, Any]
 
 
 def build_tuner(fn_args: Any) -> TunerFnResult:
-    """The search of the Tuner component; `fn_args` is TFX's `FnArgs`.
+    """Build the search of the Tuner component; `fn_args`: TFX's `FnArgs`.
 
     Raises:
-        InputError: if the space does not fit the configuration, or several machines are to train a trial.
+        InputError: if the space does not fit the configuration, or a trial would use several machines.
     """
     settings = from_json(Tuner, fn_args.custom_config[TUNER_KEY])
     strategy = build_strategy(strategy_of(fn_args))
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        raise InputError("strategy: got 'multi_worker', allowed in the Tuner: the devices of one machine.")
+        raise InputError("strategy: got 'multi_worker', allowed in the Tuner: strategies on one machine.")
     config, label_map = config_of(fn_args), label_map_of(fn_args.train_files)
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
-    with_code = data + json.dumps(fn_args.custom_config, sort_keys=True)  # scores of other code do not count
-    folder = _folder_that_stays(Path(fn_args.working_dir)) / run_key(config, label_map, with_code)
+    with_code = data + json.dumps(fn_args.custom_config, sort_keys=True)  # scores of other code are not valid
+    folder = _persistent_folder(Path(fn_args.working_dir)) / run_key(config, label_map, with_code)
 
     def train_trial(trial_config: TrainEvalConfig, out_dir: Path) -> None:
         train(trial_config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
@@ -81,14 +79,12 @@ class HyperparameterSearch(keras_tuner.engine.base_tuner.BaseTuner):
         folder: Path,
         train_trial: Callable[[TrainEvalConfig, Path], None],
     ) -> None:
-        """Args: train_trial: trains a configuration in a folder, and goes on with what it finds there."""
+        """Args: train_trial: trains a configuration in a folder and resumes the run in it, if any."""
         by_objective = dataclasses.replace(config.eval, best_metric=settings.objective, keep_best=1)
-        quiet = dataclasses.replace(
-            config.train, monitoring=dataclasses.replace(config.train.monitoring, num_pictures=0)
-        )
+        quiet = dataclasses.replace(config.train, monitoring=dataclasses.replace(config.train.monitoring, num_images=0))
         self._settings, self._config = settings, dataclasses.replace(config, eval=by_objective, train=quiet)
         self._folder, self._train_trial = folder, train_trial
-        self._mistake: InputError | None = None
+        self._error: InputError | None = None
         folder.mkdir(parents=True, exist_ok=True)
         oracle = _build_oracle(settings, search_space(settings, config))
         super().__init__(oracle=oracle, directory=str(folder), project_name="keras_tuner", overwrite=True)
@@ -97,24 +93,24 @@ class HyperparameterSearch(keras_tuner.engine.base_tuner.BaseTuner):
         """Run the trials.
 
         Raises:
-            InputError: if all of them failed, or three in a row.
+            InputError: if all trials failed, or three in a row.
         """
         try:
             super().search(*fit_args, **fit_kwargs)
         except RuntimeError as error:
-            if self._mistake is None:
+            if self._error is None:
                 raise
-            raise InputError(f"The search ended, because trials failed; the last one: {self._mistake}") from error
+            raise InputError(f"The search ended because trials failed; the last error: {self._error}") from error
         if all(trial.status != _COMPLETED for trial in self.oracle.trials.values()):
-            raise InputError(f"Every trial of the search failed; the last one: {self._mistake}") from self._mistake
+            raise InputError(f"Every trial of the search failed; the last error: {self._error}") from self._error
 
     def run_trial(self, trial: Any, *fit_args: Any, **fit_kwargs: Any) -> dict[str, float]:
-        """The score of the trial's values. A mistake of the values' fails the trial alone."""
+        """Return the score of the trial's values. An InputError fails only this trial."""
         values = dict(trial.hyperparameters.values)
         try:
             score = self._score(values)
-        except InputError as error:  # such as a rate at which nothing stays finite
-            self._mistake = error
+        except InputError as error:  # such as a rate at which training diverges
+            self._error = error
             _LOGGER.warning("Trial %s failed: %s", trial.trial_id, error)
             raise keras_tuner.errors.FailedTrialError(str(error)) from error
         except Exception as error:  # KerasTuner would count it as a bad score
@@ -124,7 +120,7 @@ class HyperparameterSearch(keras_tuner.engine.base_tuner.BaseTuner):
         return {self._settings.objective: score}
 
     def _score(self, values: dict[str, Any]) -> float:
-        """Of a trial that is finished, from its file; of another, by training it."""
+        """Return the stored score of a finished trial; otherwise train the trial."""
         config = shortened(apply_hyperparameters(self._config, values), self._settings.steps_per_trial)
         out_dir = self._folder / hashlib.sha256(to_canonical_json(config).encode()).hexdigest()[:16]
         file = out_dir / SCORE_FILE
@@ -152,7 +148,7 @@ def _build_oracle(settings: Tuner, space: tuple[SearchRange, ...]) -> keras_tune
     arguments: dict[str, Any] = {
         "objective": keras_tuner.Objective(settings.objective, "min" if settings.objective == LOSS else "max"),
         "max_trials": settings.max_trials,
-        "seed": settings.seed + 1,  # 0 would be none
+        "seed": settings.seed + 1,  # KerasTuner treats 0 as no seed
         "hyperparameters": parameters,
     }
     match settings.algorithm:
@@ -162,8 +158,8 @@ def _build_oracle(settings: Tuner, space: tuple[SearchRange, ...]) -> keras_tune
             return keras_tuner.oracles.RandomSearchOracle(**arguments)
 
 
-def _folder_that_stays(working_dir: Path) -> Path:
-    """Beside what TFX deletes at the end of an execution, whichever way that ends."""
+def _persistent_folder(working_dir: Path) -> Path:
+    """Return a folder outside of those that TFX deletes at the end of an execution."""
     parts = working_dir.parts
     node_dir = Path(*parts[: parts.index(_SYSTEM_DIR)]) if _SYSTEM_DIR in parts else working_dir
     return unfinished_folder(node_dir)

@@ -1,10 +1,10 @@
-"""Runs in the peer's environment (build_odapi.sh): the Object Detection API's exported model, timed on request.
+"""Time the Object Detection API's exported model on request; runs in the peer's environment (build_odapi.sh).
 
     python odapi_inference.py PIPELINE_CONFIG CHECKPOINT IMAGES_NPY OUTPUT_FOLDER
 
-With "" for the checkpoint the weights are random. Prints a line of JSON when the model is exported, loaded and has
-answered once, then one for each line that it reads: `exported BATCH_SIZE COUNT` is answered with the seconds of that
-many calls. Its model answers one picture a call, so that a batch is as many calls.
+With "" as the checkpoint, the weights are random. Prints a line of JSON when the model is exported, loaded and has run
+once, then one line per request: `exported BATCH_SIZE COUNT` returns the seconds of that many calls. Its model processes
+one image per call, so a batch is as many calls.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Runs in the peer's environment (build_odapi.sh): the Object Detection API's own conversion of a VOC data set.
+"""Time the Object Detection API's own conversion of a VOC data set; runs in the peer's environment (build_odapi.sh).
 
     python odapi_pascal.py DATA_FOLDER LIST_NAME OUTPUT_FILE
 
-Prints one line of JSON. The loop does what the peer's script does, with its functions; `folder` is emptied, since the
-peer would look for the images in a folder of that name.
+Prints one line of JSON. The loop does the same as the peer's script with its functions; `folder` is emptied, because
+otherwise the peer searches for the images in a folder of that name.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Runs in the peer's environment (build_odapi.sh): the Object Detection API's post-processing of small random outputs.
+"""Run the Object Detection API's post-processing on small random outputs, in the peer's environment (build_odapi.sh).
 
     python odapi_postprocess.py OUTPUT_FILE
 
-Writes the inputs, and the detections by case, for tests/trainer_module/test_postprocess.py, whose table of cases has
-the same names. Logits are rounded, so that scores tie; anchors lie beyond the picture, too.
+Writes the inputs, and the detections by case, for tests/trainer_module/boxes/test_postprocess.py, which has a
+table of the same cases. Logits are rounded, so that scores tie; some anchors are outside of the image.
 """
 
 import sys
@@ -17,7 +17,7 @@ from object_detection.core import box_list
 from object_detection.protos import post_processing_pb2
 
 NUM_ANCHORS, NUM_CLASSES = 80, 4
-INPUT_HW, TRUE_HW = (64, 64), ((48, 64), (64, 40))  # padded size of the input; rows and columns that are picture
+INPUT_HW, TRUE_HW = (64, 64), ((48, 64), (64, 40))  # padded size of the input; rows and columns of the image
 NMS = "batch_non_max_suppression { score_threshold: %s iou_threshold: %s max_detections_per_class: %d " + (
     "max_total_detections: %d %s } score_converter: %s logit_scale: %s"
 )

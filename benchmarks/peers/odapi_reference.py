@@ -1,12 +1,12 @@
-"""Runs in the peer's environment (build_odapi.sh): reference values of one Object Detection API model.
+"""Compute reference values of one Object Detection API model; runs in the peer's environment (build_odapi.sh).
 
-    python odapi_reference.py PIPELINE_CONFIG OUTPUT_FOLDER [--pictures FILE.npy] [--checkpoint PREFIX] [...]
+    python odapi_reference.py PIPELINE_CONFIG OUTPUT_FOLDER [--images FILE.npy] [--checkpoint PREFIX] [...]
 
-Builds the model of the configuration, gives it weights that depend on nothing but their names (lively_weights.py; or
-those of `--checkpoint`), and writes what it computes: a checkpoint in the layout of the model zoo's, the preprocessed
-pictures, predictions in inference and training mode, feature maps, targets, losses, gradients, moving statistics,
-detections. Dropout and stochastic depth are off in training mode: they are random. `--pack FILE.npz` writes a small
-file for the tests as well.
+Builds the model of the configuration, sets weights that depend only on their names (lively_weights.py; or those of
+`--checkpoint`), and writes its results: a checkpoint in the layout of the model zoo, the preprocessed images,
+predictions in inference and training mode, feature maps, targets, losses, gradients, moving statistics, detections.
+Dropout and stochastic depth are off in training mode, because they are random. `--pack FILE.npz` also writes a small
+file for the tests.
 """
 
 import argparse
@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
-from lively_weights import SCALE_STEPS, batch_norm_key, lively_pictures, lively_value, variable_name
+from lively_weights import SCALE_STEPS, batch_norm_key, lively_images, lively_value, variable_name
 from object_detection.builders import model_builder
 from object_detection.core import standard_fields
 from object_detection.protos import pipeline_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# Overlapping, tiny, large, one of half weight; the last class of picture 2 is the last there is.
+# Overlapping, tiny and large boxes, one with weight 0.5; the last box of image 2 has the last class.
 BOXES = (
     [[0.1, 0.2, 0.45, 0.6], [0.3, 0.55, 0.9, 0.98], [0.02, 0.02, 0.12, 0.1], [0.5, 0.1, 0.98, 0.4]],
     [[0.25, 0.25, 0.75, 0.75], [0.6, 0.05, 0.95, 0.3]],
@@ -34,7 +34,7 @@ WEIGHTS = ([1.0, 1.0, 1.0, 0.5], [1.0, 1.0])
 CLASSES = ([0, 16, 44, 2], [89, 0])
 
 
-STEP = 2.0**-12  # of rounded predictions: far below what is compared, and two bytes instead of four
+STEP = 2.0**-12  # of rounded predictions: far below the compared precision, and two bytes instead of four
 NOT_OUTPUTS = ("anchors", "final_anchors", "feature_maps", "preprocessed_inputs", "extracted_features")
 
 
@@ -56,12 +56,12 @@ def read_config(path, replacements, num_classes, size):
     return config, model.num_classes
 
 
-def build(config, is_training, pictures):
-    """The model with its variables made, and the preprocessed pictures."""
+def build(config, is_training, images):
+    """Return the model with its variables built, and the preprocessed images."""
     tf.keras.backend.clear_session()
     tf.keras.backend.set_learning_phase(is_training)
     model = model_builder.build(config.model, is_training=is_training)
-    preprocessed, true_shapes = model.preprocess(tf.cast(pictures, tf.float32))
+    preprocessed, true_shapes = model.preprocess(tf.cast(images, tf.float32))
     model.predict(preprocessed, true_shapes)
     for module in model.submodules:
         if isinstance(module, tf.keras.layers.Dropout):
@@ -70,9 +70,9 @@ def build(config, is_training, pictures):
 
 
 def layout_of(model):
-    """The checkpoint's layout: key -> our variable, key -> its name in the graph, and what it holds beside variables.
+    """Return the checkpoint's layout: key -> our variable, key -> its name in the graph, and other content by key.
 
-    Each variable is filled with a number of its own, and a checkpoint says under which key the number stands.
+    Each variable is filled with a unique number, and a saved checkpoint shows under which key each number is stored.
     """
     variables = list({id(each): each for each in model.variables}.values())
     for number, variable in enumerate(variables):
@@ -100,9 +100,9 @@ def write_checkpoint(prefix, tensors):
 
 
 def measure_input_scales(model, by_key, preprocessed, true_shapes):
-    """Size of each batch norm's input as `lively_value` takes it, by `batch_norm_key`; its statistics tell it.
+    """Return the input size of each batch norm for `lively_value`, by `batch_norm_key`, from its statistics.
 
-    The size is the root mean square, not the deviation: in the deepest levels, of few pixels, the deviation is tiny.
+    The size is the root mean square, because the deviation is tiny in the deepest levels with few pixels.
     """
     keys = {id(variable): key for key, variable in by_key.items()}
     layers = [each for each in model.submodules if hasattr(each, "moving_variance")]
@@ -114,7 +114,7 @@ def measure_input_scales(model, by_key, preprocessed, true_shapes):
     for each in layers:
         rate = 1 - float(each.momentum)
         square = float(tf.reduce_mean(each.moving_variance / rate + (each.moving_mean / rate) ** 2))
-        size = np.sqrt(square) or 1.0  # 0: a layer that nothing reaches, as in EfficientDet's ImageNet head
+        size = np.sqrt(square) or 1.0  # 0: a layer without gradient path, as in EfficientDet's ImageNet head
         scales[batch_norm_key(keys[id(each.moving_variance)])] = int(np.round(SCALE_STEPS * np.log2(size)))
     return scales
 
@@ -125,7 +125,7 @@ def assign(by_key, tensors):
 
 
 def outputs_of(model, prediction):
-    """The raw predictions of either family, by name."""
+    """Return the raw predictions of either family, by name."""
     if hasattr(model, "_center_params"):
         names = [name for name in prediction if name not in NOT_OUTPUTS]
         return {name.replace("/", "|"): prediction[name][-1].numpy() for name in names}
@@ -186,14 +186,14 @@ def run_training_mode(model, preprocessed, true_shapes, num_classes):
 
 
 def rounded(value):
-    """A value that fits into few bytes; nested as `predict` returns them."""
+    """Return a value that needs few bytes; nested as `predict` returns it."""
     if isinstance(value, list):
         return [rounded(each) for each in value]
     return tf.round(value / STEP) * STEP
 
 
 def run_inference_mode(model, preprocessed, true_shapes, num_classes, is_rounded):
-    """Predictions, losses, targets and detections; losses and detections are those of the rounded predictions."""
+    """Return predictions, losses, targets and detections; losses and detections use the rounded predictions."""
     prediction = model.predict(preprocessed, true_shapes)
     if is_rounded:
         prediction.update({name: rounded(prediction[name]) for name in prediction if name not in NOT_OUTPUTS})
@@ -224,7 +224,7 @@ def weights_of(by_key, scales, checkpoint):
 
 
 def thinned(arrays, stride):
-    """Every `stride`-th anchor or row; what has few of them stays whole."""
+    """Return every `stride`-th anchor or row; short arrays stay complete."""
     return {
         name: value[:, ::stride] if value.ndim >= 3 and value.shape[1] > 4 * stride else value
         for name, value in arrays.items()
@@ -232,7 +232,7 @@ def thinned(arrays, stride):
 
 
 def pack(path, config, scales, parts, summary, by_variable, stride, is_thin):
-    """The tests' file; with `is_thin`, inference mode is as thin as training mode, and without detections."""
+    """Return the content of the tests' file; with `is_thin`, subsample inference mode too and omit detections."""
     arrays = {"predictions_train": parts[f"predictions_train_stride{stride}"], "targets": parts["targets"]}
     arrays = {
         f"{part}/{name}": np.round(value / STEP).astype(np.int32) if part.startswith("predictions") else value
@@ -284,17 +284,15 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config")
     parser.add_argument("output", type=Path)
-    parser.add_argument(
-        "--pictures", type=Path, help="uint8 [B, H, W, 3]; without, two pictures of --picture-hw are made"
-    )
-    parser.add_argument("--picture-hw", type=int, nargs=2, default=(96, 128))
-    parser.add_argument("--checkpoint", help="prefix of a checkpoint whose weights are taken")
-    parser.add_argument("--size", type=int, help="of the resizer's output, both sides")
+    parser.add_argument("--images", type=Path, help="uint8 [B, H, W, 3]; default: two generated images of --image-hw")
+    parser.add_argument("--image-hw", type=int, nargs=2, default=(96, 128))
+    parser.add_argument("--checkpoint", help="prefix of a checkpoint with the weights")
+    parser.add_argument("--size", type=int, help="both sides of the resizer's output")
     parser.add_argument("--classes", type=int)
     parser.add_argument("--stride", type=int, default=7, help="every n-th anchor of the training mode's predictions")
     parser.add_argument("--replace", nargs=2, action="append", default=[], metavar=("REGEX", "TEXT"))
-    parser.add_argument("--pack", type=Path, help="the tests' file; losses and detections are of rounded predictions")
-    parser.add_argument("--thin", action="store_true", help="less in the tests' file")
+    parser.add_argument("--pack", type=Path, help="file for the tests; losses and detections use rounded predictions")
+    parser.add_argument("--thin", action="store_true", help="write less to the tests' file")
     return parser.parse_args()
 
 
@@ -302,9 +300,9 @@ def main():
     args = parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     config, num_classes = read_config(args.config, args.replace, args.classes, args.size)
-    pictures = np.load(args.pictures) if args.pictures else lively_pictures(2, *args.picture_hw)
+    images = np.load(args.images) if args.images else lively_images(2, *args.image_hw)
 
-    model, preprocessed, true_shapes = build(config, True, pictures)
+    model, preprocessed, true_shapes = build(config, True, images)
     by_key, names, extra = layout_of(model)
     assign(by_key, weights_of(by_key, {}, args.checkpoint))
     scales = {} if args.checkpoint else measure_input_scales(model, by_key, preprocessed, true_shapes)
@@ -336,7 +334,7 @@ def main():
         "moved_means": {key: float(value.mean()) for key, value in moved.items()},
     }
 
-    eval_model, preprocessed, true_shapes = build(config, False, pictures)
+    eval_model, preprocessed, true_shapes = build(config, False, images)
     eval_by_key, _, _ = layout_of(eval_model)
     assign(eval_by_key, tensors)
     parts, summary["losses_eval_mode"] = run_inference_mode(
@@ -348,7 +346,7 @@ def main():
     summary["input_scales"] = scales
     parts[f"predictions_train_stride{args.stride}"] = train_predictions
     parts["preprocessed"] = {"preprocessed": preprocessed.numpy(), "true_image_shapes": true_shapes.numpy()}
-    # By the variable's name where that is unique, as the folders of shared reference values have it.
+    # Keyed by the variable's name if it is unique, as in the folders of shared reference values.
     parts["moving_stats_after_train_forward"] = {
         f"{names[key].replace('/', '|')}:0#{number}": value for number, (key, value) in enumerate(moved.items())
     }
@@ -356,7 +354,7 @@ def main():
     (args.output / "summary.json").write_text(json.dumps(summary, indent=1))
     (args.output / "by_key.json").write_text(json.dumps(by_variable, indent=1))
     if args.pack:
-        summary["picture_hw"] = list(pictures.shape[1:3])
+        summary["image_hw"] = list(images.shape[1:3])
         del summary["input_scales"]
         pack(args.pack, config, scales, parts, summary, by_variable, args.stride, args.thin)
     print(json.dumps({"spread": summary["spread"], "eval": summary["losses_eval_mode"], "train": train_losses}))

@@ -1,12 +1,12 @@
-"""Runs in the peer's environment (build_odapi.sh): the Object Detection API's own training loop, and its detections.
+"""Run the Object Detection API's own training loop, or detection; runs in the peer's environment (build_odapi.sh).
 
     python odapi_train.py train PIPELINE_CONFIG MODEL_DIR NUM_STEPS STEPS_PER_CHECKPOINT SEED
     python odapi_train.py detect PIPELINE_CONFIG RECORDS OUTPUT_DIR CHECKPOINT...
 
-`train` is `model_lib_v2.train_loop` as it stands; when it is called is written to MODEL_DIR/started.json, and when each
-checkpoint was finished is its file's time. The configuration names records and label map. `detect` writes, for each
-checkpoint, what the model finds in the pictures of RECORDS, in their order, to OUTPUT_DIR/STEP.json in COCO's format of
-results; with `use_moving_averages` the averaged weights are taken, as in the peer's `eval_continuously`.
+`train` runs `model_lib_v2.train_loop` unchanged; its start time is written to MODEL_DIR/started.json, and the time of
+each checkpoint is its file's time. The configuration names records and label map. `detect` writes, for each checkpoint,
+the detections in the images of RECORDS, in their order, to OUTPUT_DIR/STEP.json as COCO results; with
+`use_moving_averages` it uses the averaged weights, as the peer's `eval_continuously` does.
 """
 
 import json
@@ -40,7 +40,7 @@ def train(config_path, model_dir, num_steps, steps_per_checkpoint, seed):
 
 
 class Model:
-    """The peer's model for inference, with the weights of one checkpoint after the other."""
+    """Yield the peer's inference model with the weights of each checkpoint in turn."""
 
     def __init__(self, config_path):
         with open(config_path) as file:
@@ -68,14 +68,14 @@ class Model:
         return int(self.step.numpy())
 
 
-def pictures(records):
+def read_images(records):
     for record in tf.data.TFRecordDataset(sorted(tf.io.gfile.glob(records))):
         example = tf.train.Example.FromString(record.numpy())
         yield tf.io.decode_image(example.features.feature["image/encoded"].bytes_list.value[0], 3)
 
 
 def results_of(model, images):
-    """COCO's format; an image's id is its number, from 1."""
+    """Return COCO results; an image's id is its number, starting at 1."""
     results = []
     for number, image in enumerate(images, start=1):
         height, width = image.shape[:2]
@@ -96,7 +96,7 @@ def results_of(model, images):
 def detect(config_path, records, output_dir, *checkpoints):
     os.makedirs(output_dir, exist_ok=True)
     model = Model(config_path)
-    images = list(pictures(records))
+    images = list(read_images(records))
     for checkpoint in checkpoints:
         step = model.restore(checkpoint)
         with open(os.path.join(output_dir, f"{step}.json"), "w") as file:

@@ -1,9 +1,9 @@
-"""Runs in the peer's environment (build_odapi.sh): the Object Detection API's training input, timed on request.
+"""Time the Object Detection API's training input on request; runs in the peer's environment (build_odapi.sh).
 
     python odapi_train_input.py LABEL_MAP RECORDS NAME=PIPELINE_CONFIG [NAME=PIPELINE_CONFIG ...]
 
-Prints a line of JSON when it is ready, then one for each line that it reads: `NAME COUNT` is answered with the seconds
-of that many batches of `inputs.train_input` with that configuration. RECORDS is a pattern.
+Prints a line of JSON when it is ready, then one line per request: `NAME COUNT` returns the seconds of that many batches
+of `inputs.train_input` with that configuration. RECORDS is a pattern.
 """
 
 import sys

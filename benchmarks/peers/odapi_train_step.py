@@ -1,10 +1,10 @@
-"""Runs in the peer's environment (build_odapi.sh): parts of the Object Detection API's training step, timed on request.
+"""Time parts of the Object Detection API's training step on request; runs in the peer's environment (build_odapi.sh).
 
     python odapi_train_step.py PIPELINE_CONFIG RECORDS LABEL_MAP
 
-Prints a line of JSON when everything is traced, then one for each line that it reads: `PART COUNT` is answered with the
-seconds of that many calls. Parts: full, network, losses, optimizer, input. The configuration says model, optimizer and
-input; the step is the peer's own `eager_train_step`.
+Prints a line of JSON when everything is traced, then one line per request: `PART COUNT` returns the seconds of that
+many calls. Parts: full, network, losses, optimizer, input. The configuration sets model, optimizer and input; the step
+is the peer's own `eager_train_step`.
 """
 
 import sys
@@ -69,7 +69,7 @@ class Parts:
         return total + tf.add_n([tf.reduce_sum(each) for each in gradients if each is not None])
 
     def losses(self):
-        """Targets and losses, and their gradient to the network's answers."""
+        """Compute targets and losses, and their gradient with respect to the network's outputs."""
         labels = model_lib.unstack_batch(dict(self.labels), unpad_groundtruth_tensors=self.unpads)
         model_lib.provide_groundtruth(self.model, labels)
         height, width = self.features["image"].shape[1:3]

@@ -1,7 +1,7 @@
-"""A process that times calls on request, and the other side of it. Standard library alone; Python 3.9 reads it too.
+"""A process that times calls on request, and its client. Uses only the standard library; compatible with Python 3.9.
 
-The process prints a line of JSON when it is ready, then for every line that it reads, `WHAT... COUNT`, one with the
-seconds of so many calls of that. What else it prints is passed over.
+The process prints a line of JSON when it is ready, then for each line `NAME... COUNT` that it reads, a line with the
+seconds of that many calls. Other output is ignored.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List  # noqa: UP035 (Python 3.9)
 
 
 def answer_requests(call: Callable[..., None], **ready: Any) -> None:
-    """Say that it is ready, with what else is to be known, then call for each request until the input ends."""
+    """Report readiness with additional information, then answer requests until the input ends."""
     print(json.dumps({"ready": True, **ready}), flush=True)
     for line in sys.stdin:
         *what, count = line.split()
@@ -26,7 +26,7 @@ def answer_requests(call: Callable[..., None], **ready: Any) -> None:
 
 
 class TimedProcess:
-    """Such a process, once it is ready."""
+    """A timed process that is ready."""
 
     def __init__(self, command: List[str]) -> None:  # noqa: UP006
         started = time.monotonic()
@@ -39,7 +39,7 @@ class TimedProcess:
         self.start_up_seconds = time.monotonic() - started
 
     def seconds(self, what: str, count: int) -> List[float]:  # noqa: UP006
-        """Of each of so many calls."""
+        """Return the seconds of each of `count` calls."""
         assert self._process.stdin
         self._process.stdin.write(f"{what} {count}\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Configurations for BCCD (`time_to_map.py`): our recipe, and what the Object Detection API can be told."""
+"""Configurations for BCCD (`time_to_map.py`): our recipe, and its version for the Object Detection API."""
 
 import json
 import os
@@ -6,23 +6,23 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from detloom.schemas.config import Eval, TrainEvalConfig
-from detloom.schemas.model_config import Ssd
-from detloom.schemas.network_config import WeightSharedConvolutionalBoxPredictor
-from detloom.schemas.optimizer_config import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, LearningRate
-from detloom.schemas.pipeline_config import format_pipeline_config
-from detloom.schemas.presets import find_preset
-from detloom.schemas.read_run_file import read_run_file
+from detloom.schemas.model.config import Eval, TrainEvalConfig
+from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.network import WeightSharedConvolutionalBoxPredictor
+from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, LearningRate
+from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+from detloom.schemas.presets.presets import find_preset
+from detloom.schemas.run_file.read_run_file import read_run_file
 
 SAMPLE = Path(__file__).parents[2] / "pipelines/samples/bccd.yaml"
-RECIPE_MINUTES = 20  # what its number of steps is made for
+RECIPE_MINUTES = 20  # the duration that its number of steps is made for
 NUM_CHECKPOINTS = 10
 CLASSES = ("RBC", "WBC", "Platelets")
 _EXTENSION = re.compile(r"\[detloom\.overrides\] \{\n(?P<settings>(?:  set: .*\n)*)\}\n\Z")
 
 
 def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
-    """The recipe; with other minutes, its schedule is as much longer or shorter."""
+    """Return the recipe; for other minutes, its schedule is scaled."""
     os.environ["BCCD_DIR"] = str(data)
     config = read_run_file(SAMPLE).config
     checkpoint_every_n = max(1, round(config.train.num_steps * minutes / RECIPE_MINUTES / NUM_CHECKPOINTS))
@@ -43,14 +43,14 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
 
 
 def _with_length(rate: LearningRate, num_steps: int) -> LearningRate:
-    """A schedule that ends at another step, its warm-up in proportion."""
+    """Return a schedule that ends at another step, with a proportional warm-up."""
     assert isinstance(rate, CosineDecayLearningRate), rate
     warmup_steps = max(1, round(rate.warmup_steps * num_steps / rate.total_steps))
     return replace(rate, total_steps=num_steps, warmup_steps=warmup_steps)
 
 
 def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Path) -> tuple[str, list[str]]:
-    """Text of a pipeline.config, and the settings of ours that it cannot say."""
+    """Return the text of a pipeline.config, and the list of our settings that it does not support."""
     config = _zoo_config(ours) if system == "zoo" else ours
     optimizer, unsaid = config.train.optimizer, []
     if isinstance(optimizer, AdamWOptimizer):
@@ -61,8 +61,8 @@ def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Pa
         config.train,
         num_steps=num_steps,
         optimizer=replace(optimizer, learning_rate=rate),
-        fine_tune_checkpoint_type="detection",  # of nothing: the peer does not know ours, "auto"
-        checkpoint_every_n=1000,  # the defaults: settings of the call, not of the configuration, there
+        fine_tune_checkpoint_type="detection",  # unused: the peer does not support our "auto"
+        checkpoint_every_n=1000,  # defaults: in the peer these are arguments, not configuration
         max_to_keep=3,
         seed=0,
     )
@@ -79,7 +79,7 @@ def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Pa
 
 
 def split_extension(text: str) -> tuple[str, list[str]]:
-    """What the Object Detection API reads, and the settings that stand in our extension at the end."""
+    """Return the part that the Object Detection API reads, and the settings in our extension at the end."""
     found = _EXTENSION.search(text)
     if not found:
         return text, []
@@ -88,7 +88,7 @@ def split_extension(text: str) -> tuple[str, list[str]]:
 
 
 def _zoo_config(ours: TrainEvalConfig) -> TrainEvalConfig:
-    """The zoo's hyperparameters on our architecture, batch size, boxes and suppression."""
+    """Return the zoo's hyperparameters with our architecture, batch size, boxes and NMS."""
     zoo = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
     model, mine = zoo.model, ours.model
     assert isinstance(model, Ssd)

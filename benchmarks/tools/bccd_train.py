@@ -1,4 +1,4 @@
-"""Ours, as `peers/odapi_train.py` is the peer: training with checkpoints, and detections of each afterwards.
+"""Our counterpart of `peers/odapi_train.py`: training with checkpoints, and detections of each checkpoint.
 
 python bccd_train.py train CONFIG_JSON EXAMPLES RUN_DIR
 python bccd_train.py detect CONFIG_JSON RECORDS OUTPUT_DIR CHECKPOINT...
@@ -16,15 +16,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from detloom.schemas import detections as names
-from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.label_map import read_label_map
-from detloom.schemas.typed_dict import from_json
-from detloom.trainer_module.checkpoints.own_checkpoint import weights_by_path
-from detloom.trainer_module.checkpoints.restore import find_trained
-from detloom.trainer_module.detector import Detector, build_detector
-from detloom.trainer_module.input_pipeline import build_eval_dataset
-from detloom.trainer_module.train_loop import train
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import read_label_map
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.data.input_pipeline import build_eval_dataset
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.training.loop import train
+from detloom.trainer_module.weights.own_checkpoint import weights_by_path
+from detloom.trainer_module.weights.restore import find_trained
 
 BATCH_SIZE = 8
 
@@ -43,12 +44,14 @@ def read_config(path: str) -> TrainEvalConfig:
 
 
 def detect(config_path: str, records: str, output_dir: str, *checkpoints: str) -> None:
-    """To OUTPUT_DIR/STEP.json, in COCO's format of results; an image's id is its number, from 1."""
+    """Write COCO results to OUTPUT_DIR/STEP.json; an image's id is its number, starting at 1."""
     config = read_config(config_path)
     label_map = read_label_map(Path(records).parent.parent / "label_map.pbtxt")
     detector = build_detector(config.model, label_map)
     files = sorted(tf.io.gfile.glob(records))
-    datasets = [build_eval_dataset(config, label_map, [file], batch_size=BATCH_SIZE) for file in files]  # else mixed
+    datasets = [
+        build_eval_dataset(config, label_map, [file], batch_size=BATCH_SIZE) for file in files
+    ]  # one data set per file, to keep the order
     compiled = tf.function(detector.detect, reduce_retracing=True)
     output = Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
@@ -59,7 +62,7 @@ def detect(config_path: str, records: str, output_dir: str, *checkpoints: str) -
 
 
 def restore(config: TrainEvalConfig, detector: Detector, checkpoint: str) -> None:
-    """The averages in place of the trained weights, where they are what is evaluated."""
+    """Replace the trained weights by their averages if those are evaluated."""
     network = weights_by_path(detector.network)
     tf.train.Checkpoint(network=network).read(checkpoint).expect_partial().assert_existing_objects_matched()
     if config.eval.use_moving_averages:

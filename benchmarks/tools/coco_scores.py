@@ -1,4 +1,4 @@
-"""AP of detections in COCO's format of results, on the records of a split."""
+"""AP of COCO results on the records of a split."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detloom.schemas import example_keys as keys
-from detloom.schemas.label_map import LabelMap
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth, compute_coco_metrics
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth, compute_coco_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Of one checkpoint; `seconds` from the start of training."""
+    """The scores of one checkpoint; `seconds` since the start of training."""
 
     step: int
     seconds: float
@@ -25,7 +26,7 @@ class Score:
 
 
 def score_files(folder: Path, seconds: Sequence[float], records: str, classes: Sequence[str]) -> Iterator[Score]:
-    """Of `folder`/STEP.json for each checkpoint, in order of the steps; `seconds` are theirs."""
+    """Return the scores of `folder`/STEP.json for each checkpoint, in order of the steps, with the given seconds."""
     truth, label_map = read_truth(records), LabelMap.from_names(classes)
     files = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
     for path, its_seconds in zip(files, seconds, strict=True):
@@ -36,13 +37,13 @@ def score_files(folder: Path, seconds: Sequence[float], records: str, classes: S
 
 
 def read_truth(pattern: str) -> list[ImageGroundTruth]:
-    """Ids are the pictures' numbers, from 1."""
+    """Read the ground truth; image ids are the numbers of the images, from 1."""
     truth = []
     for number, record in enumerate(tf.data.TFRecordDataset(sorted(tf.io.gfile.glob(pattern))), start=1):
-        feature = tf.train.Example.FromString(record.numpy()).features.feature
-        sides = [np.array(feature[key].float_list.value) for key in keys.BOX_KEYS_YXYX]
-        height, width = (feature[key].int64_list.value[0] for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
-        class_ids = np.array(feature[keys.CLASS_ID].int64_list.value, int)
+        features = ExampleFeatures(record.numpy())
+        sides = [features.floats(key).astype(np.float64) for key in keys.BOX_KEYS_YXYX]
+        height, width = (int(features.ints(key)[0]) for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
+        class_ids = features.ints(keys.CLASS_ID)
         truth.append(
             ImageGroundTruth(
                 image_id=number,

@@ -1,6 +1,6 @@
-"""How much of the machine others used while ours was measured: above some 5 %, its times say little.
+"""Measure how much of the machine other programs use: above about 5 %, measured times are unreliable.
 
-Others are processes, and other guests of the same host, as far as its hypervisor tells.
+Other programs are processes, and other guests of the same host if its hypervisor reports them.
 """
 
 import os
@@ -15,47 +15,47 @@ import psutil
 
 
 class Disturbance:
-    """The share of all cores that others than ours used since this was made."""
+    """The share of all cores that other processes have used since this object was created."""
 
     def __init__(self, our_seconds: Callable[[], float]) -> None:
-        """`our_seconds` answers with the time of all cores that ours have used so far, such as `children_seconds`."""
+        """`our_seconds` returns the CPU time of our processes so far, such as `children_seconds`."""
         self._our_seconds = our_seconds
         self._started, self._before = time.monotonic(), self._others_seconds()
 
     def share(self) -> float:
-        """0 to 1."""
+        """Return the share, 0 to 1."""
         others = self._others_seconds() - self._before
         passed = (time.monotonic() - self._started) * (os.cpu_count() or 1)
         return max(0.0, others / passed)
 
     def _others_seconds(self) -> float:
         times = psutil.cpu_times()
-        stolen = getattr(times, "steal", 0.0)  # Linux: a guest's cores that wanted to run, and did not
+        stolen = getattr(times, "steal", 0.0)  # Linux: time that a guest's cores waited for the host
         return float(times.user + times.nice + times.system + stolen) - self._our_seconds()
 
 
 def children_seconds() -> float:
-    """Of processes that ended and were waited for, with their own children."""
+    """Return the CPU time of finished child processes and their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def process_seconds(pid: int) -> float:
-    """Of one that runs, without its children."""
+    """Return the CPU time of a running process without its children."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildRun:
-    """`others` is the share of all cores that others used, 0 to 1."""
+    """The result of a child process; `others` is the share of all cores that other processes used, 0 to 1."""
 
     seconds: float
     others: float
 
 
 def run_child(command: Sequence[str], log_path: Path) -> ChildRun:
-    """Run a command to its end, with what it prints in a file.
+    """Run a command to its end with its output in a file.
 
     Raises:
         RuntimeError: with the end of that file, if it fails.

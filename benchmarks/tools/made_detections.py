@@ -1,4 +1,4 @@
-"""Made ground truth and detections of many images, in memory."""
+"""Generate ground truth and detections of many images in memory."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,17 +8,17 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from detloom.components.evaluator.measurements import Split
-    from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+    from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
 
 IMAGE_HW = (480, 640)
-OBJECTS_EACH, CROWD_SHARE = 7, 0.01  # as COCO has them
-NEAR_SHARE = 0.4  # of the detections; of 100, some six near each object
+OBJECTS_EACH, CROWD_SHARE = 7, 0.01  # as in COCO
+NEAR_SHARE = 0.4  # share of the detections; of 100, about six are near each object
 CAMERAS = ("north", "east", "south", "west")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is measured."""
+    """The size of a measurement."""
 
     images: int
     detections: int
@@ -30,10 +30,10 @@ class Size:
 
 
 def make_split(size: Size) -> "Split":
-    """Images of some objects each, a few classes frequent and most rare; each has a camera."""
+    """Return images with some objects each, a few frequent and many rare classes; each image has a camera."""
     from detloom.components.evaluator.measurements import Split
-    from detloom.schemas.label_map import LabelMap
-    from detloom.trainer_module.coco_metrics import ImageGroundTruth
+    from detloom.schemas.contracts.label_map import LabelMap
+    from detloom.trainer_module.evaluation.coco_metrics import ImageGroundTruth
 
     random, shares = np.random.default_rng(0), class_shares(size.classes)
     truth = []
@@ -48,7 +48,7 @@ def make_split(size: Size) -> "Split":
 
 
 def make_detections(split: "Split", size: Size, model: int) -> "list[ImageDetections]":
-    """Of one of several made models: near an object and mostly of its class, or anywhere; scores descend."""
+    """Return detections of a generated model: near an object and mostly of its class, or anywhere; scores descend."""
     random, shares = np.random.default_rng((1, model)), class_shares(size.classes)
     return [_detect(random, truth, size, shares) for truth in split.ground_truth]
 
@@ -56,14 +56,14 @@ def make_detections(split: "Split", size: Size, model: int) -> "list[ImageDetect
 def _detect(
     random: np.random.Generator, truth: "ImageGroundTruth", size: Size, shares: npt.NDArray[np.float64]
 ) -> "ImageDetections":
-    from detloom.trainer_module.coco_metrics import ImageDetections
+    from detloom.trainer_module.evaluation.coco_metrics import ImageDetections
 
     num_objects = len(truth.class_ids)
     num_near = round(NEAR_SHARE * size.detections) if num_objects else 0
     num_strange = size.detections - num_near
     objects = random.integers(0, num_objects, num_near) if num_near else np.zeros(0, int)
     boxes = truth.boxes_yxyx_rel[objects]
-    spread = random.uniform(0.02, 0.3, (num_near, 1))  # of a side: from a good box to one that finds nothing
+    spread = random.uniform(0.02, 0.3, (num_near, 1))  # relative to a side: from a good box to one that matches nothing
     near = boxes + random.normal(size=(num_near, 4)) * spread * np.tile(boxes[:, 2:] - boxes[:, :2], 2)
     near = np.hstack([np.minimum(near[:, :2], near[:, 2:]), np.maximum(near[:, :2], near[:, 2:])]).clip(0, 1)
     drawn = 1 + random.choice(size.classes, size.detections, p=shares)
@@ -77,19 +77,19 @@ def _detect(
 
 
 def count_objects(random: np.random.Generator) -> int:
-    """OBJECTS_EACH on average: few in most images, in some none, in some dozens."""
+    """Return OBJECTS_EACH on average: few in most images, none in some, dozens in others."""
     return int(random.geometric(1 / (1 + OBJECTS_EACH))) - 1
 
 
 def make_boxes(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-    """[count, 4] as yxyx, relative to the picture: small ones as frequent as large ones."""
+    """Return [count, 4] as yxyx, relative to the image: small boxes are as frequent as large ones."""
     sides = np.exp(random.uniform(np.log(0.03), np.log(0.7), (count, 2)))
     begins = random.random((count, 2)) * (1 - sides)
     return np.hstack([begins, begins + sides])
 
 
 def class_shares(num_classes: int) -> npt.NDArray[np.float64]:
-    """As in photographs: the second class half as frequent as the first, or nearly so."""
+    """Return class ids with photo-like frequencies: the second class about half as frequent as the first."""
     weights = 1 / np.arange(2, num_classes + 2)
     shares: npt.NDArray[np.float64] = weights / weights.sum()
     return shares

@@ -1,4 +1,4 @@
-"""What a benchmark finds around it: the peer's environment, data beside the checkout, the machine."""
+"""Find the peer's environment, shared data, and facts about the machine."""
 
 import os
 import platform
@@ -17,14 +17,14 @@ def has_peer() -> bool:
 
 
 def find_bccd(given: Path | None) -> Path:
-    """The data set's folder; ends the process, as skipped, where there is none."""
+    """Return the data set's folder; exit, as skipped, if it does not exist."""
     data = given or SHARED / "data/bccd"
     if not (data / "Annotations").is_dir():
-        print(f"skipped: no BCCD in {data}; set DETLOOM_SHARED or give --data")
+        print(f"skipped: no BCCD in {data}; set DETLOOM_SHARED or use --data")
         sys.exit(0)
     return data.resolve()
 
 
 def describe_machine() -> dict[str, Any]:
-    """For a result's settings."""
+    """Describe the machine for a result's settings."""
     return {"cores": os.cpu_count(), "machine": platform.processor() or platform.machine()}

@@ -1,4 +1,4 @@
-"""Table, JSON and plots of `time_to_map.py`."""
+"""Write table, JSON and plots of `time_to_map.py`."""
 
 import json
 import statistics
@@ -9,7 +9,7 @@ from typing import Any
 
 from tools.coco_scores import Score
 
-from detloom.components.pages.line_chart import Line, format_svg
+from detloom.components.pages.charts import Line, format_svg
 
 GOALS = {"AP": 0.60, "AP50": 0.92}
 NAMES = {
@@ -21,11 +21,11 @@ NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunScores:
-    """One training's checkpoints, in order.
+    """The checkpoints of one training run, in order.
 
     Attributes:
-        others: share of the machine that other processes used while it trained.
-        unsaid: settings of ours that the system's configuration has no field for.
+        others: share of the machine that other processes used during training.
+        unsaid: our settings that the system's configuration does not support.
     """
 
     system: str
@@ -37,7 +37,7 @@ class RunScores:
 
 
 def write_report(runs: Sequence[RunScores], output: Path, settings: dict[str, Any]) -> None:
-    """scores.json and a plot for each metric; prints the table."""
+    """Write scores.json and a plot for each metric; print the table."""
     leads = {metric: list(leads_at_their_checkpoints(runs, metric)) for metric in GOALS}
     report = {"settings": settings, "runs": [asdict(run) for run in runs], "leads": leads}
     (output / "scores.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -50,15 +50,15 @@ def write_report(runs: Sequence[RunScores], output: Path, settings: dict[str, An
 
 
 def leads_at_their_checkpoints(runs: Sequence[RunScores], metric: str) -> Iterator[dict[str, Any]]:
-    """Our lowest value over the seeds minus their highest, at each time at which they have a checkpoint.
+    """Return our lowest value over the seeds minus the peer's highest, at each of the peer's checkpoints.
 
-    Between two checkpoints of ours a straight line is taken, from 0 at the start, and the last value after the last.
+    Between two of our checkpoints the value is interpolated linearly, from 0 at the start, and constant after the last.
     """
     for system in NAMES:
         theirs = _of(runs, system)
         if system == "ours" or not theirs or not _of(runs, "ours"):
             continue
-        for scores in zip(*(run.scores for run in theirs), strict=False):  # a seed may have fewer checkpoints
+        for scores in zip(*(run.scores for run in theirs), strict=False):  # a seed can have fewer checkpoints
             seconds = statistics.mean(score.seconds for score in scores)
             lowest = min(value_at(run, metric, seconds) for run in _of(runs, "ours"))
             highest = max(getattr(score, metric) for score in scores)
@@ -66,7 +66,7 @@ def leads_at_their_checkpoints(runs: Sequence[RunScores], metric: str) -> Iterat
 
 
 def value_at(run: RunScores, metric: str, seconds: float) -> float:
-    """Between the checkpoints by straight lines; 0 at the start."""
+    """Interpolate linearly between checkpoints; 0 at the start."""
     before = (0.0, 0.0)
     for score in run.scores:
         after = (score.seconds, float(getattr(score, metric)))
@@ -86,7 +86,7 @@ def _seeds(runs: Sequence[RunScores]) -> str:
 
 
 def _line(system: str, runs: Sequence[RunScores], metric: str) -> Line:
-    """By number of the checkpoint: mean time, and mean, lowest and highest value over the seeds."""
+    """Return mean time, and mean, lowest and highest value over the seeds, by number of the checkpoint."""
     columns = list(zip(*(run.scores for run in runs), strict=False))
     minutes = [statistics.mean(score.seconds for score in column) / 60 for column in columns]
     values = [[float(getattr(score, metric)) for score in column] for column in columns]
@@ -118,4 +118,4 @@ def _print_table(runs: Sequence[RunScores], leads: dict[str, list[dict[str, Any]
                 at = f"at {least['seconds'] / 60:.1f} minutes"
                 print(f"{metric}: our worst seed minus the best of {system}, at least {least['lead']:+.3f} ({at})")
     for unsaid in sorted({each for run in runs for each in run.unsaid}):
-        print(f"not said to the peer: {unsaid}")
+        print(f"not supported by the peer: {unsaid}")

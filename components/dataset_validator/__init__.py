@@ -1,1 +1,1 @@
-"""DatasetValidator: checks of boxes, classes and splits on the ingested examples, and a gate."""
+"""DatasetValidator: a component that checks the boxes, classes and splits of the ingested examples."""

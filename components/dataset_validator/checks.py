@@ -1,23 +1,66 @@
-"""The checks: what is known about the data in, one verdict a check out. Pure."""
+"""Run the checks: compare each finding with its threshold. Pure functions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from detloom.components.dataset_validator.findings import RULES, Evidence, Finding
-from detloom.components.dataset_validator.format_value import format_apart, format_value
-from detloom.schemas.data_checks import CHECK_NAMES, Check
+from detloom.components.dataset_validator import findings
+from detloom.components.dataset_validator.findings import Evidence, Finding, format_apart, format_value
+from detloom.schemas.run_file.data_checks import CHECK_NAMES, Check
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check: title, direction of the threshold ("at most" or "at least"), unit, and measuring function."""
+
+    title: str
+    bound: str
+    unit: str
+    find: Callable[[Evidence], Finding]
+
+
+RULES = {
+    "records": Rule("Unreadable examples", "at most", "share", findings.find_unreadable),
+    "undecodable_images": Rule("Images that cannot be decoded", "at most", "share", findings.find_undecodable),
+    "examples_per_split": Rule("Examples in each split", "at least", "count", findings.find_small_splits),
+    "boxes": Rule("Invalid boxes", "at most", "share", findings.find_invalid_boxes),
+    "class_ids": Rule("Unknown class ids", "at most", "share", findings.find_unknown_ids),
+    "boxes_in_splits": Rule("Boxes in each split", "at least", "count", findings.find_splits_without_boxes),
+    "classes_in_train": Rule("Training boxes per class", "at least", "count", findings.find_rarest_class),
+    "classes_in_splits": Rule(
+        "Evaluation boxes per class", "at least", "count", findings.find_class_missing_from_split
+    ),
+    "class_balance": Rule("Class imbalance", "at most", "ratio", findings.find_imbalance),
+    "empty_images": Rule("Images without boxes", "at most", "share", findings.find_empty_images),
+    "crowded_images": Rule("Images with too many boxes for training", "at most", "share", findings.find_crowded_images),
+    "tiny_boxes": Rule("Tiny boxes", "at most", "share", findings.find_tiny_boxes),
+    "huge_boxes": Rule("Huge boxes", "at most", "share", findings.find_huge_boxes),
+    "overlapping_boxes": Rule("Duplicate boxes", "at most", "share", findings.find_overlapping_boxes),
+    "exact_duplicates": Rule("Training images in other splits", "at most", "share", findings.find_exact_leakage),
+    "exact_duplicates_within_split": Rule(
+        "Identical images in a split", "at most", "share", findings.find_exact_repeats
+    ),
+    "near_duplicates": Rule(
+        "Near-duplicates of training images in other splits", "at most", "share", findings.find_near_leakage
+    ),
+    "near_duplicates_within_split": Rule("Near-duplicates in a split", "at most", "share", findings.find_near_repeats),
+    "class_drift": Rule("Class drift", "at most", "distance", findings.find_class_drift),
+    "size_drift": Rule("Box size drift", "at most", "distance", findings.find_size_drift),
+    "anchor_recall": Rule("Anchor recall", "at least", "share", findings.find_anchor_recall),
+}
+assert tuple(RULES) == CHECK_NAMES
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Verdict of one check.
+    """Result of one check.
 
     Attributes:
-        status: "passed", "warned", "failed", "off", or "skipped" where there is nothing to compare.
-        value: None where the check is off or skipped.
-        bound: "at most" or "at least": what the threshold is for the value.
+        status: "passed", "warned", "failed", "off", or "skipped" if there is nothing to compare.
+        value: None if the check is off or skipped.
+        bound: "at most" or "at least": how the threshold limits the value.
         unit: "share", "count", "ratio" or "distance".
-        sentence: what was found and what is allowed, without a full stop.
-        record_keys: "<split>/<key>" of the first offenders, where single records are at fault.
+        sentence: the finding and the allowed range, without a full stop.
+        record_keys: "<split>/<key>" of the first affected records, if the problem is in single records.
     """
 
     check: str
@@ -33,7 +76,7 @@ class CheckResult:
 
 
 def run_checks(evidence: Evidence) -> list[CheckResult]:
-    """One result a check, in the order of `DataChecks`."""
+    """Run all checks and return their results in the order of `DataChecks`."""
     return [_run(name, getattr(evidence.params.checks, name), evidence) for name in CHECK_NAMES]
 
 
@@ -45,11 +88,11 @@ def _run(name: str, check: Check, evidence: Evidence) -> CheckResult:
     elif finding.value is None:
         status, sentence = "skipped", f"not checked: {finding.sentence}"
     else:
-        is_fine = finding.value <= check.threshold if rule.bound == "at most" else finding.value >= check.threshold
-        is_fine = is_fine and not finding.is_unsound
+        passes = finding.value <= check.threshold if rule.bound == "at most" else finding.value >= check.threshold
+        passes = passes and not finding.never_passes
         fails = check.severity == "fail" and not finding.only_warns
-        status = "passed" if is_fine else "failed" if fails else "warned"
-        allowed = "allowed" if rule.bound == "at most" else "needed"
+        status = "passed" if passes else "failed" if fails else "warned"
+        allowed = "allowed" if rule.bound == "at most" else "required"
         value_text, threshold_text = format_apart(finding.value, check.threshold, rule.unit)
         found = "" if value_text == format_value(finding.value, rule.unit) else f" ({value_text} found)"
         sentence = f"{finding.sentence}; {rule.bound} {threshold_text} {allowed}{found}"

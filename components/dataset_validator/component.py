@@ -1,4 +1,4 @@
-"""DatasetValidator: the TFX component."""
+"""The TFX component DatasetValidator."""
 
 from typing import ClassVar
 
@@ -10,20 +10,19 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from detloom.components.artifact_types import DatasetReport, MetricsForUi, PageForUi
 from detloom.components.dataset_validator.executor import (
     EXAMPLES_KEY,
-    METRICS_KEY,
-    PAGE_KEY,
     PREVIOUS_REPORT_KEY,
     REPORT_KEY,
     Executor,
 )
-from detloom.components.dataset_validator.params import PROPERTY_TYPES, DatasetValidatorParams
+from detloom.components.dataset_validator.params import DatasetValidatorParams
+from detloom.components.properties import METRICS_KEY, PAGE_KEY
 
 
 class DatasetValidatorSpec(ComponentSpec):
-    """Examples and, if there is one, the report of an earlier span in; report, page and metrics out."""
+    """Inputs: examples and an optional report of an earlier span. Outputs: report, page and metrics."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()
+        name: ExecutionParameter(type=kind) for name, kind in DatasetValidatorParams.property_types().items()
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
         EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
@@ -37,12 +36,14 @@ class DatasetValidatorSpec(ComponentSpec):
 
 
 class DatasetValidator(BaseBeamComponent):
-    """Checks boxes, classes, splits and duplicates of the examples, and their drift; a check can fail the node.
+    """A TFX component that checks the boxes, classes, splits, duplicates and drift of the examples.
+
+    A check of severity "fail" fails the node.
 
     Outputs:
         report: `report.json` and `report.html`, with the span of the examples as custom property `span`.
-        page: the same page, and
-        metrics: the main numbers as custom properties, for the user interfaces of Kubeflow Pipelines and Vertex AI.
+        page: the HTML page, for the user interfaces of Kubeflow Pipelines and Vertex AI.
+        metrics: the main numbers as custom properties, for the same user interfaces.
     """
 
     SPEC_CLASS = DatasetValidatorSpec
@@ -51,7 +52,7 @@ class DatasetValidator(BaseBeamComponent):
     def __init__(
         self, examples: BaseChannel, params: DatasetValidatorParams, previous_report: BaseChannel | None = None
     ) -> None:
-        """`previous_report` may resolve to nothing: then drift is not checked."""
+        """Create the node; drift is not checked if `previous_report` is None or resolves to no artifact."""
         spec = DatasetValidatorSpec(
             **params.to_properties(),
             **{

@@ -1,27 +1,42 @@
-"""How far the data moved since the report before."""
+"""Compare the data with the report of an earlier span, and keep reports for later spans.
 
+Where nothing else keeps reports between runs, they are kept in a folder or at a URL (`history`):
+
+span-00000012.json      report.json of span 12, which passed the checks; the next span is compared with it
+failed-00000012.html    page of span 12, which failed the checks
+failed.html             page of data without spans that failed the checks
+"""
+
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
-from detloom.components.dataset_validator.report import REPORT_JSON
+from detloom.components.properties import DATASET_REPORT_FILE
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import show_address
 
 NO_EARLIER_SPAN = "no earlier span"
-REPORT_FORMAT = 2  # of report.json; counts are compared only with those of the same format
+REPORT_FORMAT = 2  # format of report.json; reports of different formats are not compared
+_NAME = re.compile(r"span-([0-9]{1,18})\.json")
+_MAX_BYTES = 256 << 20
 
 
 def jensen_shannon_distance(counts: Sequence[int], other_counts: Sequence[int]) -> float | None:
-    """0 for equal shares to 1 for such that have nothing in common; None where one side counts nothing.
+    """Return 0 for equal distributions up to 1 for distributions without overlap; None if one side has no counts.
 
-    The square root of the Jensen-Shannon divergence (Lin, "Divergence Measures Based on the Shannon Entropy", IEEE
-    Trans. Inf. Theory 37(1), 1991, section IV) with logarithms to base 2; the root is a metric (Endres and Schindelin,
-    "A New Metric for Probability Distributions", IEEE Trans. Inf. Theory 49(7), 2003).
+    The distance is the square root of the Jensen-Shannon divergence (Lin, "Divergence Measures Based on the Shannon
+    Entropy", IEEE Trans. Inf. Theory 37(1), 1991, section IV) with logarithms to base 2; the root is a metric (Endres
+    and Schindelin, "A New Metric for Probability Distributions", IEEE Trans. Inf. Theory 49(7), 2003).
     """
     p, q = np.asarray(counts, np.float64), np.asarray(other_counts, np.float64)
     if not p.sum() or not q.sum():
@@ -30,17 +45,17 @@ def jensen_shannon_distance(counts: Sequence[int], other_counts: Sequence[int]) 
     middle = (p + q) / 2
 
     def divergence(shares: np.ndarray) -> float:
-        is_there = shares > 0
-        return float(np.sum(shares[is_there] * np.log2(shares[is_there] / middle[is_there])))
+        is_positive = shares > 0
+        return float(np.sum(shares[is_positive] * np.log2(shares[is_positive] / middle[is_positive])))
 
     return math.sqrt(min(max((divergence(p) + divergence(q)) / 2, 0.0), 1.0))
 
 
 def chance_distance(counts: Sequence[int], other_counts: Sequence[int]) -> float | None:
-    """The distance to expect, about, between two draws of so many from one distribution.
+    """Return the approximate expected distance between two samples of these sizes from one distribution.
 
-    From the first term of the divergence's series, chi-squared / (8 ln 2), whose mean has one degree of freedom less
-    than there are bins with a count.
+    It follows from the first term of the divergence's series, chi-squared / (8 ln 2); the degrees of freedom are the
+    number of non-empty bins minus one.
     """
     num, other_num = sum(counts), sum(other_counts)
     if not num or not other_num:
@@ -51,42 +66,42 @@ def chance_distance(counts: Sequence[int], other_counts: Sequence[int]) -> float
 
 @dataclass(frozen=True)
 class PreviousReport:
-    """The report of an earlier span."""
+    """Report of an earlier span."""
 
     span: int | None
     splits: Mapping[str, Any]
 
 
 def read_previous_report(path: Path) -> PreviousReport | str:
-    """A report.json, or the folder that holds one; for a report of another format, the sentence that says so.
+    """Read a report.json, or the one in a folder; return an explanation instead if its format differs.
 
     Raises:
-        InputError: no such file, or not a report.
+        InputError: if the file is missing or is not a report.
     """
-    file = path / REPORT_JSON if path.is_dir() else path
+    file = path / DATASET_REPORT_FILE if path.is_dir() else path
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: the earlier report cannot be read ({error}).") from None
     if not isinstance(report, dict) or not isinstance(report.get("splits"), dict):
-        raise InputError(f"{file}: got no report of a data set, allowed: the {REPORT_JSON} of DatasetValidator.")
+        raise InputError(f"{file}: not a data set report, allowed: the {DATASET_REPORT_FILE} of DatasetValidator.")
     if report.get("format") != REPORT_FORMAT:
-        return "the earlier report is of another version"
+        return "the earlier report was written by another version"
     try:
         for split in report["splits"].values():
             sum([*split["boxes_by_class"].values(), *_sizes(split)["counts"]])
             len(_sizes(split)["bins"])
     except (KeyError, TypeError, AttributeError):
-        raise InputError(f"{file}: the counts of its splits are incomplete; name a report as it was written.") from None
+        raise InputError(f"{file}: the counts of its splits are incomplete; give an unmodified report.") from None
     return PreviousReport(report.get("span"), report["splits"])
 
 
 def describe_drift(splits: Mapping[str, Any], train_split: str, previous: PreviousReport | str) -> dict[str, Any]:
-    """The drift of each split, with the shares behind it for the training split.
+    """Describe the drift of each split, with the compared shares for the training split.
 
     Args:
-        splits: of the report being made.
-        previous: or the sentence that says why there is none.
+        splits: splits of the new report.
+        previous: the earlier report, or the reason why there is none.
     """
     if isinstance(previous, str):
         return {"previous_span": None, "reason": previous, "splits": {}, "classes": [], "sizes": None}
@@ -140,3 +155,60 @@ def _sizes(split: Mapping[str, Any]) -> Mapping[str, Any]:
 def _shares(counts: Sequence[int]) -> list[float]:
     total = sum(counts) or 1
     return [count / total for count in counts]
+
+
+@contextlib.contextmanager
+def earlier_report(history: str, span: int | None) -> Iterator[Path | None]:
+    """Yield a local copy of the report of the latest earlier span; None without one, without history or span.
+
+    Raises:
+        OSError: if the storage is not available.
+    """
+    if not history or span is None:
+        yield None
+        return
+    spans = {int(match[1]) for name in open_storage(history).list_names() if (match := _NAME.fullmatch(name))}
+    with tempfile.TemporaryDirectory(prefix="detloom-report-") as folder:
+        copies = (_copy(history, each, Path(folder)) for each in sorted(spans, reverse=True) if each < span)
+        yield next((copy for copy in copies if copy), None)
+
+
+def _copy(history: str, span: int, folder: Path) -> Path | None:
+    """Copy the report of one span; return None if it is missing or truncated."""
+    data = open_storage(history).read(_name(span), _MAX_BYTES)
+    if data is None:
+        return None
+    copy = folder / DATASET_REPORT_FILE
+    copy.write_bytes(data)
+    try:
+        read_previous_report(copy)
+    except InputError as error:
+        logging.warning("%s: ignored: %s", show_address(f"{history}/{_name(span)}"), error)
+        return None
+    logging.info("DatasetValidator: comparing with the report of span %d at %s.", span, show_address(history))
+    return copy
+
+
+def keep_report(history: str, span: int, report: Path) -> None:
+    """Write report.json under its span, replacing an earlier one; do nothing without a history.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    if history:
+        open_storage(history).write(_name(span), report.read_bytes())
+
+
+def keep_failed_page(history: str, span: int | None, page: Path) -> str:
+    """Write the page of data that failed the checks, and return its path or URL.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    name = "failed.html" if span is None else f"failed-{span:08d}.html"
+    open_storage(history).write(name, page.read_bytes())
+    return f"{history.rstrip('/')}/{name}"
+
+
+def _name(span: int) -> str:
+    return f"span-{span:08d}.json"

@@ -1,35 +1,33 @@
-"""Executor of DatasetValidator."""
+"""The executor of DatasetValidator."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
 from absl import logging
-from tfx.components.example_gen.utils import SPAN_PROPERTY_NAME
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 
 from detloom.components.artifact_types import keep_after_failure
-from detloom.components.dataset_validator.build_report import metrics_of
+from detloom.components.dataset_validator.drift import earlier_report, keep_failed_page, keep_report
 from detloom.components.dataset_validator.params import DatasetValidatorParams
-from detloom.components.dataset_validator.report import REPORT_HTML, REPORT_JSON
-from detloom.components.dataset_validator.report_history import earlier_report, keep_failed_page, keep_report
+from detloom.components.dataset_validator.report.build_report import metrics_of
+from detloom.components.dataset_validator.report.report import REPORT_HTML
 from detloom.components.dataset_validator.validate import describe_failures, validate
+from detloom.components.properties import DATASET_REPORT_FILE, METRICS_KEY, PAGE_KEY, SPAN_PROPERTY, int_property
 from detloom.components.record_files import list_shards
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, read_label_map
-from detloom.schemas.redact import redact, show_address
+from detloom.schemas.reading.redact import redact, show_address
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
 PREVIOUS_REPORT_KEY = "previous_report"
 REPORT_KEY = "report"
-PAGE_KEY = "page"
-METRICS_KEY = "metrics"
 
 
 class Executor(BaseBeamExecutor):
-    """Checks the examples; a failed gate fails the node, and its report is kept aside."""
+    """Check the examples; if a check fails, keep a copy of the report and fail the node."""
 
     def Do(
         self,
@@ -42,7 +40,7 @@ class Executor(BaseBeamExecutor):
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
         previous = input_dict.get(PREVIOUS_REPORT_KEY) or []
         output = {key: artifact_utils.get_single_instance(artifacts) for key, artifacts in output_dict.items()}
-        span = _span_of(examples)
+        span = int_property(examples, SPAN_PROPERTY)
         history = "" if previous else params.history
         with earlier_report(history, span) as kept_report:
             report = validate(
@@ -60,10 +58,10 @@ class Executor(BaseBeamExecutor):
         failures = describe_failures(report)
         if failures:
             kept = _keep_page(Path(output[REPORT_KEY].uri), params.history, span)
-            raise InputError(f"The data set does not pass: {failures} Report: {kept}")
+            raise InputError(f"Data set validation failed: {failures} Report: {kept}")
         if span is not None:
-            output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY_NAME, span)
-            keep_report(history, span, Path(output[REPORT_KEY].uri) / REPORT_JSON)
+            output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY, span)
+            keep_report(history, span, Path(output[REPORT_KEY].uri) / DATASET_REPORT_FILE)
         page = Path(output[PAGE_KEY].uri)
         page.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(output[REPORT_KEY].uri) / REPORT_HTML, page / REPORT_HTML)
@@ -72,15 +70,10 @@ class Executor(BaseBeamExecutor):
 
 
 def _keep_page(report: Path, history: str, span: int | None) -> str:
-    """Returns where the page of a report that did not pass is after the node has failed."""
+    """Keep the page of a failed validation and return its path or URL."""
     if history:
         try:
             return show_address(keep_failed_page(history, span, report / REPORT_HTML))
-        except OSError as error:  # what the report says matters more
-            logging.warning("%s: the page cannot be kept there (%s)", show_address(history), redact(str(error)))
+        except OSError as error:  # must not hide the validation failure
+            logging.warning("%s: the page cannot be written (%s)", show_address(history), redact(str(error)))
     return f"{keep_after_failure(str(report))}/{REPORT_HTML}"
-
-
-def _span_of(examples: Artifact) -> int | None:
-    has_span = examples.has_custom_property(SPAN_PROPERTY_NAME)
-    return examples.get_int_custom_property(SPAN_PROPERTY_NAME) if has_span else None

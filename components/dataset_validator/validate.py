@@ -1,4 +1,4 @@
-"""Validate the splits of one examples folder: statistics, checks, report. Beam, but no TFX."""
+"""Validate the splits of an examples folder: statistics, checks, report. Uses Beam, not TFX."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,26 +8,31 @@ import apache_beam as beam
 from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from detloom.components.dataset_validator.build_report import build_report, describe_split
 from detloom.components.dataset_validator.checks import run_checks
-from detloom.components.dataset_validator.collect_statistics import Collected, PassSettings, collect_statistics
 from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe_drift, read_previous_report
-from detloom.components.dataset_validator.duplicates import Duplicates, find_duplicates
 from detloom.components.dataset_validator.findings import Evidence
-from detloom.components.dataset_validator.model_input import ModelInput
-from detloom.components.dataset_validator.near_duplicates import MAX_SPLITS
 from detloom.components.dataset_validator.params import DatasetValidatorParams
-from detloom.components.dataset_validator.report import write_report
-from detloom.components.dataset_validator.sample_pictures import choose, draw_pictures
+from detloom.components.dataset_validator.report.build_report import build_report, describe_split
+from detloom.components.dataset_validator.report.report import write_report
+from detloom.components.dataset_validator.report.views import draw_images
+from detloom.components.dataset_validator.statistics.collect_statistics import (
+    Collected,
+    PassSettings,
+    collect_statistics,
+)
+from detloom.components.dataset_validator.statistics.duplicates import Duplicates, find_duplicates
+from detloom.components.dataset_validator.statistics.image_sample import choose
+from detloom.components.dataset_validator.statistics.model_input import ModelInput
+from detloom.components.dataset_validator.statistics.near_duplicates import MAX_SPLITS
+from detloom.components.properties import SPLIT_PREFIX
 from detloom.components.record_files import list_shards
-from detloom.schemas.config import Model
-from detloom.schemas.data_checks import DataChecks
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.schemas.model.config import Model
+from detloom.schemas.run_file.data_checks import DataChecks
 
-_SPLIT_PREFIX = "Split-"  # of TFX's split folders
-_USUAL_ORDER = ("train", "eval", "test")
-_SHOWN_GROUPS, _SHOWN_MEMBERS = 6, 4  # of duplicates with pictures
+_SPLIT_ORDER = ("train", "eval", "test")
+_SHOWN_GROUPS, _SHOWN_MEMBERS = 6, 4  # groups of duplicates shown with images, and images per group
 
 
 def validate(
@@ -40,15 +45,15 @@ def validate(
     previous_report: Path | None = None,
     span: int | None = None,
 ) -> dict[str, Any]:
-    """Write `report.json` and `report.html`, log the warnings, and return the report; failures are for the caller.
+    """Write `report.json` and `report.html`, log the warnings and return the report; the caller handles failures.
 
     Args:
-        shards_by_split: its TFRecord files, plain or .gz.
-        previous_report: of an earlier span, or its folder; None where there is none.
-        span: of the examples, for the report.
+        shards_by_split: TFRecord files of each split, plain or .gz.
+        previous_report: report.json of an earlier span, or its folder; None if there is none.
+        span: span of the examples, for the report.
 
     Raises:
-        InputError: more splits than can be compared, or no earlier report where one is named.
+        InputError: if there are too many splits to compare, or `previous_report` cannot be read.
     """
     if len(shards_by_split) > MAX_SPLITS:
         raise InputError(f"splits: got {len(shards_by_split)}, allowed: at most {MAX_SPLITS}; merge some of them.")
@@ -57,7 +62,9 @@ def validate(
     settings = PassSettings.of_params(params)
     collected = collect_statistics(shards_by_split, label_map, settings, report_folder, make_pipeline)
     splits = {
-        name: describe_split(part, label_map, has_model=params.model_input is not None, has_looks=settings.looks)
+        name: describe_split(
+            part, label_map, has_model=params.model_input is not None, has_perceptual_hashes=settings.perceptual_hashes
+        )
         for name, part in collected.splits.items()
     }
     duplicates = find_duplicates(collected.images, list(splits), params.train_split, params.checks)
@@ -82,14 +89,14 @@ def validate(
         anchors=anchors,
         duplicates=duplicates.to_dict(),
     )
-    _write_with_pictures(report_folder, report, collected, duplicates, label_map, params.max_pixels)
+    _write_with_images(report_folder, report, collected, duplicates, label_map, params.max_pixels)
     for check in report["checks"]:
         if check["status"] == "warned":
             logging.warning("data set check %s: %s", check["check"], check["sentence"])
     return report
 
 
-def _write_with_pictures(
+def _write_with_images(
     folder: Path,
     report: dict[str, Any],
     collected: Collected,
@@ -100,11 +107,11 @@ def _write_with_pictures(
     chosen = choose(collected.sample, label_map, list(collected.splits))
     shown = [("duplicate", place) for place in duplicates.places(_SHOWN_GROUPS, _SHOWN_MEMBERS)]
     places = [*shown, *chosen]
-    report["pictures"] = [
+    report["images"] = [
         {"topic": topic, "split": place.split, "record_key": place.record_key} for topic, place in places
     ]
-    pictures = draw_pictures([place for _, place in places], label_map, max_pixels=max_pixels)
-    write_report(folder, report, pictures)
+    images = draw_images([place for _, place in places], label_map, max_pixels=max_pixels)
+    write_report(folder, report, images)
 
 
 def validate_examples(
@@ -120,29 +127,29 @@ def validate_examples(
     span: int | None = None,
     make_pipeline: Callable[[], beam.Pipeline] | None = None,
 ) -> dict[str, Any]:
-    """Validate a folder as ingestion writes it, and write `report.json` and `report.html` into `output`.
+    """Validate a folder written by ingestion, and write `report.json` and `report.html` into `output`.
 
     Args:
-        checks: None is the defaults.
-        model: its input and anchors are what boxes are judged by; None skips the checks that need them.
-        max_boxes: that training takes of one picture.
-        splits: those that must be there; () is all that are.
-        train_split: "" is "train" where there is such a split, else the first.
-        previous_report: `report.json` of an earlier state of the data, or its folder.
+        checks: None uses the defaults.
+        model: model whose input size and anchors are compared with the boxes; None skips the checks that need them.
+        max_boxes: maximum number of boxes per image in training.
+        splits: required splits; () requires the splits that exist.
+        train_split: "" selects "train" if there is such a split, otherwise the first split.
+        previous_report: report.json of an earlier state of the data, or its folder.
         make_pipeline: None runs in this process.
 
     Returns:
-        What is in report.json; `describe_failures` has a sentence for what failed.
+        The content of report.json; `describe_failures` summarizes the failed checks.
 
     Raises:
-        InputError: no such folder, no label map or no splits in it, no earlier report where one is named.
+        InputError: if the folder, its label map, its splits or the earlier report are missing.
     """
-    found = [path.name.removeprefix(_SPLIT_PREFIX) for path in examples_dir.glob(f"{_SPLIT_PREFIX}*")]
-    found.sort(key=lambda name: (_USUAL_ORDER.index(name) if name in _USUAL_ORDER else len(_USUAL_ORDER), name))
+    found = [path.name.removeprefix(SPLIT_PREFIX) for path in examples_dir.glob(f"{SPLIT_PREFIX}*")]
+    found.sort(key=lambda name: (_SPLIT_ORDER.index(name) if name in _SPLIT_ORDER else len(_SPLIT_ORDER), name))
     if not found:
         raise InputError(
-            f"{examples_dir}: no {_SPLIT_PREFIX}* folder, needed: examples as DetectionExampleGen or `detloom ingest` "
-            "write them."
+            f"{examples_dir}: no {SPLIT_PREFIX}* folder, needed: examples written by DetectionExampleGen or "
+            "`detloom ingest`."
         )
     names = list(dict.fromkeys([*splits, *found]))
     params = DatasetValidatorParams(
@@ -152,25 +159,25 @@ def validate_examples(
         model_input=ModelInput.of_model(model, max_boxes) if model else None,
     )
     return validate(
-        {name: list_shards(examples_dir / f"{_SPLIT_PREFIX}{name}") for name in names},
+        {name: list_shards(examples_dir / f"{SPLIT_PREFIX}{name}") for name in names},
         read_label_map(examples_dir / LABEL_MAP_FILE),
         params,
         output,
-        make_pipeline or _make_pipeline_here,
+        make_pipeline or _make_in_process_pipeline,
         previous_report=previous_report,
         span=span,
     )
 
 
-def _make_pipeline_here() -> beam.Pipeline:
+def _make_in_process_pipeline() -> beam.Pipeline:
     return beam.Pipeline(options=PipelineOptions(["--direct_running_mode=in_memory"]))
 
 
 def describe_failures(report: Mapping[str, Any]) -> str:
-    """One sentence for the checks that failed, each with its first offenders; "" when none did."""
+    """Return a sentence that names the failed checks and their first record keys; "" if no check failed."""
     failed = []
     for check in report["checks"]:
         if check["status"] == "failed":
-            keys = f", first in records {', '.join(check['record_keys'])}" if check["record_keys"] else ""
+            keys = f", first records: {', '.join(check['record_keys'])}" if check["record_keys"] else ""
             failed.append(f"check {check['check']}: {check['sentence']}{keys}")
     return "; ".join(failed) + "." if failed else ""

@@ -1,1 +1,1 @@
-"""DetectionEvaluator: the exported model over one split, COCO metrics, comparison with the baseline, blessing."""
+"""DetectionEvaluator: evaluate an exported model on one split, compare it with the baseline, decide on the blessing."""

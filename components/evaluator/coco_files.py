@@ -1,4 +1,4 @@
-"""Plain COCO files of whatever origin: an annotation file and a results file, checked value by value."""
+"""Read and check COCO files of any origin: an annotation file and a results file."""
 
 import json
 from collections import Counter
@@ -13,18 +13,18 @@ from detloom.components.evaluator.coco_masks import encode_mask, measure_mask
 from detloom.components.evaluator.measurements import Split
 from detloom.components.evaluator.slices import Feature
 from detloom.components.example_gen.sources.json_values import is_pixel_count, is_text, name_type, show, to_number
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.redact import escape
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth, boxes_xywh_px_to_yxyx_rel
+from detloom.schemas.reading.redact import escape
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth, boxes_xywh_px_to_yxyx_rel
 
-MAX_FILE_BYTES = 2 * 2**30  # parsed it takes some ten times as much memory
-_MAX_ID = 2**63 - 1  # what an int64 holds
+MAX_FILE_BYTES = 2 * 2**30  # parsed, it needs about ten times as much memory
+_MAX_ID = 2**63 - 1  # int64
 _MAX_SIDE_PX = 2**20
-_MAX_NUMBER = 1e9  # of coordinates, areas and scores: their squares and sums stay exact enough to be compared
+_MAX_NUMBER = 1e9  # coordinates, areas and scores: comparisons of squares and sums stay exact enough
 _MAX_EXTRA = 1000  # features of an image, values of a feature, keypoints of an object
 _LISTS = ("images", "annotations", "categories")
-_FLAGS = ("difficult", "group_of")  # not COCO's, but in what we write: for PASCAL VOC and Open Images
+_FLAGS = ("difficult", "group_of")  # extensions of COCO that the evaluator writes for PASCAL VOC and Open Images
 _KINDS = ("bbox", "segmentation", "keypoints")
 
 _T = TypeVar("_T")
@@ -32,15 +32,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class CocoSplit:
-    """An annotation file.
+    """The content of an annotation file.
 
     Attributes:
         path: the file, for messages.
-        split: its images by ascending id; boxes may lie outside of [0, 1] where the file's lie outside of the image.
-        file_names: of each image of `split`; its id as text where the file has none.
-        dataset: the file as the COCO API takes it, of the keys that evaluation needs: every annotation has `id`,
-            `image_id`, `category_id`, `bbox`, `area`, `iscrowd`, some have `segmentation` and `keypoints` with
-            `num_keypoints`, which are not checked yet (coco_numbers.py does it).
+        split: images by ascending id; boxes may exceed [0, 1] if they exceed the image in the file.
+        file_names: file name of each image of `split`, or its id as text if the file names none.
+        dataset: the content in the COCO API's format, reduced to the keys that evaluation needs: annotations have
+            `id`, `image_id`, `category_id`, `bbox`, `area`, `iscrowd`, and optionally `segmentation` and `keypoints`
+            with `num_keypoints`, which are not checked here (see coco_file_metrics.py).
     """
 
     path: Path
@@ -51,13 +51,13 @@ class CocoSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class CocoDetections:
-    """A results file.
+    """The content of a results file.
 
     Attributes:
-        detections: one entry for every image of the split, in its order, by descending score; of equal scores the first
-            in the file comes first. What has keypoints and no `bbox` has the box around them.
-        results: the rows of the file, of the keys that evaluation needs, with `area` as pycocotools' `loadRes` adds it;
-            masks are compressed runs. A mask's `bbox` is added where it is missing.
+        detections: one entry per image of the split, in its order; detections by descending score, ties in the order
+            of the file. Detections with keypoints but without `bbox` have the box around the keypoints.
+        results: the rows of the file, reduced to the keys that evaluation needs, with `area` as added by pycocotools'
+            `loadRes`; masks are compressed run lengths. A missing `bbox` of a mask is added.
     """
 
     detections: list[ImageDetections]
@@ -67,11 +67,11 @@ class CocoDetections:
 def read_coco_ground_truth(path: Path) -> CocoSplit:
     """Read an annotation file.
 
-    A category 0 that no annotation uses is left out (Roboflow writes one that is named after the project), `iscrowd` is
-    0 and `area` that of the box where they are missing.
+    An unused category 0 is dropped (Roboflow writes one named after the project). A missing `iscrowd` is 0, a missing
+    `area` the area of the box.
 
     Raises:
-        InputError: naming file and entry, for whatever is not as COCO has it.
+        InputError: the file is not a valid COCO annotation file; the message names file and entry.
     """
     content = _read_json(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in _LISTS):
@@ -103,12 +103,12 @@ def read_coco_ground_truth(path: Path) -> CocoSplit:
 
 
 def read_coco_detections(path: Path, truth: CocoSplit) -> CocoDetections:
-    """Read a results file: a list of detections of images of `truth`.
+    """Read a results file: a list of detections of the images of `truth`.
 
-    All rows carry the same of `bbox`, `segmentation` and `keypoints`; `[]` counts for a missing one.
+    All rows must have the same keys of `bbox`, `segmentation` and `keypoints`; `[]` counts as missing.
 
     Raises:
-        InputError: naming file and row, for whatever is not as COCO has it.
+        InputError: the file is not a valid COCO results file; the message names file and row.
     """
     content = _read_json(path)
     if not isinstance(content, list):
@@ -140,19 +140,19 @@ def _read_json(path: Path) -> Any:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{name[:200]}: cannot be read ({reason}).") from None
     if len(data) > MAX_FILE_BYTES:
-        raise InputError(f"{name}: got more than {MAX_FILE_BYTES} bytes, which is more than can be held; split it.")
+        raise InputError(f"{name}: got more than {MAX_FILE_BYTES} bytes, allowed: at most that; split the file.")
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:
         raise InputError(f"{name}:{error.lineno}: not JSON ({error.msg} in column {error.colno}).") from None
     except RecursionError:
-        raise InputError(f"{name}: not a COCO file, its JSON is nested too deeply.") from None
+        raise InputError(f"{name}: not a COCO file: the JSON is nested too deeply.") from None
     except ValueError as error:  # not UTF-8, or a number of thousands of digits
         raise InputError(f"{name}: not JSON ({error}).") from None
 
 
 def _read_rows(path: Path, list_name: str, rows: Sequence[Any], read: Callable[[dict[str, Any]], _T]) -> list[_T]:
-    """Every row read by `read`, whose ValueError becomes an InputError that says where."""
+    """Read each row by `read`; turn a ValueError into an InputError with file and row."""
     found = []
     for index, row in enumerate(rows):
         try:
@@ -167,13 +167,13 @@ def _read_rows(path: Path, list_name: str, rows: Sequence[Any], read: Callable[[
 def _check_unique(path: Path, list_name: str, ids: Sequence[int]) -> None:
     twice = [each for each, count in Counter(ids).items() if count > 1]
     if twice:
-        raise InputError(f"{_name(path)}: {list_name}: the id {min(twice)} stands twice.")
+        raise InputError(f"{_name(path)}: {list_name}: duplicate id {min(twice)}.")
 
 
 def _read_id(row: Mapping[str, Any], key: str) -> int:
     value = row.get(key)
     if type(value) is not int or abs(value) > _MAX_ID:
-        raise ValueError(f"{key!r} must be a whole number, got {_show(row, key)}")
+        raise ValueError(f"{key!r} must be an integer, got {_show(row, key)}")
     return value
 
 
@@ -192,7 +192,7 @@ def _read_number(row: Mapping[str, Any], key: str, least: float = -_MAX_NUMBER, 
 
 
 def _read_numbers(row: Mapping[str, Any], key: str, allowed: str, length: int | None = None) -> list[float]:
-    """The list as it is: whole numbers stay whole."""
+    """Return the list unchanged: integers stay integers."""
     values = row.get(key)
     if type(values) is not list or (length is not None and len(values) != length):
         raise ValueError(f"{key!r} must be {allowed}, got {_show(row, key)}")
@@ -217,7 +217,7 @@ def _read_image(row: dict[str, Any]) -> dict[str, Any]:
     image: dict[str, Any] = {"id": _read_id(row, "id")}
     for key in ("height", "width"):
         if not is_pixel_count(row.get(key)) or not 1 <= row[key] <= _MAX_SIDE_PX:
-            raise ValueError(f"{key!r} must be a whole number of pixels, 1 to {_MAX_SIDE_PX}, got {_show(row, key)}")
+            raise ValueError(f"{key!r} must be an integer from 1 to {_MAX_SIDE_PX}, got {_show(row, key)}")
         image[key] = int(row[key])
     name = row.get("file_name")
     if name is not None and not is_text(name):
@@ -257,10 +257,10 @@ def _read_category(row: dict[str, Any]) -> dict[str, Any]:
 def _read_label_map(path: Path, categories: Sequence[Mapping[str, Any]]) -> LabelMap:
     ids = [category["id"] for category in categories]
     if ids and min(ids) < 1:
-        # Raised here, since the label map cannot know of the other file.
+        # Raised here because the label map's message could not mention the results file.
         raise InputError(
-            f"{_name(path)}: categories: got the id {min(ids)}, allowed: 1 and up (0 is background); "
-            "raise all category ids, there and in the results."
+            f"{_name(path)}: categories: got id {min(ids)}, allowed: 1 or more (0 is background); "
+            "increase all category ids in this file and in the results file."
         )
     try:
         return LabelMap(tuple((category["id"], category["name"]) for category in categories))
@@ -301,7 +301,7 @@ def _read_area(row: Mapping[str, Any]) -> float:
 
 
 def _kinds_of(row: Any) -> tuple[str, ...]:
-    """Which of `bbox`, `segmentation` and `keypoints` a results row carries."""
+    """Return which of `bbox`, `segmentation` and `keypoints` a results row has."""
     return tuple(key for key in _KINDS if isinstance(row, dict) and row.get(key) not in (None, []))
 
 
@@ -309,10 +309,10 @@ def _read_result(
     row: dict[str, Any], kinds: tuple[str, ...], hw_by_id: Mapping[int, tuple[int, int]], categories: set[int]
 ) -> dict[str, Any]:
     if not kinds:
-        raise ValueError("has none of 'bbox', 'segmentation' and 'keypoints', needed: one at least")
+        raise ValueError("has none of 'bbox', 'segmentation' and 'keypoints', allowed: at least one")
     if _kinds_of(row) != kinds:
         got = " and ".join(_kinds_of(row)) or "none of them"
-        raise ValueError(f"has {got}, allowed: {' and '.join(kinds)}, as the first detection")
+        raise ValueError(f"has {got}, allowed: {' and '.join(kinds)} as in the first detection")
     image_id = _read_known_id(row, "image_id", hw_by_id, "images of the ground truth")
     result: dict[str, Any] = {
         "image_id": image_id,
@@ -326,7 +326,7 @@ def _read_result(
         result["keypoints"] = read_keypoints(row)
         of_points = _box_of_keypoints(result["keypoints"])
         result.setdefault("area", of_points[2] * of_points[3])
-    # As `loadRes` does it: where there is a box, the area is the box's, also for masks and keypoints.
+    # As in `loadRes`, the area is that of the box if there is one, also for masks and keypoints.
     if "bbox" in kinds:
         result["bbox"] = _read_box(row)
         result["area"] = result["bbox"][2] * result["bbox"][3]
@@ -334,10 +334,10 @@ def _read_result(
 
 
 def read_keypoints(row: Mapping[str, Any]) -> list[float]:
-    """x, y and visibility again and again, of one point at least.
+    """Read the keypoints of a row: x, y and visibility of at least one point.
 
     Raises:
-        ValueError: with a sentence, if they are something else.
+        ValueError: the keypoints are invalid; the message names the problem.
     """
     allowed = f"x, y and visibility of 1 to {_MAX_EXTRA} points"
     keypoints = _read_numbers(row, "keypoints", allowed)
@@ -381,7 +381,7 @@ def _group_detections(
         rows_by_id[row["image_id"]].append(position)
     detections = []
     for image_id, positions in rows_by_id.items():
-        positions.sort(key=lambda position: -results[position]["score"])  # which keeps the order of equal scores
+        positions.sort(key=lambda position: -results[position]["score"])  # stable: keeps the order of ties
         detections.append(
             ImageDetections(
                 image_id=image_id,

@@ -1,6 +1,6 @@
-"""Masks of COCO's files (polygons, runs, compressed runs) as the compressed runs that the COCO API measures with.
+"""Convert masks of COCO files (polygons, run lengths, compressed run lengths) to compressed run lengths.
 
-Nothing reaches pycocotools unchecked: its C code trusts what it is given.
+All input is checked before it reaches pycocotools, because its C code does not check it.
 """
 
 from typing import Any
@@ -11,21 +11,21 @@ from pycocotools import mask as coco_mask
 
 from detloom.components.example_gen.sources.json_values import name_type, show
 
-_MAX_PIXELS = 2**28  # of an image with masks; pycocotools takes 4 bytes for each to join polygons
-_MAX_POINTS = 100_000  # of all polygons of one object
-_MAX_OUTLINE_PX = 2_000_000  # length of all their edges: pycocotools takes some 100 bytes for each pixel of it
-_MAX_BYTES_PER_RUN = 7  # of five bits each; the difference of two 32-bit numbers needs 33
+_MAX_PIXELS = 2**28  # per image with masks; pycocotools uses 4 bytes per pixel to merge polygons
+_MAX_POINTS = 100_000  # in all polygons of one object
+_MAX_OUTLINE_PX = 2_000_000  # total length of the polygons' edges: pycocotools uses some 100 bytes per pixel of it
+_MAX_BYTES_PER_RUN = 7  # of five bits each; the difference of two 32-bit numbers needs 33 bits
 
 
 def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
-    """`{"size": [height, width], "counts": compressed runs}`, equal to what pycocotools' `annToRLE` makes of it.
+    """Return `{"size": [height, width], "counts": compressed runs}`, equal to the result of pycocotools' `annToRLE`.
 
     Raises:
-        ValueError: with a sentence, if it is no mask or does not fit the image.
+        ValueError: the mask is invalid or does not fit the image; the message names the problem.
     """
     height, width = image_hw
     if height * width > _MAX_PIXELS:
-        raise ValueError(f"'segmentation' is of an image of {width}x{height} px, allowed: {_MAX_PIXELS} pixels")
+        raise ValueError(f"'segmentation' needs an image of {width}x{height} px, allowed: at most {_MAX_PIXELS} pixels")
     if isinstance(segmentation, list):
         _check_polygons(segmentation, height, width)
         return _as_text(coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width)))
@@ -34,18 +34,18 @@ def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
     size, counts = segmentation.get("size"), segmentation.get("counts")
     if not isinstance(size, list) or size != [height, width] or not all(type(side) is int for side in size):
         allowed = f"[height, width] of the image, [{height}, {width}]"
-        raise ValueError(f"'segmentation' has the size {show(size)}, allowed: {allowed}")
+        raise ValueError(f"'segmentation' has size {show(size)}, allowed: {allowed}")
     if isinstance(counts, str):
         _check_runs(_expand_counts(counts), height * width)
         return {"size": size, "counts": counts}
     if not isinstance(counts, list) or not all(type(run) is int and abs(run) <= _MAX_PIXELS for run in counts):
-        raise ValueError(f"'segmentation' must have whole numbers or text as 'counts', got {show(counts)}")
+        raise ValueError(f"'segmentation': 'counts' must be integers or text, got {show(counts)}")
     _check_runs(np.array(counts, np.int64), height * width)
     return _as_text(coco_mask.frPyObjects({"size": size, "counts": counts}, height, width))
 
 
 def measure_mask(mask: dict[str, Any]) -> tuple[float, list[float]]:
-    """Area and [left, top, width, height] in pixels of what `encode_mask` returned; zeros for an empty mask."""
+    """Return area and [left, top, width, height] in pixels of a mask from `encode_mask`; zeros for an empty mask."""
     return float(coco_mask.area(mask)), coco_mask.toBbox(mask).tolist()
 
 
@@ -61,33 +61,34 @@ def _check_polygons(polygons: list[Any], height: int, width: int) -> None:
     for index, polygon in enumerate(polygons):
         if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
             got = f"{len(polygon)} numbers" if isinstance(polygon, list) else name_type(polygon)
-            raise ValueError(f"'segmentation': polygon {index} must be x, y of three points and more, got {got}")
+            raise ValueError(f"'segmentation': polygon {index} must be x, y of three or more points, got {got}")
         if not all(type(value) in (int, float) and abs(value) <= _MAX_PIXELS for value in polygon):
-            raise ValueError(f"'segmentation': polygon {index} must hold finite numbers, got {show(polygon)}")
+            raise ValueError(f"'segmentation': polygon {index} must contain finite numbers, got {show(polygon)}")
         points_N2 = np.array(polygon, np.float64).reshape(-1, 2)
         if not ((points_N2 >= (-width, -height)) & (points_N2 <= (2 * width, 2 * height))).all():
             raise ValueError(
-                f"'segmentation': polygon {index} lies outside the image of {width}x{height} px by more than its size"
+                f"'segmentation': polygon {index} exceeds the image of {width}x{height} px by more than its size"
             )
         outline += float(np.abs(np.roll(points_N2, -1, axis=0) - points_N2).max(axis=1).sum())
     if outline > _MAX_OUTLINE_PX:
-        raise ValueError(f"'segmentation' has an outline of {outline:.0f} px, allowed: {_MAX_OUTLINE_PX}")
+        raise ValueError(f"'segmentation' has an outline of {outline:.0f} px, allowed: at most {_MAX_OUTLINE_PX}")
 
 
 def _expand_counts(text: str) -> npt.NDArray[np.int64]:
-    """Five bits a character from "0" up, the sixth says that more follow, the fifth of the last is the sign; from the
-    fourth run on, the difference to the run before the last.
+    """Decode compressed run lengths.
 
-    https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c (rleFrString)
+    Each character encodes five bits, starting from "0"; its sixth bit says that more follow; bit five of the last
+    character is the sign. From the fourth run on, a number is the difference to the run two positions before. See
+    https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c (rleFrString).
     """
     bits = np.frombuffer(text.encode("ascii") if text.isascii() else b"", np.uint8) - np.uint8(48)
-    if not bits.size or bits.max() > 63 or bits[-1] & 0x20:  # what was below "0" is above 63
-        raise ValueError(f"'segmentation' must have compressed runs as 'counts', got {show(text)}")
+    if not bits.size or bits.max() > 63 or bits[-1] & 0x20:  # characters below "0" wrap around to more than 63
+        raise ValueError(f"'segmentation': 'counts' must be compressed run lengths, got {show(text)}")
     last = np.flatnonzero(bits < 0x20)
     first = np.concatenate(([0], last[:-1] + 1))
     length = last - first + 1
     if length.max() > _MAX_BYTES_PER_RUN:
-        raise ValueError(f"'segmentation' must have compressed runs as 'counts', got {show(text)}")
+        raise ValueError(f"'segmentation': 'counts' must be compressed run lengths, got {show(text)}")
     shift = 5 * (np.arange(bits.size) - np.repeat(first, length))
     runs: npt.NDArray[np.int64] = np.add.reduceat((bits & 0x1F).astype(np.int64) << shift, first)
     runs -= np.where(bits[last] & 0x10, np.int64(1) << 5 * length, 0)
@@ -98,5 +99,5 @@ def _expand_counts(text: str) -> npt.NDArray[np.int64]:
 
 def _check_runs(runs: npt.NDArray[np.int64], num_pixels: int) -> None:
     if not runs.size or runs.min() < 0 or runs.max() > num_pixels or runs.sum() != num_pixels:
-        total = int(runs.sum()) if runs.size and runs.min() >= 0 else "less than no"
-        raise ValueError(f"'segmentation' has runs over {total} pixels, allowed: the {num_pixels} of the image")
+        total = int(runs.sum()) if runs.size and runs.min() >= 0 else "an invalid number of"
+        raise ValueError(f"'segmentation' has runs over {total} pixels, allowed: the image's {num_pixels} pixels")

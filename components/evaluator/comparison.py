@@ -1,22 +1,53 @@
-"""Candidate against baseline on the same images: by how much, how surely, and on which images."""
+"""Compare candidate and baseline on the same images: differences, intervals, changed images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from detloom.components.evaluator.analysis.bootstrap import Interval, Resampled, resample
-from detloom.components.evaluator.analysis.image_scores import ImageChange, find_changes, score_images
+from detloom.components.evaluator.analysis.matches import IOU_50, Matches
 from detloom.components.evaluator.measurements import Measurements
-from detloom.schemas.gates_config import BaselineGate
-from detloom.schemas.label_map import LabelMap
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageScore:
+    """Counts in one image at IoU 0.50, at the operating points of the classes."""
+
+    num_true: int
+    num_false: int
+    num_missed: int
+
+    @property
+    def F1(self) -> float:
+        """F1; 1 if the image has no objects and no detections."""
+        total = 2 * self.num_true + self.num_false + self.num_missed
+        return 2 * self.num_true / total if total else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageChange:
+    """Scores of two models on one image."""
+
+    image_index: int
+    candidate: ImageScore
+    baseline: ImageScore
+
+    @property
+    def gain(self) -> float:
+        """F1 of the candidate minus F1 of the baseline."""
+        return self.candidate.F1 - self.baseline.F1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """AP with intervals, and the difference.
+    """AP of both models and their difference, with intervals.
 
     Attributes:
         baseline, difference: None without a baseline.
-        changes: images on which the two differ, from the greatest gain of the candidate to the greatest loss.
+        changes: images on which the models differ, from the candidate's greatest gain to its greatest loss.
     """
 
     candidate: Resampled
@@ -32,7 +63,7 @@ class Comparison:
 def compare(
     candidate: Measurements, baseline: Measurements | None, label_map: LabelMap, gate: BaselineGate
 ) -> Comparison:
-    """Draw the images again and again, for both models alike."""
+    """Resample the images for both models, and compare the models on each image."""
     models = [each.matches for each in (candidate, baseline) if each is not None]
     results = resample(models, label_map, num_resamples=gate.num_resamples, confidence=gate.confidence)
     if baseline is None:
@@ -41,3 +72,28 @@ def compare(
     return Comparison(
         candidate=results[0], baseline=results[1], difference=results[2], changes=tuple(find_changes(*scores))
     )
+
+
+def score_images(matches: Matches, min_scores: Sequence[float]) -> list[ImageScore]:
+    """Score each image, using detections with at least the score in `min_scores` of their class."""
+    num_images = matches.num_images
+    is_used = matches.scores >= np.array([*min_scores, 0.0])[matches.found.class_index]
+    is_true = is_used & matches.is_true_TN[IOU_50]
+    is_false = is_used & ~matches.is_true_TN[IOU_50] & ~matches.is_ignored_TN[IOU_50]
+    true_I = np.bincount(matches.found.image_index[is_true], minlength=num_images)
+    false_I = np.bincount(matches.found.image_index[is_false], minlength=num_images)
+    truth_I = np.bincount(matches.truth.image_index[~matches.is_crowd], minlength=num_images)
+    return [
+        ImageScore(num_true=int(true), num_false=int(false), num_missed=int(truth - true))
+        for true, false, truth in zip(true_I, false_I, truth_I, strict=True)
+    ]
+
+
+def find_changes(candidate: Sequence[ImageScore], baseline: Sequence[ImageScore]) -> list[ImageChange]:
+    """Return the images whose scores differ, from the greatest gain to the greatest loss."""
+    changes = [
+        ImageChange(image_index=i, candidate=first, baseline=second)
+        for i, (first, second) in enumerate(zip(candidate, baseline, strict=True))
+        if first != second
+    ]
+    return sorted(changes, key=lambda change: (-change.gain, change.image_index))

@@ -1,4 +1,4 @@
-"""DetectionEvaluator, as it stands in the DAG."""
+"""The DetectionEvaluator component."""
 
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
 from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
@@ -11,14 +11,11 @@ from tfx.types.system_executions import Evaluate
 from detloom.components.artifact_types import CurvesForUi, DatasetReport, MetricsForUi, PageForUi, TextForUi
 from detloom.components.evaluator.executor import (
     CURVES_KEY,
-    DATASET_REPORT_KEY,
-    METRICS_KEY,
-    MODEL_RUN_KEY,
-    PAGE_KEY,
     SUMMARY_KEY,
     Executor,
 )
-from detloom.components.evaluator.params import PROPERTY_TYPES, EvaluatorParams
+from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.properties import DATASET_REPORT_KEY, METRICS_KEY, MODEL_RUN_KEY, PAGE_KEY
 
 _OUTPUT_TYPES = {
     keys.EVALUATION_KEY: ModelEvaluation,
@@ -31,9 +28,9 @@ _OUTPUT_TYPES = {
 
 
 class DetectionEvaluatorSpec(ComponentSpec):
-    """Inputs and outputs are named as those of TFX's own Evaluator: its resolvers, Pusher and UI know them."""
+    """Inputs and outputs have the names of TFX's own Evaluator, which its resolvers, Pusher and UI expect."""
 
-    PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()}
+    PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in EvaluatorParams.property_types().items()}
     INPUTS = {
         keys.EXAMPLES_KEY: ChannelParameter(type=Examples),
         keys.MODEL_KEY: ChannelParameter(type=Model),
@@ -46,13 +43,13 @@ class DetectionEvaluatorSpec(ComponentSpec):
 
 
 class DetectionEvaluator(BaseBeamComponent):
-    """Runs the exported model over one split of the examples, compares it with the baseline and blesses it or not.
+    """A TFX component that evaluates the exported model on one split, compares it with the baseline and decides.
 
     Outputs:
-        evaluation: ModelEvaluation with the files that `report.py` names.
-        blessing: ModelBlessing as TFX's Evaluator writes it.
-        page, summary, metrics, curves: the page, a short text, numbers and curves, for the user interfaces of Kubeflow
-            Pipelines and Vertex AI.
+        evaluation: ModelEvaluation with the files that `report.py` lists.
+        blessing: ModelBlessing in the format of TFX's Evaluator.
+        page, summary, metrics, curves: report page, summary text, metrics and curves for the user interfaces of
+            Kubeflow Pipelines and Vertex AI.
     """
 
     SPEC_CLASS = DetectionEvaluatorSpec
@@ -68,11 +65,11 @@ class DetectionEvaluator(BaseBeamComponent):
         dataset_report: BaseChannel | None = None,
         model_run: BaseChannel | None = None,
     ) -> None:
-        """Take the channels.
+        """Create the node.
 
         Args:
-            baseline_model: may resolve to nothing: then only the other gates decide.
-            dataset_report, model_run: of DatasetValidator and the Trainer, only shown on the page.
+            baseline_model: may be empty; the other gates decide then.
+            dataset_report, model_run: outputs of DatasetValidator and Trainer, only shown in the report.
         """
         spec = DetectionEvaluatorSpec(
             **params.to_properties(),

@@ -1,4 +1,4 @@
-"""Is the candidate good enough? Pure: measurements in, a decision with its reason out."""
+"""Apply the gates: turn measurements into a decision with a reason; no I/O."""
 
 import datetime
 from collections.abc import Iterator, Mapping
@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
-from detloom.schemas.gates_config import Gates, MetricChange, MetricFloor, Override
+from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor, Override
 
-_ROUNDING = 1e-9  # a metric is a mean of quotients: a floor of 1.0 must not fail on its last digit
+_ROUNDING = 1e-9  # metrics are means of quotients: a floor of 1.0 must not fail by rounding
 _MIB = 2**20
 _CONTRACT = "contract of the model"
 _BASELINE = "AP against the baseline, change at least"
@@ -18,15 +18,15 @@ Difference = Literal["better", "worse", "none"]
 
 
 class Measured(Protocol):
-    """What the gates want to know of a model."""
+    """The measurements of a model that gates use."""
 
     def find_value(self, metric: str, slice_name: str) -> tuple[float | None, str]:
-        """The number, or None and why there is none, as the end of a sentence."""
+        """Return the value and an empty string, or None and the reason, as the end of a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Milliseconds for one image."""
+    """Latency of one image in milliseconds."""
 
     median_ms: float
     p95_ms: float
@@ -35,15 +35,15 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that a decision rests on; None is what was not measured.
+    """The inputs of a decision; None means not measured.
 
     Attributes:
-        baseline: of the same images; None when there is none, or none that can be compared.
-        baseline_problem: why a baseline that exists was not compared, as the end of a sentence.
+        baseline: measurements on the same images; None without a baseline, or if it cannot be compared.
+        baseline_problem: why an existing baseline was not compared, as the end of a sentence.
         is_blessed_already: there is no baseline because the candidate is the latest blessed model itself.
-        ap_change: AP of the candidate minus that of the baseline, with its interval.
-        int8_ap: AP of the int8 TFLite model; None where there is none.
-        contract_problem: how the model breaks its contract, as a sentence.
+        ap_change: AP of the candidate minus AP of the baseline, with its interval.
+        int8_ap: AP of the int8 TFLite model, if one exists.
+        contract_problem: how the model violates the serving contract, as a sentence.
     """
 
     candidate: Measured
@@ -60,12 +60,12 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition.
+    """One gate and its verdict.
 
     Attributes:
-        value: None where it could not be measured.
-        sentence: what was found, with numbers, without a full stop.
-        is_change: value and threshold are differences.
+        value: None if it could not be measured.
+        sentence: the result with numbers, without a full stop.
+        is_change: value and threshold are differences to the baseline.
     """
 
     name: str
@@ -78,11 +78,11 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`reason` is one sentence that names the numbers on which the verdict rests, without the verdict.
+    """The verdict; `reason` is one sentence with the numbers that decided, without the verdict.
 
     Attributes:
-        difference: whether the candidate's AP differs from the baseline's by more than noise; None without a baseline.
-        override: that blessed a candidate in spite of failed gates.
+        difference: whether the difference in AP to the baseline is significant; None without a baseline.
+        override: the override that blessed the candidate although gates failed.
     """
 
     blessed: bool
@@ -94,7 +94,7 @@ class Decision:
 
     @property
     def sentence(self) -> str:
-        """Verdict and reason."""
+        """The verdict and the reason."""
         return f"{'Blessed' if self.blessed else 'Not blessed'}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Decision:
 
 
 def decide(evidence: Evidence, gates: Gates, today: datetime.date) -> Decision:
-    """Bless when every gate holds; a number that could not be measured passes none."""
+    """Bless the candidate if all gates pass; a gate whose value could not be measured fails."""
     results = tuple(_check_all(evidence, gates))
     failed = [gate for gate in results if gate.verdict == "failed"]
     override = gates.override if failed and evidence.contract_problem is None else None
@@ -143,7 +143,7 @@ def _check_all(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
 
 
 def _check_contract(problem: str | None) -> Gate:
-    sentence = problem or "the model takes and returns what it should"
+    sentence = problem or "the model fulfils the serving contract"
     return Gate(
         name=_CONTRACT,
         value=None,
@@ -157,31 +157,31 @@ def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
     name = _name(floor.metric, floor.slice)
     value, why_not = candidate.find_value(floor.metric, floor.slice)
     if value is None:
-        sentence = f"{name} could not be measured ({why_not}), at least {floor.min:.3f} is asked"
+        sentence = f"{name} could not be measured ({why_not}), required: at least {floor.min:.3f}"
     else:
         sentence = f"{name} {value:.3f} is {'at least' if _is_at_least(value, floor.min) else 'below'} {floor.min:.3f}"
     return _gate(f"{name}, at least", value, floor.min, value is not None and _is_at_least(value, floor.min), sentence)
 
 
 def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
-    """Without a baseline that can be compared."""
+    """Check the baseline gate without a baseline that can be compared."""
     gate = gates.baseline
     value, why_not = evidence.candidate.find_value("AP", "")
     problem = evidence.baseline_problem
     verdict: Verdict = "skipped"
-    if problem is None and evidence.is_blessed_already:  # so `when_missing` was answered when it was blessed
-        sentence = "it is the latest blessed model itself, and there is no other to compare with"
+    if problem is None and evidence.is_blessed_already:  # `when_missing` was applied when it was blessed
+        sentence = "the candidate is the latest blessed model itself, and there is no other model to compare with"
     elif problem is None:
         sentence = "there is no earlier blessed model to compare with"
         if gate.when_missing == "refuse":
-            verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_missing says refuse"
+            verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_missing is refuse"
     else:
         sentence = f"not compared with a baseline: {problem}"
         if gate.when_incompatible == "refuse":
-            verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_incompatible says refuse"
+            verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_incompatible is refuse"
         elif gate.when_incompatible == "by_floors" and not gates.floors:
             verdict = "failed"
-            sentence = f"the baseline could not be compared: {problem}; no floor is set: set gates.floors"
+            sentence = f"the baseline could not be compared: {problem}; no floor is set, set gates.floors"
     if value is None and verdict == "skipped":
         verdict, sentence = "failed", f"AP could not be measured ({why_not}), and {sentence}"
     return Gate(
@@ -190,7 +190,7 @@ def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
 
 
 def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
-    """AP against the baseline, with what the images can tell."""
+    """Check the change of AP against the baseline, considering its confidence interval."""
     gate, threshold = gates.baseline, gates.baseline.min_ap_change
     value, why_not = evidence.candidate.find_value("AP", "")
     assert evidence.baseline is not None
@@ -199,50 +199,50 @@ def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
         sentence = f"AP could not be compared with the baseline ({why_not or why_not_before})"
         return _gate(_BASELINE, None, threshold, False, sentence, is_change=True)
     change = value - before
-    found = f"AP {value:.3f} is {change:+.3f} against the baseline's {before:.3f}"
+    found = f"AP {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}"
     interval = evidence.ap_change
     if interval is not None and interval.low is not None and interval.high is not None:
         found += f" ({gate.confidence:.0%} interval {interval.low:+.3f} to {interval.high:+.3f})"
         if interval.holds(0):
-            found += ", no difference beyond the noise of the images"
+            found += ", which is not significant"
     passed = _is_at_least(change, threshold)
     if gate.inside_noise != "by_value" and _is_unsure(interval, threshold):
         passed = gate.inside_noise == "bless"
-        sentence = f"{found}; gates.baseline.inside_noise says {gate.inside_noise}"
+        sentence = f"{found}; gates.baseline.inside_noise is {gate.inside_noise}"
     else:
-        sentence = f"{found}, {'at least' if passed else 'but at least'} {threshold:+.3f} is asked"
+        sentence = f"{found}, required: at least {threshold:+.3f}"
     return _gate(_BASELINE, change, threshold, passed, sentence, is_change=True)
 
 
 def _is_unsure(interval: Interval | None, threshold: float) -> bool:
-    """Whether the images cannot tell on which side of the threshold the difference is."""
+    """Return True if the images do not show on which side of the threshold the difference is."""
     return interval is not None and (interval.holds(threshold) or _is_blind(interval))
 
 
 def _is_blind(interval: Interval) -> bool:
-    """Without width though there is a difference: all objects are in one image, and drawing it again tells nothing."""
+    """Return True if the interval has zero width because all objects are in one image."""
     return interval.low == interval.high and interval.value != 0
 
 
-def _check_change(evidence: Evidence, asked: MetricChange) -> Gate:
-    metric = _name(asked.metric, asked.slice)
+def _check_change(evidence: Evidence, required: MetricChange) -> Gate:
+    metric = _name(required.metric, required.slice)
     name = f"{metric} against the baseline, change at least"
     if evidence.baseline is None:
         sentence = f"{metric} has no baseline to compare with"
         return Gate(
-            name=name, value=None, threshold=asked.min_change, verdict="skipped", sentence=sentence, is_change=True
+            name=name, value=None, threshold=required.min_change, verdict="skipped", sentence=sentence, is_change=True
         )
-    value, why_not = evidence.candidate.find_value(asked.metric, asked.slice)
-    before, why_not_before = evidence.baseline.find_value(asked.metric, asked.slice)
+    value, why_not = evidence.candidate.find_value(required.metric, required.slice)
+    before, why_not_before = evidence.baseline.find_value(required.metric, required.slice)
     if value is None or before is None:
         why = why_not if value is None else why_not_before
         sentence = f"{metric} could not be compared with the baseline ({why})"
-        return _gate(name, None, asked.min_change, False, sentence, is_change=True)
+        return _gate(name, None, required.min_change, False, sentence, is_change=True)
     change = value - before
-    passed = _is_at_least(change, asked.min_change)
-    found = f"{metric} {value:.3f} is {change:+.3f} against the baseline's {before:.3f}"
-    sentence = f"{found}, {'at least' if passed else 'but at least'} {asked.min_change:+.3f} is asked"
-    return _gate(name, change, asked.min_change, passed, sentence, is_change=True)
+    passed = _is_at_least(change, required.min_change)
+    found = f"{metric} {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}"
+    sentence = f"{found}, required: at least {required.min_change:+.3f}"
+    return _gate(name, change, required.min_change, passed, sentence, is_change=True)
 
 
 def _check_latency(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
@@ -271,7 +271,7 @@ def _check_int8(evidence: Evidence, max_drop: float) -> Gate:
 
 def _at_most(name: str, value: float | None, limit: float, what: str) -> Gate:
     if value is None:
-        return _gate(f"{name}, at most", None, limit, False, f"{what} was not measured, at most {limit:g} is asked")
+        return _gate(f"{name}, at most", None, limit, False, f"{what} was not measured, required: at most {limit:g}")
     passed = value <= limit + _ROUNDING
     sentence = f"{name} {value:.3f} is {'at most' if passed else 'above'} {limit:g}"
     return _gate(f"{name}, at most", value, limit, passed, sentence)
@@ -306,11 +306,11 @@ def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], overrid
     failed = "; ".join(gate.sentence for gate in results if gate.verdict == "failed")
     if override is not None:
         why = override.reason.strip().rstrip(".")
-        text = f"override by {override.by} until {override.until} ({why}), though {failed}"
+        text = f"override by {override.by} until {override.until} ({why}), although {failed}"
     elif failed and gates.override is not None and evidence.contract_problem is not None:
-        text = f"{failed}; no override blesses a model that breaks its contract"
+        text = f"{failed}; an override cannot bless a model that violates the serving contract"
     elif failed and gates.override is not None:
-        text = f"{failed}; the override of {gates.override.by} ended on {gates.override.until}"
+        text = f"{failed}; the override by {gates.override.by} expired on {gates.override.until}"
     elif failed:
         text = failed
     else:

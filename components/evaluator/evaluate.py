@@ -1,4 +1,4 @@
-"""One evaluation from models and shards to a report; knows files and Beam, not TFX."""
+"""Evaluate models on the shards of a split and write the report; uses files and Beam, but not TFX."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,45 +10,56 @@ import tensorflow as tf
 from absl import logging
 
 import detloom
-from detloom.components.evaluator.assess import MeasuredModel, assess, measure_model
-from detloom.components.evaluator.checks import check_gates, check_truth, find_unusable, say_difference
-from detloom.components.evaluator.contract import find_contract_problem
-from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, Picture
+from detloom.components.evaluator.checks import (
+    check_gates,
+    check_truth,
+    find_contract_problem,
+    find_unusable,
+    say_difference,
+)
+from detloom.components.evaluator.evaluation import (
+    Evaluation,
+    MeasuredModel,
+    ModelCosts,
+    ReportImage,
+    assess,
+    measure_model,
+)
 from detloom.components.evaluator.inference import ImageRecord, parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.pictures import PicturePlan, draw_picture, plan_pictures
-from detloom.components.evaluator.report import write_report
-from detloom.components.evaluator.run_history import read_data_health, read_training_curves
+from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
+from detloom.components.evaluator.report.report import write_report
+from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
 from detloom.components.evaluator.slices import check_features
-from detloom.schemas import example_keys as keys
-from detloom.schemas.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.evaluator_config import Evaluator
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
-from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, compute_coco_metrics
-from detloom.trainer_module.draw import decode_image_rgb
-from detloom.trainer_module.predict import LoadedSignature, check_signature, read_exported_label_map
-from detloom.trainer_module.tflite_model import TfliteDetector
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.drawing.draw import decode_image_rgb
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, ImageDetections, compute_coco_metrics
+from detloom.trainer_module.export.predict import LoadedSignature, check_signature, read_exported_label_map
+from detloom.trainer_module.export.tflite_model import TfliteDetector
 
 _CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
-_NUM_LOOKED_AT = 100  # examples, for features that slices go by
-_WORK_FOLDER = ".records"  # inside the output folder, so that remote workers reach it
+_NUM_LOOKED_AT = 100  # examples that are searched for the features of slices
+_WORK_FOLDER = ".records"  # in the output folder, which remote workers can reach
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationInputs:
-    """What is evaluated on what.
+    """The models and data of an evaluation.
 
     Attributes:
         candidate_dir, baseline_dir: SavedModel folders.
         is_blessed_already: there is no baseline because the candidate is the latest blessed model itself.
-        examples_uris: roots of the examples artifacts; a label map may lie there.
-        tflite_dir: folder of the candidate's TFLite variants, which need not exist.
+        examples_uris: roots of the examples artifacts, which may contain a label map.
+        tflite_dir: folder of the candidate's TFLite variants; need not exist.
         shard_patterns: paths of the split's TFRecord shards, with or without wildcards.
-        dataset_report_uri, model_run_uri: what DatasetValidator and the Trainer left, to show it.
-        lineage: where model and data come from as (name, value), to show it.
+        dataset_report_uri, model_run_uri: outputs of DatasetValidator and Trainer, shown in the report.
+        lineage: origin of model and data as (name, value), shown in the report.
     """
 
     candidate_dir: str
@@ -65,12 +76,12 @@ class EvaluationInputs:
 def evaluate(
     inputs: EvaluationInputs, params: EvaluatorParams, make_pipeline: Callable[[], beam.Pipeline], out_dir: str
 ) -> Evaluation:
-    """Run both models over the same images, decide, and write the report into `out_dir`.
+    """Run both models on the same images, decide, and write the report into `out_dir`.
 
     Raises:
-        InputError: an empty split, unusable records, a candidate that is no exported detector or has other classes than
-            the data, slices that the data do not have. A baseline that cannot be used is no error: the decision says
-            why it was left out.
+        InputError: an empty split, unusable records, a candidate that is not an exported detector or whose classes
+            differ from the data's, a slice feature that the data lack. An unusable baseline is not an error: the
+            decision says why it was not compared.
     """
     settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
@@ -101,7 +112,7 @@ def evaluate(
         del paths[_BASELINE]
     if problem := find_unusable(records, _CANDIDATE, label_map):
         raise InputError(f"{inputs.candidate_dir}: {problem}; the model does not fit these data.")
-    logging.info("DetectionEvaluator: measuring.")
+    logging.info("DetectionEvaluator: computing metrics.")
     found = _measure_all(records, split, paths, inputs, params)
     candidate, baseline = found[_CANDIDATE], found.get(_BASELINE)
     evaluation = assess(
@@ -122,8 +133,8 @@ def evaluate(
         data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),
         training=read_training_curves(inputs.model_run_uri) if inputs.model_run_uri else {},
     )
-    plans = plan_pictures(evaluation, settings.num_pictures, baseline=baseline.detections if baseline else ())
-    write_report(out_dir, evaluation, _draw_pictures(plans, evaluation, inputs.shard_patterns))
+    plans = plan_images(evaluation, settings.num_images, baseline=baseline.detections if baseline else ())
+    write_report(out_dir, evaluation, _draw_images(plans, evaluation, inputs.shard_patterns))
     return evaluation
 
 
@@ -135,7 +146,7 @@ def _measure_all(
     params: EvaluatorParams,
 ) -> dict[str, MeasuredModel]:
     images = list(_first_images(inputs.shard_patterns, params.gates.latency.num_images))
-    # One that cannot be called so breaks its contract, which the gates say.
+    # A model without this signature violates the serving contract, which the gates report.
     timed = {name: path for name, path in paths_by_name.items() if _has_signature(path, SIGNATURE_ENCODED)}
     latency = measure_latency(timed, images)
     result = {}
@@ -148,11 +159,11 @@ def _measure_all(
 def _measure_variants(
     records: Sequence[ImageRecord], variants: Mapping[str, str], split: Split
 ) -> dict[str, CocoMetrics]:
-    """Of those that can be measured; the gate on int8 fails without its number."""
+    """Measure the variants whose outputs are usable; without its AP, the int8 gate fails."""
     result = {}
     for name, path in variants.items():
         if problem := find_unusable(records, name, split.label_map):
-            logging.warning("%s: is left out: %s.", path, problem)
+            logging.warning("%s: not evaluated: %s.", path, problem)
             continue
         result[name.removeprefix(_VARIANT)] = compute_coco_metrics(
             split.ground_truth, _detections(records, name), split.label_map
@@ -177,7 +188,7 @@ def _feature_keys(settings: Evaluator) -> list[str]:
 
 
 def _check_slices(inputs: EvaluationInputs, settings: Evaluator) -> None:
-    """Before hours of inference, and not after them."""
+    """Check the features of slices before inference, which may take hours."""
     if keys := _feature_keys(settings):
         first = islice(_read_split(inputs.shard_patterns), _NUM_LOOKED_AT)
         features = [parse_record(serialized, keys).features for serialized in first]
@@ -185,13 +196,13 @@ def _check_slices(inputs: EvaluationInputs, settings: Evaluator) -> None:
 
 
 def _find_variants(folder: str | None) -> dict[str, str]:
-    """Paths of TFLite models that can be loaded, by a name that no other model has."""
+    """Return the paths of loadable TFLite models by unique names."""
     variants = {}
     for path in sorted(tf.io.gfile.glob(f"{folder}/*{TFLITE_SUFFIX}")) if folder else []:
         try:
-            TfliteDetector(path)  # here, since from a worker it would end the run
+            TfliteDetector(path)  # an error in a worker would end the run
         except InputError as error:
-            logging.warning("%s It is left out.", error)
+            logging.warning("%s It is not evaluated.", error)
             continue
         variants[f"{_VARIANT}{os.path.basename(path).removesuffix(TFLITE_SUFFIX)}"] = path
     return variants
@@ -201,13 +212,13 @@ def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs) -> None:
     for uri in inputs.examples_uris:
         path = f"{uri}/{LABEL_MAP_FILE}"
         if not tf.io.gfile.exists(path):
-            continue  # TFRecords that did not come from DetectionExampleGen; unknown class ids are still refused
+            continue  # TFRecords not written by DetectionExampleGen; unknown class ids are refused later
         with tf.io.gfile.GFile(path, "r") as file:
             of_data = parse_label_map(file.read(), where=path)
         if of_data != label_map:
             raise InputError(
-                f"{inputs.candidate_dir}: the model's classes {list(label_map.names_by_id)} are not those of the data, "
-                f"{list(of_data.names_by_id)} in {path}; train it on these data."
+                f"{inputs.candidate_dir}: the model's classes {list(label_map.names_by_id)} differ from the data's, "
+                f"{list(of_data.names_by_id)} in {path}; train the model on these data."
             )
 
 
@@ -215,7 +226,7 @@ def _find_baseline_problem(label_map: LabelMap, inputs: EvaluationInputs) -> str
     if inputs.baseline_dir is None:
         return None
     try:
-        LoadedSignature(inputs.baseline_dir, SIGNATURE_EXAMPLES)  # here, since from a worker it would end the run
+        LoadedSignature(inputs.baseline_dir, SIGNATURE_EXAMPLES)  # an error in a worker would end the run
         of_baseline = read_exported_label_map(inputs.baseline_dir)
     except InputError as error:
         return str(error).rstrip(".")
@@ -234,35 +245,30 @@ def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Meas
     ]
 
 
-def _draw_pictures(
-    plans: Sequence[PicturePlan], evaluation: Evaluation, shard_patterns: Sequence[str]
-) -> list[Picture]:
-    """In the order of `plans`; of images only one is held at a time."""
+def _draw_images(
+    plans: Sequence[ImagePlan], evaluation: Evaluation, shard_patterns: Sequence[str]
+) -> list[ReportImage]:
+    """Draw images in the order of `plans`; hold only one image in memory at a time."""
     plans_by_name: dict[str, list[int]] = {}
     for number, plan in enumerate(plans):
         plans_by_name.setdefault(evaluation.file_names[plan.image_index], []).append(number)
-    drawn: dict[int, Picture] = {}
+    drawn: dict[int, ReportImage] = {}
     for serialized in _read_split(shard_patterns) if plans else ():
         name = parse_record(serialized).source_id
         numbers = plans_by_name.pop(name, [])
         try:
             for number in numbers:
-                image_rgb = decode_image_rgb(_image_of(serialized), name)
-                drawn[number] = draw_picture(plans[number], image_rgb, name, evaluation.split.label_map)
+                image_rgb = decode_image_rgb(ExampleFeatures(serialized).image_bytes, name)
+                drawn[number] = draw_image(plans[number], image_rgb, name, evaluation.split.label_map)
         except InputError as error:
-            logging.warning("%s It is not drawn.", error)
+            logging.warning("%s The report does not show this image.", error)
         if not plans_by_name:
             break
     return [drawn[number] for number in sorted(drawn)]
 
 
 def _first_images(shard_patterns: Sequence[str], count: int) -> Iterator[bytes]:
-    return (_image_of(serialized) for serialized in islice(_read_split(shard_patterns), count))
-
-
-def _image_of(serialized: bytes) -> bytes:
-    image: bytes = tf.train.Example.FromString(serialized).features.feature[keys.IMAGE_ENCODED].bytes_list.value[0]
-    return image
+    return (ExampleFeatures(serialized).image_bytes for serialized in islice(_read_split(shard_patterns), count))
 
 
 def _read_split(shard_patterns: Sequence[str]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Evaluation of plain COCO files: no model, no Beam; pictures where the images are at hand."""
+"""Evaluate COCO files without a model or Beam; show example images if they are available."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,27 +8,26 @@ from typing import Any
 
 from absl import logging
 
-from detloom.components.evaluator.assess import MeasuredModel, assess, measure_model
-from detloom.components.evaluator.coco_files import CocoSplit, read_coco_detections, read_coco_ground_truth
-from detloom.components.evaluator.coco_numbers import (
+from detloom.components.evaluator.coco_file_metrics import (
     compute_coco_file_metrics,
     compute_coco_keypoint_metrics,
     iou_types_of,
 )
-from detloom.components.evaluator.evaluation import Evaluation, Picture
+from detloom.components.evaluator.coco_files import CocoSplit, read_coco_detections, read_coco_ground_truth
+from detloom.components.evaluator.evaluation import Evaluation, MeasuredModel, ReportImage, assess, measure_model
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.pictures import PicturePlan, draw_picture, plan_pictures
-from detloom.components.evaluator.report import write_report
+from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
+from detloom.components.evaluator.report.report import write_report
 from detloom.components.evaluator.slices import check_features
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.draw import decode_image_rgb
+from detloom.trainer_module.drawing.draw import decode_image_rgb
 
 OTHER_METRICS_FILE = "other_metrics.json"  # {"candidate": {"segm": ..., "keypoints": ...}, "baseline": ... or null}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileInputs:
-    """COCO files: annotations, and results of one model or two; `images_dir` None draws no pictures."""
+    """COCO files: annotations and the results of one or two models; without `images_dir` no images are shown."""
 
     ground_truth: Path
     detections: Path
@@ -38,7 +37,7 @@ class FileInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class FileEvaluation:
-    """An evaluation, and the numbers of masks and keypoints by `segm` and `keypoints`, where the files have them."""
+    """An evaluation, and the metrics of masks (`segm`) and `keypoints` if the files have them."""
 
     evaluation: Evaluation
     candidate_others: Mapping[str, Any]
@@ -46,10 +45,10 @@ class FileEvaluation:
 
 
 def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -> FileEvaluation:
-    """Measure, compare and decide, and write the report into `out_dir`. COCO numbers equal pycocotools' on the files.
+    """Measure, compare, decide, and write the report into `out_dir`. COCO metrics equal those of pycocotools.
 
     Raises:
-        InputError: files that are not as COCO has them; slices that the ground truth does not have.
+        InputError: invalid COCO files, or a slice feature that the ground truth lacks.
     """
     truth = read_coco_ground_truth(inputs.ground_truth)
     check_features(truth.split.features, params.settings.image_slices, str(inputs.ground_truth))
@@ -68,19 +67,19 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
     ]
     evaluation = replace(evaluation, lines=lines)
     out_dir.mkdir(parents=True, exist_ok=True)
-    plans = plan_pictures(evaluation, params.settings.num_pictures, baseline=baseline.detections if baseline else ())
-    pictures = _draw(plans, evaluation, paths)
+    plans = plan_images(evaluation, params.settings.num_images, baseline=baseline.detections if baseline else ())
+    images = _draw(plans, evaluation, paths)
     others = {"candidate": candidate_others, "baseline": baseline_others}
-    (out_dir / OTHER_METRICS_FILE).unlink(missing_ok=True)  # of an evaluation before
+    (out_dir / OTHER_METRICS_FILE).unlink(missing_ok=True)  # left by an earlier evaluation
     if any(others.values()):
         text = json.dumps(others, allow_nan=False, indent=1) + "\n"
         (out_dir / OTHER_METRICS_FILE).write_text(text, encoding="utf-8")
-    write_report(str(out_dir), evaluation, pictures)
+    write_report(str(out_dir), evaluation, images)
     return FileEvaluation(evaluation=evaluation, candidate_others=candidate_others, baseline_others=baseline_others)
 
 
 def _measure(path: Path, truth: CocoSplit, params: EvaluatorParams) -> tuple[MeasuredModel, dict[str, Any]]:
-    """Boxes as any model's; and the numbers of masks and keypoints, where the files have them."""
+    """Measure boxes as for any model, and masks and keypoints if the files have them."""
     found = read_coco_detections(path, truth)
     kinds = iou_types_of(found.results, truth)
     others: dict[str, Any] = {}
@@ -93,10 +92,10 @@ def _measure(path: Path, truth: CocoSplit, params: EvaluatorParams) -> tuple[Mea
 
 
 def _find_images(file_names: Sequence[str], images_dir: Path | None) -> dict[str, Path]:
-    """Paths of the images by their names in the file; empty without a folder.
+    """Return the paths of the images by their names in the file; empty without a folder.
 
     Raises:
-        InputError: a name that leaves the folder.
+        InputError: a name points outside the folder.
     """
     if images_dir is None:
         return {}
@@ -104,13 +103,13 @@ def _find_images(file_names: Sequence[str], images_dir: Path | None) -> dict[str
     paths = {name: (root / name).resolve() for name in file_names}
     for name, path in paths.items():
         if not path.is_relative_to(root):
-            raise InputError(f"{name}: lies outside of {images_dir}; file names have to stay below it.")
+            raise InputError(f"{name}: points outside of {images_dir}, allowed: file names below it.")
     return paths
 
 
-def _draw(plans: Sequence[PicturePlan], evaluation: Evaluation, paths: Mapping[str, Path]) -> list[Picture]:
-    """Pictures of the images that are there and can be read."""
-    pictures = []
+def _draw(plans: Sequence[ImagePlan], evaluation: Evaluation, paths: Mapping[str, Path]) -> list[ReportImage]:
+    """Draw the images that exist and can be read."""
+    images = []
     for plan in plans:
         name = evaluation.file_names[plan.image_index]
         if name not in paths:
@@ -118,7 +117,7 @@ def _draw(plans: Sequence[PicturePlan], evaluation: Evaluation, paths: Mapping[s
         try:
             image_rgb = decode_image_rgb(paths[name].read_bytes(), name)
         except (OSError, InputError) as error:
-            logging.warning("%s: is not drawn (%s).", name, error)
+            logging.warning("%s: the report does not show this image (%s).", name, error)
             continue
-        pictures.append(draw_picture(plan, image_rgb, name, evaluation.split.label_map))
-    return pictures
+        images.append(draw_image(plan, image_rgb, name, evaluation.split.label_map))
+    return images

@@ -1,29 +1,35 @@
-"""What one evaluation amounts to: the values that its files and its page are made of."""
+"""Evaluate detections: measure, compare, decide. The result contains everything that is reported.
 
+Independent of files, Beam and TensorFlow.
+"""
+
+import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detloom.components.evaluator.comparison import Comparison
-from detloom.components.evaluator.decision import Decision, Latency
-from detloom.components.evaluator.measurements import Measurements, Split
-from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections
+from detloom.components.evaluator.comparison import Comparison, compare
+from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide
+from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
+from detloom.schemas.contracts.detections import TFLITE_INT8
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, ImageDetections
 
-PictureKind = Literal["false", "missed", "better", "worse", "first"]
+ImageKind = Literal["false", "missed", "better", "worse", "first"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """One image of the page: two copies of it beside each other, as JPEG data URIs.
+class ReportImage:
+    """One example image of the report: two copies side by side, as JPEG data URIs.
 
     Attributes:
-        name: of the image.
-        text: what there is to see.
-        left_uri, right_uri: ground truth and candidate; for `better` and `worse` the baseline and the candidate.
-        left_label, right_label: what they show, in a word or two.
+        name: name of the image.
+        text: caption.
+        left_uri, right_uri: ground truth and candidate; for `better` and `worse` baseline and candidate.
+        left_label, right_label: short titles of the two copies.
     """
 
-    kind: PictureKind
+    kind: ImageKind
     name: str
     text: str
     left_uri: str
@@ -34,7 +40,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCosts:
-    """What it takes to serve a model; None is what was not measured."""
+    """Latency and size of a model; None means not measured."""
 
     latency: Latency | None = None
     model_bytes: int | None = None
@@ -46,12 +52,12 @@ class Evaluation:
 
     Attributes:
         file_names: source id of each image, in the order of `split`.
-        detections: of the candidate, in that order.
-        baseline: None when there is none, or none that can be compared.
-        variants: COCO numbers of the candidate's TFLite variants, by name.
+        detections: the candidate's detections, in the same order.
+        baseline: None without a baseline, or if it cannot be compared.
+        variants: COCO metrics of the candidate's TFLite variants, by name.
         lines: facts about the run as (name, value), shown at the end of the page.
-        data_health: lines of the data's report as (name, value, verdict), from DatasetValidator; may be empty.
-        training: curves of the training by name as (step, value); may be empty.
+        data_health: checks of DatasetValidator's report as (name, value, verdict); may be empty.
+        training: training curves by name as (step, value); may be empty.
     """
 
     split: Split
@@ -67,3 +73,87 @@ class Evaluation:
     lines: Sequence[tuple[str, str]] = ()
     data_health: Sequence[tuple[str, str, str]] = ()
     training: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """Detections of a model on the images of a split (in its order), their measurements, and the model's costs."""
+
+    detections: Sequence[ImageDetections]
+    measurements: Measurements
+    costs: ModelCosts = field(default_factory=ModelCosts)
+
+
+def measure_model(
+    split: Split, detections: Sequence[ImageDetections], settings: Evaluator, costs: ModelCosts | None = None
+) -> MeasuredModel:
+    """Measure a model with the settings of a run file's `evaluator`.
+
+    Raises:
+        InputError: a slice feature that the data lack, a class id that the label map lacks.
+    """
+    options = MeasureOptions(
+        image_slices=settings.image_slices,
+        object_slices=settings.object_slices,
+        sizes=settings.sizes,
+        wanted_precision=settings.wanted_precision,
+        min_slice_count=settings.min_slice_count,
+    )
+    return MeasuredModel(
+        detections=detections, measurements=measure(split, detections, options), costs=costs or ModelCosts()
+    )
+
+
+def assess(
+    split: Split,
+    file_names: Sequence[str],
+    candidate: MeasuredModel,
+    baseline: MeasuredModel | None,
+    gates: Gates,
+    *,
+    baseline_problem: str | None = None,
+    is_blessed_already: bool = False,
+    contract_problem: str | None = None,
+    variants: Mapping[str, CocoMetrics] | None = None,
+    today: datetime.date | None = None,
+) -> Evaluation:
+    """Compare the models and decide on the blessing.
+
+    Args:
+        baseline_problem: why an existing baseline was not measured, as the end of a sentence.
+        is_blessed_already: see `Evidence`.
+        contract_problem: how the candidate violates the serving contract, as a sentence.
+        variants: COCO metrics of the candidate's TFLite variants, by name.
+        today: date used to check whether an override is still valid; None means the current date.
+    """
+    before = baseline.measurements if baseline else None
+    comparison = compare(candidate.measurements, before, split.label_map, gates.baseline)
+    evidence = Evidence(
+        candidate=candidate.measurements,
+        baseline=before,
+        baseline_problem=baseline_problem,
+        is_blessed_already=is_blessed_already,
+        ap_change=comparison.ap_change,
+        latency=candidate.costs.latency,
+        baseline_latency=baseline.costs.latency if baseline else None,
+        model_bytes=candidate.costs.model_bytes,
+        contract_problem=contract_problem,
+        int8_ap=_int8_ap(variants or {}),
+    )
+    return Evaluation(
+        split=split,
+        file_names=file_names,
+        detections=candidate.detections,
+        candidate=candidate.measurements,
+        baseline=before,
+        comparison=comparison,
+        decision=decide(evidence, gates, today or datetime.date.today()),
+        candidate_costs=candidate.costs,
+        baseline_costs=baseline.costs if baseline else ModelCosts(),
+        variants=variants or {},
+    )
+
+
+def _int8_ap(variants: Mapping[str, CocoMetrics]) -> float | None:
+    metrics = variants.get(TFLITE_INT8)
+    return metrics.AP if metrics is not None and metrics.explain("AP") is None else None

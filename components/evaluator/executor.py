@@ -7,7 +7,6 @@ from typing import Any
 
 from tfx.components.evaluator import constants
 from tfx.components.evaluator import executor as tfx_evaluator
-from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME, SPAN_PROPERTY_NAME
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
@@ -17,24 +16,37 @@ from tfx.utils import io_utils, path_utils
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluation import Evaluation
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report import PAGE_FILE
-from detloom.components.evaluator.report_page import summary_markdown
-from detloom.components.evaluator.ui_artifacts import confidence_metrics, confusion_matrix, metric_properties
-from detloom.schemas.detections import TFLITE_FOLDER
+from detloom.components.evaluator.report.page import summary_markdown
+from detloom.components.evaluator.report.report import (
+    PAGE_FILE,
+    confidence_metrics,
+    confusion_matrix,
+    metric_properties,
+)
+from detloom.components.properties import (
+    BLESSING_MESSAGE,
+    BLESSING_METRICS,
+    DATASET_REPORT_KEY,
+    FINGERPRINT_PROPERTY,
+    METRICS_KEY,
+    MODEL_RUN_KEY,
+    PAGE_KEY,
+    SPAN_PROPERTY,
+    int_property,
+    string_property,
+)
+from detloom.schemas.contracts.detections import TFLITE_FOLDER
 from detloom.schemas.errors import InputError
 
-DATASET_REPORT_KEY, MODEL_RUN_KEY = "dataset_report", "model_run"
-PAGE_KEY, SUMMARY_KEY, METRICS_KEY, CURVES_KEY = "page", "summary", "metrics", "curves"
+SUMMARY_KEY, CURVES_KEY = "summary", "curves"
 SUMMARY_FILE = "summary.md"
-BLESSING_MESSAGE = "blessing_message"  # TFX 1.16 and later have this property too: why, in a sentence
-BLESSING_METRICS = "blessing_metrics"  # JSON: main numbers by name, for the push record
 
 
 class Executor(tfx_evaluator.Executor):
-    """A subclass of TFX's Evaluator executor only for what Vertex does for that class.
+    """Evaluate the candidate; a subclass of TFX's Evaluator executor only because Vertex AI requires it.
 
-    It rewrites `current_model_id` of the blessing to the managed resource name; without that, no later run would find
-    the blessed model. Nothing else is inherited.
+    For that class, Vertex AI rewrites `current_model_id` of the blessing to the managed resource name; otherwise no
+    later run would find the blessed model. Nothing else is inherited.
     """
 
     def Do(
@@ -48,8 +60,8 @@ class Executor(tfx_evaluator.Executor):
         params = EvaluatorParams.from_properties(exec_properties)
         model = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY])
         found = input_dict.get(keys.BASELINE_MODEL_KEY) or []
-        # On Vertex AI the stock strategy finds the latest blessed model. Where the candidate comes from the cache, that
-        # is the candidate, which is no better than itself: a gate that asks for more would refuse what is served now.
+        # On Vertex AI the stock strategy resolves the latest blessed model. If the candidate comes from the cache, this
+        # is the candidate itself, and a gate that requires an improvement would refuse the model that is being served.
         baselines = [baseline for baseline in found if baseline.uri != model.uri]
         evaluation = artifact_utils.get_single_instance(output_dict[keys.EVALUATION_KEY])
         blessing = artifact_utils.get_single_instance(output_dict[keys.BLESSING_KEY])
@@ -77,15 +89,15 @@ class Executor(tfx_evaluator.Executor):
 
 
 def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[Artifact]) -> list[tuple[str, str]]:
-    """Ids in ML Metadata, and which data the examples were made of."""
+    """Return the artifacts' ids in ML Metadata, and span and fingerprint of the data."""
     lines = [("Model in ML Metadata", f"artifact {model.id}")]
     lines += [("Baseline in ML Metadata", f"artifact {each.id}") for each in baselines]
     for each in examples:
         facts = [f"artifact {each.id}"]
-        if each.has_custom_property(SPAN_PROPERTY_NAME):
-            facts.append(f"span {each.get_int_custom_property(SPAN_PROPERTY_NAME)}")
-        if each.has_custom_property(FINGERPRINT_PROPERTY_NAME):
-            facts.append(f"files {each.get_string_custom_property(FINGERPRINT_PROPERTY_NAME)}")
+        if (span := int_property(each, SPAN_PROPERTY)) is not None:
+            facts.append(f"span {span}")
+        if (files := string_property(each, FINGERPRINT_PROPERTY)) is not None:
+            facts.append(f"files {files}")
         lines.append(("Examples in ML Metadata", ", ".join(facts)))
     return lines
 
@@ -116,7 +128,7 @@ def _split_uris(examples: Sequence[Artifact], split: str) -> list[str]:
 
 
 def _main_numbers(result: Evaluation) -> dict[str, float]:
-    """AP with the ends of its interval, and AP50; what could not be measured is left out."""
+    """Return AP with the ends of its interval, and AP50; omit values that could not be measured."""
     interval = result.comparison.candidate.AP
     ap50, _ = result.candidate.find_value("AP50")
     found = {"AP": interval.value, "AP_low": interval.low, "AP_high": interval.high, "AP50": ap50}
@@ -130,7 +142,7 @@ def _write_blessing(
     baselines: Sequence[Artifact],
     exec_properties: dict[str, Any],
 ) -> None:
-    """As TFX's Evaluator writes it, so that the stock Pusher and LatestBlessedModelStrategy understand it."""
+    """Write the blessing as TFX's Evaluator does, for the stock Pusher and LatestBlessedModelStrategy."""
     blessing.set_string_custom_property(constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY, model.uri)
     blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY, model.id)
     if baselines:

@@ -1,4 +1,4 @@
-"""How long exported models take for one image, in turn, so that a busy machine slows all of them alike."""
+"""Measure the latency of exported models in turn, so that load on the machine affects all of them alike."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,17 +7,17 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.components.evaluator.decision import Latency
-from detloom.schemas.detections import SAVED_MODEL_FILE, SIGNATURE_ENCODED
-from detloom.trainer_module.predict import LoadedSignature
+from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, SIGNATURE_ENCODED
+from detloom.trainer_module.export.predict import LoadedSignature
 
-_NUM_WARM_UP = 3  # the first call traces, the next ones fill caches
+_NUM_WARM_UP = 3  # the first call traces the function, the next ones fill caches
 
 
 def measure_latency(paths_by_name: Mapping[str, str], images: Sequence[bytes]) -> dict[str, Latency]:
-    """Wall time of `serving_encoded` with one JPEG or PNG, decoding and suppression included; empty without images.
+    """Measure the wall time of `serving_encoded` for one JPEG or PNG, including decoding and NMS; empty without images.
 
     Args:
-        paths_by_name: folder of each model's SavedModel.
+        paths_by_name: SavedModel folder of each model.
     """
     if not images:
         return {}
@@ -32,7 +32,7 @@ def measure_latency(paths_by_name: Mapping[str, str], images: Sequence[bytes]) -
 def time_in_turn(
     models: Mapping[str, Callable[[Sequence[bytes]], object]], images: Sequence[bytes]
 ) -> dict[str, list[float]]:
-    """Seconds of each model for each image; which model comes first changes with every image."""
+    """Measure the seconds of each model for each image; the order of the models alternates."""
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for number, image in enumerate(images):
         names = list(models) if number % 2 == 0 else list(models)[::-1]
@@ -44,7 +44,7 @@ def time_in_turn(
 
 
 def summarize(seconds: Sequence[float]) -> Latency:
-    """Median and 95th percentile."""
+    """Compute median and 95th percentile."""
     milliseconds = 1000 * np.array(seconds)
     return Latency(
         median_ms=float(np.median(milliseconds)), p95_ms=float(np.quantile(milliseconds, 0.95)), num_images=len(seconds)
@@ -52,7 +52,7 @@ def summarize(seconds: Sequence[float]) -> Latency:
 
 
 def count_model_bytes(model_dir: str) -> int:
-    """Of all files of a SavedModel."""
+    """Return the total size of all files of a SavedModel."""
     assert tf.io.gfile.exists(f"{model_dir}/{SAVED_MODEL_FILE}"), model_dir
     files = [f"{folder}/{name}" for folder, _, names in tf.io.gfile.walk(model_dir) for name in names]
     return sum(tf.io.gfile.stat(path).length for path in files)

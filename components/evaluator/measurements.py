@@ -1,4 +1,4 @@
-"""Everything that is measured of one model on one split, from its detections alone."""
+"""All measurements of one model on one split, computed from its detections."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,22 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from detloom.components.evaluator.analysis.average_precision import measure_curve, precision_at_recalls
+from detloom.components.evaluator.analysis.average_precision import (
+    OperatingPoint,
+    best_f1_point,
+    measure_curve,
+    point_of_precision,
+    precision_at_recalls,
+)
 from detloom.components.evaluator.analysis.calibration import Calibration, measure_calibration
 from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
 from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
 from detloom.components.evaluator.analysis.matches import IOU_50, Matches, match_detections
-from detloom.components.evaluator.analysis.operating_point import OperatingPoint, best_f1_point, point_of_precision
-from detloom.components.evaluator.analysis.voc import (
-    OPEN_IMAGES_CHALLENGE,
-    OPEN_IMAGES_V2,
-    PASCAL_VOC,
-    PASCAL_VOC_2007,
-    WEIGHTED_PASCAL_VOC,
-    VocImage,
-    VocMetrics,
-    compute_all_voc_metrics,
-)
+from detloom.components.evaluator.analysis.voc import VocImage, VocMetrics, compute_voc_metrics
 from detloom.components.evaluator.slices import (
     Feature,
     ObjectRecall,
@@ -31,9 +27,9 @@ from detloom.components.evaluator.slices import (
     measure_slices,
     split_images,
 )
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
-from detloom.trainer_module.coco_metrics import (
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
+from detloom.trainer_module.evaluation.coco_metrics import (
     NO_VALUE,
     CocoMetrics,
     ImageDetections,
@@ -43,13 +39,6 @@ from detloom.trainer_module.coco_metrics import (
 
 _IOU_75 = 5
 _ABOVE_ALL_SCORES = math.inf
-_VOC_RULES = {
-    "pascal_voc": PASCAL_VOC,
-    "pascal_voc_2007": PASCAL_VOC_2007,
-    "weighted_pascal_voc": WEIGHTED_PASCAL_VOC,
-    "open_images_v2": OPEN_IMAGES_V2,
-    "open_images_challenge": OPEN_IMAGES_CHALLENGE,
-}
 _ANY_CLASS = LabelMap(((1, "any class"),))
 
 
@@ -58,7 +47,7 @@ class Split:
     """The images that models are measured on.
 
     Attributes:
-        features: of each image, what its example says beside the boxes, for slices.
+        features: for each image, values of its example's features that slices use.
     """
 
     ground_truth: Sequence[ImageGroundTruth]
@@ -68,11 +57,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is measured beside the usual.
+    """Optional measurements.
 
     Attributes:
-        wanted_precision: an operating point of it is looked for in each class.
-        min_slice_count: fewer images, or objects, make a slice small.
+        wanted_precision: precision of the second operating point of each class.
+        min_slice_count: a slice with fewer images or objects is marked as small.
     """
 
     image_slices: tuple[ImageSlices, ...] = ()
@@ -84,12 +73,12 @@ class MeasureOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCurve:
-    """Of one class: precision at 101 recalls (0, 0.01, ... 1) at two overlaps, and which score to use.
+    """Precision of one class at 101 recalls (0, 0.01, ... 1) for IoU 0.50 and 0.75, and its operating points.
 
     Attributes:
         precision50, precision75: [101]; empty without objects.
-        best_f1: the threshold of best F1; None where nothing is right.
-        wanted: the threshold that reaches the wanted precision; None where none does.
+        best_f1: operating point with the best F1; None without true positives.
+        wanted: operating point with the wanted precision; None if no score reaches it.
     """
 
     class_id: int
@@ -102,7 +91,7 @@ class ClassCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCosts:
-    """TIDE: how much AP at IoU 0.50 each type of error costs, and how often it occurs."""
+    """TIDE: cost in AP at IoU 0.50 and count of each error type."""
 
     AP50: float
     cost_by_type: dict[ErrorType, float]
@@ -113,12 +102,12 @@ class ErrorCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """All numbers of one model on one split.
+    """All measurements of one model on one split.
 
     Attributes:
-        class_agnostic: COCO numbers with all classes taken for one: is it found at all?
-        voc: mAP and AP by class at IoU 0.50 as PASCAL VOC and Open Images have them, by the name of the rules.
-        matches, error_analysis: what the numbers come from; not part of the files.
+        class_agnostic: class-agnostic COCO metrics (all classes treated as one).
+        voc: mAP and AP by class at IoU 0.50 by the rules of PASCAL VOC and Open Images, by name of the rules.
+        matches, error_analysis: intermediate results; not written to files.
     """
 
     coco: CocoMetrics
@@ -135,17 +124,17 @@ class Measurements:
 
     @property
     def min_scores(self) -> tuple[float, ...]:
-        """Of each class, the score of best F1; above all scores where nothing is right, so that nothing is used."""
+        """Score threshold of each class with the best F1; infinite without true positives, so that nothing is used."""
         return self.confusion.min_scores
 
     def find_value(self, metric: str, slice_name: str = "") -> tuple[float | None, str]:
-        """A number by its name (`AP`, `AP50/cat`), of all images or of a slice; None with the reason for a -1."""
+        """Return a metric by name (`AP`, `AP50/cat`) for all images or a slice, or None and the reason."""
         metrics = self.coco
         if slice_name:
             found = [each.metrics for each in self.slices if each.name == slice_name]
             if not found:
                 known = ", ".join(each.name for each in self.slices) or "none"
-                return None, f"there is no slice {slice_name!r} in this split, only: {known}"
+                return None, f"this split has no slice {slice_name!r}, only: {known}"
             metrics = found[0]
         name, slash, class_name = metric.partition("/")
         if not slash:
@@ -153,13 +142,13 @@ class Measurements:
             return (value, "") if why_not is None else (None, why_not)
         rows = [row for row in metrics.per_class if row.name == class_name]
         if not rows:
-            return None, f"there is no class {class_name!r}"
+            return None, f"no class {class_name!r}"
         value = rows[0].value_of(name)
         size = " and size" if name[-1] in "sml" else ""
         return (value, "") if value != NO_VALUE else (None, f"no ground truth of this class{size}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; of slices without the classes, which would be most of it."""
+        """Convert to JSON values; slices omit metrics by class, which would dominate the size."""
         plain = {
             name: _to_plain(getattr(self, name))
             for name in self.__dataclass_fields__
@@ -174,7 +163,7 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
     """Measure detections of the images of `split`, in its order.
 
     Raises:
-        InputError: a slice that the examples do not have, a class id that the label map lacks.
+        InputError: a slice feature that the examples lack, a class id that the label map lacks.
     """
     truth, label_map = split.ground_truth, split.label_map
     sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in options.sizes]
@@ -225,7 +214,7 @@ def _measure_class(matches: Matches, label_map: LabelMap, k: int, options: Measu
 def _measure_class_agnostic(
     ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]
 ) -> CocoMetrics:
-    """As the Object Detection API's evaluation with `eval_config.use_class_agnostic`: every class is the same one."""
+    """Compute metrics as the Object Detection API does with `eval_config.use_class_agnostic`."""
     return compute_coco_metrics(
         [replace(image, class_ids=np.ones_like(image.class_ids)) for image in ground_truth],
         [replace(image, class_ids=np.ones_like(image.class_ids)) for image in detections],
@@ -237,11 +226,11 @@ def _measure_voc(
     ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
 ) -> dict[str, VocMetrics]:
     images = [_voc_image(truth, found) for truth, found in zip(ground_truth, detections, strict=True)]
-    return compute_all_voc_metrics(images, label_map.class_ids, _VOC_RULES)
+    return compute_voc_metrics(images, label_map.class_ids)
 
 
 def _voc_image(truth: ImageGroundTruth, found: ImageDetections) -> VocImage:
-    """Boxes in pixels; a crowd is a group of the objects in it."""
+    """Convert boxes to pixels and crowds to groups."""
     scale = np.array(truth.image_hw * 2, np.float64)
     none = np.zeros(len(truth.class_ids), bool)
     group_of = none if truth.is_group_of is None else np.asarray(truth.is_group_of, bool)
@@ -277,4 +266,4 @@ def _to_plain(value: Any) -> Any:
         return {str(getattr(key, "value", key)): _to_plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_plain(each) for each in value]
-    return None if value == math.inf else value  # JSON has none; null is a score that nothing reaches
+    return None if value == math.inf else value  # JSON has no infinity; null is a score that no detection reaches

@@ -1,4 +1,4 @@
-"""Numbers of parts of the split: images by what their examples say, objects by the shape of their box."""
+"""Metrics of slices of the split: images by features of their examples, objects by size and position of their box."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,19 +9,24 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.components.evaluator.analysis.matches import IOU_50, Matches
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.slices_config import ImageSlices, ObjectSlices
-from detloom.trainer_module.coco_metrics import CocoMetrics, ImageDetections, ImageGroundTruth, compute_coco_metrics
+from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
+from detloom.trainer_module.evaluation.coco_metrics import (
+    CocoMetrics,
+    ImageDetections,
+    ImageGroundTruth,
+    compute_coco_metrics,
+)
 
 Feature = tuple[str | int | float, ...]  # the values of one feature of one example
-MISSING = "(none)"  # what an image without the feature has
-_MAX_SLICES = 100  # of one subject: a feature that differs in every image says nothing
+MISSING = "(none)"  # value of an image without the feature
+_MAX_SLICES = 100  # per subject; a feature that differs in every image does not define slices
 
 
 @dataclass(frozen=True, kw_only=True)
 class SliceMetrics:
-    """COCO numbers of the images of a slice; `is_small` where they are too few to trust."""
+    """COCO metrics of the images of a slice; `is_small` marks too few images for reliable metrics."""
 
     name: str
     metrics: CocoMetrics
@@ -30,11 +35,11 @@ class SliceMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectRecall:
-    """How many objects of a kind are found, by detections of any score; None without objects.
+    """Recall of the objects of a slice by detections of any score; None without objects.
 
     Attributes:
-        recall50: share at IoU 0.50.
-        recall: mean share over IoU 0.50:0.05:0.95.
+        recall50: recall at IoU 0.50.
+        recall: mean recall over IoU 0.50:0.05:0.95.
     """
 
     name: str
@@ -47,13 +52,13 @@ class ObjectRecall:
 def split_images(
     ground_truth: Sequence[ImageGroundTruth], features: Sequence[Mapping[str, Feature]], slices: Sequence[ImageSlices]
 ) -> dict[str, list[int]]:
-    """Positions of the images of every slice, by its name; an image with several values is in several.
+    """Return the positions of the images of every slice by its name; an image with several values is in several slices.
 
     Args:
-        features: what the examples of `ground_truth` say, in its order.
+        features: values of the features for the images of `ground_truth`, in its order.
 
     Raises:
-        InputError: a feature that is no number where numbers are needed, or has too many values.
+        InputError: a feature with edges is not a number, or a feature has too many values.
     """
     result: dict[str, list[int]] = {}
     for each in slices:
@@ -64,18 +69,18 @@ def split_images(
                 members.setdefault(name, []).append(position)
         if len(members) > _MAX_SLICES:
             raise InputError(
-                f"evaluator.image_slices: got {len(members)} values of '{each.subject}', allowed: {_MAX_SLICES} at "
-                "most; give edges if they are numbers."
+                f"evaluator.image_slices: got {len(members)} values of '{each.subject}', allowed: at most "
+                f"{_MAX_SLICES}; set edges if the values are numbers."
             )
         result.update(sorted(members.items(), key=lambda item: _sort_key(each, item[0])))
     return result
 
 
 def check_features(features: Sequence[Mapping[str, Feature]], slices: Sequence[ImageSlices], where: str) -> None:
-    """Look at a few examples of a split for the features that slices go by.
+    """Check that some of the given examples have the features that slices use.
 
     Raises:
-        InputError: for one that none of them has.
+        InputError: no example has a feature.
     """
     for each in slices:
         if each.feature and features and not any(feature.get(each.feature) for feature in features):
@@ -92,7 +97,7 @@ def measure_slices(
     members: Mapping[str, Sequence[int]],
     min_images: int,
 ) -> tuple[SliceMetrics, ...]:
-    """The COCO numbers of each slice's images, by those images alone."""
+    """Compute the COCO metrics of each slice from its images only."""
     return tuple(
         SliceMetrics(
             name=name,
@@ -106,7 +111,7 @@ def measure_slices(
 def measure_objects(
     matches: Matches, image_hw: Sequence[tuple[int, int]], slices: Sequence[ObjectSlices], min_objects: int
 ) -> tuple[ObjectRecall, ...]:
-    """Recall of the objects of each slice, all classes together; crowds are left out."""
+    """Compute the recall of the objects of each slice over all classes, without crowds."""
     return tuple(_measure_objects(matches, image_hw, slices, min_objects))
 
 
@@ -141,26 +146,26 @@ def _label(each: ImageSlices, value: str | float, image_id: int) -> str:
         return value if isinstance(value, str) else _format_number(value)
     if isinstance(value, str):
         raise InputError(
-            f"evaluator.image_slices: got {value!r} as '{each.subject}' of image {image_id}, needed with edges: "
-            "a number."
+            f"evaluator.image_slices: got {value!r} as '{each.subject}' of image {image_id}, allowed: numbers, "
+            "because edges are set."
         )
     return _bin_labels(each.edges)[int(np.searchsorted(each.edges, value, side="right"))]
 
 
 def _bin_labels(edges: Sequence[float]) -> list[str]:
-    """Of one bin more than there are edges; each begins at an edge."""
+    """Return the labels of the bins, one more than edges; lower ends are inclusive."""
     texts = [_format_number(edge) for edge in edges]
     between = [f"{low} to below {high}" for low, high in itertools.pairwise(texts)]
     return [f"below {texts[0]}", *between, f"{texts[-1]} or more"]
 
 
 def _format_number(value: float) -> str:
-    """All its digits, so that two numbers never share a name; whole ones without a point."""
+    """Format a number with all digits, so that different numbers have different names; integers without a point."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _sort_key(each: ImageSlices, name: str) -> tuple[int, str]:
-    """Bins in their order, other values by name."""
+    """Return a key that sorts bins in their order and other values by name."""
     labels = [f"{each.subject}={label}" for label in _bin_labels(each.edges)] if each.edges else []
     return (labels.index(name) if name in labels else len(labels), name)
 

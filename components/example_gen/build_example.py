@@ -1,4 +1,4 @@
-"""One source record and its image bytes to one serialized tf.Example, or to the reason why not."""
+"""Convert one source record and its image bytes to one serialized tf.Example, or to a reject."""
 
 import hashlib
 import math
@@ -14,26 +14,26 @@ import tensorflow as tf
 
 from detloom.components.example_gen.decoded_image import check_decodes, turn_upright
 from detloom.components.example_gen.image_header import ImageError, ImageHeader, read_image_header
-from detloom.components.example_gen.ingest_job import LEFT_OUT_CLASS
 from detloom.components.example_gen.mask_png import encode_mask_png
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.sources.source_record import SourceObject, SourceRecord
-from detloom.schemas import example_keys as keys
-from detloom.schemas.rejects import Reason, Reject
+from detloom.components.example_gen.sources.source_record import LEFT_OUT_CLASS, SourceObject, SourceRecord
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.rejects import Reason, Reject
 
-# A box that sticks out of the image by at most this is clipped, not refused: 1 px absorbs 0- against 1-based pixels,
-# 1 % of the side absorbs labels that were drawn on a resized copy.
+# A box that extends past the image by at most this is clipped, not rejected: 1 px covers the difference between 0-based
+# and 1-based pixels, 1 % of the side covers labels drawn on a resized copy.
 CLIP_TOLERANCE_PX = 1.0
 CLIP_TOLERANCE_FRACTION = 0.01
-MAX_MASK_PIXELS = 500_000_000  # of all masks of a record: some seconds of work; 60 masks of 640x480 have 18 million
-MAX_RECORD_BYTES = 512 * 2**20  # with masks; protocol buffers end at 2 GiB, readers hold many records at a time
+MAX_MASK_PIXELS = 500_000_000  # of all masks of a record: takes a few seconds; 60 masks of 640x480 have 18 million
+# including masks; protocol buffers end at 2 GiB, and readers hold many records at a time
+MAX_RECORD_BYTES = 512 * 2**20
 
 REPAIR_CLIPPED = "box_clipped"
-REPAIR_AREA = "area_recomputed"  # a stated area that is not positive or exceeds the image becomes that of the box
-REPAIR_ROTATED = "exif_rotated"  # turned upright and encoded again
-REPAIR_EXIF_IGNORED = "exif_ignored"  # left as stored, since the labels were made on that
-REPAIR_FEATURE_DROPPED = "object_feature_dropped"  # of an existing example some of whose objects are gone
-REPAIR_FORMAT = "format_corrected"  # the file's name says another format than its content
+REPAIR_AREA = "area_recomputed"  # a stated area that is not positive or exceeds the image is replaced by the box's area
+REPAIR_ROTATED = "exif_rotated"  # rotated upright and re-encoded
+REPAIR_EXIF_IGNORED = "exif_ignored"  # left as stored, because the labels were made on the stored pixels
+REPAIR_FEATURE_DROPPED = "object_feature_dropped"  # of an existing example that lost some of its objects
+REPAIR_FORMAT = "format_corrected"  # the file name's suffix contradicts the content
 
 _OBJECT_PREFIX = "image/object/"
 _MAX_FLOAT32 = 3.4028234e38
@@ -47,10 +47,10 @@ class SourceImage:
 
     Attributes:
         encoded: JPEG or PNG, as stored.
-        file_name: becomes `image/filename`.
-        features: of an existing tf.Example, the ones beside our own, which are passed through.
-        num_objects: of that example.
-        is_upright: the labels belong to the pixels as stored, whatever EXIF says: TensorFlow's decoders do not look.
+        file_name: written as `image/filename`.
+        features: features of an existing tf.Example that are copied unchanged.
+        num_objects: number of objects in that example.
+        is_upright: the labels refer to the pixels as stored, whatever EXIF says: TensorFlow's decoders ignore EXIF.
     """
 
     encoded: bytes
@@ -62,14 +62,15 @@ class SourceImage:
 
 @dataclass(slots=True)
 class BuiltExample:
-    """A record that is good enough to be written.
+    """A record that can be written.
 
     Attributes:
-        example: serialized tf.train.Example; the same bytes for the same input, always.
-        rejects: its refused boxes.
-        repairs, left_out: how often each kind of repair was applied, and each kind of mark is no object.
-        class_names: of the boxes written.
-        decode_seconds: spent on decoding the whole image, if that was asked for.
+        example: serialized tf.train.Example; the same input always gives the same bytes.
+        rejects: the record's rejected boxes.
+        repairs: number of repairs, by kind.
+        left_out: number of marks that are not objects, by kind.
+        class_names: classes of the written boxes.
+        decode_seconds: time spent on decoding the whole image, if requested.
     """
 
     example: bytes = b""
@@ -82,7 +83,7 @@ class BuiltExample:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """An object to be written, the `index`-th of its record; its box lies inside 0 to 1 and has an area in float32."""
+    """The `index`-th object of its record, to be written; its box is inside 0 to 1 and has an area in float32."""
 
     index: int
     item: SourceObject
@@ -93,9 +94,9 @@ class _Kept:
 def build_example(
     record: SourceRecord, image: SourceImage, *, class_ids: Mapping[str, int], params: ExampleGenParams
 ) -> BuiltExample | Reject:
-    """Check one record and encode it; a `Reject` is that of the whole record.
+    """Check one record and encode it; a `Reject` covers the whole record.
 
-    An object of a class that is not in `class_ids` is refused as a box, or left out where `unknown_class` says so.
+    An object of a class that is not in `class_ids` is rejected, or left out if `unknown_class` says so.
     """
     built = BuiltExample()
     built.left_out.update(dict(record.left_out))
@@ -108,7 +109,7 @@ def build_example(
         return record.reject_record(Reason.TOO_MANY_BOXES, detail)
     num_mask_pixels = sum(item.mask is not None for item in record.objects) * header.height * header.width
     if params.with_masks and num_mask_pixels > MAX_MASK_PIXELS:
-        detail = f"{num_mask_pixels} pixels of masks, allowed: {MAX_MASK_PIXELS}"
+        detail = f"{num_mask_pixels} mask pixels, allowed: {MAX_MASK_PIXELS}"
         return record.reject_record(Reason.RECORD_TOO_LARGE, detail)
     kept = []
     for index, item in enumerate(record.objects):
@@ -129,7 +130,7 @@ def build_example(
     num_bytes = len(encoded) + sum(len(entry.mask_png or b"") for entry in kept)
     if num_bytes > MAX_RECORD_BYTES:
         return record.reject_record(Reason.RECORD_TOO_LARGE, f"{num_bytes} bytes, allowed: {MAX_RECORD_BYTES}")
-    # Filled in place: made of finished parts, the image would be copied three times.
+    # The example is filled in place: building it from finished parts would copy the image three times.
     example = tf.train.Example()
     feature = example.features.feature
     _pass_through(image, record, kept, feature, built)
@@ -145,7 +146,7 @@ def build_example(
 def _check_image(
     record: SourceRecord, image: SourceImage, params: ExampleGenParams, built: BuiltExample
 ) -> tuple[bytes, ImageHeader]:
-    """The bytes to write, upright, and their header."""
+    """Return the upright bytes to write, and their header."""
     header = read_image_header(image.encoded)
     stored_hw = (header.height, header.width)
     if header.height * header.width > params.max_pixels:
@@ -154,7 +155,7 @@ def _check_image(
     if record.declared_hw not in (None, stored_hw, header.upright_hw):
         assert record.declared_hw is not None
         height, width = record.declared_hw
-        detail = f"the annotation states {width}x{height} pixels, the image has {header.width}x{header.height}"
+        detail = f"the annotation states {width}x{height} pixels, but the image has {header.width}x{header.height}"
         raise ImageError(Reason.WRONG_DIMENSIONS, detail)
     encoded = image.encoded
     if params.decode_images:
@@ -162,8 +163,8 @@ def _check_image(
         check_decodes(encoded)
         built.decode_seconds += time.monotonic() - started
     if header.orientation != 1:
-        # Stated sizes tell whether labels were made on the image as stored or as shown; where both are alike or none is
-        # stated, as shown: labelling tools turn images.
+        # The stated size shows whether the labels refer to the image as stored or as displayed. If both sizes are equal
+        # or no size is stated, the labels refer to the displayed image: labelling tools rotate images.
         if image.is_upright or (record.declared_hw == stored_hw != header.upright_hw):
             built.repairs[REPAIR_EXIF_IGNORED] += 1
         elif params.exif_rotation == "reject":
@@ -173,7 +174,7 @@ def _check_image(
             header = read_image_header(encoded)
             built.repairs[REPAIR_ROTATED] += 1
     elif record.declared_hw not in (None, stored_hw):
-        raise AssertionError("an upright image has one size")
+        raise AssertionError("an upright image has only one size")
     suffix = os.path.splitext(image.file_name)[1].lower()
     if _FORMAT_OF_SUFFIX.get(suffix, header.format) != header.format:
         built.repairs[REPAIR_FORMAT] += 1
@@ -206,15 +207,15 @@ def _check_object(
 def check_box(
     box_xyxy: _Box, header: ImageHeader, *, is_relative: bool
 ) -> tuple[float, float, float, float, bool] | tuple[Reason, str]:
-    """ymin, xmin, ymax, xmax from 0 to 1 and whether the box was clipped; or why it is refused."""
+    """Return ymin, xmin, ymax, xmax from 0 to 1 and whether the box was clipped, or the reason for rejecting it."""
     xmin, ymin, xmax, ymax = box_xyxy
-    # One comparison each for what nearly every box satisfies; NaN satisfies none.
+    # One comparison each, which nearly every box passes; NaN passes none.
     if not (xmin < xmax and ymin < ymax):
         if not all(map(math.isfinite, box_xyxy)):
-            return Reason.BOX_NOT_FINITE, _show(box_xyxy)
+            return Reason.BOX_NOT_FINITE, _format_box(box_xyxy)
         if xmax < xmin or ymax < ymin:
-            return Reason.BOX_INVERTED, _show(box_xyxy)
-        return Reason.BOX_WITHOUT_AREA, _show(box_xyxy)
+            return Reason.BOX_INVERTED, _format_box(box_xyxy)
+        return Reason.BOX_WITHOUT_AREA, _format_box(box_xyxy)
     width, height = (1.0, 1.0) if is_relative else (header.width, header.height)
     clipped = xmin < 0 or ymin < 0 or xmax > width or ymax > height
     if clipped:
@@ -223,45 +224,48 @@ def check_box(
             return refused
         xmin, ymin, xmax, ymax = max(xmin, 0.0), max(ymin, 0.0), min(xmax, width), min(ymax, height)
     box = (ymin / height, xmin / width, ymax / height, xmax / width)
-    # Only where the sides are tiny can float32, of 24 bits, make the corners meet.
+    # The corners can coincide in float32 (24 bits) only if a side is tiny.
     if min(box[2] - box[0], box[3] - box[1]) < 1e-6:
         low_y, low_x, high_y, high_x = np.array(box, np.float32)
         if not (high_y > low_y and high_x > low_x):
-            return Reason.BOX_WITHOUT_AREA, f"{_show(box_xyxy)}: without area in float32"
+            return Reason.BOX_WITHOUT_AREA, f"{_format_box(box_xyxy)}: zero area in float32"
     return *box, clipped
 
 
 def _check_outside(box_xyxy: _Box, width: float, height: float, header: ImageHeader) -> tuple[Reason, str] | None:
-    """Why a box that sticks out of the image is refused, in the unit of the box; None where it may be clipped."""
+    """Return why a box that extends past the image is rejected, in the box's unit; None if it may be clipped."""
     xmin, ymin, xmax, ymax = box_xyxy
     if not all(map(math.isfinite, box_xyxy)):
-        return Reason.BOX_NOT_FINITE, _show(box_xyxy)
+        return Reason.BOX_NOT_FINITE, _format_box(box_xyxy)
     unit = "" if width == 1.0 and height == 1.0 else " px"
     size = f"the image has {header.width}x{header.height} pixels"
     if xmax <= 0 or ymax <= 0 or xmin >= width or ymin >= height:
-        return Reason.BOX_OUTSIDE, f"{_show(box_xyxy)}: entirely outside; {size}"
+        return Reason.BOX_OUTSIDE, f"{_format_box(box_xyxy)}: completely outside; {size}"
     allowed_x = max(CLIP_TOLERANCE_PX / header.width, CLIP_TOLERANCE_FRACTION) * width
     allowed_y = max(CLIP_TOLERANCE_PX / header.height, CLIP_TOLERANCE_FRACTION) * height
     out_x, out_y = max(-xmin, xmax - width), max(-ymin, ymax - height)
     if out_x <= allowed_x and out_y <= allowed_y:
         return None
-    detail = f"sticks out by {max(out_x, out_y):g}{unit}; {size}; clipped up to {allowed_x:g} by {allowed_y:g}{unit}"
-    return Reason.BOX_OUTSIDE, f"{_show(box_xyxy)}: {detail}"
+    detail = (
+        f"extends past the image by {max(out_x, out_y):g}{unit}; {size}; allowed: {allowed_x:g} by {allowed_y:g}{unit}"
+    )
+    return Reason.BOX_OUTSIDE, f"{_format_box(box_xyxy)}: {detail}"
 
 
-def _show(box_xyxy: _Box) -> str:
+def _format_box(box_xyxy: _Box) -> str:
     return "xmin {:g}, ymin {:g}, xmax {:g}, ymax {:g}".format(*box_xyxy)
 
 
 def _pass_through(
     image: SourceImage, record: SourceRecord, kept: list[_Kept], feature: Any, built: BuiltExample
 ) -> None:
-    """Copy the features of an existing example that are not ours; one value an object stays with its object."""
+    """Copy the features of an existing example that are not ours; per-object values stay with their objects."""
     dropped_some = len(kept) != image.num_objects
     for key, value in image.features.items():
         values = getattr(value, value.WhichOneof("kind") or "bytes_list").value
         if key.startswith(_OBJECT_PREFIX) and dropped_some and len(values) == image.num_objects:
-            if len(record.objects) != image.num_objects:  # the reader refused some: which value is whose is not known
+            # the reader rejected some, so values cannot be assigned to objects
+            if len(record.objects) != image.num_objects:
                 built.repairs[REPAIR_FEATURE_DROPPED] += 1
                 continue
             found = [values[entry.index] for entry in kept]
@@ -280,7 +284,7 @@ def _encode(
     feature: Any,
     built: BuiltExample,
 ) -> None:
-    """Fill in every key of the contract."""
+    """Set every feature of the contract."""
     boxes_yxyx_N4 = np.array([entry.box_yxyx_rel for entry in kept], np.float32).reshape(-1, 4)
     num_pixels = header.height * header.width
     box_areas_N = ((boxes_yxyx_N4[:, 2:] - boxes_yxyx_N4[:, :2]) * (header.height, header.width)).prod(axis=1)

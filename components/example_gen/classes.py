@@ -1,27 +1,28 @@
-"""What the annotations amount to, and the classes of an ingestion: which there are, and under which ids."""
+"""Summarize the annotations and determine the classes of an ingestion and their ids."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from detloom.components.example_gen.ingest_job import TOO_MANY_CLASSES, IngestJob, SplitCounts
+from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts
 from detloom.components.example_gen.read_annotations import ReadOutcome
+from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
 
 
 @dataclass
 class ReadSummary:
-    """The outcomes of all chunks, folded one after the other, so that memory depends on the classes alone.
+    """The combined outcomes of all chunks; its memory depends only on the number of classes.
 
     Attributes:
-        num_in: records by split as the data set gives it, refused ones included.
-        num_boxes_in: objects, refused ones included.
-        counts: of what the readers refused, likewise by split.
-        declared: id (None: the format has none) and source by class name, in the order of declaration.
-        first_use: by class name, the annotation file and the record key where it was met first.
-        first_unknown: the first box that a reader refused for its class: file and detail.
+        num_in: records by the data set's own split, including rejected ones.
+        num_boxes_in: objects, including rejected ones.
+        counts: what the readers rejected, by the data set's own split.
+        declared: id (None if the format has none) and source by class name, in the order of declaration.
+        first_use: by class name, the annotation file and record key of its first object.
+        first_unknown: file and detail of the first box that a reader rejected for its class.
     """
 
     num_in: Counter[str] = field(default_factory=Counter)
@@ -38,10 +39,10 @@ class ReadSummary:
 
 
 def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummary:
-    """One summary of all chunks.
+    """Combine the outcomes of all chunks.
 
     Raises:
-        InputError: for damage that a reader found, classes whose ids contradict one another, and too many classes.
+        InputError: for damage that a reader found, contradictory class ids, or too many classes.
     """
     summary = ReadSummary()
     for outcome in outcomes:
@@ -55,8 +56,8 @@ def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummar
             known_id, _ = summary.declared.setdefault(name, (class_id, outcome.source))
             if known_id != class_id:
                 raise InputError(
-                    f"{job.root}/{outcome.source}: category {name!r} has id {class_id}, in another split {known_id}; "
-                    "make them equal or name the classes in class_names."
+                    f"{job.root}/{outcome.source}: category {name!r} has id {class_id}, elsewhere {known_id}; "
+                    "make them equal, or list the classes in class_names."
                 )
         for name, place in outcome.first_use.items():
             summary.first_use.setdefault(name, place)
@@ -70,12 +71,12 @@ def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummar
 
 
 def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
-    """The label map: given, or the data's own ids, or its declared order, or the sorted names.
+    """Return the label map: the given classes, else the data's own ids, its declared order, or the sorted names.
 
-    None for images without labels, and where nothing was read that could be labelled.
+    None for images without labels, and if all records were rejected.
 
     Raises:
-        InputError: where ids cannot be, or there is no class at all.
+        InputError: if the ids are invalid, or no class exists.
     """
     if job.label_map:
         return LabelMap(job.label_map)
@@ -83,7 +84,7 @@ def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
         return LabelMap.from_names(job.params.class_names)
     used = summary.boxes_by_class
     ids = {name: class_id for name, (class_id, _) in summary.declared.items() if class_id is not None}
-    # Exporters write a category 0 that no object has, named after the project (Roboflow); 0 is background here.
+    # Exporters (Roboflow) write a category 0 named after the project, which no object has; 0 is the background here.
     ids = {name: class_id for name, class_id in ids.items() if class_id != 0 or used[name]}
     if ids:
         return _from_ids(
@@ -93,28 +94,29 @@ def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
         return LabelMap.from_names(summary.declared)
     if used:
         return LabelMap.from_names(sorted(used))
-    if job.data_format == "images" or summary.all_are_refused:  # the latter is told with its reasons, counted
+    # if all records were rejected, the report says so with reasons and counts
+    if job.data_format == "images" or summary.all_are_refused:
         return None
     sources = ", ".join(source for source in job.sources.values() if source) or "it"
-    raise InputError(f"{job.root}: no labelled object in {sources}; name the classes in class_names.")
+    raise InputError(f"{job.root}: no labelled object in {sources}; list the classes in class_names.")
 
 
 def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
-    twice = [class_id for class_id, count in Counter(ids.values()).items() if count > 1]
-    if twice:
-        names = sorted(name for name, class_id in ids.items() if class_id == twice[0])
+    repeated_ids = [class_id for class_id, count in Counter(ids.values()).items() if count > 1]
+    if repeated_ids:
+        names = sorted(name for name, class_id in ids.items() if class_id == repeated_ids[0])
         raise InputError(
-            f"{job.root}/{source}: categories: id {twice[0]} is that of {', '.join(map(repr, names[:9]))}; "
-            "correct it or name the classes in class_names."
+            f"{job.root}/{source}: categories: id {repeated_ids[0]} is used by {', '.join(map(repr, names[:9]))}; "
+            "correct it, or list the classes in class_names."
         )
     try:
         return LabelMap(tuple((class_id, name) for name, class_id in ids.items()))
     except InputError as error:
-        raise InputError(f"{job.root}/{source}: categories: {error} Or name the classes in class_names.") from None
+        raise InputError(f"{job.root}/{source}: categories: {error} Or list the classes in class_names.") from None
 
 
 def check_classes(summary: ReadSummary, job: IngestJob, label_map: LabelMap | None) -> None:
-    """Raise for the first object of a class that is not in the label map, unless such boxes are to be refused."""
+    """Raise for the first object of a class outside the label map, unless such boxes are to be rejected or left out."""
     if job.params.unknown_class != "fail":
         return
     known = set(label_map.names) if label_map else set()

@@ -1,4 +1,4 @@
-"""DetectionExampleGen: the TFX component."""
+"""Define DetectionExampleGen, the TFX component."""
 
 from typing import ClassVar
 
@@ -9,17 +9,17 @@ from tfx.types import Channel, standard_artifacts, standard_component_specs
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
 from detloom.components.artifact_types import Rejects
-from detloom.components.example_gen.driver import Driver
-from detloom.components.example_gen.executor import EXAMPLES_KEY, REJECTS_KEY, Executor
+from detloom.components.example_gen.driver import Driver, file_pattern, split_input_base
+from detloom.components.example_gen.executor import EXAMPLES_KEY, Executor
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.spans import file_pattern, split_input_base
+from detloom.components.properties import REJECTS_KEY
 from detloom.schemas.errors import InputError
 
 _PROPERTY_TYPES = {name: type(value) for name, value in ExampleGenParams(data_format="auto").to_properties().items()}
 
 
 class DetectionExampleGenSpec(ComponentSpec):
-    """What TFX's driver for files needs, and our parameters."""
+    """The parameters of TFX's file-based driver, and our own."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
         **standard_component_specs.FileBasedExampleGenSpec.PARAMETERS,
@@ -33,11 +33,11 @@ class DetectionExampleGenSpec(ComponentSpec):
 
 
 class DetectionExampleGen(BaseBeamComponent):
-    """Reads labelled images and writes tf.Examples, one split folder each, with the label map beside them.
+    """A TFX component that converts labelled images to tf.Examples: one folder per split, and the label map.
 
     Outputs:
         examples: TFRecord shards, plain or GZIP, and `label_map.pbtxt`.
-        rejects: every refused record and box with its reason, and the counts.
+        rejects: every rejected record and box with its reason, and the counts.
     """
 
     SPEC_CLASS = DetectionExampleGenSpec
@@ -50,14 +50,17 @@ class DetectionExampleGen(BaseBeamComponent):
         params: ExampleGenParams,
         range_config: range_config_pb2.RangeConfig | None = None,
     ) -> None:
-        """`input_base` is the data folder; it may hold {SPAN} and {VERSION}, of which the latest is taken.
+        """Create the component.
 
         Args:
-            range_config: one span other than the latest (`static_range` with start equal to end).
+            input_base: the data folder; it may contain {SPAN} and {VERSION}, of which the latest is used.
+            range_config: selects another span than the latest (`static_range` with equal start and end).
         """
         base, rest = split_input_base(input_base)
         if params.num_spans > 1 and not rest:
-            raise InputError(f"num_spans: got {params.num_spans} with the path {input_base!r}, which has no {{SPAN}}.")
+            raise InputError(
+                f"num_spans: got {params.num_spans} for {input_base!r}, allowed: 1 for a path without {{SPAN}}."
+            )
         patterns = [example_gen_pb2.Input.Split(name="data", pattern=file_pattern(rest))]
         super().__init__(
             spec=DetectionExampleGenSpec(

@@ -1,28 +1,28 @@
-"""The folder that a data set lies in: every read of untrusted data goes through here, and none leaves the folder.
+"""Read a data set's folder: every read of untrusted data goes through here, and none leaves the folder.
 
-Local paths and mounts are read with the operating system's calls; addresses with a scheme (`gs://...`) by TensorFlow's
-file systems, imported only then.
+Local paths and mounts are read with the operating system's calls. Addresses with a scheme (`gs://...`) are read with
+TensorFlow's file systems, which are imported only then.
 """
 
 import contextlib
 import errno
 import functools
-import io
 import os
 import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file, open_storage
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
 
-_MAX_FOLDER_DEPTH = 64  # deeper is a loop of mounts or an attack, not a data set
+_MAX_FOLDER_DEPTH = 64  # more levels mean a loop of mounts or an attack, not a data set
 
 
 class SourceError(Exception):
-    """A file of the data set that cannot be used: the reason code, and a sentence without a full stop."""
+    """A file of the data set that cannot be used: its reason code, and a sentence without a full stop."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -31,10 +31,11 @@ class SourceError(Exception):
 
 
 def join_inside(folder: str, name: str) -> str | None:
-    """`folder/name` in normal form, relative to the data folder; None where the name leads out of the folder."""
+    """Return `folder/name` normalized, relative to the data folder; None if the name leads out of the folder."""
     if "\0" in name:
         return None
-    if "/" not in name and name not in ("", ".", ".."):  # most names; normpath would cost as much as opening the file
+    # true for most names; normpath would cost as much as opening the file
+    if "/" not in name and name not in ("", ".", ".."):
         base = _normal_folder(folder)
         return None if base is None else base + name
     if not name or posixpath.isabs(name) or "://" in name:
@@ -47,35 +48,26 @@ def join_inside(folder: str, name: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _normal_folder(folder: str) -> str | None:
-    """A folder as a prefix of paths; None where it leads out."""
+    """Return a folder as a path prefix; None if it leads outside."""
     path = posixpath.normpath(folder) if folder else "."
     if posixpath.isabs(path) or path == ".." or path.startswith("../"):
         return None
     return "" if path == "." else path + "/"
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
-    """One file of a listing; the path is relative to the data folder."""
-
-    path: str
-    size: int
-    mtime_ns: int
-
-
 @dataclass(frozen=True)
 class DataFolder:
     """A folder to read from. All paths are relative to it, with forward slashes; "" is the folder itself.
 
-    A link is followed while it stays inside the folder, or inside what the folder's own first level links to (so that
-    `images` may be a link to another disk). Anything else raises `SourceError`; so does what is no regular file, of
-    which a pipe would be waited for, and a device never ends.
+    A link is followed if its target is inside the folder, or inside the target of a link at the folder's top level (so
+    `images` may be a link to another disk). Any other link raises `SourceError`. So does anything that is not a regular
+    file, because reading a pipe blocks and reading a device never ends.
     """
 
     root: str
 
     def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """The whole file; one of more than `max_bytes` is not read."""
+        """Return the content of a file; a file larger than `max_bytes` is not read."""
         with self.open(path) as file:
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -83,7 +75,7 @@ class DataFolder:
         return data
 
     def read_text(self, path: str, max_bytes: int) -> str:
-        """The whole file as UTF-8, without a byte order mark."""
+        """Return the content of a UTF-8 file, without a byte order mark."""
         data = self.read_bytes(path, max_bytes)
         try:
             return data.decode("utf-8-sig")
@@ -92,50 +84,44 @@ class DataFolder:
             raise SourceError(Reason.UNREADABLE_ANNOTATION, detail) from None
 
     def open(self, path: str) -> BinaryIO:
-        """The file, to be streamed."""
-        if _is_address(self.root):
-            return self._open_address(path)
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        """Open a file for streaming."""
         try:
+            if is_address(self.root):
+                return self._open_address(path)
             try:
-                descriptor = os.open(self._checked(path), flags | os.O_NOFOLLOW)
+                return open_regular_file(self._checked(path), os.O_NOFOLLOW)
             except OSError as error:
-                if error.errno != errno.ELOOP:  # links are followed only where there are some: that costs
+                if error.errno != errno.ELOOP:  # resolving links is slow, so only links are resolved
                     raise
-                descriptor = os.open(self._follow(path), flags)
+                return open_regular_file(self._follow(path))
         except (OSError, ValueError) as error:
             raise _source_error(error) from None
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise SourceError(Reason.UNREADABLE_FILE, "not a regular file")
-        return open(descriptor, "rb", buffering=0 if status.st_size < 1 << 20 else 1 << 16)
 
     def is_file(self, path: str) -> bool:
-        """Whether `path` can be opened as a file, as far as its name and kind tell."""
+        """Return whether `path` names a regular file that may be read."""
         try:
             return self.status(path) is not None
         except SourceError:
             return False
 
     def is_folder(self, path: str) -> bool:
-        if _is_address(self.root):
-            return bool(_gfile().isdir(self._full(path)))
         try:
+            if is_address(self.root):
+                return self._storage.is_folder(self._checked_name(path))
             return os.path.isdir(self._follow(path))
-        except SourceError:
+        except (SourceError, OSError):
             return False
 
-    def status(self, path: str) -> FileStatus | None:
-        """Size and time of a regular file; None where there is none.
+    def status(self, path: str) -> Entry | None:
+        """Return size and time of a regular file; None if it does not exist.
 
         Raises:
             SourceError: if the path leads out of the folder.
         """
         try:
-            if _is_address(self.root):
-                found = _gfile().stat(self._full(path))
-                return None if found.is_directory else FileStatus(path, int(found.length), int(found.mtime_nsec))
+            if is_address(self.root):
+                entry = self._storage.status(self._checked_name(path))
+                return None if entry is None or entry.is_folder else entry
             status = os.lstat(self._checked(path))
             if stat.S_ISLNK(status.st_mode):
                 status = os.stat(self._follow(path))
@@ -143,14 +129,14 @@ class DataFolder:
             if error.reason is Reason.PATH_OUTSIDE:
                 raise
             return None
-        except Exception:  # each file system has errors of its own, and all mean: not there
+        except (OSError, ValueError):
             return None
-        return FileStatus(path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
+        return Entry(path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
     def list_files(self, folder: str = "", suffixes: Sequence[str] = (), *, recursive: bool = False) -> list[str]:
-        """Sorted paths of the files in a folder, hidden ones left out; suffixes (".jpg") match in any case.
+        """Return the sorted paths of a folder's files without hidden ones; suffixes (".jpg") ignore case.
 
-        Links are followed; a folder that was seen is not entered again. A folder that is not there has no files.
+        Links are followed, but no folder is entered twice. A missing folder has no files.
         """
         wanted = tuple(suffix.lower() for suffix in suffixes)
         return sorted(
@@ -160,83 +146,78 @@ class DataFolder:
         )
 
     def list_folders(self, folder: str = "") -> list[str]:
-        """Sorted paths of the folders in a folder, hidden ones left out."""
-        return [path for path, status in self._entries(folder) if status is None]
+        """Return the sorted paths of a folder's subfolders, without hidden ones."""
+        return [entry.path for entry in self._entries(folder) if entry.is_folder]
 
-    def walk(self, folder: str = "", *, recursive: bool = True) -> Iterator[FileStatus]:
-        """All files below a folder in the order of their paths, hidden ones left out; one folder at a time.
+    def walk(self, folder: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+        """Yield all files below a folder in path order, without hidden ones; one folder at a time is in memory.
 
-        What is no regular file (a pipe, a link that leads nowhere or out) is there with a size of 0: reading says why.
+        Anything but a regular file (a pipe, a broken link, a link that leads outside) has size 0; reading it raises the
+        reason.
 
         Raises:
-            InputError: for a folder that cannot be listed, or lies too deep.
+            InputError: if a folder cannot be listed or is nested too deeply.
         """
         seen: set[str] = set()
         waiting = [(folder, 0)]
         while waiting:
             current, depth = waiting.pop()
-            if not _is_address(self.root):
+            if not is_address(self.root):
                 real = os.path.realpath(self._full(current))
                 if real in seen:
                     continue
                 seen.add(real)
             folders = []
-            for path, status in self._entries(current):
-                if isinstance(status, FileStatus):
-                    yield status
+            for entry in self._entries(current):
+                if entry.is_folder:
+                    folders.append((entry.path, depth + 1))
                 else:
-                    folders.append((path, depth + 1))
+                    yield entry
             if recursive and folders:
                 if depth >= _MAX_FOLDER_DEPTH:
                     raise InputError(f"{self._full(folders[0][0])}: more than {_MAX_FOLDER_DEPTH} folders deep.")
                 waiting.extend(reversed(folders))
 
-    def _entries(self, folder: str) -> Iterator[tuple[str, FileStatus | None]]:
-        """Files of a folder with their status, and folders with None, in the order of their names; no hidden ones."""
-        prefix = f"{folder}/" if folder else ""
-        for name, entry in sorted(self._scan(folder).items()):
-            path = prefix + name
-            if name.startswith("."):
-                continue
-            if entry is not None and not entry.is_symlink():  # no need to look where it lies: its folder was looked at
-                if entry.is_dir(follow_symlinks=False):
-                    yield path, None
-                    continue
-                status = None
-                if entry.is_file(follow_symlinks=False):
-                    with contextlib.suppress(OSError):  # gone since
-                        status = entry.stat(follow_symlinks=False)
-                yield path, FileStatus(path, status.st_size, status.st_mtime_ns) if status else FileStatus(path, 0, 0)
-            elif self.is_folder(path):
-                yield path, None
-            else:
-                found = None
-                with contextlib.suppress(SourceError):
-                    found = self.status(path)
-                yield path, found or FileStatus(path, 0, 0)
-
-    def _scan(self, folder: str) -> dict[str, os.DirEntry[str] | None]:
-        """Entries by name, with what the operating system says of them at once; none where there is no such folder.
+    def _entries(self, folder: str) -> list[Entry]:
+        """Return a folder's files and subfolders by name, without hidden ones; empty if it does not exist.
 
         Raises:
-            InputError: for a folder that cannot be listed: what is in it would be lost without a word.
+            InputError: if the folder cannot be listed, because its files would be lost silently.
         """
         try:
-            if _is_address(self.root):
-                full = self._full(folder)
-                return {name.rstrip("/"): None for name in _gfile().listdir(full)} if _gfile().isdir(full) else {}
+            if is_address(self.root):
+                return self._storage.list_entries(self._checked_name(folder))
             with os.scandir(self._follow(folder)) as entries:
-                return {entry.name: entry for entry in entries}
+                found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
         except (FileNotFoundError, NotADirectoryError, SourceError):
-            return {}
+            return []
         except OSError as error:
             raise InputError(f"{self._full(folder)}: the folder cannot be listed ({error.strerror}).") from None
+        return [self._describe(f"{folder}/{entry.name}" if folder else entry.name, entry) for entry in found]
+
+    def _describe(self, path: str, entry: os.DirEntry[str]) -> Entry:
+        if entry.is_symlink():
+            if self.is_folder(path):
+                return Entry(path, is_folder=True)
+            with contextlib.suppress(SourceError):
+                return self.status(path) or Entry(path)
+        elif entry.is_dir(follow_symlinks=False):
+            return Entry(path, is_folder=True)
+        elif entry.is_file(follow_symlinks=False):
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                status = entry.stat(follow_symlinks=False)
+                return Entry(path, status.st_size, status.st_mtime_ns)
+        return Entry(path)
+
+    @property
+    def _storage(self) -> Storage:
+        return open_storage(self.root)
 
     def _full(self, path: str) -> str:
         return posixpath.join(self.root, path) if path else self.root
 
     def _checked(self, path: str) -> str:
-        """The full local path; its folder was looked at, while a link as the last part is the caller's to check."""
+        """Return the full local path after checking its folder; the caller checks whether the last part is a link."""
         parent, _, name = path.rpartition("/")
         if name in (".", "..") or "\0" in name or (path and not name):
             raise SourceError(Reason.PATH_OUTSIDE, "the path leads out of the data folder")
@@ -248,7 +229,7 @@ class DataFolder:
         return f"{self.root}/{path}" if path else self.root
 
     def _follow(self, path: str) -> str:
-        """Like `_checked`, for a path whose last part may be a link."""
+        """Return the full local path; as `_checked`, but the last part may be a link."""
         full = self._checked(path)
         try:
             if path and not _is_inside(self.root, path, os.path.realpath(full)):
@@ -257,62 +238,21 @@ class DataFolder:
             raise SourceError(Reason.UNREADABLE_FILE, f"the path cannot be followed ({error})") from None
         return full
 
-    def _open_address(self, path: str) -> BinaryIO:
-        if join_inside("", path) is None:
+    def _checked_name(self, path: str) -> str:
+        """Return the path if it stays inside by name; an address has no links."""
+        if path and join_inside("", path) is None:
             raise SourceError(Reason.PATH_OUTSIDE, "the path leads out of the data folder")
-        full = self._full(path)
-        if not _gfile().exists(full) or _gfile().isdir(full):
+        return path
+
+    def _open_address(self, path: str) -> BinaryIO:
+        if self.status(path) is None:
             raise SourceError(Reason.MISSING_FILE, "the file is missing")
-        file: BinaryIO = io.BufferedReader(_GFileReader(_gfile().GFile(full, "rb")))
-        return file
-
-
-class _GFileReader(io.RawIOBase):
-    """What `io.BufferedReader` needs of TensorFlow's file object."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_CUR:
-            offset += self._file.tell()
-        elif whence == os.SEEK_END:
-            offset += self._file.size()
-        self._file.seek(offset)
-        return offset
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _is_address(path: str) -> bool:
-    return "://" in path
-
-
-def _gfile() -> Any:
-    import tensorflow as tf
-
-    return tf.io.gfile
+        return self._storage.open(path)
 
 
 @functools.lru_cache(maxsize=4096)
 def _parent_is_inside(root: str, parent: str) -> bool:
-    """Cached by folder: resolving links for each image would cost more than reading it."""
+    """Cache the result by folder: resolving links for each image would cost more than reading it."""
     if parent and join_inside("", parent) is None:
         return False
     return _is_inside(root, parent, os.path.realpath(os.path.join(root, parent)))
@@ -321,13 +261,13 @@ def _parent_is_inside(root: str, parent: str) -> bool:
 def _is_inside(root: str, path: str, real: str) -> bool:
     top = path.split("/", 1)[0]
     homes = (os.path.realpath(root), os.path.realpath(os.path.join(root, top)) if "/" in path or not path else "")
-    is_top_folder = "/" not in path and os.path.isdir(real)  # `images` itself, linked to another disk
+    is_top_folder = "/" not in path and os.path.isdir(real)  # for example `images`, linked to another disk
     return is_top_folder or any(home and (real == home or real.startswith(home + os.sep)) for home in homes)
 
 
 def _source_error(error: OSError | ValueError) -> SourceError:
     if isinstance(error, ValueError):
-        return SourceError(Reason.PATH_OUTSIDE, f"no path of a file ({error})")
+        return SourceError(Reason.PATH_OUTSIDE, f"not a valid path ({error})")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return SourceError(Reason.MISSING_FILE, "the file is missing")
     return SourceError(Reason.UNREADABLE_FILE, f"the file cannot be opened ({error.strerror})")

@@ -1,4 +1,4 @@
-"""What needs an image's pixels: turning it upright, and making sure that it decodes. Everything else reads headers."""
+"""Rotate an image upright, and check that it decodes. All other checks read only headers."""
 
 import io
 import warnings
@@ -6,16 +6,16 @@ import warnings
 from PIL import Image, ImageOps
 
 from detloom.components.example_gen.image_header import ImageError
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
-_JPEG_QUALITY = 95  # of the few images that are turned; chroma is kept in full
+_JPEG_QUALITY = 95  # of the few images that are rotated; chroma is not subsampled
 
 
 def turn_upright(data: bytes) -> bytes:
-    """The image with its pixels where its EXIF orientation says, and without that tag.
+    """Return the image rotated as its EXIF orientation says, without that tag.
 
-    Pixels are encoded again: JPEG turns without loss only where its blocks fit, and a wrong turn is worse than a little
-    noise. A PNG stays one.
+    Pixels are re-encoded: JPEG can be rotated without loss only if its blocks fit, and a wrong rotation is worse than a
+    little noise. A PNG stays a PNG.
 
     Raises:
         ImageError: if it does not decode.
@@ -48,13 +48,13 @@ def check_decodes(data: bytes) -> None:
         raise _unreadable(error) from None
 
 
-# What Pillow raises for damaged files; SyntaxError is its own sign for broken chunks.
+# Exceptions that Pillow raises for damaged files; SyntaxError signals broken chunks.
 _PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, MemoryError, Image.DecompressionBombError)
 
 
 def _open(data: bytes) -> Image.Image:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the number of pixels was checked by our own limit before
+        warnings.simplefilter("ignore")  # our own limit has checked the number of pixels
         return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
 
 

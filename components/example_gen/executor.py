@@ -1,4 +1,4 @@
-"""Executor of DetectionExampleGen."""
+"""Define the executor of DetectionExampleGen."""
 
 import json
 from typing import Any
@@ -11,20 +11,19 @@ from tfx.types.artifact import Artifact
 
 from detloom.components.artifact_types import keep_after_failure
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY
-from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, ingest
+from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, RefusedDataError, ingest
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.refusal import RefusedDataError
+from detloom.components.properties import REJECTS_KEY
 from detloom.schemas.errors import InputError
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
-REJECTS_KEY = "rejects"
 
 
 class Executor(BaseBeamExecutor):
-    """Ingests the data folders that the driver resolved.
+    """An executor that ingests the data folders that the driver resolved.
 
-    The `file_format` property stays unset: the only value that TFX accepts there reads "gzip", while all readers go by
-    the file name.
+    The `file_format` property stays unset: TFX accepts only a value that means GZIP, while all readers go by the file
+    name.
     """
 
     def Do(

@@ -1,6 +1,6 @@
-"""Examples back to COCO: `images/...` and one `annotations/<split>.json` a split, with bounded memory.
+"""Export examples to COCO: `images/...` and one `annotations/<split>.json` per split, with bounded memory.
 
-COCO has no place for `difficult`, `truncated` and `group_of`; how many of each are lost is counted and returned.
+COCO has no field for `difficult`, `truncated` and `group_of`; the number of lost flags is counted and returned.
 """
 
 import io
@@ -32,9 +32,9 @@ from detloom.components.example_gen.exported_folder import (
     shortest_decimal,
     write_image,
 )
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
 
 IMAGES_DIR = "images"
 ANNOTATIONS_DIR = "annotations"
@@ -43,13 +43,13 @@ _LOST_FLAGS = {"difficult": "is_difficult", "truncated": "is_truncated", "group_
 
 
 def export_coco(examples: Path, output: Path) -> ExportCounts:
-    """Write a COCO data set into `output`, which must not hold anything yet; the bytes of the images stay as they are.
+    """Write a COCO data set into the empty folder `output`; image bytes are copied unchanged.
 
-    Read back, the boxes are the same float32 values to the last bit. Image ids are the source ids where those of all
-    splits are whole numbers and differ, else 1, 2, ...; no id of an image or an annotation stands in two splits.
+    Reading it back gives the same float32 boxes to the last bit. Image ids are the source ids if those of all splits
+    are unique whole numbers, else 1, 2, ...; ids of images and annotations are unique across splits.
 
     Raises:
-        InputError: for a folder without examples, a damaged one, or an output that is taken; nothing is left then.
+        InputError: if the examples are missing or damaged, or the output is not empty; nothing is written then.
     """
     (splits, empty), label_map = find_splits(examples), read_examples_label_map(examples)
     counts = ExportCounts(empty_splits=empty)
@@ -64,7 +64,7 @@ def export_coco(examples: Path, output: Path) -> ExportCounts:
 
 
 def box_xywh_px(box_yxyx_rel: Sequence[float], image_hw: tuple[int, int]) -> list[float]:
-    """Pixels of few decimals such that x / width, (x + w) / width and so on, in float32, give the box again."""
+    """Return pixels with few decimals for which x / width, (x + w) / width etc., in float32, restore the box."""
     ymin, xmin, ymax, xmax = box_yxyx_rel
     x, width = _pixel_interval(xmin, xmax, image_hw[1])
     y, height = _pixel_interval(ymin, ymax, image_hw[0])
@@ -72,10 +72,11 @@ def box_xywh_px(box_yxyx_rel: Sequence[float], image_hw: tuple[int, int]) -> lis
 
 
 def _pixel_interval(start_rel: float, end_rel: float, size: int) -> tuple[float, float]:
-    """Start and extent in pixels.
+    """Return start and extent in pixels.
 
-    They always read back: `rel * size` is exact in float64 (24 bits times 29), and `start + (end - start)` is off by at
-    most one unit in the last of 53 bits, far from the middle between two float32 values, where rounding turns.
+    These always read back: `rel * size` is exact in float64 (24 bits times 29), and `start + (end - start)` has an
+    error of at most one unit in the last of 53 bits, far from the midpoint between two float32 values, where rounding
+    changes.
     """
     start = shortest_decimal(start_rel * size, lambda value: as_float32(value / size) == start_rel)
     extent = shortest_decimal(
@@ -87,7 +88,7 @@ def _pixel_interval(start_rel: float, end_rel: float, size: int) -> tuple[float,
 
 @dataclass
 class _Export:
-    """All splits; entries wait in files until all ids are known, so that only 8 bytes an image are in memory."""
+    """The export of all splits; entries are spooled to files until all ids are known, so memory stays bounded."""
 
     folder: Path
     label_map: LabelMap
@@ -104,7 +105,7 @@ class _Export:
         with self._spool_path(split).open("w", encoding="utf-8") as spool:
             for shard in shards:
                 for example in read_examples(shard):
-                    spool.write(json.dumps(self._take(split, example, str(shard)), ensure_ascii=False) + "\n")
+                    spool.write(json.dumps(self._convert(split, example, str(shard)), ensure_ascii=False) + "\n")
 
     def write(self, splits: Sequence[str]) -> None:
         ids = self.source_ids
@@ -118,11 +119,11 @@ class _Export:
     def _spool_path(self, split: str) -> Path:
         return self.folder / f".{split}.spool"
 
-    def _take(self, split: str, example: ExportedExample, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _convert(self, split: str, example: ExportedExample, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         number = self.counts.add_image(split, example)
         name = safe_file_name(example, f"{split}-{number:08d}")
         name = write_image(self.folder / IMAGES_DIR, name, example.image)
-        self._take_source_id(example.source_id)
+        self._add_source_id(example.source_id)
         height, width = example.image_hw
         image = {"id": 0, "file_name": name, "height": height, "width": width, "source_id": example.source_id}
         annotations = []
@@ -149,11 +150,11 @@ class _Export:
         area = box[2] * box[3]
         if item.area_px is not None and math.isfinite(item.area_px):
             area = _shortest_float32(item.area_px)
-        elif item.area_px is not None:  # JSON has no such number
-            self.counts.changed["area that is not finite (the box's instead)"] += 1
+        elif item.area_px is not None:  # JSON cannot represent it
+            self.counts.changed["area that is not finite (replaced by the box's area)"] += 1
         return {"category_id": item.class_id, "bbox": box, "area": area, "iscrowd": int(item.is_crowd)}
 
-    def _take_source_id(self, source_id: str) -> None:
+    def _add_source_id(self, source_id: str) -> None:
         is_number = source_id.isascii() and source_id.isdigit() and len(source_id) <= _MAX_ID_DIGITS
         if not is_number or str(int(source_id)) != source_id:
             self.source_ids = None
@@ -204,7 +205,7 @@ def _shortest_float32(value: float) -> float:
 
 
 def _masks(example: ExportedExample, where: str) -> list[Mapping[str, Any] | None]:
-    """COCO's compressed run lengths of each object; None where it has no mask."""
+    """Return COCO's compressed run lengths of each object; None for an object without a mask."""
     encoded = bytes_values(example.feature, keys.MASK)
     if not encoded:
         return [None] * len(example.objects)
@@ -217,35 +218,37 @@ def _run_lengths(png: bytes, image_hw: tuple[int, int], where: str) -> Mapping[s
     from pycocotools import mask as coco_mask
 
     try:
-        with Image.open(io.BytesIO(png), formats=("PNG",)) as picture:
-            if (picture.height, picture.width) != image_hw:
-                raise InputError(f"{where}: a mask of {picture.size}, allowed: the size of the image.")
-            mask_HW = np.asarray(picture.convert("L")) > 0
+        with Image.open(io.BytesIO(png), formats=("PNG",)) as mask:
+            if (mask.height, mask.width) != image_hw:
+                raise InputError(f"{where}: a mask of size {mask.size}, allowed: the size of the image.")
+            mask_HW = np.asarray(mask.convert("L")) > 0
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{where}: a mask that is no PNG ({error}).") from None
+        raise InputError(f"{where}: a mask is not a PNG ({error}).") from None
     counts = coco_mask.encode(np.asfortranarray(mask_HW.astype(np.uint8)))["counts"]
     return {"size": list(image_hw), "counts": counts.decode("ascii")}
 
 
 def _keypoints(example: ExportedExample, where: str) -> list[list[float]]:
-    """x, y in pixels and visibility, flat, of each object; empty where it has none."""
+    """Return x, y in pixels and visibility, flat, for each object; empty for an object without keypoints."""
     numbers = int_values(example.feature, keys.NUM_KEYPOINTS)
     if not any(numbers):
         return [[] for _ in example.objects]
     xs, ys = (float_values(example.feature, key).tolist() for key in (keys.KEYPOINT_X, keys.KEYPOINT_Y))
     visible = int_values(example.feature, keys.KEYPOINT_VISIBILITY) or [2] * len(xs)
     if len(numbers) != len(example.objects) or not sum(numbers) == len(xs) == len(ys) == len(visible):
-        raise InputError(f"{where}, {example.source_id!r}: the numbers of keypoints, x, y and visibilities disagree.")
+        raise InputError(f"{where}, {example.source_id!r}: the numbers of keypoints, x, y and visibilities differ.")
     height, width = example.image_hw
-    result, at = [], 0
+    result, start = [], 0
     for count in numbers:
         flat: list[float] = []
-        for x, y, visibility in zip(xs[at : at + count], ys[at : at + count], visible[at : at + count], strict=True):
+        for x, y, visibility in zip(
+            xs[start : start + count], ys[start : start + count], visible[start : start + count], strict=True
+        ):
             flat += (_pixel_point(x, width), _pixel_point(y, height), visibility)
         result.append(flat)
-        at += count
+        start += count
     return result
 
 

@@ -1,7 +1,7 @@
-"""Examples back to YOLO: `images/<split>/`, `labels/<split>/` and `data.yaml`.
+"""Export examples to YOLO: `images/<split>/`, `labels/<split>/` and `data.yaml`.
 
-The format knows boxes and classes. Crowds and groups are left out, since a label file cannot say that they are no
-single objects; `difficult`, `truncated`, masks, keypoints and areas are lost. Each is counted and returned.
+The format stores boxes and classes. Crowds and groups are left out, because a label file cannot mark them as several
+objects. `difficult`, `truncated`, masks, keypoints and areas are lost. Each loss is counted and returned.
 """
 
 import math
@@ -27,24 +27,26 @@ from detloom.components.example_gen.exported_folder import (
     write_image,
 )
 from detloom.components.example_gen.sources.yolo import IMAGES_DIRS
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.errors import InputError
 
 DATA_FILE = "data.yaml"
-_EVALUATION_SPLITS = ("val", "eval", "valid", "validation")  # trainers of this family look for `val`
-_FOLDERS_WITH_A_MEANING = {*IMAGES_DIRS, "labels"}  # readers look for the last of them in a path
-_AREA_TOLERANCE = 1e-4  # of a float32 that was computed from the box, with room
+# YOLO trainers expect the evaluation split to be named `val`
+_EVALUATION_SPLITS = ("val", "eval", "valid", "validation")
+_FOLDERS_WITH_A_MEANING = {*IMAGES_DIRS, "labels"}  # readers search a path for the last of these
+_AREA_TOLERANCE = 1e-4  # relative tolerance for a float32 computed from the box
 _FIRST_DECIMALS, _MAX_DECIMALS = 6, 17
 
 
 def export_yolo(examples: Path, output: Path) -> ExportCounts:
-    """Write a YOLO data set into `output`, which must not hold anything yet; the bytes of the images stay as they are.
+    """Write a YOLO data set into the empty folder `output`; image bytes are copied unchanged.
 
-    Class numbers are 0, 1, ... in the order of the label map's ids. Folders called like those that readers look for
-    (`images`, `labels`, ...) get a `_` behind their names, and so do folders called like label files.
+    Class numbers are 0, 1, ... in the order of the label map's ids. Folders named like those that readers search for
+    (`images`, `labels`, ...) or like label files get a `_` appended.
 
     Raises:
-        InputError: for a folder without examples, a damaged one, or an output that is taken; nothing is left then.
+        InputError: for a folder without examples, damaged examples, or an output that is not empty; nothing is written
+            then.
     """
     (splits, empty), label_map = find_splits(examples), read_examples_label_map(examples)
     class_numbers = {class_id: number for number, class_id in enumerate(label_map.class_ids)}
@@ -59,7 +61,8 @@ def export_yolo(examples: Path, output: Path) -> ExportCounts:
             for shard in shards:
                 for example in read_examples(shard):
                     export.write(example, str(shard))
-        # No `path`: trainers take a relative one from their working directory, and without one the file's folder.
+        # No `path`: trainers resolve a relative one from their working directory, and without one use the file's
+        # folder.
         data = {**_split_keys(folders), "names": dict(enumerate(label_map.names))}
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
         (folder / DATA_FILE).write_text(text, encoding="utf-8")
@@ -67,7 +70,7 @@ def export_yolo(examples: Path, output: Path) -> ExportCounts:
 
 
 def box_cxcywh_rel(box_yxyx_rel: Sequence[float]) -> list[float]:
-    """Centre x, centre y, width, height, of few decimals, from which xmin = cx - w / 2 and so on give the box again."""
+    """Return centre x, centre y, width, height with few decimals, for which xmin = cx - w / 2 etc. restore the box."""
     ymin, xmin, ymax, xmax = box_yxyx_rel
     cx, width = _centre_interval(xmin, xmax)
     cy, height = _centre_interval(ymin, ymax)
@@ -75,12 +78,12 @@ def box_cxcywh_rel(box_yxyx_rel: Sequence[float]) -> list[float]:
 
 
 def _centre_interval(start: float, end: float) -> tuple[float, float]:
-    """Centre and extent of an interval between two float32 values from 0 to 1.
+    """Return centre and extent of an interval between two float32 values from 0 to 1.
 
-    Why the exact ones do: in float64 the centre is off by at most 2^-54 and half the extent by 2^-55 (both are at most
-    1), so their difference meets `start` to within 2^-53, and rounds to it in float32 where half a unit in its last
-    place, 2^-25 of `start` or more, is larger: from 2^-27 up. A start of 0 is met exactly;
-    one between moves by less than 2^-53.
+    The exact values always read back: in float64 the centre is off by at most 2^-54 and half the extent by 2^-55 (both
+    are at most 1), so their difference is within 2^-53 of `start`. It rounds to `start` in float32 if half a unit in
+    the last place of `start`, 2^-25 of `start` or more, is larger, that is from 2^-27 up. A start of 0 is restored
+    exactly; a start between moves by less than 2^-53.
     """
     for decimals in range(_FIRST_DECIMALS, _MAX_DECIMALS + 1):
         centre, extent = round((start + end) / 2, decimals), round(end - start, decimals)
@@ -91,7 +94,7 @@ def _centre_interval(start: float, end: float) -> tuple[float, float]:
 
 
 class _SplitExport:
-    """Writes the examples of one split."""
+    """A writer for the examples of one split."""
 
     def __init__(
         self, folder: Path, split: str, split_folder: str, class_numbers: dict[int, int], counts: ExportCounts
@@ -107,7 +110,7 @@ class _SplitExport:
         self._counts.num_objects[self._split] += len(lines)
         self._count_lost(example)
         name = _plain_folders(safe_file_name(example, f"{self._split}-{number:08d}"))
-        # Two images of one stem (a.jpg, a.png) would share a label file: the label file says whether a name is free.
+        # Two images with one stem (a.jpg, a.png) would share a label file, so a name is free only if its label file is.
         name = write_image(
             self._images,
             name,
@@ -119,7 +122,7 @@ class _SplitExport:
         label_path.write_text("".join(lines), encoding="utf-8")
 
     def _format(self, item: ExportedObject, where: str) -> str:
-        """The line of an object; "" where it is left out."""
+        """Return the line of an object; "" if it is left out."""
         lost = self._counts.lost
         if item.class_id not in self._class_numbers:
             raise InputError(f"{where}: class id {item.class_id} is not in the label map.")
@@ -134,7 +137,7 @@ class _SplitExport:
         return f"{self._class_numbers[item.class_id]} {numbers}\n"
 
     def _count_lost(self, example: ExportedExample) -> None:
-        """What there is beside boxes and flags; an area that is that of the box says nothing of its own."""
+        """Count what is lost besides boxes and flags; an area that equals the box's area is no loss."""
         found = {
             "mask": sum(map(bool, bytes_values(example.feature, keys.MASK))),
             "keypoints": sum(number > 0 for number in int_values(example.feature, keys.NUM_KEYPOINTS)),
@@ -153,13 +156,13 @@ def _has_own_area(item: ExportedObject, image_hw: tuple[int, int]) -> bool:
 
 
 def _plain_folders(name: str) -> str:
-    """The path with folders that mean nothing to a reader: `x/images/a.jpg` is `x/images_/a.jpg`."""
+    """Rename the folders of a path that have a meaning for readers: `x/images/a.jpg` becomes `x/images_/a.jpg`."""
     *folders, file_name = name.split("/")
     return "/".join((*map(_plain_folder, folders), file_name))
 
 
 def _plain_folder(name: str) -> str:
-    # A folder `a.txt` would stand where the label file of `a.jpg` does.
+    # A folder `a.txt` would collide with the label file of `a.jpg`.
     has_meaning = name.lower() in _FOLDERS_WITH_A_MEANING or name.lower().endswith(".txt")
     return f"{name}_" if has_meaning else name
 
@@ -169,7 +172,7 @@ def _label_name(image_name: str) -> str:
 
 
 def _split_folders(splits: Iterable[str]) -> dict[str, str]:
-    """Folder below images/ and labels/ by split: its name, if that means nothing to a reader."""
+    """Return the folder below images/ and labels/ for each split: its name, unless that has a meaning for readers."""
     folders: dict[str, str] = {}
     taken = set(splits)
     for split in splits:
@@ -182,6 +185,8 @@ def _split_folders(splits: Iterable[str]) -> dict[str, str]:
 
 
 def _split_keys(folders: dict[str, str]) -> dict[str, str]:
-    """Folder by key of data.yaml: the evaluation split is `val` there, unless another split has that name."""
+    """Return the folder for each key of data.yaml: the evaluation split becomes `val`, unless another split has that
+    name.
+    """
     evaluation = next((name for name in _EVALUATION_SPLITS if name in folders), "val")
     return {("val" if split == evaluation else split): f"images/{folder}" for split, folder in folders.items()}

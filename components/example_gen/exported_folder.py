@@ -1,4 +1,4 @@
-"""What both exporters share: reading an examples folder, safe file names, numbers that read back, an atomic output."""
+"""Read an examples folder, choose safe file names, shorten numbers, write the output atomically (both exporters)."""
 
 import itertools
 import math
@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detloom.components.example_gen.exported_image import neutralise_orientation
+from detloom.components.example_gen.image_header import neutralise_orientation
 from detloom.components.record_files import read_records
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.trainer_module.data.records import parse_features
 
 SPLIT_PREFIX = "Split-"
 SHARD_PATTERN = "data_tfrecord-*"
@@ -30,11 +31,11 @@ EXIF_NEUTRALISED = "exif_neutralised"
 UNSOUND_BOX = "box that is inverted, empty or outside the image (left out)"
 _SHARD_NAME = re.compile(r"data_tfrecord-([0-9]{5,9})-of-([0-9]{5,9})(\.gz)?")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-_USUAL_ROOTS = ("images", "JPEGImages")  # stripped from file names: every export has a folder of images of its own
+_USUAL_ROOTS = ("images", "JPEGImages")  # removed from file names, because every export has its own folder of images
 _SUFFIX_BY_FORMAT = {"jpeg": ".jpg", "png": ".png"}
 _SUFFIXES_BY_FORMAT = {"jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",)}
-_UNSAFE_CHARS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')  # also what Windows and archives refuse
-_MAX_PART_BYTES = 200  # of one folder or file name; 255 is the file systems' limit, less room for a number and suffix
+_UNSAFE_CHARS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')  # including characters that Windows and archives reject
+_MAX_PART_BYTES = 200  # of one folder or file name; file systems allow 255, and a number and suffix may be appended
 _MAX_PARTS = 16
 _NO_FLOATS = np.zeros(0, np.float32)
 _MAX_DECIMALS = 17
@@ -54,7 +55,7 @@ _KNOWN_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class ExportedObject:
-    """One object of an example; the box is float32, as it is stored."""
+    """One object of an example; the box is float32, as stored."""
 
     class_id: int
     box_yxyx_rel: tuple[float, float, float, float]
@@ -66,7 +67,7 @@ class ExportedObject:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the box lies in the image and has an area."""
+        """Return whether the box is inside the image and has an area."""
         ymin, xmin, ymax, xmax = self.box_yxyx_rel
         return 0 <= ymin < ymax <= 1 and 0 <= xmin < xmax <= 1
 
@@ -76,7 +77,7 @@ class ExportedExample:
     """One example, and the features that only one of the exporters needs.
 
     Attributes:
-        is_neutralised: whether `image` had an Exif orientation, which it no longer has.
+        is_neutralised: `image` had an Exif orientation, which was removed.
     """
 
     image: bytes
@@ -90,18 +91,18 @@ class ExportedExample:
 
     @property
     def num_other_features(self) -> int:
-        """Features with values that neither this project nor the formats know, such as `image/context/...`."""
+        """Count the non-empty features unknown to this project and the formats, such as `image/context/...`."""
         return sum(key not in _KNOWN_KEYS and value.ByteSize() > 2 for key, value in self.feature.items())
 
 
 @dataclass
 class ExportCounts:
-    """What an export wrote.
+    """Counts of an export.
 
     Attributes:
-        lost: what the format has no place for.
-        changed: what was written otherwise than it was stored.
-        empty_splits: left out, since there is nothing in them.
+        lost: data that the format cannot store.
+        changed: data written differently than stored.
+        empty_splits: splits left out because they have no examples.
     """
 
     num_images: Counter[str] = field(default_factory=Counter)
@@ -111,7 +112,7 @@ class ExportCounts:
     empty_splits: tuple[str, ...] = ()
 
     def add_image(self, split: str, example: ExportedExample) -> int:
-        """Count an image and what no format keeps of it; returns its number in the split, from 1."""
+        """Count an image and what no format keeps of it; return its number in the split, from 1."""
         self.num_images[split] += 1
         if example.is_neutralised:
             self.changed[EXIF_NEUTRALISED] += 1
@@ -121,22 +122,25 @@ class ExportCounts:
 
 
 def find_splits(examples: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Shards by split, without empty ones; and the splits that have no examples.
+    """Return the non-empty shards by split, and the splits without examples.
 
     Raises:
-        InputError: where `examples` is no finished examples folder, a shard is missing, or one begins with damage.
+        InputError: if `examples` is not a complete examples folder, a shard is missing, or the start of a shard is
+            damaged.
     """
     if not examples.is_dir():
-        raise InputError(f"{examples}: there is no such folder; give the output of `detloom ingest` or of a pipeline.")
+        raise InputError(
+            f"{examples}: the folder does not exist; give the output of `detloom ingest` or of a pipeline."
+        )
     folders = sorted(path for path in examples.glob(f"{SPLIT_PREFIX}*") if path.is_dir())
     splits = {path.name[len(SPLIT_PREFIX) :]: sorted(path.glob(SHARD_PATTERN)) for path in folders}
     for split in splits:
         if not _SPLIT_NAME.fullmatch(split):
             raise InputError(f"{examples}: split {split!r}, allowed: letters, digits, '-', '_' and '.'.")
     if not any(splits.values()):
-        raise InputError(f"{examples}: no {SPLIT_PREFIX}<name>/{SHARD_PATTERN}; give a folder with finished examples.")
+        raise InputError(f"{examples}: no {SPLIT_PREFIX}<name>/{SHARD_PATTERN}; give a folder with complete examples.")
     for shards in splits.values():
-        _check_all_there(shards)
+        _check_none_missing(shards)
     filled = {split: [shard for shard in shards if not _is_empty(shard)] for split, shards in splits.items()}
     empty = tuple(split for split, shards in filled.items() if not shards)
     if len(empty) == len(filled):
@@ -144,17 +148,17 @@ def find_splits(examples: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]
     return {split: shards for split, shards in filled.items() if shards}, empty
 
 
-def _check_all_there(shards: Sequence[Path]) -> None:
-    """Of shards called `-NNNNN-of-MMMMM` each must be there once; other names say nothing."""
+def _check_none_missing(shards: Sequence[Path]) -> None:
+    """Check that each shard named `-NNNNN-of-MMMMM` exists once; other names are not checked."""
     names = [match for shard in shards if (match := _SHARD_NAME.fullmatch(shard.name))]
     if not names:
         return
     folder, totals = shards[0].parent, sorted({int(match[2]) for match in names})
     if len(totals) > 1:
-        raise InputError(f"{folder}: shards of {totals[0]} and of {totals[1]} beside one another; give one set.")
+        raise InputError(f"{folder}: holds shards of two sets, -of-{totals[0]} and -of-{totals[1]}; keep one set.")
     numbers = {int(match[1]) for match in names}
     if len(numbers) < len(names):
-        raise InputError(f"{folder}: a shard stands there twice, plain and as .gz; give one of them.")
+        raise InputError(f"{folder}: a shard exists twice, plain and as .gz; keep one of them.")
     if max(numbers) >= totals[0]:
         raise InputError(f"{folder}: shard {max(numbers)} of {totals[0]}, allowed: 0 to {totals[0] - 1}.")
     num_missing = totals[0] - len(numbers)
@@ -173,7 +177,7 @@ def read_examples_label_map(examples: Path) -> LabelMap:
 
 
 def read_examples(shard: Path) -> Iterator[ExportedExample]:
-    """The examples of one shard, one at a time.
+    """Yield the examples of one shard.
 
     Raises:
         InputError: naming the shard and the number of the example that cannot be exported.
@@ -188,7 +192,7 @@ def read_examples(shard: Path) -> Iterator[ExportedExample]:
 
 
 def shortest_decimal(exact: float, reads_back: Callable[[float], bool]) -> float:
-    """The number of fewest decimals near `exact` that still reads back; `exact` itself if there is none."""
+    """Return the number with the fewest decimals near `exact` that still reads back; else `exact` itself."""
     for decimals in range(_MAX_DECIMALS):
         value = round(exact, decimals)
         if reads_back(value):
@@ -197,9 +201,9 @@ def shortest_decimal(exact: float, reads_back: Callable[[float], bool]) -> float
 
 
 def safe_file_name(example: ExportedExample, fallback: str) -> str:
-    """A relative path with forward slashes that stays where it is put on every file system.
+    """Return a relative path with forward slashes that is valid on every file system and stays in its folder.
 
-    The name of the source image is kept as far as it can be; a suffix that belies the content is replaced.
+    The name of the source image is kept as far as possible; a suffix that contradicts the content is replaced.
     """
     parts = [_safe_part(part) for part in example.filename.replace("\\", "/").split("/")]
     parts = [part for part in parts if part]
@@ -208,20 +212,21 @@ def safe_file_name(example: ExportedExample, fallback: str) -> str:
     name = "/".join(parts[-_MAX_PARTS:]) or _safe_part(example.source_id.replace("/", "_")) or fallback
     stem, suffix = posixpath.splitext(name)
     if suffix.lower() not in _SUFFIXES_BY_FORMAT.get(example.image_format, (suffix.lower(),)):
-        # "scan.v2" is a name without a suffix, "scan.png" one with a wrong one
+        # "scan.v2" is a name without a suffix, "scan.png" has the wrong suffix
         known = suffix.lower() in (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
         name = (stem if known else name) + _SUFFIX_BY_FORMAT[example.image_format]
     return name
 
 
 def write_image(root: Path, name: str, image: bytes, is_free: Callable[[str], bool] = lambda _: True) -> str:
-    """Write `root/name`, or a numbered name beside it where that one is taken by another image; returns the name.
+    """Write `root/name`, or a numbered name if another image has that name; return the name.
 
-    The file system itself says what is taken, so that names that differ only in case are told apart where it matters.
+    The file system decides whether a name is taken, so names that differ only in case are distinct only where it says
+    so.
     """
     try:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):  # an image is called what this one's folder is called
+    except (FileExistsError, NotADirectoryError):  # an image has the name of this one's folder
         name = name.replace("/", "_")
     stem, suffix = posixpath.splitext(name)
     for number in itertools.count(1):
@@ -241,21 +246,21 @@ def write_image(root: Path, name: str, image: bytes, is_free: Callable[[str], bo
 
 @contextmanager
 def atomic_folder(output: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `output` when all is written, and is removed when something fails.
+    """Yield a temporary folder that is renamed to `output` on success, and removed on failure.
 
     Raises:
-        InputError: where `output` already holds something, or cannot be made.
+        InputError: if `output` is not empty or cannot be created.
     """
-    target = Path(os.path.realpath(output))  # a link to an empty folder stays, and that folder is filled
+    target = Path(os.path.realpath(output))  # a link to an empty folder is kept, and its target is filled
     temporary = target.parent / f".{target.name}.incomplete-{uuid.uuid4().hex[:8]}"
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise InputError(f"{output}: already there; give a folder that does not exist yet or is empty.")
+            raise InputError(f"{output}: already exists; give a folder that does not exist or is empty.")
         if target == Path.cwd():
-            raise InputError(f"{output}: the working directory itself would be replaced; give a folder in it.")
+            raise InputError(f"{output}: is the working directory, which would be replaced; give a folder in it.")
         temporary.mkdir(parents=True)
     except OSError as error:
-        raise InputError(f"{output}: the folder cannot be made ({error}).") from None
+        raise InputError(f"{output}: the folder cannot be created ({error}).") from None
     try:
         yield temporary
         os.replace(temporary, target)
@@ -270,7 +275,7 @@ def as_float32(value: float) -> float:
 
 
 def float_values(feature: Any, key: str) -> np.ndarray:
-    """float32 [N]; empty where the key is missing."""
+    """Return float32 [N]; empty if the key is missing."""
     return np.asarray(feature[key].float_list.value, np.float32) if key in feature else _NO_FLOATS
 
 
@@ -284,8 +289,8 @@ def bytes_values(feature: Any, key: str) -> list[bytes]:
 
 def _parse(record: bytes, where: str) -> ExportedExample:
     try:
-        feature = tf.train.Example.FromString(record).features.feature
-    except Exception:
+        feature = parse_features(record)
+    except ValueError:
         raise InputError(f"{where}: not a tf.Example.") from None
     images, sizes = bytes_values(feature, keys.IMAGE_ENCODED), []
     for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH):
@@ -315,7 +320,7 @@ def _parse_objects(feature: Any, where: str) -> tuple[ExportedObject, ...]:
     if any(len(column) != len(class_ids) for column in columns):
         raise InputError(f"{where}: {len(class_ids)} class ids, but {[len(column) for column in columns]} coordinates.")
     if not all(math.isfinite(value) for column in columns for value in column):
-        raise InputError(f"{where}: a box with a coordinate that is not finite.")
+        raise InputError(f"{where}: a box coordinate is not finite.")
 
     def flags(key: str) -> list[bool]:
         values = int_values(feature, key)
@@ -345,9 +350,9 @@ def _text(feature: Any, key: str) -> str:
 
 
 def _safe_part(part: str) -> str:
-    """One folder or file name without what a file system takes for something else; "" for nothing, '.' and '..'."""
+    """Return one folder or file name without characters that file systems treat specially; "" for "", "." and ".."."""
     part = _UNSAFE_CHARS.sub("_", unicodedata.normalize("NFC", part)).strip(" ").lstrip(".").rstrip(". ")
     raw = part.encode("utf-8", "replace")
-    if len(raw) > _MAX_PART_BYTES:  # the end holds the suffix and mostly the number
+    if len(raw) > _MAX_PART_BYTES:  # keep the end, which has the suffix and usually the number
         part = raw[-_MAX_PART_BYTES:].decode("utf-8", "ignore")
     return part

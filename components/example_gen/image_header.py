@@ -1,27 +1,28 @@
-"""Format, size and orientation of an encoded image from its headers, and whether it is whole; nothing is decoded.
+"""Read format, size and orientation of an encoded image from its headers, check that it is complete, and reset the
+orientation.
 
-Whole is a JPEG with its end, and a PNG with its end and the right checksums.
+Nothing is decoded. A JPEG is complete if it has its end marker, a PNG if it has its end chunk and valid checksums.
 
-Read by hand, since an image library costs ten times as much a record here and allocates before it can be asked not to.
-Sources: ITU-T T.81 annex B (JPEG markers), W3C PNG 3rd edition section 5,
-CIPA DC-008 (Exif 2.32) section 4.6 for the orientation tag in its TIFF header.
+The headers are parsed here because an image library takes ten times as long per record and allocates memory before it
+can be prevented. Sources: ITU-T T.81 annex B (JPEG markers), W3C PNG 3rd edition section 5, CIPA DC-008 (Exif 2.32)
+section 4.6 for the orientation tag in its TIFF header.
 """
 
 import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
-_JPEG_EOI = b"\xff\xd9"  # cannot occur inside the scans: 0xFF is always followed by 0x00 or a restart marker there
+_JPEG_EOI = b"\xff\xd9"  # cannot occur inside the scans: there, 0xFF is always followed by 0x00 or a restart marker
 _JPEG_SCAN = 0xDA
 _JPEG_APP1 = 0xE1
 _EXIF = b"Exif\0\0"
-_MAX_STEPS = 100_000  # segments, markers or fill bytes of one image's headers: a real one has dozens
+_MAX_STEPS = 100_000  # segments, markers or fill bytes in the headers of one image: a real one has dozens
 _ORIENTATION_TAG = 0x0112
-# Kinds of images that are named as such, though not taken; by their first bytes and where those stand.
+# Image formats that messages name, although they are not accepted: name, offset and first bytes.
 _OTHER_KINDS = (
     ("GIF", 0, b"GIF8"),
     ("BMP", 0, b"BM"),
@@ -32,13 +33,17 @@ _OTHER_KINDS = (
     ("JPEG 2000", 4, b"jP  "),
     ("JPEG XL", 0, b"\xff\x0a"),
 )
-_JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive: what TensorFlow's libjpeg decodes
+_JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive: TensorFlow's libjpeg decodes these
 _JPEG_OTHER_FRAMES = set(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}  # lossless, hierarchical, arithmetic
 _JPEG_BARE_MARKERS = {0x01, *range(0xD0, 0xD8)}  # have no length field
+# TIFF's BYTE, SHORT and LONG; the tag is a SHORT, but some readers accept the others
+_VALUE_FORMATS = {1: "B", 3: "H", 4: "I"}
+_SHORT = 3
+_ROTATED = range(2, 9)
 
 
 class ImageError(Exception):
-    """An image that cannot go into a record."""
+    """An image that cannot be written to a record."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -48,10 +53,10 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """`format` is "jpeg" or "png"; sizes in pixels, as stored (the orientation is not applied).
+    """Format ("jpeg" or "png") and size in pixels, as stored (before rotation).
 
     Attributes:
-        orientation: Exif's, 1 to 8; 1 is upright, 5 to 8 exchange height and width.
+        orientation: Exif's, 1 to 8; 1 is upright, 5 to 8 swap height and width.
     """
 
     format: str
@@ -61,7 +66,7 @@ class ImageHeader:
 
     @property
     def upright_hw(self) -> tuple[int, int]:
-        """Height and width as viewers show the image."""
+        """Return height and width as viewers show the image."""
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
@@ -69,26 +74,26 @@ def read_image_header(data: bytes) -> ImageHeader:
     """Parse the headers.
 
     Raises:
-        ImageError: if this is not a JPEG or PNG, if its headers or a checksum are damaged, or if its end is missing.
+        ImageError: if this is not a JPEG or PNG, a header or checksum is damaged, or the end is missing.
     """
     if data.startswith(_JPEG_MAGIC):
         header = _read_jpeg(data)
     elif data.startswith(_PNG_MAGIC):
         header = _read_png(data)
     else:
-        raise _not_taken(data)
+        raise _not_supported(data)
     if header.height < 1 or header.width < 1:
         raise ImageError(Reason.UNREADABLE_IMAGE, f"the header states {header.width}x{header.height} pixels")
     return header
 
 
-def _not_taken(data: bytes) -> ImageError:
+def _not_supported(data: bytes) -> ImageError:
     if not data:
         return ImageError(Reason.EMPTY_IMAGE, "the image file has no bytes")
     kind = next((name for name, at, magic in _OTHER_KINDS if data[at : at + len(magic)] == magic), None)
     if kind is not None:
         return ImageError(Reason.UNSUPPORTED_FORMAT, f"a {kind} image, allowed: JPEG, PNG")
-    detail = f"neither JPEG nor PNG: {len(data)} bytes, the first are {data[:8]!r}"
+    detail = f"neither JPEG nor PNG: {len(data)} bytes, starting with {data[:8]!r}"
     return ImageError(Reason.NOT_AN_IMAGE, detail)
 
 
@@ -111,7 +116,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
         if marker in _JPEG_OTHER_FRAMES:
-            raise ImageError(Reason.UNSUPPORTED_FORMAT, f"an unsupported kind of JPEG (marker 0xFF{marker:02X})")
+            raise ImageError(Reason.UNSUPPORTED_FORMAT, f"an unsupported JPEG type (marker 0xFF{marker:02X})")
         if marker in _JPEG_FRAMES and at + 9 <= len(data):
             height, width = struct.unpack_from(">HH", data, at + 5)
             header = ImageHeader("jpeg", height, width)
@@ -128,7 +133,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
 
 
 def _read_orientation(tiff: bytes) -> int:
-    """The orientation in the first directory of a TIFF header; 1 where it is absent or makes no sense."""
+    """Return the orientation in the first directory of a TIFF header; 1 if absent or invalid."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return 1
@@ -147,7 +152,7 @@ def _read_png(data: bytes) -> ImageHeader:
     if len(data) < 33 or data[12:16] != b"IHDR" or data[8:12] != b"\x00\x00\x00\r":
         raise ImageError(Reason.UNREADABLE_IMAGE, "a PNG without its header chunk")
     width, height = struct.unpack_from(">II", data, 16)
-    view = memoryview(data)  # no copy of the pixels for their checksum
+    view = memoryview(data)  # avoids copying the pixels for their checksum
     orientation = 0
     at = 8
     for _ in range(_MAX_STEPS):
@@ -159,12 +164,93 @@ def _read_png(data: bytes) -> ImageHeader:
             break
         kind = data[at + 4 : at + 8]
         if zlib.crc32(view[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
-            raise ImageError(Reason.UNREADABLE_IMAGE, f"the checksum of the PNG's chunk {kind!r} at byte {at} is wrong")
+            raise ImageError(Reason.UNREADABLE_IMAGE, f"wrong checksum of the PNG chunk {kind!r} at byte {at}")
         if kind == b"IEND":
             return ImageHeader("png", height, width, orientation or 1)
-        if kind == b"eXIf" and not orientation:  # the first, as the standard allows one
+        if kind == b"eXIf" and not orientation:  # the first one; the standard allows only one
             orientation = _read_orientation(data[at + 8 : end].removeprefix(_EXIF))
         at = end + 4
     else:
         raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} chunks in a PNG")
     raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated PNG: no end chunk in {len(data)} bytes")
+
+
+def neutralise_orientation(image: bytes) -> tuple[bytes, bool]:
+    """Set every orientation of 2 to 8 to 1 (upright); return the image and whether it changed.
+
+    The boxes of an example refer to the pixels as stored, while other tools rotate an image before they draw on it. All
+    other bytes stay the same.
+    """
+    if image.startswith(_JPEG_MAGIC):
+        return _neutralise_jpeg(image)
+    if image.startswith(_PNG_MAGIC):
+        return _neutralise_png(image)
+    return image, False
+
+
+def _neutralise_jpeg(image: bytes) -> tuple[bytes, bool]:
+    result: bytearray | None = None
+    at = 2
+    for _ in range(_MAX_STEPS):
+        at = image.find(b"\xff", at)
+        if at < 0 or at + 4 > len(image) or image[at + 1] == _JPEG_SCAN:
+            break
+        marker = image[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker in _JPEG_BARE_MARKERS or marker == 0:
+            at += 2
+            continue
+        (length,) = struct.unpack_from(">H", image, at + 2)
+        end = at + 2 + length
+        if marker == _JPEG_APP1 and image[at + 4 : at + 10] == _EXIF:
+            tiff, is_changed = _neutralise_tiff(image[at + 10 : end])
+            if is_changed:
+                result = result or bytearray(image)
+                result[at + 10 : at + 10 + len(tiff)] = tiff
+        at = end
+    return (image, False) if result is None else (bytes(result), True)
+
+
+def _neutralise_png(image: bytes) -> tuple[bytes, bool]:
+    result: bytearray | None = None
+    at = len(_PNG_MAGIC)
+    for _ in range(_MAX_STEPS):
+        if at + 12 > len(image):
+            break
+        (length,) = struct.unpack_from(">I", image, at)
+        end = at + 8 + length
+        if end + 4 > len(image):
+            break
+        if image[at + 4 : at + 8] == b"eXIf":
+            start = at + 8 + (len(_EXIF) if image.startswith(_EXIF, at + 8) else 0)
+            tiff, is_changed = _neutralise_tiff(image[start:end])
+            if is_changed:
+                result = result or bytearray(image)
+                result[start:end] = tiff
+                struct.pack_into(">I", result, end, zlib.crc32(result[at + 4 : end]))
+        at = end + 4
+    return (image, False) if result is None else (bytes(result), True)
+
+
+def _neutralise_tiff(tiff: bytes) -> tuple[bytes, bool]:
+    """Set the orientation in the first directory to 1; leave an invalid tag unchanged."""
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return tiff, False
+    (at,) = struct.unpack_from(order + "I", tiff, 4)
+    if at + 2 > len(tiff):
+        return tiff, False
+    (num_entries,) = struct.unpack_from(order + "H", tiff, at)
+    result, is_changed = bytearray(tiff), False
+    for entry in range(at + 2, min(at + 2 + 12 * num_entries, len(tiff) - 11), 12):
+        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
+        if tag != _ORIENTATION_TAG:
+            continue
+        # Read it as `_read_orientation` does, which ignores the type, and also as the type says.
+        values = [struct.unpack_from(order + form, tiff, entry + 8)[0] for form in {"H", _VALUE_FORMATS.get(kind, "H")}]
+        if any(value in _ROTATED for value in values):
+            struct.pack_into(order + "HHIHH", result, entry, _ORIENTATION_TAG, _SHORT, 1, 1, 0)
+            is_changed = True
+    return bytes(result), is_changed

@@ -1,16 +1,16 @@
-"""A labelled data set to TFRecord shards, a quarantine and a report. Beam does the work; TFX is not needed.
+"""Convert a labelled data set to TFRecord shards, a quarantine and a report, with Beam and without TFX.
 
-One Beam job: the annotations are read in chunks, one worker plans the shards, and each shard is written by one worker.
-Between the steps, records lie in files of a staging folder; what passes through Beam is numbers and names, so that
-memory does not grow with the data, and every runner can do it whose workers see both folders. The output bytes depend
-on the data and the parameters, not on the workers.
+One Beam job reads the annotations in chunks, plans the shards in one worker, and writes each shard in one worker.
+Between the steps, records are kept in files of a staging folder. Beam only passes numbers and names, so memory does not
+grow with the data, and any runner works whose workers see both folders. The output bytes depend on the data and the
+parameters, not on the workers.
 """
 
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,41 +18,37 @@ from typing import Any
 import apache_beam as beam
 from absl import logging
 
-from detloom.components.example_gen import work_files
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
-from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts
+from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
 from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, plan, read_plan
 from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
-from detloom.components.example_gen.refusal import RefusedDataError, find_refusal
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
+from detloom.components.storage.storage import is_address, open_storage
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
+from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE, Reject, parse_reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
-from detloom.schemas.rejects import REJECTS_FILE, REPORT_FILE
 
-WHOLE_SPLIT = "train"  # of a data set that has no splits, where none are asked for
-NO_SPLIT = "(none)"  # in the report: records refused before `split_ratios` gave them a split
+WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
+_SPLIT_PREFIX = "Split-"  # of the folders in which TFX expects the splits
+NO_SPLIT = "(none)"  # in the report: records rejected before `split_ratios` assigned a split
 
 
 @dataclass(frozen=True)
 class IngestFolders:
-    """Where an ingestion writes: paths, or addresses that TensorFlow's file systems know.
+    """The output folders of an ingestion: paths, or addresses of TensorFlow's file systems.
 
     Attributes:
-        examples: gets the label map and a folder for each split.
-        rejects: gets the quarantine and, last of all, the report: where that is, and its `error` is "", the output is
-            complete and sound.
+        examples: receives the label map and a folder for each split.
+        rejects: receives the quarantine and, last, the report: if it exists and its `error` is "", the output is
+            complete and valid.
     """
 
     examples: str
     rejects: str
-
-    def split_folder(self, split: str) -> str:
-        """Where TFX looks for a split."""
-        return f"{self.examples}/Split-{split}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,7 @@ class Subset:
     """The part of a data set that a replay reads again.
 
     Attributes:
-        records: (split as the data set gives it, record key) of each.
+        records: (the data set's own split, record key) of each record.
         label_map: of the first ingestion.
     """
 
@@ -77,27 +73,28 @@ def ingest(
     subfolders: Sequence[str] = ("",),
     subset: Subset | None = None,
 ) -> dict[str, Any]:
-    """Ingest one data folder, or several below `root` as one, and return the report, which is also written.
+    """Ingest one data folder, or several below `root` as one; write and return the report.
 
     Raises:
-        RefusedDataError: an InputError, with the report: too much was refused, or a split is empty. All is written.
-        InputError: for what the user can mend besides; then nothing is written.
+        RefusedDataError: an InputError with the report: too much was rejected, or a split is empty. All files are
+            written.
+        InputError: for any other user error; nothing is written then.
     """
     root = str(root)
     for subfolder in subfolders:
         _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
     data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
     job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
-    work_files.remove_folder(job.staging)
-    work_files.make_folder(job.staging)
+    job.staging.delete_tree()
+    job.staging.make_folder()
     if subset is not None:
-        with work_files.LineWriter(job.only) as file:
+        with job.staging.open_to_write(job.only) as file:
             for split, record_key in subset.records:
-                file.write(json.dumps([split, record_key]).encode("ascii"))
+                file.write(json.dumps([split, record_key]).encode("ascii") + b"\n")
     started = time.monotonic()
     num_chunks, has_many_sources = list_chunks(job)
     job = replace(job, has_many_sources=has_many_sources)
-    _clean(out)  # only now: a source that is not there leaves what an earlier ingestion wrote
+    _clean(out)  # only now: if a source is missing, the output of an earlier ingestion is kept
     _run(job, num_chunks, make_pipeline)
     report = _build_report(job, evidence, {} if subset is None else {"num_asked": len(subset.records)})
     _publish(job, out, report)
@@ -116,10 +113,10 @@ def ingest(
 
 
 def _check_apart(root: str, out: IngestFolders) -> None:
-    """An output over its input would remove it, one inside would be read the next time."""
+    """Raise if output and input overlap: the output would delete the input, or would be read the next time."""
     if not out.examples:
         raise InputError("the output is an empty name, allowed: a folder.")
-    if "://" in root or "://" in out.examples:
+    if is_address(root) or is_address(out.examples):
         source, target = root.rstrip("/"), out.examples.rstrip("/")
     else:
         source, target = os.path.realpath(root), os.path.realpath(out.examples)
@@ -127,19 +124,19 @@ def _check_apart(root: str, out: IngestFolders) -> None:
         while not os.path.lexists(nearest):
             nearest = os.path.dirname(nearest)
         if not os.path.isdir(nearest):
-            raise InputError(f"{out.examples}: {nearest} is no folder; give another output.")
+            raise InputError(f"{out.examples}: {nearest} is not a folder; choose another output.")
     if source == target or source.startswith(target + "/") or target.startswith(source + "/"):
-        raise InputError(f"{out.examples}: the output and the data folder {root} overlap; give a folder of its own.")
+        raise InputError(f"{out.examples}: the output and the data folder {root} overlap; choose a separate folder.")
 
 
 def _find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
-    """The format to read, and what the folder shows of it; an empty evidence where a forced format does not show."""
+    """Return the format to read and the evidence for it, which is empty if a given format is not recognizable."""
     if params.data_format == AUTO:
         data_format, evidence = formats.detect_format(DataFolder(folder))
         logging.info("%s: read as %s: %s", folder, data_format, evidence.sentence)
         return data_format, evidence
     found = formats.find_evidence(params.data_format, DataFolder(folder))
-    return params.data_format, found or Evidence("given, not looked for", {})
+    return params.data_format, found or Evidence("given by the user, not detected", {})
 
 
 def _build_job(
@@ -151,7 +148,6 @@ def _build_job(
     subfolders: Sequence[str],
     subset: Subset | None,
 ) -> IngestJob:
-    staging = f"{out.examples}/{work_files.STAGING_DIR}"
     for name in evidence.splits if not (params.splits or params.split_ratios) else ():
         check_split_name(name, f"{root}: the data set's own splits")
     splits: Mapping[str, str] = params.splits or evidence.splits or {WHOLE_SPLIT: ""}
@@ -162,28 +158,29 @@ def _build_job(
         root=root,
         subfolders=tuple(subfolders),
         sources={"": params.source} if params.split_ratios else dict(splits),
-        staging=staging,
-        split_folders={split: out.split_folder(split) for split in names},
-        # A name of its own, since workers that live on keep what they read of it.
-        only=f"{staging}/only-{uuid.uuid4().hex}.jsonl" if subset is not None else "",
+        examples=out.examples,
+        output_splits=tuple(names),
+        # A unique name, because long-lived workers cache the content.
+        only=f"only-{uuid.uuid4().hex}.jsonl" if subset is not None else "",
         label_map=subset.label_map if subset is not None else (),
     )
 
 
 def _clean(out: IngestFolders) -> None:
-    """Remove what an earlier attempt at the same place left, the report first, so that nothing old looks finished."""
-    work_files.remove_file(f"{out.rejects}/{REPORT_FILE}")
-    for folder, name in ((out.rejects, REPORT_FILE), (out.rejects, REJECTS_FILE), (out.examples, LABEL_MAP_FILE)):
-        for found in work_files.list_names(folder):
-            if found == name or found.startswith(f"{name}."):  # the latter: what a killed writer left
-                work_files.remove_file(f"{folder}/{found}")
-    for name in work_files.list_names(out.examples):
-        if name.startswith("Split-"):
-            for file_name in work_files.list_names(f"{out.examples}/{name}"):
-                if file_name.startswith("data_tfrecord-"):
-                    work_files.remove_file(f"{out.examples}/{name}/{file_name}")
-            if not work_files.list_names(f"{out.examples}/{name}"):
-                work_files.remove_folder(f"{out.examples}/{name}")
+    """Delete the output of an earlier attempt, the report first, so that old output never looks complete."""
+    examples, rejects = open_storage(out.examples), open_storage(out.rejects)
+    rejects.delete(REPORT_FILE)
+    for storage, name in ((rejects, REPORT_FILE), (rejects, REJECTS_FILE), (examples, LABEL_MAP_FILE)):
+        for found in storage.list_names(with_hidden=True):
+            if found == name or found.removeprefix(".").startswith(f"{name}."):  # the second: files of a killed writer
+                storage.delete(found)
+    for folder in examples.list_names():
+        if folder.startswith(_SPLIT_PREFIX) and examples.is_folder(folder):
+            for name in examples.list_names(folder):
+                if name.startswith("data_tfrecord-"):
+                    examples.delete(f"{folder}/{name}")
+            if not examples.list_names(folder, with_hidden=True):
+                examples.delete_tree(folder)
 
 
 def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipeline]) -> None:
@@ -201,16 +198,16 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
 
 
 def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The report, with `more` in it. Its `error` says why the data are refused; "" where they are not."""
+    """Build the report, including `more`. Its `error` says why the data are refused, or is ""."""
     planned = read_plan(job)
     if planned.error:
-        work_files.remove_folder(job.staging)
+        job.staging.delete_tree()
         raise InputError(planned.error)
     counts = _add_counts(job, planned)
     total = SplitCounts()
     for part in counts.values():
         total.add(part)
-    # Nothing is lost: what the readers counted is what the writers and the quarantine hold.
+    # No record or box is lost: the readers' counts equal those of the writers and the quarantine.
     assert planned.num_in == total.num_written + total.num_quarantined, (planned.num_in, total)
     num_boxes_out = total.num_boxes_written + total.num_boxes_rejected + total.num_boxes_quarantined
     assert planned.num_boxes_in == num_boxes_out + total.num_boxes_left_out, (planned.num_boxes_in, total)
@@ -242,44 +239,41 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
 
 
 def _add_counts(job: IngestJob, planned: Plan) -> dict[str, SplitCounts]:
-    """Counts of all steps by split; the split is "" for records that were refused before they had one."""
-    counts = {split: SplitCounts() for split in job.split_folders}
+    """Add up the counts of all steps by split; the split is "" for records rejected before they had one."""
+    counts = {split: SplitCounts() for split in job.output_splits}
     for split, part in planned.counts.items():
         counts.setdefault(split, SplitCounts()).add(part)
     decode_seconds = seconds = 0.0
     for split, num_shards in planned.num_shards.items():
         for index in range(num_shards):
-            outcome = read_shard_outcome(job.shard_outcome_file(split, index))
+            outcome = read_shard_outcome(job, job.shard_outcome_file(split, index))
             counts[split].add(outcome.counts)
             seconds += outcome.seconds
             decode_seconds += outcome.decode_seconds
     if not any(vars(counts.get("", SplitCounts())).values()):
         counts.pop("", None)
     if job.params.decode_images:
-        logging.info(
-            "Decoding every image took %.1f s of the %.1f s that workers wrote shards.", decode_seconds, seconds
-        )
+        logging.info("Decoding every image took %.1f s of the %.1f s spent on writing shards.", decode_seconds, seconds)
     return counts
 
 
 def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> None:
-    """Put shards, label map and rejects into place, and at last the report; renames, for the most part."""
-    for split, split_folder in job.split_folders.items():
-        work_files.make_folder(split_folder)
-        finished = job.finished_shard(split, "").rstrip("/")
-        for name in work_files.list_names(finished):
-            work_files.rename(f"{finished}/{name}", f"{split_folder}/{name}")
+    """Move shards, label map and rejects to their final places, then write the report; mostly renames."""
+    examples, rejects = open_storage(out.examples), open_storage(out.rejects)
+    for split in job.output_splits:
+        examples.make_folder(f"{_SPLIT_PREFIX}{split}")
+        for name in job.staging.list_names(job.finished_shard(split, "")):
+            finished = f"{STAGING_DIR}/{job.finished_shard(split, name)}"
+            examples.rename(finished, f"{_SPLIT_PREFIX}{split}/{name}")
     if report["label_map"]:
         label_map = LabelMap(tuple((class_id, name) for class_id, name in report["label_map"]))
-        with work_files.LineWriter(f"{out.examples}/{LABEL_MAP_FILE}") as file:
-            file.write(format_label_map(label_map).removesuffix("\n").encode())
-    with work_files.LineWriter(f"{out.rejects}/{REJECTS_FILE}") as rejects:
-        folder = f"{job.staging}/rejects"
-        for name in work_files.list_names(folder):
-            for line in work_files.read_lines(f"{folder}/{name}"):
-                rejects.write(line)
-    work_files.remove_folder(job.staging)
-    work_files.write_json(f"{out.rejects}/{REPORT_FILE}", report)
+        with examples.open_to_write(LABEL_MAP_FILE) as file:
+            file.write(format_label_map(label_map).removesuffix("\n").encode() + b"\n")
+    with rejects.open_to_write(REJECTS_FILE) as file:
+        for line in read_rejects(job):
+            file.write(line + b"\n")
+    job.staging.delete_tree()
+    rejects.write_json(REPORT_FILE, report)
 
 
 def _describe_split(counts: SplitCounts, class_names: list[str]) -> dict[str, Any]:
@@ -291,3 +285,67 @@ def _describe_split(counts: SplitCounts, class_names: list[str]) -> dict[str, An
         "rejects_by_reason": dict(sorted(counts.rejects_by_reason.items())),
         "boxes_by_class": {name: counts.boxes_by_class[name] for name in class_names},
     }
+
+
+class RefusedDataError(InputError):
+    """Too much of the data was rejected; all files were written, and the report contains this sentence."""
+
+    def __init__(self, message: str, report: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def read_rejects(job: IngestJob) -> Iterator[bytes]:
+    """Yield the lines of the quarantine from the staging folder, in the order of steps and parts."""
+    for name in job.staging.list_names("rejects"):
+        yield from job.staging.read_lines(f"rejects/{name}")
+
+
+def find_refusal(job: IngestJob, report: Mapping[str, Any]) -> str:
+    """Return why the data are refused, in one sentence, or "". A replay is never refused, because it was refused
+    before.
+    """
+    if job.only:
+        return ""
+    for split in job.output_splits:
+        counts = report["splits"][split]
+        if counts["num_written"] == 0:
+            return f"{job.root}: split {split!r}{_why_empty(job, split, counts, report)}."
+    quarantined, rejected = report["num_quarantined"], report["num_boxes_rejected"]
+    return _check_share(job, "record", quarantined, report["num_in"]) or _check_share(
+        job, "box", rejected, rejected + report["num_boxes_written"]
+    )
+
+
+def _why_empty(job: IngestJob, split: str, counts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    if counts["num_in"]:
+        source = f" ({job.sources[split]})" if job.sources.get(split) else ""
+        reasons = _format_reasons(counts["rejects_by_reason"])
+        return f"{source} is empty, all of its {counts['num_in']} records were rejected ({reasons})"
+    if report["num_written"]:
+        return f" got none of the {report['num_written']} records; give it a larger share, or use another seed"
+    reasons = _format_reasons(report["rejects_by_reason"])
+    return f" is empty, all {report['num_in']} records were rejected ({reasons})"
+
+
+def _check_share(job: IngestJob, scope: str, num_refused: int, num_read: int) -> str:
+    if num_refused <= job.params.max_reject_fraction * num_read:
+        return ""
+    reasons: dict[str, int] = {}
+    first: Reject | None = None
+    for line in read_rejects(job):
+        reject = parse_reject(line)
+        if reject.scope == scope:
+            count = 1 if scope == "record" else reject.num_boxes
+            reasons[reject.reason.value] = reasons.get(reject.reason.value, 0) + count
+            first = first or reject
+    assert first is not None
+    return (
+        f"{job.root}: {num_refused} of {num_read} {'records' if scope == 'record' else 'boxes'} "
+        f"({num_refused / num_read:.1%}) were rejected, allowed: {job.params.max_reject_fraction:.1%} "
+        f"(max_reject_fraction); reasons: {_format_reasons(reasons)}; the first is {first.file}: {first.detail}."
+    )
+
+
+def _format_reasons(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))

@@ -1,4 +1,4 @@
-"""What every step of one ingestion shares, and where the steps leave their results for one another."""
+"""Describe one ingestion to all of its steps, and locate the files that the steps leave for one another."""
 
 import json
 from collections import Counter
@@ -8,27 +8,33 @@ from typing import Any, NamedTuple
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.sources.source_record import Chunk, ReaderSettings, SourceObject, SourceRecord
-from detloom.schemas.rejects import Reject
+from detloom.components.example_gen.sources.source_record import (
+    LEFT_OUT_CLASS,
+    Chunk,
+    ReaderSettings,
+    SourceObject,
+    SourceRecord,
+)
+from detloom.components.storage.storage import Storage, open_storage
+from detloom.schemas.contracts.rejects import Reject
 
-LEFT_OUT_CLASS = "other_class"  # among the marks that are left out: objects of a class that was not asked for
-TOO_MANY_CLASSES = 100_000  # different names: those are no classes but damage, or another column
+STAGING_DIR = ".incomplete"  # beside the split folders, in which readers treat every file as complete
 
 
 @dataclass(frozen=True, kw_only=True)
 class IngestJob:
-    """Sent to every worker, so it is small and holds no data.
+    """The settings of one ingestion. Sent to every worker, so it is small and holds no data.
 
     Attributes:
-        data_format: the one to read; never "auto".
+        data_format: the format to read; never "auto".
         root: the data folder, or the folder of the spans.
-        subfolders: data folders relative to `root`; one, "", unless several spans are merged.
-        sources: source by split, as the chunks were listed; the split is "" where splits are assigned by ratio.
-        staging: folder for what is unfinished, inside the examples' folder.
-        split_folders: output folder by split.
-        has_many_sources: several files or folders are read as one source, so keys are made unique by naming theirs.
-        only: keys of the records to take, one a line in a file; "" for all.
-        label_map: ids by class name where they are settled beforehand; else empty.
+        subfolders: data folders relative to `root`; ("",) unless several spans are merged.
+        sources: source by split, as the chunks were listed; the split is "" if splits are assigned by ratio.
+        examples: output folder of the examples, which contains the staging folder for unfinished files.
+        output_splits: names of the output splits.
+        has_many_sources: several files or folders are read as one source, so keys are prefixed with the source.
+        only: file in the staging folder with the keys of the records to read, one per line; "" for all.
+        label_map: ids by class name, if they are fixed in advance; else empty.
     """
 
     params: ExampleGenParams
@@ -36,8 +42,8 @@ class IngestJob:
     root: str
     subfolders: tuple[str, ...]
     sources: Mapping[str, str]
-    staging: str
-    split_folders: Mapping[str, str]
+    examples: str
+    output_splits: tuple[str, ...]
     has_many_sources: bool = False
     only: str = ""
     label_map: tuple[tuple[int, str], ...] = ()
@@ -54,36 +60,41 @@ class IngestJob:
             with_keypoints=self.params.with_keypoints,
         )
 
+    @property
+    def staging(self) -> Storage:
+        """Return the folder of unfinished files; all paths below are relative to it."""
+        return open_storage(f"{self.examples}/{STAGING_DIR}")
+
     def chunk_file(self, index: int) -> str:
-        return f"{self.staging}/chunks/{index:06d}.json"
+        return f"chunks/{index:06d}.json"
 
     def records_file(self, index: int) -> str:
-        return f"{self.staging}/records/{index:06d}.jsonl"
+        return f"records/{index:06d}.jsonl"
 
     def read_outcome_file(self, index: int) -> str:
-        return f"{self.staging}/read/{index:06d}.json"
+        return f"read/{index:06d}.json"
 
     def finished_shard(self, split: str, file_name: str) -> str:
-        """A whole shard, until all are."""
-        return f"{self.staging}/finished/{split}/{file_name}"
+        """Return the path of a complete shard, until all shards are complete."""
+        return f"finished/{split}/{file_name}"
 
     @property
     def plan_file(self) -> str:
-        return f"{self.staging}/plan.json"
+        return "plan.json"
 
     def shard_records_file(self, split: str, index: int) -> str:
-        return f"{self.staging}/planned/{split}-{index:06d}.jsonl"
+        return f"planned/{split}-{index:06d}.jsonl"
 
     def shard_outcome_file(self, split: str, index: int) -> str:
-        return f"{self.staging}/written/{split}-{index:06d}.json"
+        return f"written/{split}-{index:06d}.json"
 
     def progress_file(self, name: str) -> str:
-        """Holds how many records of a shard are done, while it is written."""
-        return f"{self.staging}/progress/{name}.json"
+        """Return the path of the number of records done in a shard that is being written."""
+        return f"progress/{name}.json"
 
     def rejects_file(self, step: str) -> str:
-        """Rejects of one step of one part; all of them, in the order of their names, are the quarantine."""
-        return f"{self.staging}/rejects/{step}.jsonl"
+        """Return the path of one step's rejects; all of them, sorted by name, form the quarantine."""
+        return f"rejects/{step}.jsonl"
 
 
 @dataclass
@@ -105,7 +116,7 @@ class SplitCounts:
 
     @property
     def num_boxes_left_out(self) -> int:
-        """Objects among what was left out; the other kinds are marks that are no objects."""
+        """Number of objects that were left out; the other kinds are marks that are not objects."""
         return self.left_out[LEFT_OUT_CLASS]
 
     def add(self, other: "SplitCounts") -> None:
@@ -113,12 +124,12 @@ class SplitCounts:
             setattr(self, name, getattr(self, name) + value)
 
     def add_reject(self, reject: Reject) -> None:
-        """Count a refused record with its boxes, or a refused box."""
+        """Count a rejected record with its boxes, or a rejected box."""
         if reject.scope == "record":
             self.rejects_by_reason[reject.reason.value] += 1
             self.num_quarantined += 1
             self.num_boxes_quarantined += reject.num_boxes
-        else:  # a reader may tell of many like boxes in one line
+        else:  # a reader may report many similar boxes in one line
             self.rejects_by_reason[reject.reason.value] += reject.num_boxes
             self.num_boxes_rejected += reject.num_boxes
 
@@ -136,12 +147,12 @@ def encode_chunk(chunk: Chunk, subfolder: str) -> dict[str, Any]:
 
 
 def decode_chunk(values: Mapping[str, Any]) -> tuple[str, Chunk]:
-    """The subfolder and the chunk."""
+    """Return the subfolder and the chunk."""
     return values["subfolder"], Chunk(values["split"], values["source"], tuple(values["names"]))
 
 
 class PlanRow(NamedTuple):
-    """What planning needs of a record, so that it does not have to parse the rest."""
+    """The fields of a record that planning needs, so that it does not parse the rest."""
 
     split: str
     source: str
@@ -153,17 +164,17 @@ class PlanRow(NamedTuple):
 
 
 def encode_row(row: PlanRow, record: SourceRecord) -> bytes:
-    """One line: the row, a tab, the record. JSON escapes tabs and line ends."""
+    """Return one line: the row, a tab, the record. JSON escapes tabs and line ends."""
     return _encoder.encode(row).encode("ascii") + b"\t" + encode_record(record)
 
 
 def decode_row(line: bytes) -> tuple[PlanRow, bytes]:
-    """The row, and the record as `decode_record` takes it."""
+    """Return the row, and the record as `decode_record` expects it."""
     head, _, record = line.partition(b"\t")
     return PlanRow(*json.loads(head)), record
 
 
-# One record a line between reading and writing: JSON, since NaN and what else a data set may hold passes through it.
+# Records are JSON, one per line, between reading and writing: JSON keeps NaN and other odd values of a data set.
 _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 

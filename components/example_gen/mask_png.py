@@ -1,4 +1,4 @@
-"""Instance masks as the Object Detection API stores them: 8-bit grey PNG of the image's size, 0 and 1.
+"""Encode instance masks as the Object Detection API stores them: 8-bit grey PNG of the image's size, 0 and 1.
 
 https://github.com/tensorflow/models/blob/master/research/object_detection/dataset_tools/create_coco_tf_record.py
 """
@@ -14,7 +14,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 _MAX_POINTS = 100_000  # of all polygons of one object
-_MAX_OUTLINE_PX = 2_000_000  # length of all their edges: pycocotools takes some 100 bytes for each pixel of it
+_MAX_OUTLINE_PX = 2_000_000  # total length of the edges: pycocotools allocates about 100 bytes per pixel of it
 _MAX_COUNTS_CHARS = 64 * 2**20
 _PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, MemoryError, Image.DecompressionBombError)
 
@@ -22,26 +22,26 @@ _Mask = npt.NDArray[np.uint8]
 
 
 def encode_mask_png(mask: Any, image_hw: tuple[int, int]) -> bytes:
-    """The PNG of a mask of one of COCO's kinds: polygons, or runs that are compressed (text) or not (a list).
+    """Encode a COCO mask as PNG: polygons, or compressed (text) or uncompressed (list) run lengths.
 
-    Nothing reaches pycocotools unchecked: its C code trusts what it is given.
+    Everything is checked before pycocotools gets it, because its C code does not check its input.
 
     Raises:
-        ValueError: with a sentence, if it is none of these or does not fit the image.
+        ValueError: with a sentence, for any other mask or one that does not fit the image.
     """
     if isinstance(mask, list):
         pixels_HW = _draw_polygons(mask, image_hw)
     elif isinstance(mask, Mapping):
         pixels_HW = _draw_runs(_read_counts(mask, image_hw), image_hw)
     else:
-        raise ValueError(f"the mask must be polygons or runs, got {type(mask).__name__}")
+        raise ValueError(f"the mask must be polygons or run lengths, got {type(mask).__name__}")
     buffer = io.BytesIO()
     Image.fromarray(pixels_HW).save(buffer, format="PNG")
     return buffer.getvalue()
 
 
 def decode_mask_png(data: bytes, max_pixels: int) -> dict[str, Any] | None:
-    """The mask as COCO's uncompressed runs; None if it is no PNG of one channel with at most `max_pixels`."""
+    """Return COCO's uncompressed run lengths; None unless it is a one-channel PNG with at most `max_pixels`."""
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
             if image.width * image.height > max_pixels or image.mode not in ("1", "L", "P"):
@@ -73,27 +73,27 @@ def _draw_polygons(polygons: list[Any], image_hw: tuple[int, int]) -> _Mask:
 
 
 def _check_polygon(index: int, polygon: Any, height: int, width: int) -> float:
-    """The length of its outline in pixels, the longer of the two directions for each edge."""
+    """Return the length of the outline in pixels; an edge counts as the longer of its two directions."""
     if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
         got = f"{len(polygon)} numbers" if isinstance(polygon, list) else type(polygon).__name__
-        raise ValueError(f"polygon {index} of the mask must be x, y of three points and more, got {got}")
+        raise ValueError(f"polygon {index} of the mask must be x, y of three or more points, got {got}")
     if not all(type(value) in (int, float) for value in polygon):
-        raise ValueError(f"polygon {index} of the mask holds what is no number")
+        raise ValueError(f"polygon {index} of the mask contains a value that is not a number")
     try:
         points_N2 = np.array(polygon, np.float64).reshape(-1, 2)
     except OverflowError:
         points_N2 = np.full((1, 2), math.inf)
-    # NaN passes no comparison.
+    # NaN fails every comparison.
     inside = (points_N2 >= (-width, -height)) & (points_N2 <= (2 * width, 2 * height))
     if not inside.all():
         raise ValueError(
-            f"polygon {index} of the mask lies outside the image of {width}x{height} px by more than its size"
+            f"polygon {index} of the mask is outside the image of {width}x{height} px by more than the image's size"
         )
     return float(np.abs(np.roll(points_N2, -1, axis=0) - points_N2).max(axis=1).sum())
 
 
 def _read_counts(mask: Mapping[str, Any], image_hw: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Lengths of runs of 0 and 1 in turn, which fill the image exactly."""
+    """Return the lengths of alternating runs of 0 and 1, which fill the image exactly."""
     size, counts = mask.get("size"), mask.get("counts")
     if (
         not isinstance(size, list | tuple)
@@ -105,9 +105,9 @@ def _read_counts(mask: Mapping[str, Any], image_hw: tuple[int, int]) -> npt.NDAr
     if isinstance(counts, str):
         runs = _expand_counts(counts, num_pixels)
     elif isinstance(counts, list):
-        # One run more than pixels: the first may be empty.
+        # One run more than pixels, because the first run may be empty.
         if len(counts) > num_pixels + 1 or not all(type(run) is int and 0 <= run <= num_pixels for run in counts):
-            raise ValueError(f"the mask's runs must be whole numbers from 0 to {num_pixels}, {num_pixels + 1} at most")
+            raise ValueError(f"the mask's runs must be at most {num_pixels + 1} whole numbers from 0 to {num_pixels}")
         runs = counts
     else:
         raise ValueError(f"the mask's counts must be text or a list, got {type(counts).__name__}")
@@ -118,8 +118,11 @@ def _read_counts(mask: Mapping[str, Any], image_hw: tuple[int, int]) -> npt.NDAr
 
 
 def _expand_counts(text: str, num_pixels: int) -> list[int]:
-    """COCO's compressed runs: five bits a character from "0" up, the sixth says that more follow, the fifth of the last
-    is the sign; from the third run on, the difference to the run before the last.
+    """Decode COCO's compressed run lengths.
+
+    Each character holds five bits, from "0" up; its sixth bit says that more characters follow, and the fifth bit of
+    the last character is the sign. From the third run on, a number is the difference to the run before the previous
+    one.
 
     https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c (rleFrString)
     """
@@ -130,7 +133,9 @@ def _expand_counts(text: str, num_pixels: int) -> list[int]:
     for byte in text.encode():
         bits = byte - 48
         if not 0 <= bits < 64 or shift > 35:
-            raise ValueError(f"the mask's counts hold {chr(byte)!r} where COCO's compressed runs cannot")
+            raise ValueError(
+                f"the mask's counts contain {chr(byte)!r}, which is not allowed in COCO's compressed run lengths"
+            )
         value |= (bits & 0x1F) << shift
         shift += 5
         if bits & 0x20:
@@ -149,6 +154,6 @@ def _expand_counts(text: str, num_pixels: int) -> list[int]:
 
 
 def _draw_runs(counts: npt.NDArray[np.int64], image_hw: tuple[int, int]) -> _Mask:
-    """Pixels by column, as COCO counts them."""
+    """Draw the runs column by column, in COCO's pixel order."""
     values = np.arange(len(counts)) % 2
     return np.ascontiguousarray(np.repeat(values.astype(np.uint8), counts).reshape(image_hw, order="F"))

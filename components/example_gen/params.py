@@ -1,56 +1,72 @@
-"""Parameters of DetectionExampleGen."""
+"""Define the parameters of DetectionExampleGen."""
 
 import json
 import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from detloom.components.example_gen.sources.formats import FORMATS
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import Data
 
-AUTO = "auto"  # a data format that means: look which it is
+AUTO = "auto"  # data format that requests detection
 UNKNOWN_CLASS_CHOICES = ("fail", "reject", "leave_out")
 EXIF_CHOICES = ("rotate", "reject")
 _MAPPINGS = ("splits", "split_ratios")
+# Parameters of every data set, which the run file's `data` section and the command line have too.
+_COMMON = (
+    "data_format", "images_dir", "hierarchy_file", "with_masks", "with_keypoints", "class_names", "unknown_class",
+    "shard_max_bytes", "gzip", "decode_images", "max_reject_fraction",
+)  # fmt: skip
+_ONLY_IN_RUN_FILE = ("max_pixels", "max_image_bytes", "max_boxes", "exif_rotation", "num_spans")
+_OF_RATIOS = ("source", "split_group", "split_stratify", "split_seed")
+# Their names there, where they differ.
+_SETTING_NAMES = {
+    "with_masks": "masks", "with_keypoints": "keypoints", "class_names": "classes", "split_group": "group_by",
+    "split_stratify": "stratify", "split_seed": "seed",
+}  # fmt: skip
+_RUN_FILE_NAMES = {**_SETTING_NAMES, "data_format": "format"}
+_OPTION_NAMES = {**_SETTING_NAMES, "hierarchy_file": "hierarchy"}
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleGenParams:
-    """What to read, how to split it and what to refuse.
+    """Settings for what to read, how to split it, and what to reject.
 
     Attributes:
         data_format: one of `FORMATS`, or "auto".
-        splits: source by output split; VOC: the name of a list in ImageSets/Main; COCO: the path of an annotation
-            JSON relative to the data folder; the others: docs/ingestion.md. It is taken literally and may not lead out
-            of its folder. Two splits may have the same source. Empty: the splits of the data set, under its own names.
-        split_ratios: share by output split, instead of `splits`: a record goes where a hash of its key puts it, so that
-            it stays there whatever is added to the data.
-        source: with `split_ratios`, what is split; "" is all there is.
-        split_group: with `split_ratios`, a regular expression searched in the path of the image (of TFRecords: in the
-            record key); what its first group matched names the group (a camera, a patient), and no group straddles
-            splits. A record without a match is quarantined.
-        split_stratify: with `split_ratios`, keep the mix of classes alike in all splits; added data may then move a
-            record to another split.
-        split_seed: another one gives another division.
-        images_dir: relative to the data folder; "" is the format's usual one.
-        hierarchy_file: Open Images' class hierarchy; boxes become boxes of all ancestors too.
-        class_names: with ids 1, 2, ... in this order; empty is what the data says: its own ids where it has some (COCO,
-            TFRecords), else its declared order (YOLO), else the sorted names over all splits.
-        unknown_class: what an object of a class that `class_names` or the data's own list lacks does: "fail" the run,
-            "reject" the box, or "leave_out" the box: counted, but no reject.
-        shard_max_bytes: of image bytes in one shard, give or take one image.
-        gzip: compress the shards. Encoded images do not get smaller; it is for labels that weigh more than pictures.
-        max_pixels, max_image_bytes, max_boxes: a record above is quarantined.
-        decode_images: decode every image in full, to find damage that headers do not show; the cost is printed.
-        exif_rotation: what happens to a JPEG that its EXIF data turns: "rotate" it upright, or "reject" it.
-        num_spans: how many of the latest spans are merged; more than one needs {SPAN} in the path.
-        max_reject_fraction: quarantined records over records read, and likewise refused boxes over boxes read of the
-            records written, all splits together; where either is above it, ingestion fails.
-        code_fingerprint: of the package's source; read by nobody, it makes TFX's cache see an edited reader.
+        splits: source by output split. VOC: the name of a list in ImageSets/Main; COCO: the path of an annotation JSON
+            relative to the data folder; other formats: docs/ingestion.md. It is used literally and may not lead out of
+            its folder. Two splits may have the same source. Empty: the data set's own splits and names.
+        split_ratios: share by output split, instead of `splits`: a hash of a record's key selects its split, so adding
+            data does not move it.
+        source: with `split_ratios`, what to split; "" is everything.
+        split_group: with `split_ratios`, a regular expression searched in the image path (TFRecords: in the record
+            key). The text of its first group names the record's group (a camera, a patient), and a group is never
+            divided between splits. A record without a match is quarantined.
+        split_stratify: with `split_ratios`, keep the class distribution equal in all splits; adding data may then move
+            a record to another split.
+        split_seed: another seed gives another division.
+        images_dir: relative to the data folder; "" is the format's usual folder.
+        hierarchy_file: Open Images' class hierarchy; a box is repeated for all ancestors of its class.
+        class_names: get ids 1, 2, ... in this order. Empty uses the data: its own ids if it has them (COCO, TFRecords),
+            else its declared order (YOLO), else the sorted names over all splits.
+        unknown_class: effect of an object whose class is neither in `class_names` nor in the data's own list: "fail"
+            the run, "reject" the box, or "leave_out" the box, which is counted but not a reject.
+        shard_max_bytes: image bytes in one shard, plus or minus one image.
+        gzip: compress the shards. Encoded images do not shrink; this helps if the labels are larger than the images.
+        max_pixels, max_image_bytes, max_boxes: a record above a limit is quarantined.
+        decode_images: decode every image completely, to find damage that headers do not show; the cost is logged.
+        exif_rotation: "rotate" a JPEG with an EXIF rotation upright, or "reject" it.
+        num_spans: how many of the latest spans are merged; more than one requires {SPAN} in the path.
+        max_reject_fraction: limit for quarantined records / records read, and for rejected boxes / boxes read of the
+            written records, over all splits; ingestion fails above it.
+        code_fingerprint: of the package's source; no code reads it, but it changes TFX's cache key when a reader is
+            edited.
     """
 
     data_format: str
@@ -85,7 +101,7 @@ class ExampleGenParams:
         for name in ("source", "images_dir", "hierarchy_file"):
             _check_inside(name, getattr(self, name))
         if len(set(self.class_names)) != len(self.class_names) or not all(self.class_names):
-            raise InputError(f"class_names: got {list(self.class_names)}, allowed: different names, none empty.")
+            raise InputError(f"class_names: got {list(self.class_names)}, allowed: unique names that are not empty.")
         for name in ("shard_max_bytes", "max_pixels", "max_image_bytes", "max_boxes", "num_spans"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}, allowed: 1 and up.")
@@ -110,18 +126,38 @@ class ExampleGenParams:
                 f"split_ratios: got {dict(ratios)}, a sum of {sum(ratios.values()):g}, allowed: a sum of 1."
             )
         if not ratios and (self.source or self.split_group or self.split_stratify or self.split_seed):
-            raise InputError("source, split_group, split_stratify, split_seed: only with split_ratios.")
+            raise InputError("source, split_group, split_stratify, split_seed: allowed only with split_ratios.")
         try:
             groups = re.compile(self.split_group).groups
         except re.error as error:
-            raise InputError(f"split_group: got {self.split_group!r}, no regular expression ({error}).") from None
+            raise InputError(
+                f"split_group: got {self.split_group!r}, allowed: a regular expression ({error})."
+            ) from None
         if self.split_group and not groups:
             raise InputError(
-                f"split_group: got {self.split_group!r}, allowed: one with a group, such as '(cam[0-9]+)_'."
+                f"split_group: got {self.split_group!r}, allowed: an expression with a group, such as '(cam[0-9]+)_'."
             )
 
+    @classmethod
+    def from_run_file(cls, data: Data, code_fingerprint: str) -> "ExampleGenParams":
+        """Return the parameters of a run file's `data` section."""
+        values = {name: getattr(data, _RUN_FILE_NAMES.get(name, name)) for name in (*_COMMON, *_ONLY_IN_RUN_FILE)}
+        if data.splits is not None:
+            values["splits"] = asdict(data.splits)
+        if data.split_by_ratio is not None:
+            settings = asdict(data.split_by_ratio)
+            values |= {name: settings.pop(_RUN_FILE_NAMES.get(name, name)) for name in _OF_RATIOS}
+            values["split_ratios"] = settings
+        return cls(**values, code_fingerprint=code_fingerprint)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], **parsed: Any) -> "ExampleGenParams":
+        """Return the parameters of the options of `detloom ingest`; `parsed` are those whose text needs parsing."""
+        names = [name for name in (*_COMMON, *_OF_RATIOS) if name not in parsed]
+        return cls(**{name: options[_OPTION_NAMES.get(name, name)] for name in names}, **parsed)
+
     def to_properties(self) -> dict[str, str | int | float]:
-        """Flat values for TFX; mappings and lists become JSON, truth values 0 and 1."""
+        """Return flat values for TFX: mappings and lists become JSON, booleans become 0 and 1."""
         properties = {item.name: getattr(self, item.name) for item in fields(self)}
         for name, value in properties.items():
             if isinstance(value, bool):
@@ -135,7 +171,7 @@ class ExampleGenParams:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> "ExampleGenParams":
-        """The inverse of `to_properties`; other keys (TFX's own) are left alone."""
+        """Return the parameters of `to_properties`; other keys (TFX's own) are ignored."""
         values = {item.name: properties[item.name] for item in fields(cls)}
         for item in fields(cls):
             if isinstance(item.default, bool):
@@ -147,7 +183,7 @@ class ExampleGenParams:
 
 
 def check_split_name(split: str, where: str) -> None:
-    """A name that can be part of a folder's, and stand in TFX's lists."""
+    """Raise unless the name can be part of a folder name and of TFX's lists of splits."""
     if not _SPLIT_NAME.fullmatch(split):
         raise InputError(f"{where}: got the name {split!r}, allowed: letters, digits, '-' and '_'.")
 

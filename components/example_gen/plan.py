@@ -1,6 +1,7 @@
-"""Second step, on one worker: duplicates, the label map, splits and shards, decided before any image is opened.
+"""Plan the output in one worker (second step): find duplicates, and settle the label map, splits and shards.
 
-The records pass through a SQLite file on the worker's own disk, so that memory does not grow with their number.
+No image is opened. The records pass through a SQLite file on the worker's disk, so memory does not grow with their
+number.
 """
 
 import hashlib
@@ -10,23 +11,20 @@ import operator
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from detloom.components.example_gen import work_files
 from detloom.components.example_gen.classes import ReadSummary, check_classes, fold_outcomes, settle_label_map
 from detloom.components.example_gen.ingest_job import IngestJob, PlanRow, SplitCounts, decode_record, decode_row
 from detloom.components.example_gen.read_annotations import read_outcome
-from detloom.components.example_gen.splits import hash_fraction, split_by_hash, split_stratified
-from detloom.components.example_gen.work_files import LineWriter
+from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject, format_reject
 
-# A small split still becomes several files, so that two workers have something to share and the trainer can interleave;
-# eight is enough for that, and fewer than 32 records a file would be mostly overhead.
+# Even a small split gets several files, so that two workers can share it and the trainer can interleave; eight are
+# enough, and fewer than 32 records per file would be mostly overhead.
 FEW_SHARDS = 8
 MIN_RECORDS_PER_SHARD = 32
 
@@ -56,13 +54,13 @@ class Shard:
 
 @dataclass
 class Plan:
-    """What was decided; travels as JSON.
+    """The result of planning; it is stored as JSON.
 
     Attributes:
-        error: for the user; then there is nothing else.
-        num_in, num_boxes_in: what was read, refused ones included.
-        counts: by split, of what was refused so far; the split is "" where none was assigned.
-        num_planned: records that are to be written, for progress.
+        error: message for the user; all other fields are empty then.
+        num_in, num_boxes_in: number read, including rejected ones.
+        counts: what was rejected so far, by split; the split is "" if none was assigned.
+        num_planned: number of records to write, for the progress display.
         num_shards: by split.
     """
 
@@ -76,9 +74,9 @@ class Plan:
 
 
 def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
-    """Read what the readers left, decide, and leave a file of records for each shard.
+    """Read the readers' results, decide, and write a file of records for each shard.
 
-    Mistakes of the user end in the plan's `error`, since Beam would wrap an exception; then there are no shards.
+    User errors are returned in the plan's `error`, because Beam would wrap an exception; no shards are returned then.
     """
     result, shards = Plan(), []
     try:
@@ -91,15 +89,15 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
         with (
             tempfile.TemporaryDirectory(prefix="detloom-plan-") as folder,
             closing(_open_database(Path(folder) / "records.sqlite")) as database,
-            LineWriter(job.rejects_file("b-plan")) as rejects,
+            job.staging.open_to_write(job.rejects_file("b-plan")) as rejects,
         ):
             _load_records(database, num_chunks, job, _class_ranks(summary.boxes_by_class))
             for reject in _refuse_duplicates(database):
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
-                rejects.write(format_reject(reject))
+                rejects.write(format_reject(reject) + b"\n")
             if job.params.split_stratify:
                 _stratify(database, job)
-            for split in job.split_folders:
+            for split in job.output_splits:
                 num_shards = _plan_split(database, split, job, result)
                 result.num_shards[split] = num_shards
                 shards += [Shard(split, index, num_shards, job.params.gzip) for index in range(num_shards)]
@@ -107,12 +105,12 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
     except InputError as error:
         result, shards = Plan(error=str(error)), []
     values = {**vars(result), "counts": {split: counts.to_json() for split, counts in result.counts.items()}}
-    work_files.write_json(job.plan_file, values)
+    job.staging.write_json(job.plan_file, values)
     return shards
 
 
 def read_plan(job: IngestJob) -> Plan:
-    values = work_files.read_json(job.plan_file)
+    values = job.staging.read_json(job.plan_file)
     counts = {split: SplitCounts.from_json(part) for split, part in values["counts"].items()}
     label_map = [(class_id, name) for class_id, name in values["label_map"]]
     return Plan(**{**values, "counts": counts, "label_map": label_map})
@@ -126,15 +124,15 @@ def _check_sources(summary: ReadSummary, job: IngestJob) -> None:
 
 
 def _class_ranks(boxes_by_class: Counter[str]) -> dict[str, int]:
-    """Classes from the rarest, by number of boxes."""
+    """Rank classes by number of boxes, the rarest first."""
     in_order = sorted(boxes_by_class.items(), key=lambda item: (item[1], item[0]))
     return {name: rank for rank, (name, _) in enumerate(in_order)}
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None)
-    # The file is gone after this step, whatever happens: no journal, no waiting for the disk. Pages and sorting take
-    # 16 MB of memory each, the rest is on the disk.
+    # The file is deleted after this step, so it needs no journal and no flush. Pages and sorting use 16 MB of memory
+    # each, the rest is on disk.
     database.executescript(
         "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-16384; PRAGMA temp_store=FILE;"
     )
@@ -158,7 +156,7 @@ def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob,
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for index in range(num_chunks):
-            for line in work_files.read_lines(job.records_file(index)):
+            for line in job.staging.read_lines(job.records_file(index)):
                 yield to_row(*decode_row(line))
 
     columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, record"
@@ -166,10 +164,10 @@ def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob,
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
-    """Refuse a record whose key stands twice in its split, or whose image belongs to a record before it.
+    """Reject a record whose key is repeated in its split, or whose image belongs to an earlier record.
 
-    Two output splits of the same source share all their images on purpose: those are no duplicates of one another. An
-    image belongs to the first record that is kept, so that a refused one costs no other record its image.
+    Two output splits with the same source share all images on purpose; those are not duplicates. An image belongs to
+    the first record that is kept, so a rejected record does not cost another record its image.
     """
     database.execute("CREATE INDEX by_key ON records (split, record_key)")
     later = """
@@ -181,7 +179,7 @@ def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
     yield from _refuse(
         database,
         (
-            (seq, record, Reason.DUPLICATE_ID, f"this id stands twice in {source or 'the data set'}")
+            (seq, record, Reason.DUPLICATE_ID, f"this id occurs twice in {source or 'the data set'}")
             for seq, source, record in database.execute(later)
         ),
     )
@@ -194,7 +192,7 @@ def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, byt
         SELECT seq, image_id, split, source, record_key, record FROM records
         WHERE image_id IN (SELECT image_id FROM records GROUP BY image_id HAVING COUNT(*) > 1) AND {_KEPT}
         ORDER BY image_id, seq
-    """  # noqa: S608 - nothing of the data is part of the query
+    """  # noqa: S608 - the query contains no data
     current = None
     owners: list[tuple[str, str, str]] = []
     for seq, image_id, split, source, record_key, record in database.execute(shared):
@@ -205,7 +203,7 @@ def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, byt
             owners.append((split, source, record_key))
         else:
             of_split = f" of split {owner[0]!r}" if owner[0] else ""
-            detail = f"the image is that of record {owner[2]!r}{of_split} already"
+            detail = f"the image already belongs to record {owner[2]!r}{of_split}"
             yield seq, record, Reason.DUPLICATE_IMAGE, detail
 
 
@@ -230,10 +228,10 @@ def _stratify(database: sqlite3.Connection, job: IngestJob) -> None:
 
 
 def _plan_split(database: sqlite3.Connection, split: str, job: IngestJob, result: Plan) -> int:
-    """Cut one split into shards of about equal bytes, each at most `shard_max_bytes` and one image more.
+    """Cut one split into shards with about equal bytes, each at most `shard_max_bytes` plus one image.
 
-    The order is that of a hash of the record key: neighbours of the source (frames of one camera, one class after the
-    other) are spread over the shards, and the outcome depends on nothing but the records and the image sizes.
+    Records are ordered by a hash of their key: neighbours in the source (frames of one camera, images of one class) are
+    spread over the shards, and the result depends only on the records and the image sizes.
     """
     where = f"WHERE out_split = ? AND {_KEPT}"
     num_records, num_bytes = database.execute(
@@ -252,16 +250,65 @@ def _plan_split(database: sqlite3.Connection, split: str, job: IngestJob, result
     )
     num_shards = 0
     for _, part in itertools.groupby(_number_parts(rows, num_parts, total), key=operator.itemgetter(0)):
-        with LineWriter(job.shard_records_file(split, num_shards)) as file:
+        with job.staging.open_to_write(job.shard_records_file(split, num_shards)) as file:
             for _, record in part:
-                file.write(record)
+                file.write(record + b"\n")
         num_shards += 1
     return num_shards
 
 
 def _number_parts(rows: Iterable[tuple[int, bytes]], num_parts: int, total: int) -> Iterator[tuple[int, bytes]]:
-    """Each record with the number of the part that it begins in; a part that none begins in has no number."""
+    """Yield each record with the number of the part in which it starts; a part in which none starts is skipped."""
     before = 0
     for size, record in rows:
         yield min(num_parts - 1, before * num_parts // total), record
         before += size
+
+
+def hash_fraction(text: str, seed: int) -> float:
+    """Return a number in [0, 1) that depends only on the arguments."""
+    digest = hashlib.sha256(f"{seed}\0{text}".encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+def split_by_hash(group: str, split_ratios: Mapping[str, float], seed: int) -> str:
+    """Return the split of all records of a group, independent of all other records."""
+    fraction = hash_fraction(group, seed)
+    upper = 0.0
+    for split, ratio in split_ratios.items():
+        upper += ratio
+        if fraction < upper:
+            return split
+    return split  # the ratios sum to 1 only up to rounding
+
+
+def split_stratified(
+    groups: Iterable[tuple[str, int, int]], split_ratios: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
+    """Assign groups one by one, each to the split with the largest deficit in its stratum and overall.
+
+    A greedy form of iterative stratification (Sechidis, Tsoumakas, Vlahavas, "On the Stratification of Multi-Label
+    Data", 2011): an image counts only for its rarest class, and rare classes come first.
+
+    Args:
+        groups: (group, stratum, number of records), ordered by stratum and within it by a hash.
+
+    Yields:
+        (group, split), in the given order.
+    """
+    overall = dict.fromkeys(split_ratios, 0)
+    in_stratum = dict.fromkeys(split_ratios, 0)
+    current: int | None = None
+    for group, stratum, num_records in groups:
+        if stratum != current:
+            current, in_stratum = stratum, dict.fromkeys(split_ratios, 0)
+        all_overall = sum(overall.values()) + num_records
+        all_in_stratum = sum(in_stratum.values()) + num_records
+        lacking = {
+            split: ratio * (all_overall + all_in_stratum) - overall[split] - in_stratum[split]
+            for split, ratio in split_ratios.items()
+        }
+        split = max(lacking, key=lambda name: lacking[name])  # ties go to the first
+        overall[split] += num_records
+        in_stratum[split] += num_records
+        yield group, split

@@ -1,16 +1,14 @@
-"""First step: the annotations of one chunk, read and passed on as one line a record."""
+"""Read the annotations of one chunk (first step) and write one line per record."""
 
 import functools
 import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import IO
 
-from detloom.components.example_gen import work_files
 from detloom.components.example_gen.data_folder import SourceError
 from detloom.components.example_gen.ingest_job import (
-    LEFT_OUT_CLASS,
-    TOO_MANY_CLASSES,
     IngestJob,
     PlanRow,
     SplitCounts,
@@ -19,24 +17,30 @@ from detloom.components.example_gen.ingest_job import (
     encode_row,
 )
 from detloom.components.example_gen.sources import formats
-from detloom.components.example_gen.sources.source_record import SourceClass, SourceItem, SourceRecord
-from detloom.components.example_gen.work_files import LineWriter
+from detloom.components.example_gen.sources.source_record import (
+    LEFT_OUT_CLASS,
+    TOO_MANY_CLASSES,
+    SourceClass,
+    SourceItem,
+    SourceRecord,
+)
+from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject, format_reject
 
 
 @dataclass
 class ReadOutcome:
-    """What one chunk held.
+    """The outcome of reading one chunk.
 
     Attributes:
-        num_in: records, refused ones included.
-        counts: of what the reader refused, by split as the data set gives it.
-        class_ids: declared classes and their ids (None: the format has none), in the order of declaration.
+        num_in: records, including rejected ones.
+        counts: what the reader rejected, by the data set's own split.
+        class_ids: declared classes and their ids (None if the format has none), in the order of declaration.
         boxes_by_class: of all objects of the records.
-        first_use: by class name, the annotation file and the record key where it was met first.
-        first_unknown: the first box that the reader refused for its class: file and detail.
-        error: of a file that a whole split depends on; then nothing else counts.
+        first_use: by class name, the annotation file and record key of its first object.
+        first_unknown: file and detail of the first box that the reader rejected for its class.
+        error: set if a file that a whole split depends on is damaged; the other fields are ignored then.
     """
 
     source: str
@@ -51,20 +55,21 @@ class ReadOutcome:
 
     @property
     def num_boxes_in(self) -> int:
-        """Objects, refused ones and those of a class that is left out included."""
+        """Count all objects, including rejected ones and those left out for their class."""
         counts = self.counts
         refused = counts.num_boxes_rejected + counts.num_boxes_quarantined + counts.num_boxes_left_out
         return sum(self.boxes_by_class.values()) + refused
 
 
 def list_chunks(job: IngestJob) -> tuple[int, bool]:
-    """Write one small file a chunk; names of one folder at a time are in memory.
+    """Write one small file per chunk; only the names of one folder at a time are in memory.
 
     Returns:
-        How many chunks, and whether a split of the job has several sources of the data set: then keys may repeat.
+        The number of chunks, and whether a split of the job has several sources in the data set, so that keys may
+        repeat.
 
     Raises:
-        InputError: for a source that is not there.
+        InputError: for a source that does not exist.
     """
     number, has_many_sources = 0, False
     for subfolder in job.subfolders:
@@ -72,7 +77,7 @@ def list_chunks(job: IngestJob) -> tuple[int, bool]:
         for split, source in job.sources.items():
             first: str | None = None
             for chunk in formats.list_chunks(job.data_format, folder, split, source, job.reader_settings):
-                work_files.write_json(job.chunk_file(number), encode_chunk(chunk, subfolder), is_ascii=True)
+                job.staging.write_json(job.chunk_file(number), encode_chunk(chunk, subfolder), is_ascii=True)
                 number += 1
                 first = chunk.source if first is None else first
                 has_many_sources |= chunk.source != first
@@ -80,25 +85,25 @@ def list_chunks(job: IngestJob) -> tuple[int, bool]:
 
 
 def read_annotations(index: int, job: IngestJob) -> int:
-    """Read chunk `index`; leaves its records, rejects and outcome in the staging folder. Returns the index."""
-    subfolder, chunk = decode_chunk(work_files.read_json(job.chunk_file(index)))
+    """Read chunk `index`, write its records, rejects and outcome to the staging folder, and return the index."""
+    subfolder, chunk = decode_chunk(job.staging.read_json(job.chunk_file(index)))
     outcome = ReadOutcome(f"{subfolder}/{chunk.source}" if subfolder else chunk.source, chunk.split)
     try:
         with (
-            LineWriter(job.records_file(index)) as records,
-            LineWriter(job.rejects_file(f"a-{index:06d}")) as rejects,
+            job.staging.open_to_write(job.records_file(index)) as records,
+            job.staging.open_to_write(job.rejects_file(f"a-{index:06d}")) as rejects,
         ):
-            taker = _Taker(job, subfolder, chunk.source, outcome, records, rejects)
+            writer = _ItemWriter(job, subfolder, chunk.source, outcome, records, rejects)
             for item in formats.read_chunk(job.data_format, job.folder(subfolder), chunk, job.reader_settings):
-                taker.take(item)
+                writer.write(item)
     except InputError as error:
         outcome.error = str(error)
-    work_files.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": outcome.counts.to_json()})
+    job.staging.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": outcome.counts.to_json()})
     return index
 
 
 def read_outcome(job: IngestJob, index: int) -> ReadOutcome:
-    values = work_files.read_json(job.read_outcome_file(index))
+    values = job.staging.read_json(job.read_outcome_file(index))
     return ReadOutcome(
         **{
             **values,
@@ -108,8 +113,8 @@ def read_outcome(job: IngestJob, index: int) -> ReadOutcome:
     )
 
 
-class _Taker:
-    """Counts the items of one chunk and writes them on."""
+class _ItemWriter:
+    """A writer that counts the items of one chunk and stores them."""
 
     def __init__(
         self,
@@ -117,24 +122,25 @@ class _Taker:
         subfolder: str,
         source: str,
         outcome: ReadOutcome,
-        records: LineWriter,
-        rejects: LineWriter,
+        records: IO[bytes],
+        rejects: IO[bytes],
     ) -> None:
         self._folder = job.folder(subfolder)
         self._prefix = f"{subfolder}/" if subfolder else ""
-        # By the settings, not by how many spans there are by now: a key stays what it is when the next span arrives.
+        # Depends on the settings, not on the number of spans so far, so that a key does not change when the next span
+        # arrives.
         has_many_spans = job.params.num_spans > 1 or len(job.subfolders) > 1
         self._key_prefix = (self._prefix if has_many_spans else "") + (f"{source}:" if job.has_many_sources else "")
         self._leaves_out = job.params.unknown_class == "leave_out"
         self._group = re.compile(job.params.split_group) if job.params.split_group else None
-        self._only = _read_only(job.only) if job.only else None
+        self._only = _read_only(job.staging.address(), job.only) if job.only else None
         self._outcome, self._records, self._rejects = outcome, records, rejects
 
-    def take(self, item: SourceItem) -> None:
+    def write(self, item: SourceItem) -> None:
         if isinstance(item, SourceClass):
             self._outcome.class_ids.setdefault(item.name, item.class_id)
             return
-        item = _named_in_text(item)
+        item = _with_printable_names(item)
         group = self._group_of(item) if isinstance(item, SourceRecord) else ""
         if self._prefix or self._key_prefix:
             item = _prefixed(item, self._prefix, self._key_prefix)
@@ -145,10 +151,10 @@ class _Taker:
             self._reject(item)
         else:
             self._outcome.num_in += 1
-            self._take_record(item, group)
+            self._write_record(item, group)
 
     def _group_of(self, record: SourceRecord) -> str | None:
-        """What decides the split: the group, or the key as it stands in the data set; None without a match."""
+        """Return the text that decides the split: the group, or the data set's own key; None without a match."""
         if self._group is None:
             return record.record_key
         match = self._group.search(record.record_key if record.example_at else record.image_path)
@@ -159,11 +165,11 @@ class _Taker:
             self._outcome.counts.left_out[LEFT_OUT_CLASS] += reject.num_boxes
             return
         self._outcome.counts.add_reject(reject)
-        self._rejects.write(format_reject(reject))
+        self._rejects.write(format_reject(reject) + b"\n")
         if reject.reason is Reason.UNKNOWN_CLASS and self._outcome.first_unknown is None:
             self._outcome.first_unknown = (reject.file, reject.detail)
 
-    def _take_record(self, record: SourceRecord, group: str | None) -> None:
+    def _write_record(self, record: SourceRecord, group: str | None) -> None:
         if group is None:
             assert self._group is not None
             searched = record.record_key if record.example_at else record.image_path
@@ -174,7 +180,7 @@ class _Taker:
             record.image_path.encode()
             record.record_key.encode()
         except UnicodeEncodeError:
-            self._reject(_escaped(record).reject_record(Reason.UNREADABLE_FILE, "a file name that is not UTF-8"))
+            self._reject(_escaped(record).reject_record(Reason.UNREADABLE_FILE, "the file name is not UTF-8"))
             return
         self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
         names = {item.class_name for item in record.objects}
@@ -194,10 +200,10 @@ class _Taker:
             group=group,
             class_names=sorted(names),
         )
-        self._records.write(encode_row(header, record))
+        self._records.write(encode_row(header, record) + b"\n")
 
     def _image_bytes(self, record: SourceRecord) -> int:
-        """0 where the image is missing or out of bounds, which is found again and reported when it is read."""
+        """Return the image's size; 0 if it is missing or invalid, which is reported when the image is read."""
         if record.example_at is not None:
             return record.example_at[1]
         try:
@@ -207,8 +213,8 @@ class _Taker:
         return status.size if status else 0
 
 
-def _named_in_text(item: SourceRecord | Reject) -> SourceRecord | Reject:
-    """A reject whose names can be written: bytes of a file name that are no text are shown as escapes."""
+def _with_printable_names(item: SourceRecord | Reject) -> SourceRecord | Reject:
+    """Escape the bytes of a reject's names that are not text, so that the reject can be written."""
     if isinstance(item, SourceRecord) or (item.file + item.record_key).isascii():
         return item
     return replace(item, file=_escape(item.file), record_key=_escape(item.record_key), detail=_escape(item.detail))
@@ -223,7 +229,7 @@ def _escape(text: str) -> str:
 
 
 def _prefixed(item: SourceRecord | Reject, prefix: str, key_prefix: str) -> SourceRecord | Reject:
-    """The item with its files named relative to the folder of the spans, and with a key that differs between spans."""
+    """Return the item with files relative to the folder of the spans, and with a key that is unique over spans."""
     if isinstance(item, Reject):
         return replace(item, file=prefix + item.file, record_key=key_prefix + item.record_key)
     return replace(
@@ -235,5 +241,5 @@ def _prefixed(item: SourceRecord | Reject, prefix: str, key_prefix: str) -> Sour
 
 
 @functools.lru_cache(maxsize=1)
-def _read_only(path: str) -> frozenset[tuple[str, str]]:
-    return frozenset((split, key) for split, key in map(json.loads, work_files.read_lines(path)))
+def _read_only(folder: str, path: str) -> frozenset[tuple[str, str]]:
+    return frozenset((split, key) for split, key in map(json.loads, open_storage(folder).read_lines(path)))

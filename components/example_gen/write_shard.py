@@ -1,24 +1,22 @@
-"""Third step: read the images of one shard, check them, write one TFRecord file."""
+"""Read and check the images of one shard (third step) and write one TFRecord file."""
 
 import time
 import uuid
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 
-from detloom.components.example_gen import work_files
 from detloom.components.example_gen.build_example import BuiltExample, SourceImage, build_example
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts, decode_record
 from detloom.components.example_gen.plan import Shard, read_plan
 from detloom.components.example_gen.sources.source_record import SourceRecord
-from detloom.components.example_gen.work_files import LineWriter
-from detloom.schemas import example_keys as keys
-from detloom.schemas.rejects import Reason, Reject, format_reject
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
+from detloom.trainer_module.data.records import parse_features
 
-_PROGRESS_SECONDS = 1.0  # between two notes of how far a shard is
-# Every key that is computed anew; what else an existing tf.Example holds is passed through.
+_PROGRESS_SECONDS = 1.0  # between two updates of a shard's progress file
+# Keys that are computed here; all other features of an existing tf.Example are copied.
 _OWN_KEYS = frozenset(
     (
         keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS, keys.MASK,
@@ -29,7 +27,7 @@ _OWN_KEYS = frozenset(
 
 @dataclass
 class ShardOutcome:
-    """What one shard came to, and how long it took, of which `decode_images` took `decode_seconds`."""
+    """The counts of one shard and its duration, of which `decode_images` took `decode_seconds`."""
 
     split: str
     counts: SplitCounts = field(default_factory=SplitCounts)
@@ -38,46 +36,47 @@ class ShardOutcome:
 
 
 def write_shard(shard: Shard, job: IngestJob) -> str:
-    """Write one shard under a temporary name and rename it when it is complete; one image is in memory at a time."""
-    started = noted = time.monotonic()
+    """Write one shard under a temporary name and rename it when complete; one image is in memory at a time."""
+    started = reported = time.monotonic()
     class_ids = {name: class_id for class_id, name in read_plan(job).label_map}
     outcome = ShardOutcome(shard.split, SplitCounts(num_shards=1))
     folder = DataFolder(job.root)
     name = f"{shard.split}-{shard.index:06d}"
-    temporary = f"{job.staging}/shards/{name}-{uuid.uuid4().hex}"
-    work_files.make_folder(f"{job.staging}/shards")
+    staging = job.staging
+    temporary = f"shards/{name}-{uuid.uuid4().hex}"
+    staging.make_folder("shards")
     options = tf.io.TFRecordOptions(compression_type="GZIP" if shard.gzip else "")
     with (
-        LineWriter(job.rejects_file(f"c-{name}")) as rejects,
-        tf.io.TFRecordWriter(temporary, options) as writer,
+        staging.open_to_write(job.rejects_file(f"c-{name}")) as rejects,
+        tf.io.TFRecordWriter(staging.address(temporary), options) as writer,
     ):
-        for number, line in enumerate(work_files.read_lines(job.shard_records_file(shard.split, shard.index)), start=1):
+        for number, line in enumerate(staging.read_lines(job.shard_records_file(shard.split, shard.index)), start=1):
             record = decode_record(line)
             record = record if record.split == shard.split else replace(record, split=shard.split)
             built = _read_and_build(record, folder, class_ids, job)
             found = [built] if isinstance(built, Reject) else built.rejects
             for reject in found:
                 outcome.counts.add_reject(reject)
-                rejects.write(format_reject(reject))
+                rejects.write(format_reject(reject) + b"\n")
             if isinstance(built, BuiltExample):
                 writer.write(built.example)
                 _count(built, outcome.counts)
                 outcome.decode_seconds += built.decode_seconds
             now = time.monotonic()
-            if now - noted > _PROGRESS_SECONDS:
-                noted = now
-                work_files.write_json(job.progress_file(name), number)
+            if now - reported > _PROGRESS_SECONDS:
+                reported = now
+                staging.write_json(job.progress_file(name), number)
     target = job.finished_shard(shard.split, shard.file_name)
-    work_files.make_folder(target.rpartition("/")[0])
-    tf.io.gfile.rename(temporary, target, overwrite=True)
+    staging.make_folder(target.rpartition("/")[0])
+    staging.rename(temporary, target)
     outcome.seconds = time.monotonic() - started
     values = {**vars(outcome), "counts": outcome.counts.to_json()}
-    work_files.write_json(job.shard_outcome_file(shard.split, shard.index), values)
+    staging.write_json(job.shard_outcome_file(shard.split, shard.index), values)
     return target
 
 
-def read_shard_outcome(path: str) -> ShardOutcome:
-    values = work_files.read_json(path)
+def read_shard_outcome(job: IngestJob, path: str) -> ShardOutcome:
+    values = job.staging.read_json(path)
     return ShardOutcome(**{**values, "counts": SplitCounts.from_json(values["counts"])})
 
 
@@ -113,8 +112,8 @@ def _read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> Sou
         file.seek(offset)
         data = file.read(length)
     try:
-        features = tf.train.Example.FromString(data).features.feature
-    except DecodeError:
+        features = parse_features(data)
+    except ValueError:
         raise SourceError(Reason.UNREADABLE_ANNOTATION, "not a tf.Example") from None
     encoded = features[keys.IMAGE_ENCODED].bytes_list.value
     if len(encoded) != 1:

@@ -1,1 +1,1 @@
-"""The model card: what a model is, what it was made of and how good it is, for people and for machines."""
+"""Write the model card: purpose, data, training, quality and limits of a model, for people and for programs."""

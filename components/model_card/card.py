@@ -1,4 +1,4 @@
-"""The card as plain values, from folders; and its three files. Knows no TFX."""
+"""Build the card as plain values from the folders of a run, and write its three files. No TFX."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,44 +8,44 @@ from typing import Any
 import tensorflow as tf
 
 import detloom
-from detloom.components.model_card import data_facts, training_facts
+from detloom.components.model_card import data_facts, model_facts
 from detloom.components.model_card.data_facts import DataSource
 from detloom.components.model_card.document import build_document
 from detloom.components.model_card.evaluation_facts import read_evaluation
-from detloom.components.model_card.export_facts import describe_export
 from detloom.components.model_card.limits import find_limits
+from detloom.components.model_card.model_facts import describe_export
 from detloom.components.model_card.render import format_markdown, format_page
-from detloom.schemas.detections import ASSET_CONFIG
+from detloom.schemas.contracts.detections import ASSET_CONFIG
 from detloom.schemas.errors import InputError
-from detloom.schemas.evaluator_config import Evaluator
-from detloom.schemas.model_card_config import CARD_JSON, CARD_MARKDOWN, CARD_PAGE, ModelCardConfig
-from detloom.schemas.typed_dict import to_canonical_json, to_dict
-from detloom.trainer_module.predict import read_exported_label_map
+from detloom.schemas.reading.typed_dict import to_canonical_json, to_dict
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.schemas.run_file.model_card import CARD_JSON, CARD_MARKDOWN, CARD_PAGE, ModelCardConfig
+from detloom.trainer_module.export.predict import read_exported_label_map
 
-FORMAT = "detloom_model_card/1"  # the number rises when a key changes its meaning or goes
+FORMAT = "detloom_model_card/1"  # the number increases when a key is removed or changes its meaning
 
 _TRAIN, _EVAL = "train", "eval"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardInputs:
-    """What a card is made from. A folder that is None is said to be not given; one that is given has to be whole.
+    """Sources of a card. The card names the folders that are None as not given; a given folder must be complete.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         model_dir: folder of the SavedModel.
         tflite_dir, onnx_dir: folders of its TFLite variants and of its ONNX file, which need not exist.
-        evaluation_dir: what `report.py` of the evaluator writes.
-        model_run_dir: folder of the training.
-        dataset_report_dir, rejects_dir: what DatasetValidator and ingestion leave.
-        examples_uris: roots of the examples, with a folder `Split-<name>` a split.
-        train_splits: names of the splits that were trained on and that chose the weights.
-        split: that the evaluation was made on.
-        sources: what TFX knows of the examples, in their order.
-        stated: what only people know.
-        evaluator: settings of the evaluation; None where they are not known.
-        trainer_fingerprint: of the source that trained; empty where it is not known.
-        lineage: where model and data are registered, as (name, value).
+        evaluation_dir: folder with the evaluator's report.
+        model_run_dir: folder of the training run.
+        dataset_report_dir, rejects_dir: outputs of DatasetValidator and of ingestion.
+        examples_uris: roots of the examples, with one folder `Split-<name>` per split.
+        train_splits: names of the split used for training and of the split used to select the best weights.
+        split: split used for the evaluation.
+        sources: TFX's metadata of the examples, in the same order.
+        stated: statements by people.
+        evaluator: settings of the evaluation; None if unknown.
+        trainer_fingerprint: fingerprint of the training code; empty if unknown.
+        lineage: records of model and data in ML Metadata, as (name, value).
     """
 
     name: str
@@ -67,22 +67,22 @@ class CardInputs:
 
 
 def build_card(inputs: CardInputs) -> dict[str, Any]:
-    """All that the card says, as plain JSON values; docs/model_card.md describes the keys.
+    """Build the content of the card as plain JSON values; docs/model_card.md describes the keys.
 
-    The same folders give the same card: the time in it is that of the export.
+    The same folders give the same card; its time is the time of the export.
 
     Raises:
-        InputError: a file that is absent or is not what its node writes, an evaluation or data of another model.
+        InputError: if a file is missing or invalid, or if the evaluation or the data belong to another model.
     """
     label_map = read_exported_label_map(inputs.model_dir)
-    config = training_facts.read_config(f"{inputs.model_dir}/assets/{ASSET_CONFIG}")
+    config = model_facts.read_config(f"{inputs.model_dir}/assets/{ASSET_CONFIG}")
     export = describe_export(inputs.model_dir, inputs.tflite_dir, inputs.onnx_dir)
     report = data_facts.read_dataset_report(inputs.dataset_report_dir) if inputs.dataset_report_dir else None
-    training = training_facts.read_training(inputs.model_run_dir) if inputs.model_run_dir else None
-    if inputs.model_run_dir and (different := training_facts.differing_sections(config, inputs.model_run_dir)):
+    training = model_facts.read_training(inputs.model_run_dir) if inputs.model_run_dir else None
+    if inputs.model_run_dir and (different := model_facts.differing_sections(config, inputs.model_run_dir)):
         raise InputError(
-            f"{inputs.model_run_dir}: the training had other settings than the model ({', '.join(different)}); give "
-            "the folder of the training that exported it."
+            f"{inputs.model_run_dir}: the training run's settings differ from the model's ({', '.join(different)}); "
+            "give the folder of the run that exported the model."
         )
     evaluator = inputs.evaluator or Evaluator()
     card: dict[str, Any] = {
@@ -96,7 +96,7 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
         "label_map": data_facts.describe_label_map(label_map, inputs.examples_uris),
         "classes": data_facts.describe_classes(label_map, report),
         "data": _describe_data(inputs, report),
-        "configuration": training_facts.describe_config(config),
+        "configuration": model_facts.describe_config(config),
         "configuration_sha256": data_facts.hash_text(to_canonical_json(config)),
         "training": training,
         "evaluation": read_evaluation(inputs.evaluation_dir, label_map, inputs.split)
@@ -111,9 +111,9 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
 
 
 def write_card(card: Mapping[str, Any], folder: str) -> None:
-    """Write the three files into `folder`, on any file system that TensorFlow knows.
+    """Write the three files into `folder`; any file system of TensorFlow is supported.
 
-    The page comes last: where it is, the others are.
+    The page is written last: if it exists, so do the others.
     """
     document = build_document(card)
     contents = {
@@ -122,7 +122,7 @@ def write_card(card: Mapping[str, Any], folder: str) -> None:
         CARD_PAGE: format_page(document),
     }
     tf.io.gfile.makedirs(folder)
-    for name in reversed(contents):  # of a card before, the page first
+    for name in reversed(contents):  # remove an earlier card, its page first
         if tf.io.gfile.exists(f"{folder}/{name}"):
             tf.io.gfile.remove(f"{folder}/{name}")
     for name, content in contents.items():
@@ -133,7 +133,7 @@ def write_card(card: Mapping[str, Any], folder: str) -> None:
 def _describe_data(inputs: CardInputs, report: Mapping[str, Any] | None) -> dict[str, Any]:
     is_trained_on = None
     if inputs.model_run_dir:
-        files = training_facts.read_trained_files(inputs.model_run_dir)
+        files = model_facts.read_trained_files(inputs.model_run_dir)
         is_trained_on = data_facts.is_trained_on(files, inputs.train_splits, inputs.examples_uris)
     return {
         "splits": data_facts.describe_splits(report, inputs.examples_uris),

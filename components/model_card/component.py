@@ -1,4 +1,4 @@
-"""ModelCard, as it stands in the DAG."""
+"""The TFX component ModelCard."""
 
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
@@ -8,20 +8,14 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
 
 from detloom.components import artifact_types
-from detloom.components.model_card.executor import (
-    DATASET_REPORT_KEY,
-    MODEL_CARD_KEY,
-    MODEL_RUN_KEY,
-    REJECTS_KEY,
-    Executor,
-)
-from detloom.components.model_card.params import PROPERTY_TYPES, ModelCardParams
+from detloom.components.model_card.executor import Executor, ModelCardParams
+from detloom.components.properties import DATASET_REPORT_KEY, MODEL_CARD_KEY, MODEL_RUN_KEY, REJECTS_KEY
 
 
 class ModelCardSpec(ComponentSpec):
-    """A model and what it came from in, its card out."""
+    """Inputs: a model and the artifacts it came from. Output: its card."""
 
-    PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()}
+    PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in ModelCardParams.property_types().items()}
     INPUTS = {
         keys.MODEL_KEY: ChannelParameter(type=Model),
         keys.EXAMPLES_KEY: ChannelParameter(type=Examples, optional=True),
@@ -35,10 +29,10 @@ class ModelCardSpec(ComponentSpec):
 
 
 class ModelCard(BaseComponent):
-    """Writes down what a model is: data, training, numbers with intervals, limits.
+    """A TFX component that documents a model: data, training, metrics with intervals, limits.
 
     Outputs:
-        model_card: the card as Markdown, as a page and as JSON.
+        model_card: the card as Markdown, HTML page and JSON.
     """
 
     SPEC_CLASS = ModelCardSpec
@@ -56,7 +50,7 @@ class ModelCard(BaseComponent):
         model_run: BaseChannel | None = None,
         rejects: BaseChannel | None = None,
     ) -> None:
-        """Take the channels; of what is not given, the card says that it is not known."""
+        """Create the node; the card states which optional inputs were not given."""
         spec = ModelCardSpec(
             **params.to_properties(),
             **{

@@ -1,4 +1,4 @@
-"""What a model was trained and evaluated on, from the artifacts of the data."""
+"""Read the facts about the data that a model was trained and evaluated on."""
 
 import hashlib
 import json
@@ -8,16 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from detloom.components.dataset_validator.report import REPORT_JSON
 from detloom.components.model_card.read_files import count, read_json, read_text, reading, text
+from detloom.components.properties import DATASET_REPORT_FILE, SPLIT_PREFIX
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
+from detloom.schemas.contracts.rejects import REPORT_FILE
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
-from detloom.schemas.rejects import REPORT_FILE
-from detloom.trainer_module.run_folder import data_fingerprint
+from detloom.trainer_module.run_state.run_folder import data_fingerprint
 
 Json = Mapping[str, Any]
 
-_SPLIT_PREFIX = "Split-"  # of TFX's split folders
 _NOTEWORTHY = ("failed", "warned")
 _REPORT = "the report of a data set validation"
 _INGESTION = "the report of an ingestion"
@@ -25,10 +24,10 @@ _INGESTION = "the report of an ingestion"
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """What TFX knows of an examples artifact; None is what it does not say.
+    """TFX's metadata of an examples artifact; None if it is not recorded.
 
     Attributes:
-        files: TFX's fingerprint of the files that were ingested.
+        files: TFX's fingerprint of the ingested files.
     """
 
     artifact_id: int | None = None
@@ -38,25 +37,27 @@ class DataSource:
 
 
 def hash_text(content: str) -> str:
-    """SHA-256, hex."""
+    """Return the hexadecimal SHA-256 of a text."""
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def describe_label_map(label_map: LabelMap, examples_uris: Sequence[str]) -> dict[str, Any]:
-    """Its fingerprint, which does not depend on how the file was written.
+    """Return the number of classes and a fingerprint that does not depend on the file's formatting.
 
     Raises:
-        InputError: if the examples have other classes: they are not what the model was trained on.
+        InputError: if the classes of the examples differ, because then the model was not trained on them.
     """
     for uri in examples_uris:
         path = f"{uri}/{LABEL_MAP_FILE}"
         if tf.io.gfile.exists(path) and parse_label_map(read_text(path, "the label map"), where=path) != label_map:
-            raise InputError(f"{path}: its classes are not the model's; make the card from the data of the model.")
+            raise InputError(
+                f"{path}: its classes differ from the model's; give the data that the model was trained on."
+            )
     return {"num_classes": label_map.num_classes, "sha256": hash_text(format_label_map(label_map))}
 
 
 def describe_classes(label_map: LabelMap, report: Json | None) -> list[dict[str, Any]]:
-    """Id and name of each class and its boxes by split; None without a report of the data."""
+    """Return id, name and boxes by split of each class; the boxes are None without a data set report."""
     boxes = {name: part["boxes_by_class"] for name, part in report["splits"].items()} if report else None
     return [
         {
@@ -69,15 +70,15 @@ def describe_classes(label_map: LabelMap, report: Json | None) -> list[dict[str,
 
 
 def read_dataset_report(folder: str) -> dict[str, Any]:
-    """The parts of DatasetValidator's report that a card shows.
+    """Read the parts of DatasetValidator's report that a card shows.
 
     Returns:
         verdict, sentence, span, `splits` with counts, `findings`: the checks that failed or warned.
 
     Raises:
-        InputError: if it is absent or is no such report.
+        InputError: if it is absent or is not such a report.
     """
-    path = f"{folder}/{REPORT_JSON}"
+    path = f"{folder}/{DATASET_REPORT_FILE}"
     content = read_json(path, _REPORT)
     with reading(path, _REPORT):
         return {
@@ -103,10 +104,10 @@ def read_dataset_report(folder: str) -> dict[str, Any]:
 
 
 def read_ingestion(folder: str) -> dict[str, Any]:
-    """What ingestion took and refused; `subfolders` are those of the data that were merged.
+    """Read the numbers of accepted and rejected records; `subfolders` are the merged subfolders of the data.
 
     Raises:
-        InputError: if the report is absent or is none of an ingestion.
+        InputError: if the ingestion report is missing or invalid.
     """
     path = f"{folder}/{REPORT_FILE}"
     content = read_json(path, _INGESTION)
@@ -127,7 +128,7 @@ def read_ingestion(folder: str) -> dict[str, Any]:
 
 
 def describe_splits(report: Json | None, examples_uris: Sequence[str]) -> list[dict[str, Any]]:
-    """Counts and the fingerprint of the files of each split, None for what is not known; "train" first."""
+    """Return the counts and the fingerprint of the files of each split, "train" first; None if unknown."""
     shards = _find_shards(examples_uris)
     reported = report["splits"] if report else {}
     rows = []
@@ -145,11 +146,11 @@ def describe_splits(report: Json | None, examples_uris: Sequence[str]) -> list[d
 
 
 def is_trained_on(files: Any, splits: tuple[str, str], examples_uris: Sequence[str]) -> bool | None:
-    """Whether a training names these very files; None where there are none to compare.
+    """Return True if a training run used exactly these files; None if there are none to compare.
 
     Args:
-        files: as `run_folder.data_fingerprint` describes them.
-        splits: names of those that it was trained and evaluated on.
+        files: description of the files by `run_folder.data_fingerprint`.
+        splits: names of the splits used for training and for evaluation during training.
     """
     shards = _find_shards(examples_uris)
     if any(name not in shards for name in splits):
@@ -158,7 +159,7 @@ def is_trained_on(files: Any, splits: tuple[str, str], examples_uris: Sequence[s
 
 
 def _fingerprint(shards: Sequence[str]) -> Any:
-    """Name, size and a hash over the beginning of each file, as the training writes them down."""
+    """Return name, size and a hash of the beginning of each file, as training records them."""
     try:
         return json.loads(data_fingerprint(shards, ()))["train"]
     except tf.errors.OpError as error:
@@ -166,10 +167,10 @@ def _fingerprint(shards: Sequence[str]) -> Any:
 
 
 def _find_shards(examples_uris: Sequence[str]) -> dict[str, list[str]]:
-    """Files of each split folder, all of them, as the Trainer is given them."""
+    """Return all files of each split folder, as the Trainer receives them."""
     shards: dict[str, list[str]] = {}
     for uri in examples_uris:
-        for folder in sorted(tf.io.gfile.glob(f"{uri}/{_SPLIT_PREFIX}*")):
+        for folder in sorted(tf.io.gfile.glob(f"{uri}/{SPLIT_PREFIX}*")):
             if files := sorted(tf.io.gfile.glob(f"{folder}/*")):
-                shards.setdefault(folder.rsplit("/", 1)[-1].removeprefix(_SPLIT_PREFIX), []).extend(files)
+                shards.setdefault(folder.rsplit("/", 1)[-1].removeprefix(SPLIT_PREFIX), []).extend(files)
     return shards

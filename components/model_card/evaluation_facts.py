@@ -1,33 +1,33 @@
-"""How good a model is, from the files of its evaluation."""
+"""Read the quality of a model from the files of its evaluation."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from detloom.components.evaluator.decision import Decision
-from detloom.components.evaluator.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
-from detloom.components.evaluator.report_views import measured, metric_rows
+from detloom.components.evaluator.report.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
+from detloom.components.evaluator.report.views import measured, metric_rows
 from detloom.components.model_card.read_files import count, number, number_or_none, read_json, reading, text
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.metric_names import METRIC_NAMES
-from detloom.trainer_module.coco_metrics import CocoMetrics, CocoNumbers
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, CocoNumbers
 
 Json = Mapping[str, Any]
 
-_METRICS, _ANALYSIS, _DECISION = "numbers of an evaluation", "an evaluation's analysis", "an evaluation's decision"
+_METRICS, _ANALYSIS, _DECISION = "metrics of an evaluation", "an evaluation's analysis", "an evaluation's decision"
 _NOT_MEASURED = {"value": None, "low": None, "high": None}
 
 
 def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, Any]:
-    """All that the card says about quality. None stands for the COCO API's -1 and for what was not measured.
+    """Read everything that the card contains about quality; None replaces the COCO API's -1 and missing values.
 
     Returns:
-        `metrics` by name with the ends of their intervals, where there are some, and the baseline's; `per_class`,
+        `metrics` by name, with the ends of their intervals if available, and the baseline's values; `per_class`,
         `slices`, `object_slices`, `sizes`, `variants`: rows; `comparison`: None without a baseline.
 
     Raises:
-        InputError: if a file is absent, is not what the evaluator writes, or has other classes than the model.
+        InputError: if a file is missing or invalid, or if its classes differ from the model's.
     """
     numbers = read_json(f"{folder}/{METRICS_FILE}", _METRICS)
     with reading(f"{folder}/{METRICS_FILE}", _METRICS):
@@ -63,7 +63,7 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
 
 
 def _read_metrics(values: Json) -> CocoMetrics:
-    """As written, with numbers where numbers belong."""
+    """Read metrics and check the types of all values."""
     metrics = CocoMetrics.from_dict(values)
     numbers: tuple[CocoNumbers, ...] = (metrics, *metrics.per_class)
     for row in numbers:
@@ -98,7 +98,7 @@ def _check_classes(metrics: CocoMetrics, label_map: LabelMap, folder: str) -> No
     found = tuple((row.class_id, row.name) for row in metrics.per_class)
     if found != label_map.names_by_id:
         raise InputError(
-            f"{folder}/{METRICS_FILE}: its classes are not the model's; give the evaluation of this very model."
+            f"{folder}/{METRICS_FILE}: its classes differ from the model's; give the evaluation of this model."
         )
 
 

@@ -1,10 +1,10 @@
-"""The section of a card that says how good the model is."""
+"""Build the card's section about the evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from detloom.components.evaluator.decision import Gate, Override
-from detloom.components.evaluator.report_views import (
+from detloom.components.evaluator.report.views import (
     MAX_ROWS,
     columns_of,
     format_mib,
@@ -13,7 +13,7 @@ from detloom.components.evaluator.report_views import (
     number_cell,
     say_override,
 )
-from detloom.components.model_card.blocks import Block, Facts, Heading, Table, Text
+from detloom.components.model_card.render import Block, Facts, Heading, Table, Text
 from detloom.components.pages.formats import (
     format_count,
     format_number,
@@ -21,14 +21,14 @@ from detloom.components.pages.formats import (
     format_share_digits,
     format_signed,
 )
-from detloom.schemas.metric_names import METRIC_NAMES
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
 
 Json = Mapping[str, Any]
 
 _DIFFERENCES = {
-    "better": "better than the baseline beyond noise",
-    "worse": "worse than the baseline beyond noise",
-    "none": "not different from the baseline beyond noise",
+    "better": "significantly better than the baseline",
+    "worse": "significantly worse than the baseline",
+    "none": "no significant difference from the baseline",
 }
 
 
@@ -37,9 +37,9 @@ def evaluation_blocks(card: Json) -> Iterator[Block]:
     intervals = evaluation["intervals"]
     confidence = format_share_digits(intervals["confidence"])
     yield Text(
-        f"Of {format_count(evaluation['num_images'])} images and {format_count(evaluation['num_boxes'])} boxes of the "
-        f"split '{evaluation['split']}', by the rules of COCO. Intervals hold {confidence} % of "
-        f"{format_count(intervals['num_resamples'])} draws of the images."
+        f"COCO metrics on {format_count(evaluation['num_images'])} images with "
+        f"{format_count(evaluation['num_boxes'])} boxes of the split '{evaluation['split']}'. Intervals are "
+        f"{confidence} % bootstrap intervals over images ({format_count(intervals['num_resamples'])} resamples)."
     )
     yield _metrics_table(evaluation)
     yield Heading("Decision")
@@ -51,8 +51,8 @@ def evaluation_blocks(card: Json) -> Iterator[Block]:
         yield Heading("Slices")
         yield from _slice_blocks(evaluation)
     else:
-        yield Text("No slices were asked for: no part of the images has numbers of its own.", is_soft=True)
-    yield Heading("What serving takes")
+        yield Text("No slices were configured.", is_soft=True)
+    yield Heading("Latency, size and calibration")
     yield Facts(_cost_rows(evaluation))
 
 
@@ -77,23 +77,25 @@ def _decision_blocks(evaluation: Json) -> Iterator[Block]:
         change = evaluation["comparison"]["AP"]
         words = _DIFFERENCES.get(decision["difference"] or "", "")
         ends = f" ({_format_ends(change, format_signed)})" if change["low"] is not None else ""
-        yield Text(f"AP against the baseline: {format_signed(change['value'])}{ends}{f', {words}' if words else ''}.")
+        yield Text(
+            f"Change of AP from the baseline: {format_signed(change['value'])}{ends}{f', {words}' if words else ''}."
+        )
     else:
-        why = decision["baseline_problem"] or "there was none"
-        yield Text(f"Not compared with a baseline: {why}.")
+        reason = decision["baseline_problem"] or "there was none"
+        yield Text(f"Not compared with a baseline: {reason}.")
     gates = gate_rows([Gate(**gate) for gate in decision["gates"]])
     if gates:
         rows = [
-            [name_cell(gate["name"]), {"text": gate["asked"]}, {"text": gate["found"]}, {"text": gate["verdict_text"]}]
+            [name_cell(gate["name"]), *({"text": gate[key]} for key in ("required", "measured", "verdict_text"))]
             for gate in gates
         ]
-        yield Table([*columns_of("Gate", "Asked", "Found"), {"title": "Verdict", "is_number": False}], rows)
+        yield Table([*columns_of("Gate", "Required", "Measured"), {"title": "Verdict", "is_number": False}], rows)
     else:
-        yield Text("No gate applied.")
+        yield Text("No gates were configured.")
 
 
 def _class_table(classes: Sequence[Json], *, has_wanted: bool) -> Table:
-    """Of very many classes those with the most boxes."""
+    """Return one row per class; if there are too many, those with the most boxes."""
     shown = sorted(classes, key=lambda row: -row["num_boxes"])[:MAX_ROWS] if len(classes) > MAX_ROWS else classes
     rows = []
     for row in shown:
@@ -119,19 +121,20 @@ def _explain_points(wanted_precision: float | None) -> str:
         "the wanted precision" if wanted_precision is None else f"a precision of {format_percent(wanted_precision)}"
     )
     return (
-        f"A score is the least one to use, at IoU 0.50: where F1 is best, and where {wanted} is reached with the most "
-        "objects found. A dash: there is nothing to measure, or no score reaches it."
+        "The scores are thresholds, measured at IoU 0.50: the threshold with the best F1, and the threshold with the "
+        f"highest recall that reaches {wanted}. A dash means that nothing could be measured or that no threshold "
+        "reaches it."
     )
 
 
 def _slice_blocks(evaluation: Json) -> Iterator[Block]:
     if evaluation["slices"]:
         yield _table(
-            evaluation["slices"], "Slice of the images", {"num_images": "Images", "num_boxes": "Boxes"}, "few images"
+            evaluation["slices"], "Slice of images", {"num_images": "Images", "num_boxes": "Boxes"}, "few images"
         )
     if evaluation["object_slices"]:
         names = {"recall50": "Recall, IoU 0.50", "recall": "Recall, mean"}
-        yield _table(evaluation["object_slices"], "Objects", {"num_objects": "Objects"}, "few objects", names)
+        yield _table(evaluation["object_slices"], "Slice of objects", {"num_objects": "Objects"}, "few objects", names)
     if evaluation["sizes"]:
         rows = [
             [
@@ -152,7 +155,7 @@ def _table(
     small: str,
     numbers: Mapping[str, str] = {"AP": "AP", "AP50": "AP50", "AR100": "AR100"},
 ) -> Table:
-    """Rows of slices, small ones marked."""
+    """Return one row per slice; small slices are marked."""
     rows = [
         [
             name_cell(each["name"]),
@@ -163,7 +166,7 @@ def _table(
         for each in parts[:MAX_ROWS]
     ]
     columns = columns_of(title, *counts.values(), *numbers.values())
-    return Table([*columns, {"title": "", "is_number": False}], rows, num_more=len(parts) - len(rows))
+    return Table([*columns, {"title": "Note", "is_number": False}], rows, num_more=len(parts) - len(rows))
 
 
 def _cost_rows(evaluation: Json) -> list[tuple[str, str]]:

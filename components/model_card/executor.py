@@ -1,10 +1,10 @@
-"""Executor of ModelCard."""
+"""The parameters and the executor of ModelCard."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from absl import logging
 from tfx.components.evaluator import constants
-from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME, SPAN_PROPERTY_NAME, VERSION_PROPERTY_NAME
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
@@ -13,16 +13,44 @@ from tfx.utils import path_utils
 
 from detloom.components.model_card.card import CardInputs, build_card, write_card
 from detloom.components.model_card.data_facts import DataSource
-from detloom.components.model_card.params import ModelCardParams
-from detloom.schemas.detections import ONNX_FOLDER, TFLITE_FOLDER
-from detloom.schemas.model_card_config import CARD_PAGE
+from detloom.components.properties import (
+    DATASET_REPORT_KEY,
+    FINGERPRINT_PROPERTY,
+    MODEL_CARD_KEY,
+    MODEL_RUN_KEY,
+    REJECTS_KEY,
+    SPAN_PROPERTY,
+    VERSION_PROPERTY,
+    ComponentParams,
+    int_property,
+    string_property,
+)
+from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardConfig
 
-DATASET_REPORT_KEY, MODEL_RUN_KEY, REJECTS_KEY = "dataset_report", "model_run", "rejects"
-MODEL_CARD_KEY = "model_card"
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCardParams(ComponentParams):
+    """Content of a card that does not come from artifacts.
+
+    Attributes:
+        name: name of the model, which is the name of the pipeline.
+        split: split used for the evaluation.
+        stated: statements of the run file.
+        evaluator: settings of the evaluation, needed to explain its numbers.
+        trainer_fingerprint: fingerprint of the training code.
+    """
+
+    name: str
+    split: str = "test"
+    stated: ModelCardConfig = field(default_factory=ModelCardConfig)
+    evaluator: Evaluator = field(default_factory=Evaluator)
+    trainer_fingerprint: str = ""
 
 
 class Executor(BaseExecutor):
-    """Writes the card of a model from the artifacts that it came from."""
+    """Write the card of a model from the artifacts that it came from."""
 
     def Do(
         self,
@@ -66,20 +94,14 @@ def _uri_of(input_dict: dict[str, list[Artifact]], key: str) -> str | None:
 def _source(examples: Artifact) -> DataSource:
     return DataSource(
         artifact_id=examples.id,
-        span=_int_property(examples, SPAN_PROPERTY_NAME),
-        version=_int_property(examples, VERSION_PROPERTY_NAME),
-        files=examples.get_string_custom_property(FINGERPRINT_PROPERTY_NAME)
-        if examples.has_custom_property(FINGERPRINT_PROPERTY_NAME)
-        else None,
+        span=int_property(examples, SPAN_PROPERTY),
+        version=int_property(examples, VERSION_PROPERTY),
+        files=string_property(examples, FINGERPRINT_PROPERTY),
     )
 
 
-def _int_property(artifact: Artifact, name: str) -> int | None:
-    return artifact.get_int_custom_property(name) if artifact.has_custom_property(name) else None
-
-
 def _lineage(input_dict: dict[str, list[Artifact]], model: Artifact) -> list[tuple[str, str]]:
-    """Ids in ML Metadata; a path would say more about the machine than about the model."""
+    """Return ids in ML Metadata; paths are omitted because they describe the machine, not the model."""
     lines = [("Model in ML Metadata", f"artifact {model.id}")]
     for key, name in ((keys.EVALUATION_KEY, "Evaluation"), (MODEL_RUN_KEY, "Training")):
         lines += [(f"{name} in ML Metadata", f"artifact {each.id}") for each in input_dict.get(key) or []]
@@ -90,7 +112,7 @@ def _lineage(input_dict: dict[str, list[Artifact]], model: Artifact) -> list[tup
 
 
 def _baseline_of(blessing: Artifact) -> str | int | None:
-    """Id of the baseline: a number on one machine, text on clusters (tfx, `refactor_model_blessing`)."""
+    """Return the id of the baseline: an integer on one machine, text on clusters (tfx, `refactor_model_blessing`)."""
     name = constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY
     if not blessing.has_custom_property(name):
         return None

@@ -1,4 +1,4 @@
-"""Files that a card is made from: read bounded, and with one sentence for whatever is wrong with them."""
+"""Read the source files of a card with a size limit, and report any problem as one InputError with the path."""
 
 import contextlib
 import json
@@ -10,60 +10,60 @@ from typing import Any
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.redact import escape
+from detloom.schemas.reading.redact import escape
 
-_MAX_BYTES = 2**28  # an evaluation of a million images stays below it
+_MAX_BYTES = 2**28  # enough for the evaluation of a million images
 
 
 def read_bytes(path: str, what: str, max_bytes: int = _MAX_BYTES) -> bytes:
-    """The file's bytes; it may be on any file system that TensorFlow knows.
+    """Read a file; any file system of TensorFlow is supported.
 
     Args:
-        what: the file is, and where it comes from, for the message.
+        what: description of the expected file, for the error message.
 
     Raises:
-        InputError: if it is absent, cannot be read or is larger than `max_bytes`.
+        InputError: if the file is missing, cannot be read or is larger than `max_bytes`.
     """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             data: bytes = file.read(max_bytes + 1)
     except tf.errors.OpError as error:
-        why = "no such file" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
-        raise InputError(f"{escape(path)}: {why}, needed for the model card: {what}.") from None
+        reason = "no such file" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
+        raise InputError(f"{escape(path)}: {reason}, needed for the model card: {what}.") from None
     if len(data) > max_bytes:
-        raise InputError(f"{escape(path)}: got more than {max_bytes} bytes, allowed: {what}, which is smaller.")
+        raise InputError(f"{escape(path)}: larger than {max_bytes} bytes, expected: {what}.")
     return data
 
 
 def read_text(path: str, what: str) -> str:
-    """As `read_bytes`, of UTF-8."""
+    """Read a UTF-8 file; see `read_bytes`."""
     try:
         return read_bytes(path, what).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"{escape(path)}: got bytes that are not UTF-8, allowed: {what}.") from None
+        raise InputError(f"{escape(path)}: not UTF-8, expected: {what}.") from None
 
 
 def read_json(path: str, what: str) -> Any:
-    """As `read_bytes`, of JSON without NaN and infinity."""
+    """Read a JSON file without NaN and infinity; see `read_bytes`."""
     text = read_text(path, what)
     with reading(path, what):
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_reject_constant)
 
 
 @contextlib.contextmanager
 def reading(path: str, what: str) -> Iterator[None]:
-    """What the block cannot take from the content of a file is the file's fault: InputError."""
+    """Convert the errors of a block that parses the content of a file to an InputError with its path."""
     try:
         yield
     except InputError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         detail = f"{type(error).__name__}: {escape(str(error))[:200]}"
-        raise InputError(f"{escape(path)}: is not {what} ({detail}); make it again with this version.") from None
+        raise InputError(f"{escape(path)}: not {what} ({detail}); create it again with this version.") from None
 
 
 def number(value: Any) -> float:
-    """A finite number of a file; TypeError or ValueError for anything else."""
+    """Return a finite number; raise TypeError or ValueError for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"got {type(value).__name__}, needed: a number")
     if not math.isfinite(value):
@@ -76,7 +76,7 @@ def number_or_none(value: Any) -> float | None:
 
 
 def count(value: Any) -> int:
-    """A whole number, 0 or more."""
+    """Return a whole number of 0 or more; raise TypeError or ValueError for any other value."""
     found = number(value)
     if found < 0 or found != int(found):
         raise ValueError(f"got {found}, needed: a count")
@@ -89,5 +89,5 @@ def text(value: Any) -> str:
     return value
 
 
-def _refuse_constant(name: str) -> typing.NoReturn:
-    raise ValueError(f"got {name}, which is no JSON")
+def _reject_constant(name: str) -> typing.NoReturn:
+    raise ValueError(f"got {name}, which is not JSON")

@@ -1,1 +1,1 @@
-"""Messages about runs: to an address that takes JSON, and by mail."""
+"""Send messages about pipeline runs to a webhook and by mail."""

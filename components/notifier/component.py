@@ -1,4 +1,4 @@
-"""Notifier, as it stands in the DAG."""
+"""A TFX component that sends a message about the result of a run."""
 
 from typing import Any
 
@@ -9,14 +9,22 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components import artifact_types
-from detloom.components.notifier.executor import BLESSING_KEY, DECISION_KEY, PUSHED_MODEL_KEY, Executor
-from detloom.components.notifier.params import PROPERTY_TYPES, NotifierParams, check_reachable
+from detloom.components.notifier.executor import (
+    BLESSING_KEY,
+    PUSHED_MODEL_KEY,
+    Executor,
+    NotifierParams,
+    check_reachable,
+)
+from detloom.components.properties import DECISION_KEY
 
 
 class NotifierSpec(ComponentSpec):
-    """What became of a run in, nothing out."""
+    """Specification of Notifier. Inputs: blessing, pushed model, retraining decision. No outputs."""
 
-    PARAMETERS: dict[str, Any] = {name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()}
+    PARAMETERS: dict[str, Any] = {
+        name: ExecutionParameter(type=kind) for name, kind in NotifierParams.property_types().items()
+    }
     INPUTS = {
         BLESSING_KEY: ChannelParameter(type=ModelBlessing, optional=True),
         PUSHED_MODEL_KEY: ChannelParameter(type=PushedModel, optional=True),
@@ -26,7 +34,7 @@ class NotifierSpec(ComponentSpec):
 
 
 class Notifier(BaseComponent):
-    """Tells of a model that was refused or pushed, or of a training that was skipped."""
+    """A component that reports a model that was refused or pushed, or a training run that was skipped."""
 
     SPEC_CLASS = NotifierSpec
     EXECUTOR_SPEC = ExecutorClassSpec(Executor)
@@ -39,13 +47,13 @@ class Notifier(BaseComponent):
         pushed_model: BaseChannel | None = None,
         decision: BaseChannel | None = None,
     ) -> None:
-        """Take the channels.
+        """Create the component.
 
         Args:
-            decision: alone, to tell why nothing was trained.
+            decision: without the other channels, to report why nothing was trained.
 
         Raises:
-            InputError: a secret that cannot be read where the pipeline will run.
+            InputError: a secret cannot be read where the pipeline will run.
         """
         check_reachable(params.notifications, params.place)
         channels = {BLESSING_KEY: blessing, PUSHED_MODEL_KEY: pushed_model, DECISION_KEY: decision}

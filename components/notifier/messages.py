@@ -1,4 +1,4 @@
-"""What a message says about a run, for people and for programs."""
+"""Messages about a run: text for people and JSON for programs."""
 
 import hashlib
 import math
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from detloom.schemas.notifications_config import Event
-from detloom.schemas.redact import escape, hide_secrets
+from detloom.schemas.reading.redact import escape, hide_secrets
+from detloom.schemas.run_file.notifications import Event
 
-MAX_REASON = 1000  # characters; what a decision says of many gates
-MAX_NAME = 200  # of a run, a node, an address
+MAX_REASON = 1000  # characters; enough for a decision with many gates
+MAX_NAME = 200  # characters of the name of a run or node, or of an address
 SENDER = "detloom"
 _VERTEX_RUN = re.compile(r"projects/([A-Za-z0-9:.-]+)/locations/([a-z0-9-]+)/pipelineJobs/([A-Za-z0-9_-]+)")
-# Chats read these as links and as calls to everyone in the room; class and file names of a data set get here.
+# Chat programs interpret these as links and mentions, and messages may contain class and file names of a data set.
 _CHAT_MARKS = str.maketrans({"<": "＜", ">": "＞", "@": "＠"})
 
 
@@ -29,14 +29,14 @@ class Message:
 
     Attributes:
         place: where the pipeline runs: local, kubeflow or vertex.
-        run: name or id of the run; empty where nobody knows.
-        subject: what a repeated run would tell of again, such as the address of the version; empty for the run itself.
-        node: that failed.
-        reason: why, in sentences.
-        version: of the pushed model; an endpoint has none.
-        destination: where it was pushed to.
-        numbers: main numbers by name.
-        links: addresses by what is there, as `run_link` makes them: shown as they are.
+        run: name or id of the run; empty if unknown.
+        subject: identity of the event across repeated runs, such as the address of a version; empty for the run itself.
+        node: the node that failed.
+        reason: cause of the event, in sentences.
+        version: version of the pushed model; empty for an endpoint.
+        destination: address that the model was pushed to.
+        numbers: main metrics by name.
+        links: addresses by label, as made by `run_link`; they are not escaped.
         time: UTC, ISO 8601.
     """
 
@@ -56,14 +56,14 @@ class Message:
 
     @property
     def id(self) -> str:
-        """Equal for the same event of the same subject, so that a receiver can leave out one that was sent twice."""
+        """Return an id that is equal for the same event and subject, so that a receiver can drop duplicates."""
         subject = self.subject or self.run or f"{self.machine} {self.time}"
         known = "\0".join((self.pipeline, self.place, self.event, subject))
         return hashlib.sha256(known.encode()).hexdigest()[:32]
 
     @property
     def title(self) -> str:
-        """One line."""
+        """Return a title of one line."""
         name = _clean(self.pipeline, MAX_NAME)
         match self.event:
             case "failed":
@@ -77,7 +77,7 @@ class Message:
                 return f"{name}: training was skipped"
 
     def to_text(self) -> str:
-        """Some lines, the title first."""
+        """Return the message as lines of text, the title first."""
         where = ", ".join(filter(None, (_clean(self.run, MAX_NAME), self.place, _clean(self.machine, MAX_NAME))))
         lines = [
             self.title,
@@ -90,7 +90,7 @@ class Message:
         return "\n".join(filter(None, lines))
 
     def to_payload(self) -> dict[str, Any]:
-        """What is sent as JSON: `text` for people, the rest for programs; what is not known is left out."""
+        """Return the JSON payload: `text` for people, the rest for programs. Empty fields are left out."""
         known = {
             "text": self.to_text().translate(_CHAT_MARKS),
             "sender": SENDER,
@@ -111,16 +111,16 @@ class Message:
         return {name: value for name, value in known.items() if value}
 
     def _finite_numbers(self) -> dict[str, float]:
-        """JSON has no others."""
+        """Return the finite metrics; JSON has no NaN and no infinity."""
         return {_clean(name, MAX_NAME): float(value) for name, value in self.numbers.items() if math.isfinite(value)}
 
 
 def run_link(place: str, run_id: str, kubeflow_host: str = "") -> dict[str, str]:
-    """The page of a run in the backend's own interface, if it is known.
+    """Return a link to the run in the web interface of the backend; empty if it is unknown.
 
     Args:
-        run_id: of the run on Kubeflow; the resource name of the job on Vertex AI.
-        kubeflow_host: address of the API, which is that of the interface too.
+        run_id: id of the run on Kubeflow, resource name of the job on Vertex AI.
+        kubeflow_host: address of the API, which is also that of the web interface.
     """
     job = _VERTEX_RUN.fullmatch(run_id)
     if place == "vertex" and job:
@@ -133,7 +133,7 @@ def run_link(place: str, run_id: str, kubeflow_host: str = "") -> dict[str, str]
 
 
 def _format_numbers(numbers: Mapping[str, float]) -> str:
-    """ "AP 0.512 (0.480 to 0.540), AP50 0.801"."""
+    """Format metrics, for example "AP 0.512 (0.480 to 0.540), AP50 0.801"."""
     ends = {f"{name}{end}" for name in numbers for end in ("_low", "_high")} & set(numbers)
     parts = []
     for name, value in numbers.items():
@@ -145,6 +145,6 @@ def _format_numbers(numbers: Mapping[str, float]) -> str:
 
 
 def _clean(text: str, max_length: int) -> str:
-    """On one line, without secrets in addresses, cut."""
+    """Return the text on one line, truncated and without secrets in addresses."""
     shown = escape(hide_secrets(text[: 4 * max_length]))
     return shown if len(shown) <= max_length else f"{shown[:max_length]}..."

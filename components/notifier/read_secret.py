@@ -1,4 +1,4 @@
-"""Reading a secret from where its reference says, at the moment it is needed; it is kept nowhere."""
+"""Read a secret by its reference at the moment it is needed; it is never stored."""
 
 import base64
 import binascii
@@ -9,28 +9,28 @@ import re
 from typing import Any, Protocol
 
 from detloom.components.notifier.delivery import NotSentError
-from detloom.schemas.notifications_config import Notifications
-from detloom.schemas.secret_reference import SecretReference, parse_secret_reference
+from detloom.schemas.reading.redact import SecretReference, parse_secret_reference
+from detloom.schemas.run_file.notifications import Notifications
 
 MANAGER_ENDPOINT = "https://secretmanager.googleapis.com"  # v1 of its REST interface
-MAX_SECRET_BYTES = 64 << 10  # what Google's Secret Manager takes
+MAX_SECRET_BYTES = 64 << 10  # limit of Google's Secret Manager
 _MAX_ANSWER_BYTES = 4 * MAX_SECRET_BYTES  # base64, JSON and names around it
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _REASONS = {
     401: "Google does not accept the credentials",
-    403: "the account may not read it; it needs the role secretmanager.secretAccessor",
-    404: "there is no such version",
+    403: "the account has no permission; it needs the role secretmanager.secretAccessor",
+    404: "no such version",
 }
 
 
 class Session(Protocol):
-    """What is used of `google.auth.transport.requests.AuthorizedSession`."""
+    """The part of `google.auth.transport.requests.AuthorizedSession` that is used here."""
 
     def get(self, url: str, *, timeout: float, allow_redirects: bool, stream: bool) -> Any: ...
 
 
 def references_of(notifications: Notifications) -> tuple[str, ...]:
-    """All references to secrets, in order, as they were written."""
+    """Return all references to secrets, in order, as written."""
     webhook, email = notifications.webhook, notifications.email
     found = (
         *((webhook.url, webhook.authorization) if webhook else ()),
@@ -40,14 +40,14 @@ def references_of(notifications: Notifications) -> tuple[str, ...]:
 
 
 def secret_variables(notifications: Notifications) -> dict[str, SecretReference]:
-    """Which environment variables a compiled job has to fill from which Kubernetes secrets; sorted by name."""
+    """Return the Kubernetes secrets of a compiled job by the environment variable to set from each; sorted by name."""
     references = map(parse_secret_reference, references_of(notifications))
     found = {variable_name(each): each for each in references if each.kind == "kubernetes"}
     return dict(sorted(found.items()))
 
 
 def variable_name(reference: SecretReference) -> str:
-    """The environment variable that holds a Kubernetes secret's key in a container; no two keys share one."""
+    """Return the environment variable that has the value of a Kubernetes secret in a container; unique per key."""
     place = f"{reference.name}/{reference.key}"
     readable = re.sub(r"[^A-Z0-9]+", "_", place.upper()).strip("_")[:40]
     return f"DETLOOM_SECRET_{readable}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
@@ -56,13 +56,13 @@ def variable_name(reference: SecretReference) -> str:
 def read_secret(
     text: str, *, timeout_seconds: float, session: Session | None = None, endpoint: str = MANAGER_ENDPOINT
 ) -> str:
-    """The secret that a reference stands for, without the line end that files and editors leave; "" for "".
+    """Return the secret that a reference names, without a trailing line break; "" for "".
 
     Args:
-        session: for Secret Manager; made from the machine's own credentials where there is none.
+        session: session for Secret Manager; by default one with the machine's credentials.
 
     Raises:
-        NotSentError: it cannot be read; the reference's name may be in the reason, the secret never is.
+        NotSentError: it cannot be read. The reason may contain the name of the secret, never its value.
     """
     if not text:
         return ""
@@ -72,7 +72,7 @@ def read_secret(
             secret = _read_variable(reference.name)
         case "kubernetes":
             variable = variable_name(reference)
-            secret = _read_variable(variable, f", which holds the Kubernetes secret {reference.name}/{reference.key},")
+            secret = _read_variable(variable, f" for the Kubernetes secret {reference.name}/{reference.key}")
         case "secret_manager":
             secret = _read_from_manager(reference.name, timeout_seconds, session, endpoint)
     secret = secret.rstrip("\r\n")
@@ -88,7 +88,7 @@ def _read_variable(name: str, which: str = "") -> str:
 
 
 def _read_from_manager(name: str, timeout_seconds: float, session: Session | None, endpoint: str) -> str:
-    """projects.secrets.versions.access of Secret Manager's REST interface."""
+    """Call projects.secrets.versions.access of Secret Manager's REST API."""
     from google.auth import exceptions  # late: only this kind of secret needs Google's libraries
 
     try:
@@ -98,8 +98,8 @@ def _read_from_manager(name: str, timeout_seconds: float, session: Session | Non
         with answer:
             if answer.status_code != 200:
                 status = answer.status_code
-                reason = _REASONS.get(status, f"Secret Manager answered {status}")
-                raise NotSentError(f"the secret {name} cannot be read: {reason}", may_pass=status >= 500)
+                reason = _REASONS.get(status, f"Secret Manager responded with {status}")
+                raise NotSentError(f"the secret {name} cannot be read: {reason}", is_temporary=status >= 500)
             body = b""
             for chunk in answer.iter_content(_MAX_ANSWER_BYTES):
                 body += chunk
@@ -109,7 +109,7 @@ def _read_from_manager(name: str, timeout_seconds: float, session: Session | Non
         raise NotSentError(f"the secret {name} cannot be read: there are no Google credentials") from None
     except (exceptions.GoogleAuthError, OSError) as error:  # errors of `requests` are OSErrors
         what = f"Secret Manager cannot be reached ({type(error).__name__})"
-        raise NotSentError(f"the secret {name} cannot be read: {what}", may_pass=True) from None
+        raise NotSentError(f"the secret {name} cannot be read: {what}", is_temporary=True) from None
     return _decode_answer(name, body)
 
 
@@ -128,4 +128,4 @@ def _decode_answer(name: str, body: bytes) -> str:
             raise ValueError
         return base64.b64decode(json.loads(body)["payload"]["data"], validate=True).decode()
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error):
-        raise NotSentError(f"the secret {name} cannot be read: Secret Manager's answer is no secret in UTF-8") from None
+        raise NotSentError(f"the secret {name} cannot be read: the response contains no UTF-8 secret") from None

@@ -1,35 +1,73 @@
-"""Sending a message everywhere it has to go. Nothing that goes wrong here may fail a run."""
+"""Send a message to all configured receivers, each message once. No error here may fail a run."""
 
 from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from detloom.components.notifier.delivery import WAITS_SECONDS, NotSentError, call_within, try_again
-from detloom.components.notifier.mail import build_mail, send_mail
+from detloom.components.notifier.delivery import (
+    WAITS_SECONDS,
+    NotSentError,
+    build_mail,
+    call_within,
+    post_json,
+    send_mail,
+    try_again,
+)
 from detloom.components.notifier.messages import Message
 from detloom.components.notifier.read_secret import read_secret
-from detloom.components.notifier.told import Told
-from detloom.components.notifier.webhook import post_json
-from detloom.schemas.notifications_config import Email, Notifications, Webhook
+from detloom.components.storage.storage import open_storage
+from detloom.schemas.run_file.notifications import Email, Notifications, Webhook
 
-_STEPS = 3  # that a try may take its time for: reading secrets, connecting, the server's answer
+SENT_FILE = "told.txt"  # lines of "message id, way"
+MAX_ENTRIES = 1000  # the newest entries are kept
+_MAX_BYTES = 1 << 20
+_STEPS = 3  # of an attempt, each with its own timeout: read secrets, connect, wait for the response
+
+
+class SentMessages:
+    """The sent messages by id; the same event has the same id.
+
+    Args:
+        folder: folder of the list, shared by all runs; None for an empty list that is not stored.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        try:
+            data = open_storage(folder).read(SENT_FILE, _MAX_BYTES) if folder else None
+        except OSError as error:
+            logging.warning("Notifier: %s cannot be read (%s).", SENT_FILE, error.strerror)
+            data = None
+        self._entries = data.decode("utf-8", errors="replace").splitlines() if data else []
+
+    def has(self, message_id: str, way: str) -> bool:
+        return f"{message_id} {way}" in self._entries
+
+    def add(self, message_id: str, way: str) -> None:
+        """Add a message. If the list cannot be written, the message may be sent again."""
+        self._entries = [*self._entries, f"{message_id} {way}"][-MAX_ENTRIES:]
+        if self._folder:
+            try:
+                open_storage(self._folder).write(SENT_FILE, "".join(f"{entry}\n" for entry in self._entries).encode())
+            except OSError as error:
+                logging.warning("Notifier: %s cannot be written (%s).", SENT_FILE, error.strerror)
 
 
 def send(
     message: Message,
     notifications: Notifications,
-    told: Told | None = None,
+    sent_before: SentMessages | None = None,
     waits_seconds: Sequence[float] = WAITS_SECONDS,
 ) -> tuple[str, ...]:
-    """Send it, if its event is asked for; what cannot be sent is one warning without address and secrets.
+    """Send the message if its event is enabled. A failure is logged as one warning without address and secrets.
 
     Args:
-        told: what need not be sent again; what is sent is added.
+        sent_before: messages that were sent before; the new one is added.
 
     Returns:
-        Where it was sent: "webhook", "email".
+        The ways by which it was sent: "webhook", "email".
     """
-    told = told or Told(None)
+    sent_before = sent_before or SentMessages(None)
     if message.event not in notifications.events:
         return ()
     ways: dict[str, Callable[[], None]] = {}
@@ -40,22 +78,22 @@ def send(
         ways["email"] = lambda: _mail(message, email, seconds)
     sent = []
     for name, way in ways.items():
-        if told.has(message.id, name):
-            logging.info("notifications.%s: '%s' was sent before.", name, message.title)
-        elif _is_sent(name, way, message, seconds, waits_seconds):
-            told.add(message.id, name)
+        if sent_before.has(message.id, name):
+            logging.info("notifications.%s: '%s' was already sent.", name, message.title)
+        elif _try_to_send(name, way, message, seconds, waits_seconds):
+            sent_before.add(message.id, name)
             sent.append(name)
     return tuple(sent)
 
 
-def _is_sent(
+def _try_to_send(
     name: str, way: Callable[[], None], message: Message, seconds: float, waits_seconds: Sequence[float]
 ) -> bool:
     try:
         try_again(lambda: call_within(_STEPS * seconds, way), waits_seconds)
     except NotSentError as error:
         logging.warning("notifications.%s: '%s' was not sent: %s.", name, message.title, error)
-    except Exception as error:  # a mistake of ours must not fail a run that is done; its text may hold a secret
+    except Exception as error:  # a bug here must not fail a finished run; the text may contain a secret
         logging.warning("notifications.%s: '%s' was not sent: %s.", name, message.title, type(error).__name__)
     else:
         logging.info("notifications.%s: sent '%s'.", name, message.title)

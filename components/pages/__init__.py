@@ -1,1 +1,1 @@
-"""What our HTML pages share: frame, macros, formats, charts, sortable tables. No TensorFlow, no TFX, no Beam."""
+"""Shared parts of all HTML pages: frame, macros, formats, charts, sortable tables. No TensorFlow, TFX or Beam."""

@@ -1,4 +1,4 @@
-"""Templates of pages: a component's own, in the frame of this folder."""
+"""Load page templates: a component's own template inside the shared frame of this folder."""
 
 import base64
 import hashlib
@@ -15,14 +15,14 @@ _SORT_SCRIPT = "sort_tables.js"
 
 @dataclass(frozen=True)
 class InlineScript:
-    """A script of ours as it stands between its tags, and what a Content-Security-Policy says to run nothing else."""
+    """An inline script and the Content-Security-Policy source that permits exactly this script."""
 
     text: str
     csp_source: str
 
 
 def load_template(folder: Path, name: str) -> jinja2.Template:
-    """A template in which all text is escaped. What it extends and imports is looked for in `folder`, then here."""
+    """Load a template that escapes all text; it can extend and import templates of `folder` and of this folder."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
@@ -41,8 +41,8 @@ def load_template(folder: Path, name: str) -> jinja2.Template:
 
 
 def read_script(path: Path) -> InlineScript:
-    """The script in this file, which is one of ours."""
+    """Read one of the package's own scripts."""
     text = path.read_text(encoding="utf-8")
-    assert not any(mark in text for mark in ("</", "<!--")), path  # they end a script, or change how it is read
+    assert not any(mark in text for mark in ("</", "<!--")), path  # these end a script or change how it is parsed
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return InlineScript(text, f"sha256-{base64.b64encode(digest).decode('ascii')}")

@@ -1,5 +1,5 @@
-// A click or Enter on a header of table.sortable sorts the rows of its body; once more turns them round.
-// A cell counts as its data-value, or its text; what has neither, or a dash, stays last.
+// A click or Enter on a header of table.sortable sorts the rows; a second one reverses the order.
+// Rows are compared by the cell's data-value or else its text; empty cells and dashes stay last.
 "use strict";
 
 function keyOf(row, column) {

@@ -1,1 +1,1 @@
-"""The push: an executor for the stock Pusher that copies, verifies and renames."""
+"""Push models into a folder of versions: copy, verify, rename."""

@@ -1,17 +1,17 @@
-"""Put a model where a server looks for versions, so that a version is there whole or not at all.
+"""Push a model into the folder that a model server watches. A version appears complete or not at all.
 
-Layout of the push folder, as TensorFlow Serving and KServe read it (they ignore every name that is not a number):
+Layout of the push folder. TensorFlow Serving and KServe ignore every name that is not a number:
 
     1760000000/                            one version: the SavedModel as exported
         assets.extra/push_manifest.json    sizes and SHA-256 of its files, and who pushed it
-        assets.extra/model_card.*          the model card, where there is one
+        assets.extra/model_card.*          the model card, if there is one
     push_record.jsonl                      one line for each push and rollback
-    .push-1760000001/                      a copy in the making; a killed push leaves it, the next one removes it
-    .trash-1750000000/                     a version on its way out
-    .push.lock                             held while pushing; the system releases it when its owner dies
+    .push-1760000001/                      an unfinished copy; the next push removes what a killed push left
+    .trash-1750000000/                     a version that is being deleted
+    .push.lock                             locked while a push runs; the system releases it when its owner dies
 
-The manifest lies inside the version, so that one rename makes both visible. It repeats the line of the record: one that
-could not be written any more is written by the next push. `object_store.py` says what differs without rename.
+The manifest is inside the version, so that one rename publishes both. It contains the line of the push record as well:
+if a push could not write that line, the next push does. See `object_store.py` for storage without rename.
 """
 
 import json
@@ -22,28 +22,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from detloom.components.pusher.destination import MODEL_FILE, SCHEME_MARK, Destination, next_version, open_destination
+from detloom.components.pusher.destination import MODEL_FILE, Destination, next_version
 from detloom.components.pusher.load_check import LoadCheck, check_serves
-from detloom.components.pusher.manifest import Manifest, find_card, find_files, measure_files
-from detloom.components.pusher.push_record import RECORD_FILE, Action, Origin, make_record
-from detloom.components.pusher.rollback_target import (
-    check_intact,
-    choose_target,
-    find_target,
-    manifest_to_restore,
-    origin_of_rollback,
+from detloom.components.pusher.manifest import (
+    RECORD_FILE,
+    Action,
+    Manifest,
+    Origin,
+    find_card,
+    find_files,
+    make_record,
+    measure_files,
 )
 from detloom.components.pusher.versions import (
+    check_intact,
+    choose_target,
     complete_versions,
     find_previous_version,
+    find_target,
+    manifest_to_restore,
+    open_destination,
+    origin_of_rollback,
     pushed_versions,
     read_push_record,
     read_version_manifest,
     verify_version,
 )
+from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
-from detloom.schemas.push_config import LOCK_SECONDS, check_keep_versions
-from detloom.schemas.redact import redact
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.push import LOCK_SECONDS, check_keep_versions
 
 _LOGGER = logging.getLogger("detloom")
 Address = Path | str
@@ -51,7 +59,12 @@ Address = Path | str
 
 @dataclass(frozen=True, kw_only=True)
 class PushResult:
-    """`is_new` is false when the latest version was this model already; `digest` names its content."""
+    """Result of a push or rollback.
+
+    Attributes:
+        digest: identifies the content of the model.
+        is_new: False if the latest version already was this model.
+    """
 
     version: int
     address: str
@@ -61,7 +74,7 @@ class PushResult:
 
     @property
     def path(self) -> Path:
-        """Of a version on a file system."""
+        """Return the folder of the version, if it is on a file system."""
         return Path(self.address)
 
 
@@ -77,29 +90,30 @@ def push_model(
     check: LoadCheck = check_serves,
     now: Callable[[], float] = time.time,
 ) -> PushResult:
-    """Copy the SavedModel beside the versions, verify and load the copy, make it the next version in one step.
+    """Copy the SavedModel next to the versions, verify and load the copy, then publish it in one step.
 
-    The version is the time in seconds, or one more than any number before, so it always grows. If the highest version
-    has the same content already, nothing is copied. Whenever this stops, the versions in `push_dir` are complete ones.
+    The version number is the Unix time in seconds, or the highest number so far plus one, so it always increases. If
+    the highest version already has the same content, nothing is copied. The versions in `push_dir` are complete at any
+    point at which this function may be interrupted.
 
     Args:
-        push_dir: a folder, or the address of one in a storage that TFX's filesystem layer knows.
-        origin: for the record; `model_uri` alone is enough.
-        card_dir: its model card goes along. A new card of the same model is no new version.
-        keep_versions: complete versions that stay; 0 keeps all.
-        lock_seconds: how long another push is waited for.
+        push_dir: a folder, or an address in a storage that TFX's filesystem layer supports.
+        origin: for the push record; `model_uri` alone is enough.
+        card_dir: folder of a model card to store with the model. A changed card alone makes no new version.
+        keep_versions: number of complete versions to keep; 0 keeps all.
+        lock_seconds: how long to wait for another push.
         check: raises InputError for a copy that cannot be served.
 
     Raises:
-        InputError: `model_dir` is no SavedModel, cannot be served, `push_dir` cannot be written, or another push is
-            under way there.
+        InputError: `model_dir` is not a SavedModel or cannot be served, `push_dir` cannot be written, or another push
+            is running there.
         OSError: the copy failed or differs from the original; nothing was changed.
     """
     check_keep_versions(keep_versions)
     if not (model_dir / MODEL_FILE).is_file():
-        raise InputError(f"{model_dir}: no SavedModel to push ({MODEL_FILE} is missing).")
-    if SCHEME_MARK not in str(push_dir) and Path(push_dir).resolve().is_relative_to(model_dir.resolve()):
-        raise InputError(f"{push_dir}: lies in the model {model_dir}; push to a folder outside of it.")
+        raise InputError(f"{model_dir}: not a SavedModel ({MODEL_FILE} is missing).")
+    if not is_address(str(push_dir)) and Path(push_dir).resolve().is_relative_to(model_dir.resolve()):
+        raise InputError(f"{push_dir}: is inside the model {model_dir}; push to a folder outside of it.")
     origin = origin or Origin(model_uri=model_uri or str(model_dir))
     destination = open_destination(push_dir)
     with destination.lock(lock_seconds, origin.run_id) as check_held:
@@ -122,22 +136,22 @@ def roll_back(
     check: LoadCheck = check_serves,
     now: Callable[[], float] = time.time,
 ) -> PushResult:
-    """Serve an earlier version again: as a copy under the next number, for a server takes the highest.
+    """Serve an earlier version again. It is copied under the next number, because a server takes the highest number.
 
     Args:
-        to: version to go back to; by default the newest intact one with another model than the served one, of the
-            models that were not themselves rolled back.
-        remove_replaced: delete the version that is served now, afterwards.
+        to: version to restore; by default the newest intact version whose model differs from the served one and was
+            not rolled back itself.
+        remove_replaced: afterwards delete the version that is served now.
 
     Raises:
-        InputError: there is no such version, or it is not what its manifest says.
-        OSError: as for `push_model`.
+        InputError: the version does not exist, or its files differ from its manifest.
+        OSError: as in `push_model`.
     """
     if not reason.strip():
-        raise InputError("rollback: got no reason, needed: why, for the record.")
+        raise InputError("rollback: --reason is empty; the push record needs one.")
     destination = open_destination(push_dir)
     if not pushed_versions(destination):
-        raise InputError(f"{redact(destination.address)}: holds no version to go back to.")
+        raise InputError(f"{redact(destination.address)}: contains no pushed version to restore.")
     with destination.lock(lock_seconds, "") as check_held:
         version = _next_version(destination, now())
         destination.remove_leftovers()
@@ -158,18 +172,18 @@ def roll_back(
 
 
 def list_versions(push_dir: Address) -> list[int]:
-    """Ascending; every one is complete."""
+    """Return the numbers of the complete versions, ascending."""
     return complete_versions(open_destination(push_dir))
 
 
 def read_records(push_dir: Address) -> list[dict[str, Any]]:
-    """The push record, oldest first, without a line that a crash cut off."""
+    """Return the push record, oldest line first, without lines that a crash truncated."""
     return read_push_record(open_destination(push_dir))
 
 
 @dataclass
 class _Push:
-    """One push or rollback, while the lock is held; `version` is the number for what is new."""
+    """A push or rollback that holds the lock; `version` is the number of a new version."""
 
     destination: Destination
     version: int
@@ -183,7 +197,7 @@ class _Push:
     of_version: int | None = None
 
     def place(self) -> PushResult:
-        """The version that holds the model: the latest, or a new one."""
+        """Return the latest version if it is this model, else publish a new version."""
         _complete_record(self.destination)
         manifest = self.manifest
         latest = max(complete_versions(self.destination), default=None)
@@ -205,9 +219,9 @@ class _Push:
         return self._result(version, manifest, latest, is_new=True)
 
     def _holds(self, version: int, manifest: Manifest) -> bool:
-        """Whether the version is this model and intact."""
-        there = read_version_manifest(self.destination, version)
-        return there is not None and there.digest == manifest.digest and not verify_version(self.destination, version)
+        """Return True if the version is this model and intact."""
+        found = read_version_manifest(self.destination, version)
+        return found is not None and found.digest == manifest.digest and not verify_version(self.destination, version)
 
     def _result(self, version: int, manifest: Manifest, previous: int | None, *, is_new: bool) -> PushResult:
         return PushResult(
@@ -220,12 +234,12 @@ class _Push:
 
 
 def _next_version(destination: Destination, now: float) -> int:
-    """Asked before anything is removed: a number that a copy was given is not given again, whatever became of it."""
+    """Return a number that was never used. Call it before leftovers are removed, because their numbers count too."""
     return next_version(destination.names(), (record["version"] for record in read_push_record(destination)), now)
 
 
 def _complete_record(destination: Destination) -> None:
-    """Write the lines of pushes that were killed between their version and their line."""
+    """Write the record lines of pushes that were killed after they published their version."""
     recorded = {record["version"] for record in read_push_record(destination)}
     for version, manifest in pushed_versions(destination).items():
         if version not in recorded and manifest.push.get("version") == version:
@@ -235,9 +249,9 @@ def _complete_record(destination: Destination) -> None:
 def _append_record(destination: Destination, record: Mapping[str, Any]) -> None:
     try:
         destination.append_record(json.dumps(record))
-    except OSError as error:  # the version is there, and its manifest holds the line
+    except OSError as error:  # the version is published, and its manifest contains the line
         _LOGGER.warning(
-            "%s: %s could not be written (%s); the next push writes the line of version %s.",
+            "%s: %s could not be written (%s); the next push will write the line for version %s.",
             redact(destination.address),
             RECORD_FILE,
             error.strerror or error,
@@ -246,17 +260,17 @@ def _append_record(destination: Destination, record: Mapping[str, Any]) -> None:
 
 
 def _remove_old(destination: Destination, keep_versions: int, always: tuple[int | None, ...]) -> None:
-    """Remove the oldest versions that were pushed here, but for the one that a rollback would take."""
+    """Remove the oldest versions that were pushed here, except the one that a rollback would restore."""
     if not keep_versions:
         return
     try:
         pushed = pushed_versions(destination)
-        # Another number in the manifest: somebody has copied the version to here.
+        # A version whose manifest has another number was copied here by somebody; it is kept.
         ours = [version for version, manifest in pushed.items() if manifest.push.get("version", version) == version]
         old = [version for version in ours[:-keep_versions] if version not in always]
         spared = find_target(destination) if old else None
-    except (OSError, InputError) as error:  # as below
-        _LOGGER.warning("%s: old versions could not be looked for (%s).", redact(destination.address), error)
+    except (OSError, InputError) as error:  # the push itself has succeeded
+        _LOGGER.warning("%s: old versions could not be listed (%s).", redact(destination.address), error)
         return
     for version in old:
         if version != spared:
@@ -268,5 +282,5 @@ def _remove(destination: Destination, version: int) -> None:
     try:
         destination.remove_version(version)
         _LOGGER.info("%s: removed version %d.", where, version)
-    except OSError as error:  # the push itself is done
+    except OSError as error:  # the push itself has succeeded
         _LOGGER.warning("%s: version %d could not be removed (%s).", where, version, error.strerror or error)

@@ -1,4 +1,4 @@
-"""Pusher, as it stands in the DAG: TFX's own with one more input."""
+"""A TFX component that pushes a model into a folder of versions: TFX's Pusher with one more input."""
 
 from typing import Any
 
@@ -13,22 +13,23 @@ from tfx.types.standard_artifacts import PushedModel
 from tfx.utils import json_utils
 
 from detloom.components.artifact_types import ModelCard
-from detloom.components.pusher.executor import MODEL_CARD_KEY, PUSH_KEY, Executor
-from detloom.schemas.push_config import Push
-from detloom.schemas.typed_dict import to_canonical_json
+from detloom.components.properties import MODEL_CARD_KEY
+from detloom.components.pusher.executor import PUSH_KEY, Executor
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file.push import Push
 
 
 class PusherSpec(keys.PusherSpec):
-    """Named as TFX's, so that what looks for a Pusher finds it."""
+    """Specification of Pusher. It has the name of TFX's own, so that code that looks for a Pusher finds it."""
 
     INPUTS = {**keys.PusherSpec.INPUTS, MODEL_CARD_KEY: ChannelParameter(type=ModelCard, optional=True)}
 
 
 class Pusher(tfx_pusher.Pusher):
-    """Pushes a blessed model into a folder of versions.
+    """A component that pushes a blessed model into a folder of versions.
 
     Outputs:
-        pushed_model: PushedModel as the stock Pusher writes it.
+        pushed_model: PushedModel, as written by TFX's Pusher.
     """
 
     SPEC_CLASS = PusherSpec
@@ -44,13 +45,13 @@ class Pusher(tfx_pusher.Pusher):
         settings: Push,
         custom_config: dict[str, Any] | None = None,
     ) -> None:
-        """Take the channels.
+        """Create the component.
 
         Args:
-            model_blessing: without one the model is pushed unseen.
-            model_card: goes into the version, under `assets.extra/`.
+            model_blessing: if it is missing, every model is pushed.
+            model_card: stored in the version, under `assets.extra/`.
             push_to: the folder, or its address.
-            custom_config: what else tells one execution from another, for the cache.
+            custom_config: further values that distinguish executions in TFX's cache.
         """
         destination = pusher_pb2.PushDestination.Filesystem(base_directory=push_to)
         spec = PusherSpec(
@@ -65,4 +66,4 @@ class Pusher(tfx_pusher.Pusher):
                 keys.PUSHED_MODEL_KEY: Channel(type=PushedModel),
             }
         )
-        BaseComponent.__init__(self, spec=spec)  # TFX's own __init__ knows its own inputs only
+        BaseComponent.__init__(self, spec=spec)  # TFX's __init__ accepts no further input

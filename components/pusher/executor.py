@@ -1,8 +1,7 @@
-"""The executor of Pusher: the stock checks and outputs around an atomic push."""
+"""Executor of Pusher: the checks and outputs of TFX's Pusher around an atomic push."""
 
 import contextlib
 import functools
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,23 +16,26 @@ from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
 from tfx.utils import io_utils, json_utils, proto_utils
 
-from detloom.components.evaluator.executor import BLESSING_MESSAGE, BLESSING_METRICS
+from detloom.components.properties import (
+    MODEL_CARD_KEY,
+    PUSHED_IS_NEW_PROPERTY,
+    blessing_message,
+    blessing_metrics,
+)
 from detloom.components.pusher.atomic_push import PushResult, push_model
-from detloom.components.pusher.destination import SCHEME_MARK
 from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.manifest import Origin
 from detloom.components.pusher.object_store import download
-from detloom.components.pusher.push_record import Origin
+from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
-from detloom.schemas.push_config import Push
-from detloom.schemas.typed_dict import from_json
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.schemas.run_file.push import Push
 
-MODEL_CARD_KEY = "model_card"
-PUSH_KEY = "push"  # in custom_config: `Push` as JSON
-IS_NEW_PROPERTY = "pushed_is_new"  # of the pushed model: 0 where the latest version was this model already
+PUSH_KEY = "push"  # key in custom_config; the value is `Push` as JSON
 
 
 class Executor(tfx_pusher.Executor):
-    """For `detloom.components.pusher.component.Pusher`, or the stock Pusher as its custom executor."""
+    """Executor of `detloom.components.pusher.component.Pusher`; also a custom executor for TFX's Pusher."""
 
     def Do(
         self,
@@ -41,11 +43,11 @@ class Executor(tfx_pusher.Executor):
         output_dict: dict[str, list[Artifact]],
         exec_properties: dict[str, Any],
     ) -> None:
-        """Push the model to the filesystem destination if it is blessed; the artifact says what became of it."""
+        """Push the model to the filesystem destination if it is blessed; record the result in PushedModel."""
         self._log_startup(input_dict, output_dict, exec_properties)
         pushed_model = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY])
         if not self.CheckBlessing(input_dict):
-            logging.info("Pusher: not pushed. %s", blessing_message(input_dict))
+            logging.info("Pusher: not pushed. %s", blessing_message(input_dict.get(keys.MODEL_BLESSING_KEY)))
             self._MarkNotPushed(pushed_model)
             return
         push_dir, settings = _push_dir(exec_properties), _settings(exec_properties)
@@ -63,9 +65,9 @@ class Executor(tfx_pusher.Executor):
                 check=functools.partial(check_serves, seconds=settings.load_seconds),
             )
         _log_result(result)
-        io_utils.copy_dir(model_uri, pushed_model.uri)  # the stock Pusher archives what it pushed, too
+        io_utils.copy_dir(model_uri, pushed_model.uri)  # TFX's Pusher stores a copy in its artifact as well
         self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))
-        pushed_model.set_int_custom_property(IS_NEW_PROPERTY, int(result.is_new))
+        pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, int(result.is_new))
 
     def _origin(self, input_dict: dict[str, list[Artifact]]) -> Origin:
         models = input_dict.get(keys.MODEL_KEY) or input_dict[keys.INFRA_BLESSING_KEY]
@@ -74,16 +76,8 @@ class Executor(tfx_pusher.Executor):
             model_uri=models[0].uri,
             run_id=str(getattr(self._context, "pipeline_run_id", None) or "") if self._context else "",
             blessing=_describe_blessing(blessings[0]) if blessings else {},
-            metrics=_metrics_of(blessings[0]) if blessings else {},
+            metrics=blessing_metrics(blessings[0]) if blessings else {},
         )
-
-
-def blessing_message(input_dict: dict[str, list[Artifact]]) -> str:
-    """Why the model was blessed or not, in a sentence."""
-    for blessing in input_dict.get(keys.MODEL_BLESSING_KEY) or []:
-        if blessing.has_custom_property(BLESSING_MESSAGE):
-            return str(blessing.get_string_custom_property(BLESSING_MESSAGE))
-    return "The model was not blessed."
 
 
 def _settings(exec_properties: dict[str, Any]) -> Push:
@@ -104,8 +98,8 @@ def _push_dir(exec_properties: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _local_folder(uri: str | None) -> Iterator[Path | None]:
-    """The folder itself where it is mounted, else a copy for the time being."""
-    if uri is None or SCHEME_MARK not in uri:
+    """Yield a local folder as it is, and a remote one as a temporary copy."""
+    if uri is None or not is_address(uri):
         yield None if uri is None else Path(uri)
         return
     with tempfile.TemporaryDirectory(prefix="detloom-model-") as folder:
@@ -117,22 +111,13 @@ def _log_result(result: PushResult) -> None:
     if result.is_new:
         logging.info("Pusher: pushed version %d to %s.", result.version, result.address)
     else:
-        logging.info("Pusher: nothing to do, version %d in %s is this model.", result.version, result.address)
+        logging.info("Pusher: nothing to do, version %d at %s already is this model.", result.version, result.address)
 
 
 def _describe_blessing(blessing: Artifact) -> dict[str, Any]:
-    message = blessing.has_custom_property(BLESSING_MESSAGE)
     return {
         "id": blessing.id,
         "uri": blessing.uri,
         "blessed": bool(model_utils.is_model_blessed(blessing)),
-        "sentence": str(blessing.get_string_custom_property(BLESSING_MESSAGE)) if message else "",
+        "sentence": blessing_message([blessing], default=""),
     }
-
-
-def _metrics_of(blessing: Artifact) -> dict[str, float]:
-    """Main numbers; none where another evaluator has blessed the model."""
-    if not blessing.has_custom_property(BLESSING_METRICS):
-        return {}
-    numbers = json.loads(blessing.get_string_custom_property(BLESSING_METRICS))
-    return {str(name): float(value) for name, value in numbers.items()}

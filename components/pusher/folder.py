@@ -1,4 +1,4 @@
-"""Versions in a folder of a file system: written under another name, made visible by one rename."""
+"""Versions in a local folder: written under another name and published by one rename."""
 
 import contextlib
 import errno
@@ -16,28 +16,29 @@ from detloom.components.pusher.destination import (
     leftover_number,
     version_numbers,
 )
-from detloom.components.pusher.folder_lock import describe_self, hold_folder_lock
 from detloom.components.pusher.load_check import LoadCheck
+from detloom.components.pusher.locks import describe_self, hold_folder_lock
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
+    RECORD_FILE,
     Files,
     Manifest,
     build_manifest,
     differences,
 )
-from detloom.components.pusher.push_record import RECORD_FILE
+from detloom.components.storage.storage import LocalStorage
 from detloom.schemas.errors import InputError
 
 _LOGGER = logging.getLogger("detloom")
 
 
 class Folder:
-    """A `Destination` on a file system that can rename a folder."""
+    """A `Destination` on a file system with atomic rename."""
 
-    requires_manifest = False  # a folder with a number is whole: only a rename makes one
+    requires_manifest = False  # a folder with a number is complete, because only a rename creates it
 
     def __init__(self, path: Path) -> None:
-        self.path, self.address = path, str(path)
+        self.path, self.address, self._storage = path, str(path), LocalStorage(path)
 
     @contextlib.contextmanager
     def lock(self, limit_seconds: float, run_id: str = "") -> Iterator[Callable[[], None]]:
@@ -52,9 +53,7 @@ class Folder:
 
     def names(self) -> list[str]:
         try:
-            return os.listdir(self.path)
-        except FileNotFoundError:
-            return []
+            return self._storage.list_names(with_hidden=True)
         except OSError as error:
             raise InputError(f"{self.address}: cannot be read ({error.strerror}).") from None
 
@@ -63,9 +62,8 @@ class Folder:
 
     def read(self, name: str, limit_bytes: int) -> bytes | None:
         try:
-            with open(_open_to_read(self.path / name), "rb") as file:
-                return file.read(limit_bytes + 1)
-        except (FileNotFoundError, NotADirectoryError):
+            return self._storage.read(name, limit_bytes)
+        except NotADirectoryError:
             return None
         except OSError as error:
             raise InputError(f"{self.path / name}: cannot be read ({error.strerror or error}).") from None
@@ -88,49 +86,44 @@ class Folder:
     ) -> None:
         temporary = self.path / f"{TEMPORARY_PREFIX}{version}"
         check_held()
-        temporary.mkdir()  # not mkdtemp: its folders are closed to the server's user
+        temporary.mkdir()  # mkdtemp's folders cannot be read by the user of the model server
         try:
             for name, source in sources.items():
                 target = temporary / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
-                _sync(target)
-            _write_manifest(temporary / MANIFEST_FILE, manifest)
+            (temporary / MANIFEST_FILE).parent.mkdir(exist_ok=True)
+            (temporary / MANIFEST_FILE).write_text(manifest.to_text(), encoding="utf-8")
             self._open_to_readers(temporary)
-            for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
-                _sync(folder)
+            for path in (temporary, *temporary.rglob("*")):
+                self._storage.sync(path.relative_to(self.path).as_posix())
             _check_same(manifest, temporary, "the copy differs from the original")
             check(temporary)
-            check_held()  # before what is missing then is taken for a change
+            check_held()  # first, because a new owner of the lock removes this copy, which looks like a change
             _check_same(manifest, temporary, "the copy was changed while it was loaded")  # a graph can write files
             check_held()
-            os.rename(temporary, self.path / str(version))
+            self._storage.rename_folder(temporary.name, str(version))
         except BaseException:  # also Ctrl-C
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        with contextlib.suppress(OSError):  # it is a version already; at worst a power cut takes it away whole
-            _sync(self.path)
+        with contextlib.suppress(OSError):  # the version is published; a power failure could only remove all of it
+            self._storage.sync()
 
     def append_record(self, line: str) -> None:
-        path = self.path / RECORD_FILE
-        with open(path, "ab+") as file:
-            if file.tell() and not _ends_with_newline(path):
-                line = f"\n{line}"
-            file.write(f"{line}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        newline = "" if _ends_with_newline(self.path / RECORD_FILE) else "\n"
+        self._storage.append(RECORD_FILE, f"{newline}{line}\n".encode())
 
     def remove_version(self, version: int) -> None:
-        trash = self.path / f"{TRASH_PREFIX}{version}"
-        os.rename(self.path / str(version), trash)
-        self._delete(trash)
+        trash = f"{TRASH_PREFIX}{version}"
+        self._storage.rename_folder(str(version), trash)
+        self._delete(self.path / trash)
 
     @contextlib.contextmanager
     def fetch(self, version: int) -> Iterator[Path]:
         yield self.path / str(version)
 
     def _delete(self, path: Path) -> None:
-        """What servers do not look at; if it cannot be deleted, a push need not fail."""
+        """Delete something that servers ignore; log a warning if that fails."""
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -140,7 +133,7 @@ class Folder:
             _LOGGER.warning("%s: could not be deleted (%s); delete it by hand.", path, _reason(error))
 
     def _open_to_readers(self, temporary: Path) -> None:
-        """Who may read the folder of versions may read the version: a server often is another user."""
+        """Let everyone read the version who may read the push folder: a server often runs as another user."""
         allowed = stat.S_IMODE(self.path.stat().st_mode)
         for path in (temporary, *temporary.rglob("*")):
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -155,36 +148,15 @@ def _check_same(manifest: Manifest, copy: Path, what: str) -> None:
         raise OSError(errno.EIO, f"{what}: {'; '.join(wrong[:3])}", str(copy))
 
 
-def _open_to_read(path: Path) -> int:
-    """A descriptor. Without waiting: a named pipe would be waited for until somebody writes to it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no plain file", str(path))
-    return descriptor
-
-
 def _reason(error: OSError) -> str:
-    """What is wrong, with which file."""
+    """Return the error with its file name."""
     return f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
 
 
 def _ends_with_newline(path: Path) -> bool:
+    """Return True also for a missing or empty file."""
+    if not path.exists() or not path.stat().st_size:
+        return True
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
-
-
-def _write_manifest(path: Path, manifest: Manifest) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(manifest.to_text(), encoding="utf-8")
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    """Make a file's content, or a folder's list of names, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Does a copy load and answer? Asked in a process of its own, with TensorFlow and nothing of ours."""
+"""Check that a copied model loads and answers a request, in a process that has TensorFlow but no detloom code."""
 
 import json
 import math
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from detloom.schemas.detections import OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_IMAGES, SIGNATURE_INPUTS
+from detloom.schemas.contracts.detections import OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_IMAGES, SIGNATURE_INPUTS
 from detloom.schemas.errors import InputError
-from detloom.schemas.redact import escape
+from detloom.schemas.reading.redact import escape
 
 LoadCheck = Callable[[Path], None]
 
@@ -22,19 +22,19 @@ _SIGNATURES = (SIGNATURE_ENCODED, SIGNATURE_IMAGES)
 _NAMES = {"inputs": {name: SIGNATURE_INPUTS[name] for name in _SIGNATURES}, "outputs": OUTPUT_NAMES}
 _MAX_REASON = 400  # characters of what TensorFlow says
 _MAX_OUTPUT_BYTES = 64 << 10
-_MAX_SECONDS = 10**9  # the system's alarm knows no longer times
+_MAX_SECONDS = 10**9  # signal.alarm accepts no longer time
 _PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
 _PASSED_PREFIXES = ("LC_", "TF_")
 
 
 def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
-    """Load the SavedModel and run one picture through it, on the CPU: a GPU may be full with a training's memory.
+    """Load the SavedModel and run one image through it, on the CPU because training may use all of the GPU's memory.
 
     Raises:
-        InputError: it cannot be loaded, gives another answer than an exported detector, or takes longer.
+        InputError: it cannot be loaded, its outputs are not those of an exported detector, or it takes too long.
     """
-    # The program as text: given as a file, its folder would come first where modules are looked for. The alarm ends it
-    # also when we are killed.
+    # The program is passed as text: run as a file, its folder would come first in sys.path. The alarm ends it even if
+    # this process is killed.
     alarm = f"import signal\nsignal.alarm({math.ceil(min(seconds, _MAX_SECONDS))})\n"
     program = alarm + _PROGRAM.read_text(encoding="utf-8")
     command = [sys.executable, "-c", program, str(model_dir.absolute()), json.dumps(_NAMES)]
@@ -59,8 +59,8 @@ def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
             is_late = True
         if is_late:
             raise InputError(
-                f"{model_dir}: the copy was not loaded and asked within {seconds:g} s, so it is not served; look at "
-                "the machine's load, or raise push.load_seconds."
+                f"{model_dir}: the copy was not loaded and tested within {seconds:g} s; nothing was pushed. Check the "
+                "machine's load, or raise push.load_seconds."
             )
         reason = escape(_reason(done.returncode, _read_end(output), _read_end(errors))[:_MAX_REASON]).rstrip(".")
     if reason:
@@ -68,7 +68,7 @@ def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """What Python and TensorFlow need; a graph can read and write files, so the rest is not for it."""
+    """Return the variables that Python and TensorFlow need. A graph can read and write files, so it gets no others."""
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
     return {**passed, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -81,11 +81,11 @@ def _read_end(file: IO[bytes]) -> str:
 
 def _reason(returncode: int, output: str, errors: str) -> str:
     if returncode < 0:
-        return f"the process that loads it was ended by signal {-returncode}, which may be for want of memory"
+        return f"the process that loads it was ended by signal {-returncode}, perhaps for lack of memory"
     if returncode:
-        lines = errors.strip().splitlines() or ["no reason given"]
+        lines = errors.strip().splitlines() or ["unknown error"]
         return lines[-1]
     try:
         return str(json.loads(output.splitlines()[-1])["fault"])
     except (IndexError, ValueError, KeyError, TypeError, RecursionError):
-        return "its program gave no answer"
+        return "the test program printed no result"

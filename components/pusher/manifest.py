@@ -1,34 +1,46 @@
-"""What a version holds: sizes and SHA-256 of its files, and who pushed it. Lies inside the version, written last."""
+"""The manifest of a version (sizes and SHA-256 of its files), and the push record (one JSON line per push or rollback).
 
+The manifest is written last, inside the version, and contains the version's line of the push record. The push record is
+a file next to the versions.
+"""
+
+import contextlib
+import getpass
 import hashlib
 import json
+import math
 import os
+import socket
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.model_card_config import CARD_FILES
-from detloom.schemas.redact import escape
+from detloom.schemas.reading.redact import escape, hide_secrets
+from detloom.schemas.run_file.model_card import CARD_FILES
 
-EXTRAS_FOLDER = "assets.extra"  # SavedModel keeps this folder for files that TensorFlow does not read
+EXTRAS_FOLDER = "assets.extra"  # SavedModel reserves this folder for files that TensorFlow does not read
 MANIFEST_FILE = f"{EXTRAS_FOLDER}/push_manifest.json"
-MAX_MANIFEST_BYTES = 16 << 20  # some hundred thousand files
+MAX_MANIFEST_BYTES = 16 << 20  # enough for about a hundred thousand files
 _CARD_NAMES = frozenset(f"{EXTRAS_FOLDER}/{name}" for name in CARD_FILES)
 _CHUNK_BYTES = 1 << 20
 
 Files = Mapping[str, tuple[int, str]]
+RECORD_FILE = "push_record.jsonl"
+MAX_RECORD_BYTES = 256 << 20
+Action = Literal["push", "rollback"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is in one version.
+    """Contents of one version.
 
     Attributes:
         files: size in bytes and SHA-256 of every file by its path relative to the version; sorted.
-        push: the line of the push record; empty in a manifest of earlier detloom versions.
+        push: the line of the push record; empty in manifests of earlier detloom versions.
     """
 
     files: Files
@@ -36,12 +48,12 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 that names the model: the same model with another model card is the same model."""
+        """Return a SHA-256 that identifies the model. The model card does not count."""
         model = {name: facts for name, facts in self.files.items() if name not in _CARD_NAMES}
         return hashlib.sha256(json.dumps(model, sort_keys=True).encode("utf-8")).hexdigest()
 
     def differences_from(self, found: Files) -> list[str]:
-        """One line for each file of the version that is missing, differs or is not in the manifest."""
+        """Return a line for each file of the version that is missing, differs or is not in the manifest."""
         return differences(self.files, found)
 
     def to_text(self) -> str:
@@ -50,9 +62,9 @@ class Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest | None:
-    """The manifest in these bytes; None for anything else, such as one that is cut off.
+    """Parse a manifest; return None for anything else, such as a truncated one.
 
-    Its names are compared with those of the files that are there; no file is opened by them.
+    Its names are only compared with those of existing files; no file is opened by them.
     """
     try:
         tree = json.loads(data)
@@ -64,10 +76,10 @@ def parse_manifest(data: bytes) -> Manifest | None:
 
 
 def find_files(model_dir: Path) -> dict[str, Path]:
-    """The files of a model by relative path, sorted; a manifest that an earlier push left there is not one of them.
+    """Return the files of a model by relative path, sorted, without the manifest of an earlier push.
 
     Raises:
-        InputError: a link that leads out of the folder, a link to a folder, or something that is no file.
+        InputError: a link that points out of the folder, a link to a folder, or something that is not a file.
     """
     found: dict[str, Path] = {}
     inside = model_dir.resolve()
@@ -79,19 +91,17 @@ def find_files(model_dir: Path) -> dict[str, Path]:
                 continue
             mode = path.stat().st_mode if path.exists() else 0
             if not stat.S_ISREG(mode) or (is_link and not path.resolve().is_relative_to(inside)):
-                what = "a link that leads elsewhere" if is_link else "no file"
-                raise InputError(
-                    f"{escape(str(path))}: got {what}, allowed in a model: files. Copy what it stands for."
-                )
+                what = "a link that points elsewhere" if is_link else "a special file"
+                raise InputError(f"{escape(str(path))}: got {what}, allowed in a model: files. Copy its target.")
             found[path.relative_to(model_dir).as_posix()] = path
     return {name: found[name] for name in sorted(found) if name != MANIFEST_FILE}
 
 
 def find_card(card_dir: Path | None) -> dict[str, Path]:
-    """The files of a model card by the path that they get in a version.
+    """Return the files of a model card by the path that they get in a version.
 
     Raises:
-        InputError: a link that leads out of the folder.
+        InputError: a link that points out of the folder.
     """
     if card_dir is None:
         return {}
@@ -100,24 +110,23 @@ def find_card(card_dir: Path | None) -> dict[str, Path]:
     for path in found.values():
         if not path.resolve().is_relative_to(card_dir.resolve()):
             raise InputError(
-                f"{escape(str(path))}: got a link that leads elsewhere, allowed in a model card: files. Copy what it "
-                "stands for."
+                f"{escape(str(path))}: got a link that points elsewhere, allowed in a card: files. Copy its target."
             )
     return found
 
 
 def build_manifest(model_dir: Path) -> Manifest:
-    """Read every file of a model."""
+    """Read every file of a model and return its manifest."""
     return measure_files(find_files(model_dir))
 
 
 def measure_files(paths: Mapping[str, Path]) -> Manifest:
-    """Read these files."""
+    """Read these files and return their manifest."""
     return Manifest(files={name: _measure_path(paths[name]) for name in sorted(paths)})
 
 
 def measure_stream(file: IO[bytes], copy_to: IO[bytes] | None = None) -> tuple[int, str]:
-    """Size and SHA-256 of what is left of an open file, which is written to `copy_to` meanwhile."""
+    """Return size and SHA-256 of the rest of an open file; also write it to `copy_to`."""
     digest, size = hashlib.sha256(), 0
     while chunk := file.read(_CHUNK_BYTES):
         digest.update(chunk)
@@ -128,7 +137,7 @@ def measure_stream(file: IO[bytes], copy_to: IO[bytes] | None = None) -> tuple[i
 
 
 def differences(expected: Files, found: Files) -> list[str]:
-    """One line for each file that is missing, differs or should not be there; empty if all is well."""
+    """Return a line for each file that is missing, differs or is unexpected; empty if there is none."""
     return [_difference(name, expected, found) for name in sorted(_unequal(expected, found))]
 
 
@@ -143,8 +152,8 @@ def _difference(name: str, expected: Files, found: Files) -> str:
         return f"{escape(name)}: is not in the manifest"
     (wanted_size, _), (size, _) = expected[name], found[name]
     if size != wanted_size:
-        return f"{escape(name)}: has {size} bytes, the manifest says {wanted_size}"
-    return f"{escape(name)}: has another content than the manifest says (SHA-256)"
+        return f"{escape(name)}: has {size} bytes, expected by the manifest: {wanted_size}"
+    return f"{escape(name)}: its content differs from the manifest (SHA-256)"
 
 
 def _measure_path(path: Path) -> tuple[int, str]:
@@ -154,3 +163,81 @@ def _measure_path(path: Path) -> tuple[int, str]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def find_user() -> str:
+    """Return the user of this process; in a container the user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid {os.getuid()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Origin of a pushed model.
+
+    Attributes:
+        model_uri: address of the original.
+        run_id: id of the pipeline run; empty for a manual push.
+        reason: reason for the manual push or rollback.
+        blessing: `id`, `uri`, `blessed` and `sentence` of the blessing; empty if there is none.
+        metrics: main metrics by name.
+    """
+
+    model_uri: str
+    by: str = field(default_factory=find_user)
+    host: str = field(default_factory=socket.gethostname)
+    run_id: str = ""
+    reason: str = ""
+    blessing: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def make_record(
+    origin: Origin,
+    *,
+    action: Action,
+    now: float,
+    version: int,
+    digest: str,
+    previous_version: int | None,
+    of_version: int | None = None,
+) -> dict[str, Any]:
+    """Return one line of the record.
+
+    Args:
+        now: Unix time.
+        of_version: the version that a rollback copied.
+    """
+    return {
+        "time": datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="seconds"),
+        "action": action,
+        "version": version,
+        "previous_version": previous_version,
+        "of_version": of_version,
+        "model_uri": hide_secrets(origin.model_uri),
+        "manifest_sha256": digest,
+        "by": origin.by,
+        "host": origin.host,
+        "run_id": origin.run_id,
+        "reason": origin.reason,
+        "blessing": dict(origin.blessing),
+        "metrics": {name: value for name, value in origin.metrics.items() if _is_finite(value)},
+    }
+
+
+def _is_finite(value: object) -> bool:
+    """Return True for a number that JSON can represent."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def parse_records(data: bytes) -> list[dict[str, Any]]:
+    """Return the lines, oldest first, without those that a crash truncated."""
+    records = []
+    for line in data.decode("utf-8", errors="replace").split("\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and isinstance(record.get("version"), int):
+                records.append(record)
+    return records

@@ -1,23 +1,44 @@
-"""What there is to know of the versions in a push folder, read from it alone."""
+"""Read the state of the versions in a push folder, and choose the version that a rollback restores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from detloom.components.pusher.destination import Destination
-from detloom.components.pusher.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, parse_manifest
-from detloom.components.pusher.push_record import MAX_RECORD_BYTES, RECORD_FILE, parse_records
+from detloom.components.pusher.folder import Folder
+from detloom.components.pusher.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    MAX_RECORD_BYTES,
+    RECORD_FILE,
+    Manifest,
+    Origin,
+    parse_manifest,
+    parse_records,
+)
+from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
+
+
+def open_destination(address: "str | Path") -> Destination:
+    """Open a local folder, or for an address with a scheme, a storage that TFX's filesystem layer supports."""
+    if is_address(str(address)):
+        from detloom.components.pusher.object_store import ObjectStore  # late: imports TFX and TensorFlow
+
+        return ObjectStore(str(address))
+    return Folder(Path(address))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersionState:
-    """One version.
+    """State of one version.
 
     Attributes:
-        is_served: whether a server that takes the highest complete version takes this one.
-        push: its line of the push record, as its manifest holds it; empty where nobody knows.
-        problems: a line for each file that is not as pushed; None for a version without a manifest.
+        is_served: True for the highest complete version, which servers take.
+        push: its line of the push record, from its manifest; empty if unknown.
+        problems: a line for each file that differs from the manifest; None for a version without a manifest.
     """
 
     version: int
@@ -27,7 +48,7 @@ class VersionState:
 
     @property
     def is_blessed(self) -> bool | None:
-        """None where no evaluation was asked, as in a push by hand."""
+        """Return None if there was no evaluation, as in a manual push."""
         blessing = self.push.get("blessing")
         value = blessing.get("blessed") if isinstance(blessing, dict) else None
         return value if isinstance(value, bool) else None
@@ -48,7 +69,7 @@ class VersionState:
 
 
 def describe_versions(destination: Destination) -> list[VersionState]:
-    """Ascending; every file is read and compared with its manifest."""
+    """Return the state of each version, ascending. Every file is read and compared with the manifest."""
     served = max(complete_versions(destination), default=None)
     states = []
     for version in destination.versions():
@@ -65,28 +86,28 @@ def describe_versions(destination: Destination) -> list[VersionState]:
 
 
 def complete_versions(destination: Destination) -> list[int]:
-    """What a server may take: where a number may stand for something half written, only what has a manifest."""
+    """Return the versions that a server may load: in an object store only those with a manifest."""
     if destination.requires_manifest:
         return list(pushed_versions(destination))
     return destination.versions()
 
 
 def pushed_versions(destination: Destination) -> dict[int, Manifest]:
-    """The versions with a manifest, ascending."""
+    """Return the versions with a manifest, ascending."""
     found = {version: read_version_manifest(destination, version) for version in destination.versions()}
     return {version: manifest for version, manifest in found.items() if manifest is not None}
 
 
 def read_version_manifest(destination: Destination, version: int) -> Manifest | None:
-    """None for a version that detloom has not pushed, or not to the end."""
+    """Return the manifest; None for a version that detloom has not pushed, or not completely."""
     data = destination.read(f"{version}/{MANIFEST_FILE}", MAX_MANIFEST_BYTES)
     return None if data is None or len(data) > MAX_MANIFEST_BYTES else parse_manifest(data)
 
 
 def verify_version(destination: Destination, version: int) -> list[str]:
-    """What is wrong with a version, a line for each file; empty if it is what was pushed."""
+    """Return a line for each file of a version that differs from its manifest; empty if the version is intact."""
     if version not in destination.versions():
-        return [f"{version}: there is no such version"]
+        return [f"{version}: no such version"]
     manifest = read_version_manifest(destination, version)
     if manifest is None:
         return [f"{MANIFEST_FILE}: is missing or cannot be read"]
@@ -99,12 +120,91 @@ def verify_version(destination: Destination, version: int) -> list[str]:
 
 
 def find_previous_version(destination: Destination, version: int) -> int | None:
-    """The one that was served when this one was pushed, as its manifest says; None where nobody knows."""
+    """Return the version that was served when this one was pushed, from its manifest; None if unknown."""
     manifest = read_version_manifest(destination, version)
     previous = manifest.push.get("previous_version") if manifest else None
     return previous if isinstance(previous, int) else None
 
 
 def read_push_record(destination: Destination) -> list[dict[str, Any]]:
-    """Its lines, oldest first, without one that a crash cut off."""
+    """Return the lines of the push record, oldest first, without those that a crash truncated."""
     return parse_records(destination.read(RECORD_FILE, MAX_RECORD_BYTES) or b"")
+
+
+def choose_target(destination: Destination) -> int:
+    """Return the version that `find_target` finds.
+
+    Raises:
+        InputError: there is none.
+    """
+    target = find_target(destination)
+    if target is None:
+        raise InputError(
+            f"{redact(destination.address)}: no earlier version is intact, has another model than version "
+            f"{max(complete_versions(destination))} and was never rolled back; choose one with --to."
+        )
+    return target
+
+
+def find_target(destination: Destination) -> int | None:
+    """Return the newest intact version whose model differs from the served one and was never rolled back."""
+    pushed = pushed_versions(destination)
+    served = max(complete_versions(destination))
+    bad = _rolled_back(destination, pushed)
+    if served in pushed:
+        bad.add(pushed[served].digest)
+    for version in sorted(pushed, reverse=True):
+        if version < served and pushed[version].digest not in bad and not verify_version(destination, version):
+            return version
+    return None
+
+
+def _rolled_back(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
+    """Return the digests of models that were rolled back, and neither pushed nor restored since."""
+    # The line of a push that was killed, or found the disk full, is in the manifest only.
+    lines = {version: manifest.push for version, manifest in pushed.items() if manifest.push.get("version") == version}
+    records = {**lines, **{record["version"]: record for record in read_push_record(destination)}}
+    bad: set[str] = set()
+    for _, record in sorted(records.items()):
+        replaced = record.get("previous_version")
+        if record.get("action") == "rollback" and isinstance(replaced, int) and replaced in records:
+            bad.add(str(records[replaced].get("manifest_sha256")))
+        bad.discard(str(record.get("manifest_sha256")))
+    return bad
+
+
+def manifest_to_restore(destination: Destination, version: int) -> Manifest:
+    """Return the manifest of the version to restore.
+
+    Raises:
+        InputError: the version does not exist or has no manifest.
+    """
+    manifest = read_version_manifest(destination, version)
+    if manifest is None:
+        pushed = ", ".join(map(str, pushed_versions(destination))) or "none"
+        raise InputError(
+            f"{redact(destination.address)}: version {version} does not exist or has no manifest; allowed: {pushed}. A "
+            "version without a manifest can be pushed with detloom push."
+        )
+    return manifest
+
+
+def check_intact(destination: Destination, version: int, wrong: list[str]) -> None:
+    """Raise InputError if `wrong`, a list of files that differ from the manifest, is not empty."""
+    if wrong:
+        raise InputError(
+            f"{redact(destination.address)}/{version}: differs from what was pushed ({'; '.join(wrong[:3])}); choose "
+            "another version with --to."
+        )
+
+
+def origin_of_rollback(manifest: Manifest, destination: Destination, version: int, reason: str) -> Origin:
+    """Return the origin for the record: the given reason, and blessing and metrics of the restored version."""
+    push = manifest.push
+    blessing, metrics = push.get("blessing"), push.get("metrics")
+    return Origin(
+        model_uri=str(push.get("model_uri") or f"{destination.address}/{version}"),
+        reason=reason,
+        blessing=blessing if isinstance(blessing, dict) else {},
+        metrics=metrics if isinstance(metrics, dict) else {},
+    )

@@ -1,8 +1,8 @@
-"""A push to an endpoint of Vertex AI: TFX's extension, with what a canary needs.
+"""Push to a Vertex AI endpoint: TFX's extension, with support for canary deployments.
 
-TFX uploads the model, makes the endpoint where it is missing and deploys; what `ai_platform_serving_args` holds beside
-names goes to `Model.deploy` of Google's client. It does not know that the first model of an endpoint must get all
-requests: the client refuses a smaller share, after the upload.
+TFX uploads the model, creates the endpoint if it is missing, and deploys. It passes `ai_platform_serving_args` to
+`Model.deploy` of Google's client, which rejects a traffic share below 100 % for the first model of an endpoint, after
+the upload.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
 from tfx.utils import json_utils
 
-from detloom.components.pusher.executor import blessing_message
+from detloom.components.properties import blessing_message
 from detloom.schemas.errors import InputError
-from detloom.schemas.push_config import VertexEndpoint
+from detloom.schemas.run_file.push import VertexEndpoint
 
 _ALL_TRAFFIC = 100
 
 
 def vertex_custom_config(endpoint: VertexEndpoint) -> dict[str, Any]:
-    """The `custom_config` of TFX's Vertex Pusher."""
+    """Return the `custom_config` of TFX's Vertex Pusher."""
     serving_args: dict[str, Any] = {
         "project": endpoint.project,
         "endpoint_name": endpoint.endpoint_name,
@@ -47,7 +47,7 @@ def vertex_custom_config(endpoint: VertexEndpoint) -> dict[str, Any]:
 
 
 class VertexExecutor(tfx_executor.Executor):
-    """TFX's, with a reason in the log, and with all requests for the first model of an endpoint."""
+    """TFX's executor, which also logs why nothing is deployed and gives an endpoint's first model all traffic."""
 
     def Do(
         self,
@@ -58,16 +58,19 @@ class VertexExecutor(tfx_executor.Executor):
         """Deploy the model if it is blessed.
 
         Raises:
-            InputError: the artifacts are not in Google Cloud Storage, where Vertex AI reads models.
+            InputError: the artifacts are not in Google Cloud Storage, from where Vertex AI reads models.
         """
         if not self.CheckBlessing(input_dict):
-            logging.info("Pusher: not deployed. %s", blessing_message(input_dict))
+            logging.info(
+                "Pusher: not deployed. %s",
+                blessing_message(input_dict.get(keys.MODEL_BLESSING_KEY)),
+            )
         else:
             uri = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY]).uri
             if not uri.startswith("gs://"):
                 raise InputError(
-                    f"push.vertex: got artifacts in {uri}, allowed: a pipeline root at gs://, where Vertex AI reads "
-                    "models. Run this pipeline on Vertex AI, or push to a folder."
+                    f"push.vertex: got artifacts in {uri}, allowed: a pipeline root at gs://, from where Vertex AI "
+                    "reads models. Run this pipeline on Vertex AI, or push to a folder."
                 )
             exec_properties = _with_allowed_traffic(exec_properties)
         super().Do(input_dict, output_dict, exec_properties)
@@ -80,7 +83,7 @@ class VertexPusher(tfx_component.Pusher):
 
 
 def _with_allowed_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    """The same properties, with all requests for a model that will be alone at its endpoint."""
+    """Return the properties; with all traffic for the model if no other is deployed at the endpoint."""
     config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
     serving_args = config[constants.SERVING_ARGS_KEY]
     name = serving_args["endpoint_name"]
@@ -90,7 +93,7 @@ def _with_allowed_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:
     endpoints = aiplatform.Endpoint.list(filter=f'display_name="{name}"')
     if endpoints and endpoints[0].traffic_split:
         return exec_properties
-    logging.info("Pusher: no model is served at the endpoint %s yet, so this one gets all requests.", name)
+    logging.info("Pusher: the endpoint %s serves no model yet, so this one gets all traffic.", name)
     serving_args = {**serving_args, "traffic_percentage": _ALL_TRAFFIC}
     config = {**config, constants.SERVING_ARGS_KEY: serving_args}
     return {**exec_properties, keys.CUSTOM_CONFIG_KEY: json_utils.dumps(config)}

@@ -1,1 +1,1 @@
-"""Whether there is reason to train, and what the last finished training read."""
+"""Decide whether to retrain, and record finished training runs."""

@@ -1,4 +1,4 @@
-"""RetrainDecision and TrainingRecord, as they stand in the DAG, and the condition between them."""
+"""The components RetrainDecision and TrainingRecord, and the condition on the nodes between them."""
 
 from typing import ClassVar
 
@@ -10,23 +10,21 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import Examples, ModelBlessing
 
 from detloom.components import artifact_types
+from detloom.components.properties import DATASET_REPORT_KEY, DECISION_KEY, TRAIN_PROPERTY
 from detloom.components.retrain.executor import (
     BLESSING_KEY,
-    DATASET_REPORT_KEY,
-    DECISION_KEY,
     EXAMPLES_KEY,
     RECORD_KEY,
-    TRAIN_PROPERTY,
     DecisionExecutor,
     RecordExecutor,
 )
-from detloom.components.retrain.params import PROPERTY_TYPES, RetrainParams
+from detloom.components.retrain.params import RetrainParams
 
-_PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in PROPERTY_TYPES.items()}
+_PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in RetrainParams.property_types().items()}
 
 
 class RetrainDecisionSpec(ComponentSpec):
-    """The data in, the decision out."""
+    """Inputs: examples and their report. Output: the decision."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = _PARAMETERS
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
@@ -39,7 +37,7 @@ class RetrainDecisionSpec(ComponentSpec):
 
 
 class TrainingRecordSpec(ComponentSpec):
-    """The data and what became of the model in, the record out."""
+    """Inputs: examples, their report, the decision, the blessing. Output: the record."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = _PARAMETERS
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
@@ -52,10 +50,10 @@ class TrainingRecordSpec(ComponentSpec):
 
 
 class RetrainDecision(BaseComponent):
-    """Compares the data with those of the last finished training.
+    """A TFX component that compares the data with those of the last finished training run.
 
     Outputs:
-        decision: custom properties `train` (1 or 0) and `reason` (a sentence), and both in `decision.json`.
+        decision: custom properties `train` (1 or 0) and `reason` (a sentence); `decision.json` holds both.
     """
 
     SPEC_CLASS = RetrainDecisionSpec
@@ -74,10 +72,10 @@ class RetrainDecision(BaseComponent):
 
 
 class TrainingRecord(BaseComponent):
-    """Remembers, at `retrain.records`, what a training read that was judged. It comes after the push.
+    """A TFX component that records an evaluated training run at `retrain.records`. It runs after the push.
 
     Outputs:
-        record: `training_record.json`, the same as is written there.
+        record: `training_record.json`, a copy of the record.
     """
 
     SPEC_CLASS = TrainingRecordSpec
@@ -106,5 +104,5 @@ class TrainingRecord(BaseComponent):
 
 
 def training_wanted(decision: BaseChannel) -> Predicate:
-    """The condition of the nodes that train, judge and push."""
+    """Build the condition for the nodes that train, evaluate and push."""
     return decision.future()[0].custom_property(TRAIN_PROPERTY) == 1

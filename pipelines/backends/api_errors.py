@@ -1,7 +1,7 @@
-"""What went wrong with a request to Kubeflow Pipelines or Vertex AI, as one sentence with the next step.
+"""Convert failed requests to Kubeflow Pipelines or Vertex AI to one sentence with the next step.
 
-The exceptions of both clients are understood here and nowhere else: those of kfp_server_api and urllib3 below it, and
-those of google.api_core, google.auth and gRPC.
+Only this module handles the exceptions of both clients: kfp_server_api with urllib3 below it, and google.api_core with
+google.auth and gRPC.
 """
 
 import concurrent.futures
@@ -18,25 +18,26 @@ import kfp_server_api
 import urllib3.exceptions as http_errors
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.redact import HIDDEN, redact
+from detloom.schemas.reading.redact import HIDDEN, redact
 
 Kind = Literal[
     "signed out", "forbidden", "quota", "not found", "exists", "refused", "unreachable", "tls", "timeout", "server"
 ]
-MAY_PASS: frozenset[Kind] = frozenset({"quota", "unreachable", "timeout", "server"})  # by itself, when asked again
-MAYBE_DONE: frozenset[Kind] = frozenset({"unreachable", "timeout", "server"})  # whether it was done is not known
-_MAX_MESSAGE = 300  # characters of the server's own words
-_MAX_READ = 4000  # of which these are looked at
+# temporary: a repeated request may succeed
+MAY_PASS: frozenset[Kind] = frozenset({"quota", "unreachable", "timeout", "server"})
+MAYBE_DONE: frozenset[Kind] = frozenset({"unreachable", "timeout", "server"})  # the request may have taken effect
+_MAX_MESSAGE = 300  # characters of the server's message
+_MAX_READ = 4000  # characters of it that are read
 _WORDS: dict[Kind, str] = {
-    "signed out": "the credentials were not accepted; they may have expired",
-    "forbidden": "the credentials are good, but not allowed to do that",
-    "quota": "a quota or rate limit is used up",
-    "not found": "there is no such thing",
-    "exists": "there is one of that name already",
+    "signed out": "the credentials were rejected; they may have expired",
+    "forbidden": "the credentials are valid, but lack the permission",
+    "quota": "a quota or rate limit is exhausted",
+    "not found": "it does not exist",
+    "exists": "the name is already in use",
     "refused": "the request was refused",
     "unreachable": "no connection",
-    "tls": "the server's certificate was not accepted",
-    "timeout": "no answer in time",
+    "tls": "the server's certificate was rejected",
+    "timeout": "no response in time",
     "server": "the server failed",
 }
 _BY_HTTP_STATUS: dict[int, Kind] = {
@@ -57,10 +58,10 @@ _TLS_WORDS = ("CERTIFICATE_VERIFY_FAILED", "Ssl handshake failed", "SSL_ERROR", 
 
 
 class ApiError(InputError):
-    """A request that failed.
+    """A failed request.
 
     Attributes:
-        kind: of the failure.
+        kind: the kind of failure.
     """
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -70,58 +71,58 @@ class ApiError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """Who is asked.
+    """The addressed server.
 
     Attributes:
         name: for messages, such as "Kubeflow Pipelines at https://kubeflow.example.org".
-        next_steps: what to do about a failure; where a kind is missing, a general sentence is given.
-        secrets: texts that no message may hold.
+        next_steps: the next step for each kind of failure; a missing kind gets a general sentence.
+        secrets: texts that are removed from messages.
     """
 
     name: str
     next_steps: Mapping[Kind, str]
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
-    def error(self, kind: Kind, what: str, message: str = "") -> ApiError:
-        """The error of an attempt to `what`, such as "submit the run", with the server's own words."""
+    def error(self, kind: Kind, action: str, message: str = "") -> ApiError:
+        """Build the error of an `action` such as "submit the run", with the server's message."""
         shown = shorten_message(message, self.secrets)
-        said = f" ('{shown}')" if shown else ""
-        return ApiError(kind, f"{self.name}: could not {what}: {_WORDS[kind]}{said}; {self._next_step(kind)}.")
+        detail = f" ('{shown}')" if shown else ""
+        return ApiError(kind, f"{self.name}: could not {action}: {_WORDS[kind]}{detail}; {self._next_step(kind)}.")
 
     def _next_step(self, kind: Kind) -> str:
         general: dict[Kind, str] = {
             "quota": "wait and try again, or ask for more",
-            "not found": "look at the name and at the settings in the run file",
+            "not found": "check the name and the settings in the run file",
             "exists": "choose another name",
-            "refused": "put that right and try again",
-            "unreachable": "look at the address in the run file, at the network and at proxies",
+            "refused": "correct the request and try again",
+            "unreachable": "check the address in the run file, the network and proxies",
             "timeout": "try again",
-            "server": "try again; if it stays, ask those who run it",
+            "server": "try again; if it fails again, ask the administrators",
         }
-        return self.next_steps.get(kind) or general.get(kind, "put that right and try again")
+        return self.next_steps.get(kind) or general.get(kind, "correct the problem and try again")
 
 
 @contextlib.contextmanager
-def failures_said(server: Server, what: str) -> Iterator[None]:
-    """Turn the exceptions of a request that was to `what` into an ApiError."""
+def translate_errors(server: Server, action: str) -> Iterator[None]:
+    """Convert the exceptions of a request to ApiError; `action` completes "could not"."""
     try:
         yield
-    except concurrent.futures.TimeoutError:  # of an operation that goes on; from Python 3.11 on it is an OSError, too
-        raise server.error("timeout", what) from None
+    except concurrent.futures.TimeoutError:  # an unfinished operation; an OSError from Python 3.11 on
+        raise server.error("timeout", action) from None
     except (kfp_server_api.ApiException, http_errors.HTTPError, google_errors.GoogleAPIError) as error:
-        raise server.error(_kind_of(error), what, _message_of(error)) from None
+        raise server.error(_kind_of(error), action, _message_of(error)) from None
     except sign_in_errors.TransportError as error:
-        raise server.error("unreachable", what, str(error)) from None
+        raise server.error("unreachable", action, str(error)) from None
     except sign_in_errors.GoogleAuthError as error:
-        raise server.error("signed out", what, str(error)) from None
+        raise server.error("signed out", action, str(error)) from None
     except ssl.SSLError as error:
-        raise server.error("tls", what, str(error)) from None
+        raise server.error("tls", action, str(error)) from None
     except OSError as error:
-        raise server.error("unreachable", what, error.strerror or str(error)) from None
+        raise server.error("unreachable", action, error.strerror or str(error)) from None
 
 
 def shorten_message(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """A message of a server on one line, without secrets; of a long one the beginning and the end, where causes are."""
+    """Return a server's message as one line without secrets; of a long one, keep the beginning and the end."""
     for secret in filter(None, secrets):
         text = text.replace(secret, HIDDEN)
     words = text[:_MAX_READ].split()
@@ -133,7 +134,7 @@ def shorten_message(text: str, secrets: tuple[str, ...] = ()) -> str:
 
 def _kind_of(error: Exception) -> Kind:
     if isinstance(error, kfp_server_api.ApiException):
-        status = int(error.status or 0)  # 0: kfp_server_api/rest.py, or an answer with a time that is none
+        status = int(error.status or 0)  # 0: see kfp_server_api/rest.py; also a response with an invalid timestamp
         return _by_http_status(status) if status else "tls" if "SSL" in str(error.reason) else "server"
     if isinstance(error, http_errors.MaxRetryError) and error.reason is not None:
         return _kind_of(error.reason)
@@ -150,7 +151,7 @@ def _kind_of_google(error: Exception) -> Kind:
     message = str(error)
     if isinstance(error, google_errors.RetryError | google_errors.DeadlineExceeded):
         return "timeout"
-    if isinstance(error, google_errors.Aborted):  # by another change at the same time; its HTTP status is 409, too
+    if isinstance(error, google_errors.Aborted):  # a concurrent change; its HTTP status is 409 as well
         return "server"
     if isinstance(error, google_errors.ServiceUnavailable):
         if any(words in message for words in _SIGN_IN_WORDS):
@@ -164,22 +165,22 @@ def _by_http_status(status: int) -> Kind:
     if status in _BY_HTTP_STATUS:
         return _BY_HTTP_STATUS[status]
     if 300 <= status < 400:
-        return "signed out"  # to a page where people sign in
+        return "signed out"  # a redirect to a sign-in page
     return "refused" if 400 <= status < 500 else "server"
 
 
 def _message_of(error: Exception) -> str:
-    """The server's words: of Kubeflow's JSON, of google.rpc.Status, or what the library says."""
+    """Return the message in Kubeflow's JSON or google.rpc.Status, or the library's message."""
     if isinstance(error, kfp_server_api.ApiException):
         try:
             answer = json.loads(error.body or "")
         except (ValueError, TypeError):
             text = error.body or str(error.reason or "")
-            return "" if "<" in text else text  # a proxy may send a page, or words such as "Jwt is expired"
+            return "" if "<" in text else text  # a proxy may send an HTML page, or plain text such as "Jwt is expired"
         found = answer.get("message") or answer.get("error") if isinstance(answer, dict) else ""
         return found if isinstance(found, str) else ""
     if isinstance(error, google_errors.GoogleAPICallError):
         return error.message or ""
     if isinstance(error, http_errors.MaxRetryError):
-        return str(error.reason).rpartition(": ")[2]  # in front of it stands an object with its memory address
+        return str(error.reason).rpartition(": ")[2]  # the text before it contains an object with its memory address
     return str(error).rpartition(": ")[2]

@@ -1,63 +1,72 @@
-"""What a backend can do, and what is the same for both: submitting once, schedules by name."""
+"""The interface of a backend, and the logic that both backends share: submitting once, following a run, schedules."""
 
 import shlex
+import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Protocol
 
-from detloom.pipelines.backends.api_errors import MAYBE_DONE, ApiError
+from detloom.pipelines.backends.api_errors import MAY_PASS, MAYBE_DONE, ApiError
 from detloom.pipelines.backends.compiled_job import CompiledJob
-from detloom.pipelines.backends.run_status import RunStatus, ScheduleStatus
+from detloom.pipelines.backends.run_status import (
+    ENDED,
+    RunStatus,
+    ScheduleStatus,
+    TaskState,
+    TaskStatus,
+    format_seconds,
+)
 from detloom.schemas.errors import InputError
-from detloom.schemas.redact import redact
-from detloom.schemas.run_file import Place, RunFile
-from detloom.schemas.schedule_config import Schedule
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.schemas.run_file.schedule import Schedule
 
 PLACE_NAMES: dict[Place, str] = {"kubeflow": "Kubeflow Pipelines", "vertex": "Vertex AI"}
 
 
 class Backend(Protocol):
-    """Kubeflow Pipelines or Vertex AI, for one pipeline. All methods raise ApiError."""
+    """Kubeflow Pipelines or Vertex AI for one pipeline. All methods raise ApiError."""
 
     def submit(self, job: CompiledJob, name: str) -> RunStatus:
         """Start a run."""
 
     def find_run(self, name: str) -> RunStatus | None:
-        """The newest run of that name, of whatever pipeline, or None."""
+        """Return the newest run of that name of any pipeline, or None."""
 
     def get_run(self, run_id: str) -> RunStatus:
-        """A run with its tasks, by id or by name."""
+        """Return a run with its tasks, by id or by name."""
 
     def latest_runs(self, limit: int) -> list[RunStatus]:
-        """The pipeline's runs, newest first, without tasks."""
+        """Return the pipeline's runs, newest first, without tasks."""
 
     def create_schedule(self, job: CompiledJob, schedule: Schedule, name: str) -> ScheduleStatus:
-        """Start a schedule, whether or not there is one of that name."""
+        """Create a schedule, even if another one has the same name."""
 
     def list_schedules(self) -> list[ScheduleStatus]:
-        """All schedules, of other pipelines too, without their last runs."""
+        """Return all schedules, including those of other pipelines, without their last runs."""
 
     def own_schedules(self) -> list[ScheduleStatus]:
-        """The pipeline's schedules with their last runs."""
+        """Return the pipeline's schedules with their last runs."""
 
     def pause_schedule(self, schedule_id: str) -> None:
-        """Start no more runs."""
+        """Pause a schedule."""
 
     def resume_schedule(self, schedule_id: str, *, catch_up: bool) -> None:
-        """Start runs again.
+        """Resume a schedule.
 
         Args:
-            catch_up: run what was missed, on Vertex AI; on Kubeflow that was said when the schedule was created.
+            catch_up: start missed runs, on Vertex AI; on Kubeflow the value was fixed when the schedule was created.
         """
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Remove it; its runs stay."""
+        """Delete a schedule; its runs remain."""
 
 
 def connect(run: RunFile, place: Place) -> Backend:
-    """The backend that a run file names.
+    """Connect to the backend of a run file.
 
     Raises:
-        InputError: for a section that is missing or does not say where the backend is, and for missing credentials.
+        InputError: if the section or the backend's address is missing, or there are no credentials.
     """
     if place == "kubeflow" and run.kubeflow is not None:
         from detloom.pipelines.backends.kubeflow_api import connect_kubeflow
@@ -65,26 +74,25 @@ def connect(run: RunFile, place: Place) -> Backend:
 
         return KubeflowBackend(run.kubeflow, run.name, connect_kubeflow(run.kubeflow))
     if place == "vertex" and run.vertex is not None:
-        from detloom.pipelines.backends.vertex_api import connect_vertex
-        from detloom.pipelines.backends.vertex_client import VertexBackend
+        from detloom.pipelines.backends.vertex_client import VertexBackend, connect_vertex
 
         return VertexBackend(run.vertex, run.name, connect_vertex(run.vertex))
-    raise InputError(f"{place}: the run file has no such section; docs/{place}.md says what it needs.")
+    raise InputError(f"{place}: the run file has no section {place}; see docs/{place}.md.")
 
 
 def submit_once(backend: Backend, job: CompiledJob, name: str, *, is_new_name: bool) -> RunStatus:
-    """Submit under a name of which there is no run yet; a lost answer is no reason to do it twice.
+    """Submit a run under an unused name; check after a lost response, so that the run is not started twice.
 
-    On Vertex AI the name is the run's id, so that the service itself refuses the second of two. Kubeflow gives ids out
-    itself (kubeflow/pipelines, backend/src/apiserver/resource/resource_manager.go, CreateRun) and has no such guard;
-    there, this looks for the name before and, when the answer was lost, afterwards.
+    On Vertex AI the name is the run's id, and the service refuses a second run with that id. Kubeflow assigns its own
+    ids (kubeflow/pipelines, backend/src/apiserver/resource/resource_manager.go, CreateRun); there, this function
+    searches for the name before the request and after a lost response.
 
     Args:
-        is_new_name: whether it was made a moment ago, so that nobody can have it.
+        is_new_name: True if the name was just generated, so that no run can have it.
     """
     if not is_new_name and (found := backend.find_run(name)) is not None:
-        next_step = f"look at it (`detloom status RUN_FILE {found.run_id}`) or choose another --name"
-        raise InputError(f"--name: there is a run named '{name}' already, which is {found.state}; {next_step}.")
+        next_step = f"see it with `detloom status RUN_FILE {found.run_id}`, or choose another --name"
+        raise InputError(f"--name: the run '{name}' already exists and is {found.state}; {next_step}.")
     try:
         return backend.submit(job, name)
     except ApiError as error:
@@ -93,33 +101,33 @@ def submit_once(backend: Backend, job: CompiledJob, name: str, *, is_new_name: b
         try:
             found = backend.find_run(name)
         except ApiError:
-            doubt = f"whether the run '{name}' was created is not known"
+            doubt = f"it is not known whether the run '{name}' was created"
         else:
             if found is not None:
                 return found
-            doubt = f"no run '{name}' is there so far"
-        message = f"{error} When it answers, look with `detloom status RUN_FILE` before you submit again: {doubt}."
+            doubt = f"there is no run '{name}' yet"
+        message = f"{error} Once it responds, check with `detloom status RUN_FILE` before you submit again: {doubt}."
         raise ApiError(error.kind, message) from None
 
 
 def create_schedule(
     backend: Backend, job: CompiledJob, schedule: Schedule, name: str, *, replace: bool
 ) -> ScheduleStatus:
-    """Start a schedule, the only one of its name.
+    """Create a schedule whose name must be unique.
 
     Args:
-        replace: delete those of that name, as soon as the new one is there.
+        replace: delete existing schedules of that name after the new one is created.
 
     Raises:
-        InputError: if there is one already and it is not to be replaced.
+        InputError: if the name is in use and `replace` is False.
     """
     if schedule.end_time is not None and schedule.end_time <= datetime.now(timezone.utc):
-        raise InputError(f"schedule.end: got '{schedule.end}', which is over; set a later moment, or none.")
+        raise InputError(f"schedule.end: got '{schedule.end}', which is in the past; set a later time, or none.")
     before = [each for each in backend.list_schedules() if each.name == name]
     if before and not replace:
         command = f"detloom schedule delete RUN_FILE {shlex.quote(redact(name))}"
-        other = f"`--replace` replaces it, `--name` makes another one, and `{command}` removes it"
-        raise InputError(f"there is a schedule named '{redact(name)}' already, which is {before[0].state}: {other}.")
+        other = f"`--replace` replaces it, `--name` creates another one, and `{command}` removes it"
+        raise InputError(f"the schedule '{redact(name)}' already exists and is {before[0].state}: {other}.")
     known = {each.schedule_id for each in before}
     try:
         created = backend.create_schedule(job, schedule, name)
@@ -131,37 +139,79 @@ def create_schedule(
         try:
             backend.delete_schedule(old.schedule_id)
         except ApiError as error:
-            both = f"The new schedule ({created.schedule_id}) is there, and so is the old one"
+            both = f"The new schedule ({created.schedule_id}) and the old one both exist"
             command = f"`detloom schedule delete RUN_FILE {old.schedule_id}`"
-            raise ApiError(error.kind, f"{error} {both}: delete that with {command}.") from None
+            raise ApiError(error.kind, f"{error} {both}: delete the old one with {command}.") from None
     return created
 
 
 def _find_created(backend: Backend, name: str, known: set[str], error: ApiError) -> ScheduleStatus:
-    """The schedule that was created although the answer was lost."""
+    """Return the schedule that was created although the response was lost."""
     try:
         new = [each for each in backend.list_schedules() if each.name == name and each.schedule_id not in known]
     except ApiError:
         new = []
     if len(new) == 1:
         return new[0]
-    look = "When it answers, look with `detloom schedule list RUN_FILE` before you create it again"
+    look = "Once it responds, check with `detloom schedule list RUN_FILE` before you create it again"
     raise ApiError(error.kind, f"{error} {look}.") from None
 
 
 def find_schedule(backend: Backend, name_or_id: str) -> ScheduleStatus:
-    """The one schedule of that id or name.
+    """Return the only schedule with that id or name.
 
     Raises:
-        InputError: if there is none, or several of that name.
+        InputError: if there is none, or several schedules have the name.
     """
     schedules = backend.list_schedules()
     found = [each for each in schedules if each.schedule_id == name_or_id]
     found = found or [each for each in schedules if each.name == name_or_id]
     if not found:
-        names = ", ".join(sorted({each.name for each in schedules})) or "none at all"
-        raise InputError(f"no schedule has the name or id '{redact(name_or_id)}'; there are: {redact(names)}.")
+        names = ", ".join(sorted({each.name for each in schedules})) or "none"
+        raise InputError(f"no schedule has the name or id '{redact(name_or_id)}'; allowed: {redact(names)}.")
     if len(found) > 1:
         ids = ", ".join(each.schedule_id for each in found)
-        raise InputError(f"{len(found)} schedules have the name '{redact(name_or_id)}'; give the id of one: {ids}.")
+        raise InputError(f"{len(found)} schedules have the name '{redact(name_or_id)}'; use the id of one: {ids}.")
     return found[0]
+
+
+_MAX_FAILURES = 10  # consecutive failed requests; the network or the server may be down for a while
+_UNREPORTED: frozenset[TaskState] = frozenset({"pending", "not run", "unknown"})
+
+
+def follow_run(backend: Backend, run_id: str, print_line: Callable[[str], None], *, every_seconds: float) -> RunStatus:
+    """Poll a run until it has ended, and return its last status.
+
+    Raises:
+        ApiError: if the backend stops responding or refuses the request. The run continues.
+    """
+    reported: dict[str, TaskState] = {}
+    failures = 0
+    while True:
+        try:
+            run = backend.get_run(run_id)
+            failures = 0
+        except ApiError as error:
+            failures += 1
+            if error.kind not in MAY_PASS or failures > _MAX_FAILURES:
+                next_step = f"The run continues: `detloom status RUN_FILE {run_id} --wait` follows it again"
+                raise ApiError(error.kind, f"{error} {next_step}.") from None
+            time.sleep(every_seconds)
+            continue
+        for task in run.tasks:
+            if reported.get(task.name) != task.state and task.state not in _UNREPORTED:
+                print_line(_line(task))
+            reported[task.name] = task.state
+        if run.state in ENDED:
+            return run
+        time.sleep(every_seconds)
+
+
+def _line(task: TaskStatus) -> str:
+    """Format a task's state, such as "14:03:05 UTC  Trainer  failed after 12 min 5 s: out of memory"."""
+    moment = (task.started if task.state == "running" else task.ended) or datetime.now(timezone.utc)
+    duration = ""
+    if task.ended is not None and task.started is not None and task.state in ("succeeded", "failed", "cancelled"):
+        duration = f" after {format_seconds((task.ended - task.started).total_seconds())}"
+    detail = f": {task.error}" if task.error else ""
+    return f"{moment.astimezone(timezone.utc):%H:%M:%S} UTC  {task.name}  {task.state}{duration}{detail}"

@@ -1,4 +1,4 @@
-"""Requests to the API of Kubeflow Pipelines: kfp.Client signs in, its generated classes do the calls."""
+"""Send requests to the API of Kubeflow Pipelines: kfp.Client signs in, its generated classes make the calls."""
 
 import logging
 import os
@@ -11,17 +11,17 @@ import kfp_server_api
 import urllib3
 from kfp.client import Client
 
-from detloom.pipelines.backends.api_errors import Kind, Server, failures_said
+from detloom.pipelines.backends.api_errors import Kind, Server, translate_errors
 from detloom.schemas.errors import InputError
-from detloom.schemas.kubeflow_config import Kubeflow
-from detloom.schemas.secret_reference import parse_secret_reference
+from detloom.schemas.reading.redact import parse_secret_reference
+from detloom.schemas.run_file.kubeflow import Kubeflow
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
-_CONNECT_RETRIES = 2  # nothing was sent then; what was sent is never sent again
+_CONNECT_RETRIES = 2  # nothing was sent yet; a request that was sent is never repeated
 
 
 class _Client(Client):  # type: ignore[misc, unused-ignore]
-    """Its constructor asks the server for its namespace (five tries, five seconds apart); we say it ourselves."""
+    """A client whose constructor does not request the namespace from the server (five tries, five seconds apart)."""
 
     def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
         return kfp_server_api.V2beta1GetHealthzResponse(multi_user=False)
@@ -32,55 +32,56 @@ class KubeflowApi:
     """The API at one address.
 
     Attributes:
-        api_client: of kfp_server_api.
+        api_client: the client of kfp_server_api.
     """
 
     server: Server
     api_client: Any
 
-    def call(self, service: str, method: str, what: str, *arguments: Any, **options: Any) -> Any:
+    def call(self, service: str, method: str, action: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of a generated class, such as "Run", "get_run".
 
-        kfp.Client's own methods are not used, as they know no time limits, and take a sign-in page for an empty list.
+        kfp.Client's own methods have no timeouts and treat a sign-in page as an empty list.
 
         Args:
-            what: it is for, such as "read the run", for messages.
+            action: completes "could not" in messages, such as "read the run".
 
         Raises:
-            ApiError: if it failed.
+            ApiError: if the request failed.
         """
         api = getattr(kfp_server_api, f"{service}ServiceApi")(self.api_client)
         prefix = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in service).lstrip("_")
-        function = getattr(api, f"{method}_with_http_info", None)  # kfp_server_api 2.0; later ones have longer names
+        # kfp_server_api 2.0; later versions have longer names
+        function = getattr(api, f"{method}_with_http_info", None)
         function = function or getattr(api, f"{prefix}_service_{method}_with_http_info")
         limits = (_CONNECT_SECONDS, _READ_SECONDS)
-        with failures_said(self.server, what):
+        with translate_errors(self.server, action):
             try:
                 answer, _, headers = function(*arguments, **options, _request_timeout=limits)
-            except (AttributeError, TypeError, ValueError) as error:  # from reading the answer
-                raise kfp_server_api.ApiException(status=502, reason=f"no answer of the API ({error})") from None
+            except (AttributeError, TypeError, ValueError) as error:  # raised while parsing the response
+                raise kfp_server_api.ApiException(status=502, reason=f"not a response of the API ({error})") from None
         content_type = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
         if "json" not in content_type.lower():
-            raise self.server.error("signed out", what, "a page instead of the API's answer")
+            raise self.server.error("signed out", action, "got a page instead of a response of the API")
         return answer
 
 
 def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:
-    """Sign in; nothing is asked yet.
+    """Sign in without sending a request.
 
-    Beside `token`, kfp.Client knows other ways: cookies in ~/.config/kfp/context.json, Application Default Credentials
-    for addresses at googleusercontent.com, and its environment variables KF_PIPELINES_*.
+    Besides `token`, kfp.Client supports cookies in ~/.config/kfp/context.json, Application Default Credentials for
+    addresses at googleusercontent.com, and its environment variables KF_PIPELINES_*.
 
     Raises:
         InputError: for a missing address, token or certificate.
     """
     if not settings.host:
         raise InputError(
-            "kubeflow.host: is empty; set the address of the API, such as https://kubeflow.example.org/pipeline."
+            "kubeflow.host: this is empty; set the address of the API, such as https://kubeflow.example.org/pipeline."
         )
     if settings.ca_certificate and not Path(settings.ca_certificate).is_file():
         raise InputError(
-            f"kubeflow.ca_certificate: '{settings.ca_certificate}' is no file; ask those who run the cluster for it."
+            f"kubeflow.ca_certificate: '{settings.ca_certificate}' is not a file; get it from the cluster's operators."
         )
     token = read_token(settings.token)
     server = Server(
@@ -88,9 +89,10 @@ def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:
         next_steps=_next_steps(settings),
         secrets=(token,),
     )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of each retry; the last failure is said anyway
-    with warnings.catch_warnings(), failures_said(server, "sign in"):
-        warnings.simplefilter("ignore")  # that servers older than 2.0 are not understood
+    # it warns about each retry; the last failure is reported in any case
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), translate_errors(server, "sign in"):
+        warnings.simplefilter("ignore")  # kfp warns that it does not support servers older than 2.0
         try:
             client = _Client(
                 host=settings.host,
@@ -99,26 +101,26 @@ def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:
                 ssl_ca_cert=settings.ca_certificate or None,
             )
         except ValueError:
-            raise InputError("~/.config/kfp/context.json: is no JSON; remove it, or put it right.") from None
-    api_client = client._run_api.api_client  # all its services share this one
+            raise InputError("~/.config/kfp/context.json: this is not JSON; remove or correct it.") from None
+    api_client = client._run_api.api_client  # shared by all services of the client
     retries = urllib3.Retry(connect=_CONNECT_RETRIES, read=0, other=0, status=0, backoff_factor=0.5)
     api_client.rest_client.pool_manager.connection_pool_kw["retries"] = retries
     return KubeflowApi(server=server, api_client=api_client)
 
 
 def read_token(reference: str) -> str:
-    """The bearer token, or an empty text for no reference.
+    """Return the bearer token; empty without a reference.
 
     Raises:
-        InputError: for a reference that cannot be followed here, or a text that can be no token; without the text.
+        InputError: if the reference cannot be resolved here, or its value is not a token; the message hides the value.
     """
     if not reference:
         return ""
     secret = parse_secret_reference(reference)
     if secret.kind != "env":
         raise InputError(
-            f"kubeflow.token: got a reference of kind '{secret.kind}', which only containers can follow; "
-            "allowed for commands: env:NAME, an environment variable of yours."
+            f"kubeflow.token: got a reference of kind '{secret.kind}', which only containers can resolve; "
+            "allowed for commands: env:NAME, the name of an environment variable."
         )
     token = os.environ.get(secret.name, "").strip()
     if not token:
@@ -127,7 +129,7 @@ def read_token(reference: str) -> str:
         )
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise InputError(
-            f"kubeflow.token: the environment variable {secret.name} holds no token, but spaces or line ends."
+            f"kubeflow.token: the value of {secret.name} must not contain spaces, line breaks or special characters."
         )
     return token
 
@@ -137,8 +139,8 @@ def _next_steps(settings: Kubeflow) -> dict[Kind, str]:
     new_token = f"get a new token and set {variable} to it" if variable else "set kubeflow.token, such as env:KFP_TOKEN"
     return {
         "signed out": new_token,
-        "forbidden": f"ask for the right to use pipelines in the namespace '{settings.namespace}'",
-        "not found": "look at the id, and at kubeflow.host, which ends with /pipeline where a dashboard is in front",
-        "unreachable": "look at kubeflow.host, at the network and at proxies, or use `kubectl port-forward`",
+        "forbidden": f"ask for permission to use pipelines in the namespace '{settings.namespace}'",
+        "not found": "check the id and kubeflow.host, which ends with /pipeline behind a dashboard",
+        "unreachable": "check kubeflow.host, the network and proxies, or use `kubectl port-forward`",
         "tls": "set kubeflow.ca_certificate to the certificate of the authority that signed it",
     }

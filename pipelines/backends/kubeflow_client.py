@@ -1,22 +1,30 @@
-"""Runs and schedules on Kubeflow Pipelines, through its v2beta1 API."""
+"""Runs and schedules on Kubeflow Pipelines through its v2beta1 API."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import kfp_server_api
 
 from detloom.pipelines.backends.api_errors import shorten_message
 from detloom.pipelines.backends.compiled_job import CompiledJob
 from detloom.pipelines.backends.kubeflow_api import KubeflowApi
-from detloom.pipelines.backends.kubeflow_cron import cluster_cron, cluster_start, next_cluster_time
-from detloom.pipelines.backends.kubeflow_tasks import known_tasks, moment
-from detloom.pipelines.backends.run_status import RunState, RunStatus, ScheduleStatus, fill_in, planned_tasks
+from detloom.pipelines.backends.run_status import (
+    PlannedTask,
+    RunState,
+    RunStatus,
+    ScheduleStatus,
+    TaskState,
+    TaskStatus,
+    fill_in,
+    planned_tasks,
+)
 from detloom.schemas.errors import InputError
-from detloom.schemas.kubeflow_config import Kubeflow
-from detloom.schemas.schedule_config import Schedule
+from detloom.schemas.run_file.kubeflow import Kubeflow
+from detloom.schemas.run_file.schedule import Schedule, parse_cron
 
 _PAGE_SIZE, _MAX_PAGES = 50, 20
 _MAX_CONCURRENCY = 10  # kubeflow/pipelines, backend/src/apiserver/server/api_converter.go, toModelJob
@@ -34,7 +42,7 @@ _RUN_STATES: dict[str, RunState] = {
 
 
 class KubeflowBackend:
-    """A pipeline's runs and schedules on a cluster."""
+    """The runs and schedules of a pipeline on a cluster."""
 
     def __init__(self, settings: Kubeflow, pipeline_name: str, api: KubeflowApi) -> None:
         self._settings, self._pipeline_name, self._api = settings, pipeline_name, api
@@ -114,7 +122,7 @@ class KubeflowBackend:
         self._api.call("RecurringRun", "delete_recurring_run", "delete the schedule", schedule_id)
 
     def _find_experiment(self) -> str | None:
-        # A cluster for one user leaves the namespace out of account (resource_manager.go, ReplaceNamespace).
+        # A cluster for a single user ignores the namespace (resource_manager.go, ReplaceNamespace).
         answer = self._api.call(
             "Experiment",
             "list_experiments",
@@ -131,8 +139,8 @@ class KubeflowBackend:
         body = kfp_server_api.V2beta1Experiment(
             display_name=self._settings.experiment, namespace=self._settings.namespace
         )
-        what = f"create the experiment '{self._settings.experiment}'"
-        return str(self._api.call("Experiment", "create_experiment", what, body).experiment_id)
+        action = f"create the experiment '{self._settings.experiment}'"
+        return str(self._api.call("Experiment", "create_experiment", action, body).experiment_id)
 
     def _runs(self, experiment: str, **options: Any) -> Iterator[Any]:
         yield from self._pages("Run", "list_runs", "runs", experiment, options)
@@ -145,13 +153,13 @@ class KubeflowBackend:
     def _pages(
         self, service: str, method: str, field: str, experiment: str, options: Mapping[str, Any]
     ) -> Iterator[Any]:
-        """Newest first."""
-        token, what = "", f"read the {field.replace('_', ' ')}"
+        """Yield the items of all pages, newest first."""
+        token, action = "", f"read the {field.replace('_', ' ')}"
         for _ in range(_MAX_PAGES):
             answer = self._api.call(
                 service,
                 method,
-                what,
+                action,
                 experiment_id=experiment,
                 page_size=_PAGE_SIZE,
                 page_token=token,
@@ -164,7 +172,7 @@ class KubeflowBackend:
                 return
 
     def _is_ours(self, item: Any) -> bool:
-        """Whether a run or a recurring run is of this pipeline; one without its spec is known by its name."""
+        """Return whether a run or recurring run belongs to this pipeline; without a spec, compare names."""
         spec = _spec_of(item)
         if not spec:
             return str(item.display_name or "").startswith(self._pipeline_name)
@@ -181,14 +189,14 @@ class KubeflowBackend:
         zone = self._settings.schedule_timezone
         if schedule.timezone != zone:
             raise InputError(
-                f"schedule.timezone: got '{schedule.timezone}', but the cluster's schedules are all in '{zone}'; "
-                f"write cron in '{zone}', or have cronScheduleTimezone of the cluster changed and then set "
+                f"schedule.timezone: got '{schedule.timezone}', but all schedules of the cluster use '{zone}'; write "
+                f"cron in '{zone}', or have the cluster's cronScheduleTimezone changed and then set "
                 "kubeflow.schedule_timezone to it."
             )
 
     def _run_status(self, run: Any, with_tasks: bool = False) -> RunStatus:
         state = _RUN_STATES.get(str(run.state), "unknown") if run.state else "pending"
-        created = moment(run.created_at)
+        created = utc_time(run.created_at)
         planned = planned_tasks(_spec_of(run)) if with_tasks else ()
         return RunStatus(
             run_id=str(run.run_id),
@@ -197,13 +205,13 @@ class KubeflowBackend:
             link=f"{self._settings.host.rstrip('/')}/#/runs/details/{run.run_id}",
             created=created,
             started=created,
-            ended=moment(run.finished_at),
+            ended=utc_time(run.finished_at),
             error=self._error_of(run),
             tasks=fill_in(planned, known_tasks(run, planned, self._error_of), state),
         )
 
     def _error_of(self, item: Any) -> str:
-        """The message of a run or a task, or of the newest entry of its history that has one."""
+        """Return the error of a run or task, or the newest error in its history."""
         errors = [item.error, *(entry.error for entry in reversed(item.state_history or ()))]
         message = next((error.message for error in errors if error is not None and error.message), "")
         return shorten_message(message, self._api.server.secrets)
@@ -212,7 +220,7 @@ class KubeflowBackend:
         trigger = getattr(recurring.trigger, "cron_schedule", None)
         is_active = str(recurring.status) == "ENABLED"
         cron = str(getattr(trigger, "cron", None) or "-")
-        start, end = moment(getattr(trigger, "start_time", None)), moment(getattr(trigger, "end_time", None))
+        start, end = utc_time(getattr(trigger, "start_time", None)), utc_time(getattr(trigger, "end_time", None))
         following = next_cluster_time(cron, self._settings.schedule_timezone, start, end)
         is_over = end is not None and end < datetime.now(timezone.utc)
         return ScheduleStatus(
@@ -227,7 +235,7 @@ class KubeflowBackend:
 
 
 def _spec_of(item: Any) -> Mapping[str, Any]:
-    """The pipeline spec of a run or a recurring run, without the platform's."""
+    """Return the pipeline spec of a run or recurring run, without the platform spec."""
     spec = item.pipeline_spec
     if not isinstance(spec, dict):
         return {}
@@ -236,12 +244,129 @@ def _spec_of(item: Any) -> Mapping[str, Any]:
 
 
 def _pipeline_source(job: CompiledJob) -> dict[str, Any]:
-    """As kfp.Client sends it (sdk/python/kfp/client/client.py, _PipelineDoc.to_dict)."""
+    """Build the pipeline source as kfp.Client does (sdk/python/kfp/client/client.py, _PipelineDoc.to_dict)."""
     if not job.platform:
         return dict(job.spec)
     return {"pipeline_spec": dict(job.spec), "platform_spec": dict(job.platform)}
 
 
 def _equals(key: str, value: str) -> str:
-    """A filter as backend/api/v2beta1/filter.proto has it."""
+    """Build a filter as defined in backend/api/v2beta1/filter.proto."""
     return json.dumps({"predicates": [{"operation": "EQUALS", "key": key, "stringValue": value}]})
+
+
+_DRIVER = "-driver"
+_STATES: dict[str, TaskState] = {
+    "PENDING": "pending",
+    "RUNNING": "running",
+    "SUCCEEDED": "succeeded",
+    "SKIPPED": "skipped",
+    "FAILED": "failed",
+    "CANCELING": "running",
+    "CANCELED": "cancelled",
+    "PAUSED": "pending",
+}
+
+
+def known_tasks(run: Any, planned: Sequence[PlannedTask], error_of: Callable[[Any], str]) -> dict[str, TaskStatus]:
+    """Return the status of each task and group of tasks that has nodes, by name.
+
+    The API's task details are the nodes of the Argo workflow (kubeflow/pipelines, backend/src/common/util/workflow.go,
+    NodeStatuses). A task NAME has two nodes: "NAME-driver", which resolves inputs and checks the cache, and "NAME",
+    which contains the container (backend/src/v2/compiler/argocompiler/dag.go, task). There are other nodes ("root",
+    "executor"), and none for tasks that were not reached. Node ids are missing, so a cached task looks like one that
+    succeeded quickly. The messages of failed tasks are not filled in (backend/src/apiserver/server/api_converter.go,
+    toApiPipelineTaskDetail); they are only in the logs of the pods.
+
+    Args:
+        run: V2beta1Run.
+        error_of: returns the message of a task detail, or an empty text.
+    """
+    details = (run.run_details.task_details if run.run_details else None) or ()
+    nodes = {str(detail.display_name): detail for detail in details}
+    names = {task.name for task in planned} | {group for task in planned for group in task.groups}
+    known = {name: _status(name, nodes.get(name), nodes.get(name + _DRIVER), error_of) for name in names}
+    return {name: status for name, status in known.items() if status is not None}
+
+
+def _status(name: str, node: Any, driver: Any, error_of: Callable[[Any], str]) -> TaskStatus | None:
+    node_state = _STATES.get(str(node.state)) if node is not None else None
+    driver_state = _STATES.get(str(driver.state)) if driver is not None else None
+    state: TaskState
+    if driver_state == "failed":  # the container's node is then omitted, because its state is unspecified
+        state, node_of_state = driver_state, driver
+    elif node_state is not None:
+        state, node_of_state = node_state, node
+    elif driver_state is not None:
+        state, node_of_state = "running" if driver_state == "succeeded" else driver_state, driver
+    else:
+        return None
+    return TaskStatus(
+        name=name,
+        state=state,
+        started=utc_time((driver or node).start_time),
+        ended=None if state in ("running", "pending") else utc_time(node_of_state.end_time),
+        error=error_of(node_of_state) if state == "failed" else "",
+    )
+
+
+def utc_time(value: datetime | None) -> datetime | None:
+    """Return a time of the API in UTC, or None if it is missing; the API then sends the year 1 or 1970."""
+    if value is None or value.year <= 1970:
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+
+
+# --- times in the format of Kubeflow Pipelines' scheduled workflow controller ---
+
+
+def cluster_cron(cron: str) -> str:
+    """Convert five fields to six; Sunday as 7 becomes 0 (robfig/cron, v1.2.0, spec.go, dow).
+
+    The controller reads six fields, seconds first, with robfig/cron v1.2.0 (kubeflow/pipelines,
+    backend/src/crd/controller/scheduledworkflow/util/cron_schedule.go and go.mod). That version does not support
+    CRON_TZ= or TZ=: it treats each word as a field and accepts at most six (robfig/cron, v1.2.0, parser.go, Parse). The
+    controller takes the time zone from its environment variable CRON_SCHEDULE_TIMEZONE (util/const.go, GetLocation).
+    """
+    *others, weekdays = cron.split(" ")
+    return " ".join(("0", *others, _cluster_weekdays(weekdays)))
+
+
+def _cluster_weekdays(field: str) -> str:
+    """Return the weekday field, with numbers from 0 to 6 where the cluster would read it differently.
+
+    A star decides whether the day of the month and the weekday must both match: for cron at the beginning of the field,
+    for robfig/cron anywhere in a list (parser.go, getField and getRange). The 7 in a step such as */7 is not Sunday.
+    """
+    parts = field.split(",")
+    stars = [part for part in parts if part.startswith("*")] if field.startswith("*") else []
+    days = [part for part in parts if part not in stars]
+    if any("7" in part or "*" in part for part in days):
+        days = [str(day) for day in sorted(parse_cron(f"* * * * {','.join(days)}").weekdays)]
+    return ",".join(stars + days)
+
+
+def cluster_start(schedule: Schedule) -> datetime | None:
+    """Return the start time for the controller, one second early, so that `schedule.start` itself can be the first run.
+
+    The controller starts with the first time after its start (cron_schedule.go, getNextScheduledTimeImp). It would also
+    make up for times since a start in the past, so such a start is dropped and the schedule begins now.
+    """
+    start = schedule.start_time
+    return None if start is None or start <= datetime.now(timezone.utc) else start - timedelta(seconds=1)
+
+
+def next_cluster_time(cron: str, zone: str, start: datetime | None, end: datetime | None) -> datetime | None:
+    """Return the next time of a schedule, which the API does not report; None if it has ended or cannot be parsed."""
+    seconds, _, fields = cron.replace("?", "*").partition(" ")
+    try:
+        times = parse_cron(fields)
+    except InputError:
+        return None
+    if seconds != "0":
+        return None
+    after = max(datetime.now(timezone.utc), start or datetime.min.replace(tzinfo=timezone.utc))
+    following = times.next_after(after.astimezone(ZoneInfo(zone)))
+    if following is None or (end is not None and following > end):
+        return None
+    return following.astimezone(timezone.utc)

@@ -1,12 +1,16 @@
-"""Runs, tasks and schedules in the same words for both backends."""
+"""The states of runs, tasks and schedules, in the same terms for both backends, and their output as text and JSON."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, Literal
 
+from detloom.pipelines.local.console import format_table
+from detloom.schemas.reading.redact import redact
+
 RunState = Literal["pending", "running", "succeeded", "failed", "cancelled", "paused", "unknown"]
-# cached: answered from the cache. skipped: its condition was false. not run: what it waits for did not succeed.
+# cached: the outputs come from the cache. skipped: the condition is false. not run: a task that it needs failed.
 TaskState = Literal["pending", "running", "succeeded", "failed", "cancelled", "cached", "skipped", "not run", "unknown"]
 ScheduleState = Literal["active", "paused", "completed", "unknown"]
 
@@ -18,7 +22,7 @@ class TaskStatus:
     """A task of a run.
 
     Attributes:
-        error: message of the backend, for a task that failed; empty where it gives none.
+        error: the backend's message for a failed task; may be empty.
     """
 
     name: str
@@ -33,9 +37,9 @@ class RunStatus:
     """A run. Times are in UTC.
 
     Attributes:
-        name: that people gave it; with Vertex AI also its id.
-        link: of its page.
-        tasks: in the order in which they can run; empty in a list of runs.
+        name: the name chosen at submission; on Vertex AI also the id.
+        link: address of its page.
+        tasks: in an order in which they can run; empty in a list of runs.
     """
 
     run_id: str
@@ -54,9 +58,9 @@ class ScheduleStatus:
     """A schedule. Times are in UTC.
 
     Attributes:
-        cron: as the backend has it.
-        next_time: when it will start a run; None while it is paused, when it is over, and where nobody knows.
-        last_run: the latest run that it started.
+        cron: the expression in the backend's format.
+        next_time: start of the next run; None if paused, completed or unknown.
+        last_run: the latest run of the schedule.
     """
 
     schedule_id: str
@@ -73,8 +77,8 @@ class PlannedTask:
     """A task of a compiled pipeline that runs a container.
 
     Attributes:
-        groups: names of the tasks that it is part of, outermost first; such a task is a pipeline of its own, with a
-            condition, or the whole that an exit handler waits for.
+        groups: the group tasks that contain it, outermost first; a group is a pipeline of its own, with a condition or
+            with an exit handler.
     """
 
     name: str
@@ -82,7 +86,7 @@ class PlannedTask:
 
 
 def planned_tasks(spec: Mapping[str, Any]) -> tuple[PlannedTask, ...]:
-    """The tasks of a pipeline spec (ml_pipelines.PipelineSpec as plain data), each after those that it depends on."""
+    """Return the tasks of a pipeline spec (ml_pipelines.PipelineSpec as plain data), each after its dependencies."""
     components = spec.get("components", {})
 
     def of_component(component: Mapping[str, Any], groups: tuple[str, ...]) -> list[PlannedTask]:
@@ -98,17 +102,17 @@ def planned_tasks(spec: Mapping[str, Any]) -> tuple[PlannedTask, ...]:
 
 
 def _in_order(tasks: Mapping[str, Any]) -> list[str]:
-    """Names, each after those it depends on; where that leaves a choice, by name."""
+    """Return the names, each after its dependencies, otherwise sorted."""
     left, ordered = sorted(tasks), []
     while left:
         ready = [name for name in left if not set(tasks[name].get("dependentTasks", ())) & set(left)]
-        ordered += ready or left  # a circle is the backend's to refuse
+        ordered += ready or left  # the backend refuses a cycle
         left = [name for name in left if name not in ordered]
     return ordered
 
 
 def fill_in(planned: Sequence[PlannedTask], known: Mapping[str, TaskStatus], run: RunState) -> tuple[TaskStatus, ...]:
-    """The status of every planned task, where the backend only tells of tasks (and groups) that it has begun with."""
+    """Return the status of every planned task; the backend only reports tasks (and groups) that it has started."""
 
     def state_of(task: PlannedTask) -> TaskState:
         groups = [known[name].state for name in task.groups if name in known]
@@ -117,3 +121,90 @@ def fill_in(planned: Sequence[PlannedTask], known: Mapping[str, TaskStatus], run
         return "not run" if run in ENDED or "failed" in groups or "not run" in groups else "pending"
 
     return tuple(known.get(task.name) or TaskStatus(name=task.name, state=state_of(task)) for task in planned)
+
+
+_NONE = "-"
+_NO_MESSAGE = "the API gives no message; the log is on the run's page"
+
+
+def format_runs(runs: Sequence[RunStatus], now: datetime) -> str:
+    """Format a table with one line per run."""
+    rows = [
+        (each.run_id, _own_name(each), each.state, format_time(each.started), _lasted(each, now), each.link)
+        for each in runs
+    ]
+    if all(not row[1] for row in rows):  # the names are the ids
+        return format_table([("run", "state", "started", "took", "link"), *(row[:1] + row[2:] for row in rows)])
+    return format_table([("run", "name", "state", "started", "took", "link"), *rows])
+
+
+def format_run(run: RunStatus, now: datetime) -> str:
+    """Format the state of a run and its tasks, and the errors of failed tasks."""
+    head = [("run", run.run_id), *([("name", _own_name(run))] if _own_name(run) else [])]
+    head += [
+        ("state", run.state),
+        ("started", format_time(run.started)),
+        ("took", _lasted(run, now)),
+        ("link", run.link),
+    ]
+    lines = [format_table(head)]
+    if run.tasks:
+        rows = [(each.name, each.state, format_time(each.started), _lasted(each, now)) for each in run.tasks]
+        lines += ["", format_table([("task", "state", "started", "took"), *rows])]
+    failed = [f"{each.name}: {each.error or _NO_MESSAGE}" for each in run.tasks if each.state == "failed"]
+    failures = [*failed, *([f"the run: {run.error}"] if run.error else [])]
+    return "\n".join([*lines, "", *failures] if failures else lines)
+
+
+def format_schedules(schedules: Sequence[ScheduleStatus]) -> str:
+    """Format a table with one line per schedule."""
+    rows = [
+        (each.name, each.state, each.cron, format_time(each.next_time), _last_run(each), each.schedule_id, each.link)
+        for each in schedules
+    ]
+    return format_table([("name", "state", "cron", "next", "last run", "id", "link"), *rows])
+
+
+def format_time(moment: datetime | None) -> str:
+    """Format a time in UTC, to the minute."""
+    return _NONE if moment is None else f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration, such as "5 s", "12 min 5 s" or "3 h 20 min"."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def to_plain(status: RunStatus | ScheduleStatus) -> dict[str, Any]:
+    """Return plain data for JSON; times are in UTC, formatted as in RFC 3339."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(status))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _own_name(run: RunStatus) -> str:
+    return redact(run.name) if run.name != run.run_id else ""
+
+
+def _lasted(thing: RunStatus | TaskStatus, now: datetime) -> str:
+    if thing.started is None or thing.state in ("pending", "skipped", "not run"):
+        return _NONE
+    end = thing.ended or (now if thing.state == "running" else None)
+    return _NONE if end is None else format_seconds((end - thing.started).total_seconds())
+
+
+def _last_run(schedule: ScheduleStatus) -> str:
+    run = schedule.last_run
+    return _NONE if run is None else f"{format_time(run.started)}, {run.state}"

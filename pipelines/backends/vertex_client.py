@@ -1,16 +1,21 @@
-"""Runs and schedules on Vertex AI Pipelines, through its v1 API."""
+"""Runs and schedules on Vertex AI Pipelines through its v1 API."""
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import google.auth
+from google.api_core.client_options import ClientOptions
+from google.cloud.aiplatform_v1.services.pipeline_service import PipelineServiceClient
+from google.cloud.aiplatform_v1.services.schedule_service import ScheduleServiceClient
 from google.cloud.aiplatform_v1.types import pipeline_job as job_types
 from google.cloud.aiplatform_v1.types import pipeline_service, schedule_service
 from google.cloud.aiplatform_v1.types import schedule as schedule_types
 from google.protobuf import field_mask_pb2, json_format
 
-from detloom.pipelines.backends.api_errors import ApiError, failures_said, shorten_message
+from detloom.pipelines.backends.api_errors import ApiError, Kind, Server, shorten_message, translate_errors
 from detloom.pipelines.backends.compiled_job import CompiledJob
 from detloom.pipelines.backends.run_status import (
     RunState,
@@ -22,15 +27,62 @@ from detloom.pipelines.backends.run_status import (
     fill_in,
     planned_tasks,
 )
-from detloom.pipelines.backends.vertex_api import VertexApi
 from detloom.schemas.errors import InputError
-from detloom.schemas.schedule_config import Schedule
-from detloom.schemas.vertex_config import Vertex
+from detloom.schemas.run_file.schedule import Schedule
+from detloom.schemas.run_file.vertex import Vertex
+
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexApi:
+    """The services of one region.
+
+    The generated clients are used directly: aiplatform.PipelineJob.submit would create a missing bucket, and its
+    `enable_caching=True` would enable the cache for tasks that must not use it (googleapis/python-aiplatform,
+    google/cloud/aiplatform/pipeline_jobs.py).
+    """
+
+    server: Server
+    pipelines: Any
+    schedules: Any
+
+
+def vertex_server(settings: Vertex) -> Server:
+    """Return the server's name and next steps, for messages."""
+    account = f" and 'Service Account User' on {settings.service_account}" if settings.service_account else ""
+    steps: dict[Kind, str] = {
+        "signed out": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+        "forbidden": f"ask for the role 'Vertex AI User' on the project {settings.project}{account}",
+        "quota": f"wait and try again, or ask for more quota in {settings.region}",
+        "not found": "check the id, vertex.project and vertex.region",
+        "unreachable": "check vertex.region, the network and proxies",
+        "tls": "check proxies that inspect TLS; GRPC_DEFAULT_SSL_ROOTS_FILE_PATH sets other authorities",
+    }
+    return Server(name=f"Vertex AI in {settings.region} (project {settings.project})", next_steps=steps)
+
+
+def connect_vertex(settings: Vertex) -> VertexApi:
+    """Connect with Application Default Credentials.
+
+    Raises:
+        ApiError: if there are no credentials.
+    """
+    server = vertex_server(settings)
+    with translate_errors(server, "sign in"):
+        credentials, _ = google.auth.default(scopes=[_SCOPE])
+    options = ClientOptions(api_endpoint=f"{settings.region}-aiplatform.googleapis.com")
+    return VertexApi(
+        server=server,
+        pipelines=PipelineServiceClient(credentials=credentials, client_options=options),
+        schedules=ScheduleServiceClient(credentials=credentials, client_options=options),
+    )
+
 
 _CONSOLE = "https://console.cloud.google.com/vertex-ai/locations"
 _TIMEOUT_SECONDS = 60.0
 _MAX_SCHEDULES = 1000
-# What a list needs; specs are large. Those that googleapis/python-aiplatform reads, too
+# The fields needed in a list, because specs are large; googleapis/python-aiplatform reads the same fields
 # (google/cloud/aiplatform/constants/pipeline.py, _READ_MASK_FIELDS).
 _LISTED = ("name", "state", "display_name", "create_time", "start_time", "end_time")
 _RUN_STATES: dict[str, RunState] = {
@@ -58,7 +110,7 @@ _SCHEDULE_STATES: dict[str, ScheduleState] = {"ACTIVE": "active", "PAUSED": "pau
 
 
 class VertexBackend:
-    """A pipeline's runs and schedules in a project and region."""
+    """The runs and schedules of a pipeline in a project and region."""
 
     def __init__(self, settings: Vertex, pipeline_name: str, api: VertexApi) -> None:
         self._settings, self._pipeline_name, self._api = settings, pipeline_name, api
@@ -124,13 +176,13 @@ class VertexBackend:
 
     def delete_schedule(self, schedule_id: str) -> None:
         request = schedule_service.DeleteScheduleRequest(name=self._schedule_name(schedule_id))
-        with failures_said(self._api.server, "delete the schedule"):
+        with translate_errors(self._api.server, "delete the schedule"):
             operation = self._api.schedules.delete_schedule(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
             operation.result(timeout=_TIMEOUT_SECONDS)
 
-    def _call(self, method: Callable[..., Any], what: str, request: Any) -> Any:
-        """Once, and with a time limit: the generated clients have none of their own (transports/base.py)."""
-        with failures_said(self._api.server, what):
+    def _call(self, method: Callable[..., Any], action: str, request: Any) -> Any:
+        """Send a request once, with a timeout: the generated clients have none of their own (transports/base.py)."""
+        with translate_errors(self._api.server, action):
             return method(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
 
     def _list_runs(self, query: str, limit: int) -> list[RunStatus]:
@@ -141,16 +193,16 @@ class VertexBackend:
             order_by="create_time desc",
             read_mask=field_mask_pb2.FieldMask(paths=_LISTED),
         )
-        with failures_said(self._api.server, "read the runs"):
+        with translate_errors(self._api.server, "read the runs"):
             found = self._api.pipelines.list_pipeline_jobs(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
             return [self._run_status(job) for job in itertools.islice(found, limit)]
 
     def _schedules(self) -> list[Any]:
-        """Those of pipelines, newest first."""
+        """Return the schedules of pipelines, newest first."""
         request = schedule_service.ListSchedulesRequest(
             parent=self._parent, filter="create_pipeline_job_request:*", order_by="create_time desc"
         )
-        with failures_said(self._api.server, "read the schedules"):
+        with translate_errors(self._api.server, "read the schedules"):
             found = self._api.schedules.list_schedules(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
             return list(itertools.islice(found, _MAX_SCHEDULES))
 
@@ -172,7 +224,7 @@ class VertexBackend:
             json_format.ParseDict(plain, job_types.PipelineJob.pb(message))
         except json_format.ParseError as error:
             raise InputError(
-                f"the compiled job is no PipelineJob of Vertex AI ({shorten_message(str(error))})."
+                f"the compiled job is not a PipelineJob of Vertex AI ({shorten_message(str(error))})."
             ) from None
         return message
 
@@ -231,10 +283,10 @@ class VertexBackend:
 
 
 def _first_moment(schedule: Schedule) -> datetime | None:
-    """The moment "after which the first run can be scheduled" (types/schedule.py): `start` itself may be the first."""
+    """Return the time "after which the first run can be scheduled" (types/schedule.py), one second before `start`."""
     start = schedule.start_time
     if start is None or start <= datetime.now(timezone.utc):
-        return None  # from now on
+        return None  # starts now
     return start - timedelta(seconds=1)
 
 
@@ -243,6 +295,6 @@ def _last(resource_name: str) -> str:
 
 
 def _plain_spec(job: Any) -> dict[str, Any]:
-    """The pipeline spec of a job as plain data."""
+    """Return the pipeline spec of a job as plain data."""
     spec: dict[str, Any] = json_format.MessageToDict(type(job).pb(job).pipeline_spec)
     return spec

@@ -1,8 +1,13 @@
-"""The DAG as a job for Vertex AI or open-source Kubeflow Pipelines: TFX's compiler, then one edit after the other."""
+"""Compile the pipeline to a job for Vertex AI or open-source Kubeflow Pipelines: TFX's compiler, then edits."""
 
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRunner, KubeflowV2DagRunnerConfig
@@ -10,51 +15,58 @@ from tfx.orchestration.pipeline import Pipeline
 
 from detloom.components.notifier.failure import build_failure_notifier
 from detloom.pipelines.compile.check_run import check_parameters, check_run
-from detloom.pipelines.compile.container_command import (
-    add_driver,
-    entrypoint_command,
-    refresh_input_specs,
-    set_time_limits,
-)
-from detloom.pipelines.compile.declared_types import declare_final_status, name_system_types
-from detloom.pipelines.compile.format_job import format_json, format_yaml
 from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_tasks
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
 from detloom.pipelines.compile.pipeline_spec import Spec, check_spec, containers_of, executor_labels_of
-from detloom.pipelines.compile.task_settings import set_caching, set_environment, set_retries, uncached_nodes
-from detloom.pipelines.create_pipeline import create_pipeline, notifier_params, place_node
-from detloom.schemas.node_config import retry_of
-from detloom.schemas.run_file import Place, RunFile
-from detloom.schemas.text_file import write_text_file
+from detloom.pipelines.compile.spec_edits import (
+    add_driver,
+    declare_final_status,
+    entrypoint_command,
+    name_system_types,
+    refresh_input_specs,
+    set_caching,
+    set_environment,
+    set_retries,
+    set_time_limits,
+    uncached_nodes,
+)
+from detloom.pipelines.dag.create_pipeline import create_pipeline, notifier_params, place_node
+from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.text_file import write_text_file
+from detloom.schemas.run_file.nodes import retry_of
+from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.run_file import Place, RunFile
 
 
 def compile_job(run: RunFile, place: Place) -> str:
-    """The text of the job's file; compiled again, with the same package, it is the same.
+    """Return the text of the job file; for the same package, it is always the same.
 
-    On Vertex AI a PipelineJob in JSON. On Kubeflow a PipelineSpec in YAML, and after it what Kubernetes has to know.
+    It is a PipelineJob in JSON on Vertex AI, or a PipelineSpec in YAML with a Kubernetes platform document on Kubeflow.
 
     Args:
-        run: read for this place (`read_run_file`).
+        run: run file that was read for this place (`read_run_file`).
 
     Raises:
-        InputError: for what the backend cannot do.
+        InputError: for settings that the backend does not support.
     """
     job = JobRunner(run, place).run(create_pipeline(run, place), write_out=False)
     return format_job(run, place, job)
 
 
 def write_job(run: RunFile, place: Place, path: Path) -> None:
-    """Compile, and write the file whole or not at all.
+    """Compile the run file and write the job file atomically.
 
     Raises:
-        InputError: for what the backend cannot do.
-        OSError: the file cannot be written.
+        InputError: for settings that the backend does not support.
+        OSError: if the file cannot be written.
     """
     write_text_file(path, compile_job(run, place))
 
 
 def format_job(run: RunFile, place: Place, job: dict[str, Any]) -> str:
-    """The text of what `JobRunner` compiled."""
+    """Format the output of `JobRunner`."""
     if place == "vertex":
         return format_json(job)
     spec = job["pipelineSpec"]
@@ -64,21 +76,21 @@ def format_job(run: RunFile, place: Place, job: dict[str, Any]) -> str:
 
 
 class JobRunner(KubeflowV2DagRunner):
-    """TFX's runner of that name, which compiles for both backends, and our edits on what it compiled.
+    """TFX's runner of that name, which compiles for both backends, extended by edits of its output.
 
-    `tfx pipeline create --engine=vertex` replaces the method `run` of TFX's class by one that first says where the file
-    goes (tfx/tools/cli/handler/kubeflow_v2_dag_runner_patcher.py). It is called here and does so; the file that is
-    written there is the edited one.
+    `tfx pipeline create --engine=vertex` replaces the method `run` of TFX's class with one that first sets the output
+    folder (tfx/tools/cli/handler/kubeflow_v2_dag_runner_patcher.py). `run` calls that method here, and the file written
+    there contains the edited job.
     """
 
     def __init__(self, run: RunFile, place: Place, output_filename: str = "") -> None:
-        """Take the run file, read for this place.
+        """Store the run file, which was read for this place.
 
         Args:
-            output_filename: of the file in the current folder, if `run` is to write one by itself.
+            output_filename: name of the file in the current folder if `run` writes one.
 
         Raises:
-            InputError: for what the backend cannot do.
+            InputError: for settings that the backend does not support.
         """
         check_run(run, place)
         settings = getattr(run, place)
@@ -95,7 +107,7 @@ class JobRunner(KubeflowV2DagRunner):
     def run(
         self, pipeline: Pipeline, parameter_values: dict[str, Any] | None = None, write_out: bool | None = True
     ) -> dict[str, Any]:
-        """The edited PipelineJob; `format_job` makes the file's text of it."""
+        """Return the edited PipelineJob; `format_job` converts it to text."""
         job = super().run(pipeline, parameter_values, write_out=False)
         job["pipelineSpec"] = edit_spec(self._run, self._place, job["pipelineSpec"])
         if self._place == "vertex" and self._run.vertex and self._run.vertex.labels:
@@ -110,12 +122,12 @@ class JobRunner(KubeflowV2DagRunner):
 
     @property
     def output_path(self) -> Path:
-        """Of the file that `run` writes; under the tfx command line known once it has run."""
+        """Return the path that `run` writes; under the tfx command line it is known only after the run."""
         return Path(self._output_dir, self._output_filename)
 
 
 def edit_spec(run: RunFile, place: Place, spec: Spec) -> Spec:
-    """What TFX's compiler does not say, or says in a way that one of the backends refuses."""
+    """Add what TFX's compiler leaves out, and change what a backend would refuse."""
     spec = group_conditioned_tasks(spec)
     spec = name_system_types(spec)
     spec = declare_final_status(spec)
@@ -131,3 +143,54 @@ def edit_spec(run: RunFile, place: Place, spec: Spec) -> Spec:
     spec = set_environment(spec, {node_id: environment_of(run, node_id, place) for node_id in node_ids})
     root = getattr(run, place).pipeline_root
     return {**spec, "defaultPipelineRoot": root} if root else spec
+
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z]+[A-Za-z0-9_ ./:-]*[A-Za-z0-9]")
+
+
+def format_json(document: Mapping[str, Any]) -> str:
+    """Format sorted JSON with one key per line."""
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def format_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Format sorted YAML documents, separated by lines of dashes.
+
+    Every string that does not look like a word is quoted, because YAML 1.2 readers such as the backend's (in Go) read
+    a fingerprint such as 12345678e0123456 as a number, which PyYAML would not quote.
+    """
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, width=1_000_000, default_flow_style=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that uses `_represent_text` and writes no anchors for shared objects."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _PLAIN.fullmatch(text) else "'")
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def compile_run_file(place: Place, suffix: str) -> Path:
+    """Compile the run file that DETLOOM_RUN_FILE names into `<name><suffix>` in the current folder, unless the tfx
+    command line sets another path.
+
+    Raises:
+        InputError: for a mistake in the file, an unsupported setting, or a run file that has the output's name.
+    """
+    named = os.environ.get(RUN_FILE_VARIABLE)
+    path = Path(named) if named else sample_run_file("demo")
+    run = read_run_file(path, place=place)
+    runner = JobRunner(run, place, f"{run.name}{suffix}")
+    output = runner.output_path
+    if output.exists() and output.samefile(path):
+        raise InputError(
+            f"{redact(str(path))}: the job would overwrite this run file; rename it, or compile it in another folder."
+        )
+    runner.run(create_pipeline(run, place))
+    return runner.output_path

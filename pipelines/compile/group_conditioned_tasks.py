@@ -1,9 +1,9 @@
-"""Tasks that TFX's compiler gave the same condition become one DAG of their own, which alone has the condition.
+"""Move tasks with the same condition into a DAG of their own that carries the condition.
 
-TFX puts the condition on every task (tfx/orchestration/kubeflow/v2/step_builder.py). Open-source Kubeflow looks for a
-task's inputs before it looks at its condition (kubeflow/pipelines, backend/src/v2/driver/container.go), and fails where
-the task that should have made them was skipped; kfp's own compiler makes a DAG of each `dsl.If` for the same reason.
-The inputs of the new DAG come from tasks that always run.
+TFX sets the condition on every task (tfx/orchestration/kubeflow/v2/step_builder.py). Open-source Kubeflow resolves a
+task's inputs before it checks the condition (kubeflow/pipelines, backend/src/v2/driver/container.go), and fails if the
+task that should have produced them was skipped; kfp's own compiler makes a DAG for each `dsl.If` for the same reason.
+All inputs of the new DAG come from tasks that always run.
 """
 
 import copy
@@ -16,11 +16,11 @@ from detloom.pipelines.compile.pipeline_spec import Spec, dags_of, is_resolver
 TRAINING_DAG = "training"
 _INPUT = re.compile(r"inputs\.artifacts\['([^']+)'\]")
 _SOURCE = re.compile(r"<([^<>]+)/([^<>]+)>")
-_Source = tuple[str, str]  # a task, and the name of its output
+_Source = tuple[str, str]  # a task and the name of its output
 
 
 def group_conditioned_tasks(spec: Spec) -> Spec:
-    """The spec with one more component, `training`; the condition of a task that needs no other such one stays."""
+    """Return the spec with an additional component `training`; independent tasks keep their condition."""
     edited = copy.deepcopy(spec)
     for dag in list(dags_of(edited)):
         tasks = dag["tasks"]
@@ -36,25 +36,25 @@ def group_conditioned_tasks(spec: Spec) -> Spec:
 
 
 def input_name(source: _Source) -> str:
-    """Of the new DAG. One for each source: Kubeflow keeps inputs of a DAG by artifact, under one name alone."""
+    """Return an input name of the new DAG, one per source: Kubeflow keeps an input artifact under one name only."""
     return "-".join(source)
 
 
 def _tasks_by_condition(tasks: Spec) -> dict[str, set[str]]:
-    """Their names; in the condition, each input is replaced by where it comes from, as `<task/output>`."""
+    """Return task names by condition, in which each input is replaced by its source, as `<task/output>`."""
     found: dict[str, set[str]] = {}
     for name, task in sorted(tasks.items()):
         condition = task.get("triggerPolicy", {}).get("condition")
         if condition:
-            parts = _INPUT.split(condition)  # text and inputs by turns
+            parts = _INPUT.split(condition)  # text and inputs alternate
             parts[1::2] = [f"<{'/'.join(_source_of(task, key))}>" for key in parts[1::2]]
             found.setdefault("".join(parts), set()).add(name)
     return found
 
 
 def _source_of(task: Spec, key: str) -> _Source:
-    """Of an input as a condition names it. In a negated one TFX writes `_task.output` for it even where the task has
-    the same artifact under another name, and does not add that input."""
+    """Return the source of an input in a condition. TFX names inputs of negated conditions `_task.output` even if the
+    task has the same artifact under another name, and does not add that input."""
     sources = _sources(task)
     if key in sources:
         return sources[key]
@@ -69,22 +69,22 @@ def _name_own_inputs(task: Spec, condition: str) -> None:
 
 
 def _fill_in(condition: str, keys: Mapping[_Source, str]) -> str:
-    """With inputs in the place of where they come from."""
-    parts = _SOURCE.split(condition)  # text, task and output by turns
+    """Return the condition with the sources replaced by input names."""
+    parts = _SOURCE.split(condition)  # text, task and output alternate
     inputs = [f"inputs.artifacts['{keys[source]}']" for source in zip(parts[1::3], parts[2::3], strict=True)]
     return "".join(text + more for text, more in zip(parts[::3], [*inputs, ""], strict=True))
 
 
 def _sources(task: Spec) -> dict[str, _Source]:
-    """Where the task's artifacts come from, by input."""
+    """Return the sources of a task's artifacts by input."""
     inputs = task.get("inputs", {}).get("artifacts", {})
     made = {key: each["taskOutputArtifact"] for key, each in sorted(inputs.items()) if "taskOutputArtifact" in each}
     return {key: (each["producerTask"], each["outputArtifactKey"]) for key, each in made.items()}
 
 
 def _resolvers_for(names: Collection[str], spec: Spec, tasks: Spec) -> set[str]:
-    """Resolvers that none but these tasks read: TFX's compiler drops their condition, and what they do not find could
-    not be passed in from outside."""
+    """Return resolvers that only these tasks read: TFX's compiler drops their condition, and an empty result could not
+    be passed in from outside."""
     readers: dict[str, set[str]] = {}
     for name, task in tasks.items():
         for producer, _ in _sources(task).values():
@@ -98,7 +98,7 @@ def _resolvers_for(names: Collection[str], spec: Spec, tasks: Spec) -> set[str]:
 
 
 def _build_dag(spec: Spec, tasks: Spec, condition: str, names: Iterable[str]) -> Spec:
-    """Take the tasks out of theirs and put them into a component of their own; the task that stands for it."""
+    """Move the tasks into a new component, and return the task that runs it."""
     inner = {name: tasks.pop(name) for name in sorted(names)}
     deciders = {(match[1], match[2]) for match in _SOURCE.finditer(condition)}
     needed, waits_for = set(deciders), set()
@@ -131,8 +131,8 @@ def _build_dag(spec: Spec, tasks: Spec, condition: str, names: Iterable[str]) ->
 
 
 def _drop_condition(task: Spec, component: Spec, deciders: Collection[_Source]) -> None:
-    """Also as an input, where it is one for the condition's sake alone: TFX names such `_task.output`. It is new in
-    every run, so that no cache would know the task again."""
+    """Remove the condition, and the input `_task.output` that TFX adds only for the condition. Its artifact is new in
+    every run, so the task would never be cached."""
     policy = {key: value for key, value in task.get("triggerPolicy", {}).items() if key != "condition"}
     _set_or_drop(task, "triggerPolicy", policy)
     implicit = {f"_{producer}.{output}" for producer, output in deciders}
@@ -148,7 +148,7 @@ def _declare(spec: Spec, tasks: Spec, source: _Source) -> Spec:
 
 
 def _set_or_drop(owner: Spec, key: str, value: Any) -> None:
-    """As protobuf's JSON, which leaves out what is empty."""
+    """Set a value, or remove an empty one as protobuf's JSON does."""
     if value:
         owner[key] = value
     else:

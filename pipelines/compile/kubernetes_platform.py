@@ -1,71 +1,43 @@
-"""What open-source Kubeflow Pipelines needs to know of Kubernetes: machines, volumes, secrets, the image's loading.
+"""Kubernetes settings for open-source Kubeflow Pipelines: machines, volumes, secrets, image pulls.
 
-The platform document goes beside the pipeline spec; each executor's entry is a `KubernetesExecutorConfig`
-(kubeflow/pipelines, kubernetes_platform/proto/kubernetes_executor_config.proto), which the backend reads strictly
-(backend/src/v2/compiler/argocompiler/spec_patch.go). Names of secrets and claims stand in the fields that newer
-versions call deprecated and still read (backend/src/v2/driver/k8s.go): older ones refuse the new fields.
+The platform document accompanies the pipeline spec; each executor has an entry `KubernetesExecutorConfig`
+(kubeflow/pipelines, kubernetes_platform/proto/kubernetes_executor_config.proto), which the backend parses strictly
+(backend/src/v2/compiler/argocompiler/spec_patch.go). Secrets and claims use fields that newer versions declare
+deprecated but still read (backend/src/v2/driver/k8s.go), because older versions refuse the new fields.
 """
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from google.protobuf.message import Message
-from kfp.pipeline_spec import pipeline_spec_pb2
-
-from detloom.schemas.accelerators import (
+from detloom.pipelines.dag.resources import resource_name
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.strategy import STRATEGY_VARIABLE, StrategyKind
+from detloom.schemas.reading.redact import SecretReference
+from detloom.schemas.run_file.accelerators import (
     ANY_GPU,
     GPU_LABEL,
     TOPOLOGY_LABEL,
     TPU_LABEL,
-    TPU_RESOURCE,
     find_slice,
     is_tpu,
 )
-from detloom.schemas.errors import InputError
-from detloom.schemas.node_config import Accelerator, NodeSettings, settings_of
-from detloom.schemas.run_file import Place, RunFile
-from detloom.schemas.secret_reference import SecretReference
-from detloom.schemas.strategy_config import STRATEGY_VARIABLE, StrategyKind
-from detloom.trainer_module.unfinished_run import TRAINING_DIR_VARIABLE
+from detloom.schemas.run_file.nodes import Accelerator, NodeSettings, settings_of
+from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
 TRAINING_NODES = ("Trainer", "Tuner")
-ResourceSpec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec.ResourceSpec
-_MEMORY = re.compile(r"([0-9.]+)(Mi|Gi|Ti|M|G|T)")
-_BYTES = {"M": 10**6, "G": 10**9, "T": 10**12, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-
-def resources_of(node: NodeSettings, place: Place = "kubeflow") -> Message | None:
-    """A `ResourceSpec` for `with_platform_config` of a TFX component; None where nothing is asked for.
-
-    Cores and gigabytes (10**9 bytes) are limits, and Kubernetes reserves as much where nothing else is requested.
-    The accelerator is left out on Vertex AI, where `vertex.training` says it.
-
-    Args:
-        node: as `settings_of` gives it.
-    """
-    resources = ResourceSpec()
-    if node.cpu:
-        resources.cpu_limit = _cores(node.cpu)
-    if node.memory:
-        resources.memory_limit = _gigabytes(node.memory)
-    if node.accelerator is not None and place == "kubeflow":
-        resources.accelerator.type = resource_name(node.accelerator)
-        resources.accelerator.count = node.accelerator.count
-    return resources if resources.ByteSize() else None
 
 
 def build_platform(run: RunFile, executors: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The platform document.
+    """Return the platform document.
 
     Args:
-        executors: by node id, the labels of its executors in the pipeline spec.
+        executors: labels of the executors in the pipeline spec, by node id.
 
     Raises:
-        InputError: for settings that contradict each other.
+        InputError: for contradictory settings.
     """
     entries: dict[str, Any] = {}
     for node_id, labels in executors.items():
@@ -75,10 +47,10 @@ def build_platform(run: RunFile, executors: Mapping[str, Sequence[str]]) -> dict
 
 
 def environment_of(run: RunFile, node_id: str, place: Place) -> dict[str, str]:
-    """Variables for the container of a node, for the pipeline spec's `env`; nothing of it is a secret.
+    """Return environment variables for a node's container (`env` in the pipeline spec); none is a secret.
 
     Raises:
-        InputError: for settings that contradict each other.
+        InputError: for contradictory settings.
     """
     if place != "kubeflow" or node_id not in TRAINING_NODES or run.kubeflow is None:
         return {}
@@ -94,10 +66,10 @@ def environment_of(run: RunFile, node_id: str, place: Place) -> dict[str, str]:
 
 
 def strategy_of(run: RunFile, node_id: str, accelerator: Accelerator | None) -> StrategyKind | None:
-    """What a single machine has to be told to train on; None where it finds that out, or the run file says it.
+    """Return the strategy that a single machine must be told; None if it can detect it or the run file sets it.
 
     Raises:
-        InputError: if the run file asks for what that machine has not.
+        InputError: if the run file asks for devices that the machine does not have.
     """
     asked = run.trainer.strategy.kind
     has_tpu = accelerator is not None and is_tpu(accelerator.type)
@@ -106,26 +78,21 @@ def strategy_of(run: RunFile, node_id: str, accelerator: Accelerator | None) -> 
             f"trainer.strategy.kind: got 'multi_worker', but {node_id} is one pod on Kubeflow; allowed: the devices of "
             "one machine, or `detloom manifest` for several."
         )
-    is_elsewhere = bool(run.trainer.strategy.name)  # a TPU with a name is reached over the network
-    if (asked == "tpu") != has_tpu and asked != "auto" and not is_elsewhere:
+    is_remote_tpu = bool(run.trainer.strategy.name)  # a TPU with a name is reached over the network
+    if (asked == "tpu") != has_tpu and asked != "auto" and not is_remote_tpu:
         has = f"has {accelerator.count} {accelerator.type}" if accelerator else "asks for no accelerator"
         raise InputError(
             f"trainer.strategy.kind: got '{asked}', but the entry of {node_id} in nodes {has}; "
-            f"give it {'a TPU, such as tpu-v5e' if asked == 'tpu' else 'a GPU'}, or write kind: auto."
+            f"set {'a TPU, such as tpu-v5e' if asked == 'tpu' else 'a GPU'} there, or use kind: auto."
         )
     return "tpu" if has_tpu and asked == "auto" else None
 
 
-def resource_name(accelerator: Accelerator) -> str:
-    """What Kubernetes counts."""
-    return TPU_RESOURCE if is_tpu(accelerator.type) else ANY_GPU
-
-
 def selector_of(node: NodeSettings, where: str) -> dict[str, str]:
-    """Labels of the machines that the node may run on.
+    """Return the labels of the machines that the node may run on.
 
     Raises:
-        InputError: if the run file gives another value to a label that the accelerator decides.
+        InputError: if the run file contradicts a label that the accelerator determines.
     """
     given = dict(node.node_selector or {})
     needed = {}
@@ -137,14 +104,14 @@ def selector_of(node: NodeSettings, where: str) -> dict[str, str]:
     for label, value in needed.items():
         if given.get(label, value) != value:
             raise InputError(
-                f"{where}: node_selector: got {label}: {given[label]}, allowed: {value}, which its accelerator has, or "
-                "nothing."
+                f"{where}: node_selector: got {label}: {given[label]}, allowed: {value} for its accelerator, or no "
+                "label."
             )
     return dict(sorted({**given, **needed}.items()))
 
 
 def tolerations_of(node: NodeSettings) -> list[dict[str, str]]:
-    """Those of the run file, and the one that lets a pod onto machines kept for its accelerator, as GKE does itself."""
+    """Return the run file's tolerations, and one for machines reserved for the accelerator, as GKE adds it."""
     found = [{key: value for key, value in vars(toleration).items() if value} for toleration in node.tolerations]
     if node.accelerator is not None:
         own = {"key": resource_name(node.accelerator), "operator": "Exists", "effect": "NoSchedule"}
@@ -153,10 +120,10 @@ def tolerations_of(node: NodeSettings) -> list[dict[str, str]]:
 
 
 def secrets_by_variable(run: RunFile, node_id: str) -> dict[str, SecretReference]:
-    """Environment variables that Kubernetes fills from secrets: those of all nodes, and of those that send messages.
+    """Return environment variables that Kubernetes fills from secrets: for all nodes, and for notification nodes.
 
     Raises:
-        InputError: if two secrets have one variable.
+        InputError: if two secrets use the same variable.
     """
     assert run.kubeflow is not None
     found = {
@@ -168,7 +135,9 @@ def secrets_by_variable(run: RunFile, node_id: str) -> dict[str, SecretReference
 
         for variable, reference in secret_variables(run.notifications).items():
             if found.get(variable, reference) != reference:
-                raise InputError(f"kubeflow.secrets: {variable}: is the name of a secret of notifications; rename it.")
+                raise InputError(
+                    f"kubeflow.secrets: {variable}: a secret of notifications uses this name; choose another one."
+                )
             found[variable] = reference
     return found
 
@@ -191,21 +160,10 @@ def _executor_entry(run: RunFile, node_id: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if value}
 
 
-def _cores(text: str) -> float:
-    return int(text[:-1]) / 1000 if text.endswith("m") else float(text)
-
-
-def _gigabytes(text: str) -> float:
-    match = _MEMORY.fullmatch(text)
-    assert match is not None, text  # NodeSettings has checked it
-    num_bytes = float(match[1]) * _BYTES[match[2]]
-    return math.ceil(num_bytes) / 10**9
-
-
 def _check_training_dir(folder: str, mounts: Sequence[str]) -> None:
     path = PurePosixPath(folder)
     if not any(path.is_relative_to(mount) for mount in mounts):
         raise InputError(
             f"kubeflow.training_dir: got '{folder}', allowed: a folder on one of kubeflow.volumes "
-            f"({', '.join(mounts) or 'there is none'}), since what lies elsewhere goes with the pod."
+            f"({', '.join(mounts) or 'none'}), because other folders are deleted with the pod."
         )

@@ -1,7 +1,7 @@
-"""Finding one's way in a compiled pipeline: the JSON form of kfp's `PipelineSpec` (pipeline_spec.proto).
+"""Access a compiled pipeline: the JSON form of kfp's `PipelineSpec` (pipeline_spec.proto).
 
-root.dag.tasks          what runs when; a task names its component
-components              by name: inputs and outputs, and a DAG of its own or the label of an executor
+root.dag.tasks          the tasks and their order; a task names its component
+components              by name: inputs and outputs, and a DAG or the label of an executor
 deploymentSpec          executors by label: the container, or the query of a resolver
 """
 
@@ -13,13 +13,13 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 Spec = dict[str, Any]
-# Open-source Kubeflow makes names in Argo Workflows of them, with "-driver" behind, which allow no more
+# Open-source Kubeflow builds names in Argo Workflows from them, with the suffix "-driver", and Argo limits the length
 # (argoproj/argo-workflows, workflow/validate/validate.go).
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,119}")
 
 
 def dags_of(spec: Spec) -> Iterator[Spec]:
-    """Every DAG, the root's first; each has its `tasks`."""
+    """Yield every DAG, the root's first; each contains `tasks`."""
     yield spec["root"]["dag"]
     for _, component in sorted(spec["components"].items()):
         if "dag" in component:
@@ -27,7 +27,7 @@ def dags_of(spec: Spec) -> Iterator[Spec]:
 
 
 def tasks_of(spec: Spec) -> dict[str, Spec]:
-    """Every task of every DAG by its name."""
+    """Return every task of every DAG by name."""
     found: dict[str, Spec] = {}
     for dag in dags_of(spec):
         assert not found.keys() & dag["tasks"].keys(), sorted(found.keys() & dag["tasks"].keys())
@@ -36,7 +36,7 @@ def tasks_of(spec: Spec) -> dict[str, Spec]:
 
 
 def containers_of(spec: Spec) -> dict[str, Spec]:
-    """The containers that are started, by component, which has the name of its node."""
+    """Return the containers by component, which has the name of its node."""
     executors = spec["deploymentSpec"]["executors"]
     return {
         name: executors[component["executorLabel"]]["container"]
@@ -46,18 +46,18 @@ def containers_of(spec: Spec) -> dict[str, Spec]:
 
 
 def executor_labels_of(spec: Spec) -> dict[str, list[str]]:
-    """The label of each started container's executor, by node."""
+    """Return the executor labels of each container by node."""
     return {name: [spec["components"][name]["executorLabel"]] for name in containers_of(spec)}
 
 
 def is_resolver(spec: Spec, task: Mapping[str, Any]) -> bool:
-    """Whether the backend answers the task itself, by a query for artifacts."""
+    """Return whether the backend runs the task itself, as a query for artifacts."""
     label = spec["components"][task["componentRef"]["name"]].get("executorLabel")
     return "resolver" in spec["deploymentSpec"]["executors"].get(label, {})
 
 
 def check_spec(spec: Spec) -> None:
-    """Assert that kfp reads all of it, that what it refers to is there, and that names are legal."""
+    """Assert that kfp can parse the spec, that all references exist, and that all names are legal."""
     json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec())
     json_format.ParseDict(spec["deploymentSpec"], pipeline_spec_pb2.PipelineDeploymentConfig())
     executors = spec["deploymentSpec"]["executors"]

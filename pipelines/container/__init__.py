@@ -1,1 +1,1 @@
-"""What a task's container runs on Kubeflow Pipelines and on Vertex AI."""
+"""The code that runs in a task's container on Kubeflow Pipelines and Vertex AI."""

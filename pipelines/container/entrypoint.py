@@ -1,9 +1,9 @@
 """The command of every compiled task: python -m detloom.pipelines.container.entrypoint.
 
-It runs a node's executor (or, with --driver, the driver of DetectionExampleGen) as the backend asks on the command
-line: TFX's arguments, and in front of them ours. What fails by the user's mistake ends with one sentence on stderr.
+It runs a node's executor (or, with --driver, the driver of DetectionExampleGen) with the arguments of the backend:
+TFX's arguments, preceded by our own. A user's mistake ends with one sentence on stderr.
 
-This module imports nothing heavy: a wrong image is refused at once, and the process can still fork.
+This module imports nothing heavy, so that a wrong image is refused at once, and the process can still fork.
 """
 
 import argparse
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 from detloom.pipelines.container.storage import Storage
 from detloom.pipelines.container.time_limit import run_limited
-from detloom.pipelines.package_fingerprint import package_fingerprint
+from detloom.pipelines.dag.fingerprints import package_fingerprint
 from detloom.schemas.errors import InputError
 
 _FAILED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a task; returns the exit code."""
+    """Run a task and return the exit code."""
     flags, beam_args = parse_flags(arguments)
     try:
         check_package(flags.package_fingerprint)
@@ -32,11 +32,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our flags and TFX's; all others are Beam's."""
+    """Parse our flags and TFX's; the remaining arguments are for Beam."""
     parser = argparse.ArgumentParser(prog="detloom.pipelines.container.entrypoint", allow_abbrev=False)
     parser.add_argument("--place", required=True, choices=("kubeflow", "vertex"))
-    parser.add_argument("--package_fingerprint", required=True, help="of the package that compiled the job")
-    parser.add_argument("--time_limit_seconds", type=_seconds, help="end the node after that")
+    parser.add_argument("--package_fingerprint", required=True, help="fingerprint of the package that compiled the job")
+    parser.add_argument("--time_limit_seconds", type=_seconds, help="end the node after this time")
     parser.add_argument("--driver", action="store_true", help="run the driver of DetectionExampleGen")
     parser.add_argument("--executor_class_path", default="")
     parser.add_argument("--json_serialized_invocation_args", required=True, help="ExecutorInput")
@@ -48,18 +48,17 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
 
 
 def check_package(expected: str) -> None:
-    """Raise InputError if this image holds another package than the job was compiled with."""
+    """Raise InputError if the image contains another package than the job was compiled with."""
     found = package_fingerprint()
     if found != expected:
         raise InputError(
-            f"the job was compiled with the package {expected}, this image holds {found}: build the image again from "
-            "the version that compiles, or compile with the version in the image."
+            f"the job was compiled with the package {expected}, this image contains {found}: build the image again "
+            "from the version that compiles, or compile with the version in the image."
         )
 
 
 def _run(flags: argparse.Namespace, beam_args: Sequence[str]) -> int:
-    from detloom.pipelines.container.log import log_task
-    from detloom.pipelines.container.run_node import Task, run_driver, run_node
+    from detloom.pipelines.container.run_node import Task, log_task, run_driver, run_node
 
     log_task()
     task = Task(
@@ -78,8 +77,8 @@ def _run(flags: argparse.Namespace, beam_args: Sequence[str]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """Print the user's mistake, or the end of a training that was told to stop; anything else is raised on."""
-    from detloom.trainer_module.preemption import Preempted
+    """Print a user's mistake or the interruption of a training run; raise all other errors again."""
+    from detloom.trainer_module.runtime.preemption import Preempted
 
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InputError | Preempted):
@@ -89,7 +88,7 @@ def _explain(error: Exception) -> int:
             return _fail(str(cause))
         case Preempted():
             print(cause, file=sys.stderr, flush=True)
-            return 128 + cause.signal_number  # as shells say it
+            return 128 + cause.signal_number  # same convention as in shells
     raise error
 
 

@@ -1,9 +1,9 @@
-"""The driver of DetectionExampleGen on clusters: which span's folders are read, and what is in them.
+"""The driver of DetectionExampleGen on clusters, which selects a span's folders and lists their content.
 
-On one machine TFX runs a component's driver. Vertex AI runs a command for it before it asks its cache
-(`lifecycle.preCacheCheck`; TFX compiles that for its own ExampleGens alone, see
-tfx/orchestration/kubeflow/v2/file_based_example_gen/driver.py), and the executor finds the answer in the output file.
-Open-source Kubeflow Pipelines does not run that command; there the driver runs in the executor's process.
+On one machine TFX runs a component's driver. Vertex AI runs a command for it before it checks its cache
+(`lifecycle.preCacheCheck`; TFX compiles that only for its own ExampleGens, see
+tfx/orchestration/kubeflow/v2/file_based_example_gen/driver.py), and the executor reads the result from the output
+file. Open-source Kubeflow Pipelines does not run that command; there the driver runs in the executor's process.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from tfx.types import artifact_utils, standard_component_specs
 
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver
 from detloom.components.example_gen.executor import EXAMPLES_KEY
-from detloom.pipelines.container.executor_output import read_output
+from detloom.pipelines.container.artifacts import read_output
 from detloom.pipelines.container.storage import Storage
-from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 
 _INPUT_BASE = standard_component_specs.INPUT_BASE_KEY
-_ANSWER_KEYS = (
+_RESULT_KEYS = (
     utils.SPAN_PROPERTY_NAME,
     utils.VERSION_PROPERTY_NAME,
     utils.FINGERPRINT_PROPERTY_NAME,
@@ -39,9 +39,9 @@ _ANSWER_KEYS = (
 
 @contextlib.contextmanager
 def local_data(inputs: Any, storage: Storage) -> Iterator[None]:
-    """Put a local folder in the place of the data's address, in the parameters of `ExecutorInput.Inputs`.
+    """Replace the data's address by a local folder in the parameters of `ExecutorInput.Inputs`.
 
-    The data of the demo is made, and removed at the end.
+    Demo data is generated, and removed at the end.
 
     Raises:
         InputError: if the bucket is not mounted here.
@@ -49,7 +49,7 @@ def local_data(inputs: Any, storage: Storage) -> Iterator[None]:
     parameter = inputs.parameter_values[_INPUT_BASE]
     address = parameter.string_value
     if address == EMBEDDED_DIGITS:
-        from detloom.pipelines.demo_data import write_embedded_digits  # late: scikit-learn
+        from detloom.pipelines.samples.demo_data import write_embedded_digits  # late: scikit-learn
 
         with tempfile.TemporaryDirectory(prefix="detloom-data-") as folder:
             parameter.string_value = os.path.join(folder, "digits")
@@ -60,37 +60,37 @@ def local_data(inputs: Any, storage: Storage) -> Iterator[None]:
     bucket = storage.bucket_folder(address)
     if bucket is not None and not os.path.isdir(bucket):
         raise InputError(
-            f"data.path: {address} is not mounted at {bucket}; on Kubeflow name a folder on a volume "
-            "(kubeflow.volumes), on Vertex AI let the service account read the bucket."
+            f"data.path: {address} is not mounted at {bucket}; on Kubeflow use a folder on a volume "
+            "(kubeflow.volumes), on Vertex AI allow the service account to read the bucket."
         )
     parameter.string_value = storage.local_path(address)
     yield
 
 
-def earlier_answer(executor_input: Any) -> Any | None:
-    """The driver's answer in the output file, where Vertex AI and TFX's container code look for it."""
+def read_earlier_result(executor_input: Any) -> Any | None:
+    """Return the driver's result in the output file, where Vertex AI and TFX's container code look for it, if any."""
     path = executor_input.outputs.output_file
     output = read_output(path) if fileio.exists(path) else None
     return output if output is not None and DATA_FOLDERS_KEY in output.parameter_values else None
 
 
-def answer(executor_input: Any, inputs_spec: Any) -> Any:
+def run_driver(executor_input: Any, inputs_spec: Any) -> Any:
     """Run the driver.
 
     Returns:
-        `ExecutorOutput` with the parameters that it resolved, and the examples artifact with span, version and
-        fingerprint as custom properties, as it has them on one machine.
+        `ExecutorOutput` with the resolved parameters, and the examples artifact with span, version and fingerprint as
+        custom properties, as on one machine.
     """
     properties = kubeflow_v2_entrypoint_utils.parse_execution_properties(
         executor_input.inputs.parameter_values, executor_input.inputs.parameters, inputs_spec
     )
     resolved = Driver(None).resolve_exec_properties(properties, None, None)
     output = pipeline_spec_pb2.ExecutorOutput()
-    for key in _ANSWER_KEYS:
+    for key in _RESULT_KEYS:
         value = resolved[key]
         if isinstance(value, str):
             output.parameter_values[key].string_value = value
-        elif value is not None:  # there is no version where the path names none
+        elif value is not None:  # there is no version if the path contains none
             output.parameter_values[key].number_value = value
     names: dict[int, str] = {}
     outputs = kubeflow_v2_entrypoint_utils.parse_raw_artifact_dict(executor_input.outputs.artifacts, names)
@@ -102,7 +102,7 @@ def answer(executor_input: Any, inputs_spec: Any) -> Any:
 
 
 def apply(output: Any, executor_input: Any) -> None:
-    """Change the task's parameters and output artifact as the driver says, as Vertex AI does, too."""
+    """Apply the driver's result to the task's parameters and output artifact, as Vertex AI does."""
     for key, value in output.parameter_values.items():
         executor_input.inputs.parameter_values[key].CopyFrom(value)
     examples = executor_input.outputs.artifacts[EXAMPLES_KEY].artifacts[0]
@@ -110,6 +110,6 @@ def apply(output: Any, executor_input: Any) -> None:
 
 
 def _forget_times(folder: Path) -> None:
-    """Data that is made anew each time has the same fingerprint each time."""
+    """Set constant file times, so that generated data always has the same fingerprint."""
     for path in folder.rglob("*"):
         os.utime(path, (0, 0))

@@ -1,17 +1,19 @@
-"""One task, from the backend's `ExecutorInput` to the `ExecutorOutput` file, by way of TFX's own container code.
+"""Run one task, from the backend's `ExecutorInput` to the `ExecutorOutput` file, with TFX's own container code.
 
 TFX's `kubeflow_v2_run_executor` runs the executor. Its arguments are changed before (types, local paths, the driver's
-answer) and the file that it writes is changed after; nothing of it is copied.
+result) and its output file is changed afterwards; none of its code is copied.
 """
 
 import logging
 import platform
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
+from absl import logging as absl_logging
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx.dsl.io import fileio
@@ -19,23 +21,32 @@ from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_run_executor
 from tfx.types import value_artifact
 
 import detloom
-from detloom.pipelines.container.executor_output import PAGE_TITLES, finish_output, write_output
-from detloom.pipelines.container.input_types import class_of, complete_inputs, register_titles, title_of
-from detloom.pipelines.container.package_files import SCHEME, file_of
-from detloom.pipelines.container.storage import Addresses, Storage, make_parent
-from detloom.schemas.run_file import Place
+from detloom.pipelines.container.artifacts import (
+    PAGE_TITLES,
+    class_of,
+    complete_inputs,
+    finish_output,
+    register_titles,
+    title_of,
+    write_output,
+)
+from detloom.pipelines.container.storage import SCHEME, Addresses, Storage, file_of, make_parent
+from detloom.pipelines.dag.fingerprints import source_folders
+from detloom.schemas.run_file.run_file import Place
 
-EXAMPLE_GEN = "detloom.components.example_gen.executor.Executor"  # the one with a driver
-VERTEX_PUSHER = "detloom.components.pusher.vertex.VertexExecutor"  # names its output to Vertex AI, which has no mount
-_LOGS = "executor-logs"  # the open-source driver adds it to a task's outputs (driver.go, `provisionOutputs`); no node's
+EXAMPLE_GEN = "detloom.components.example_gen.executor.Executor"  # the only executor with a driver
+VERTEX_PUSHER = "detloom.components.pusher.vertex.VertexExecutor"  # passes an address to Vertex AI, which has no mount
+# An output that the open-source driver adds to every task (driver.go, `provisionOutputs`); no node declares it.
+_LOGS = "executor-logs"
 _LOGGER = logging.getLogger("detloom")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the backend says on the command line.
+    """The task in the backend's command line.
 
     Attributes:
+        executor_class_path: empty for a driver.
         executor_class_path: empty for a driver.
         invocation: `ExecutorInput` as JSON.
         inputs_spec: `ComponentInputsSpec` as JSON.
@@ -61,11 +72,11 @@ def run_node(task: Task, storage: Storage) -> None:
     _make_output_folders(executor_input.outputs)
     _use_package_files(executor_input.inputs)
     if task.executor_class_path == EXAMPLE_GEN:
-        from detloom.pipelines.container import example_gen_driver as driver  # late: Beam, and half of the package
+        from detloom.pipelines.container import example_gen_driver as driver  # late: imports Beam
 
         with driver.local_data(executor_input.inputs, storage):
-            answer = driver.earlier_answer(executor_input) or driver.answer(executor_input, inputs_spec)
-            driver.apply(answer, executor_input)
+            result = driver.read_earlier_result(executor_input) or driver.run_driver(executor_input, inputs_spec)
+            driver.apply(result, executor_input)
             _execute(task, executor_input)
     else:
         _execute(task, executor_input)
@@ -73,21 +84,21 @@ def run_node(task: Task, storage: Storage) -> None:
 
 
 def run_driver(task: Task, storage: Storage) -> None:
-    """Write the answer of DetectionExampleGen's driver into the output file."""
+    """Write the result of DetectionExampleGen's driver to the output file."""
     from detloom.pipelines.container import example_gen_driver as driver
 
     executor_input, inputs_spec = _parse(task)
     log_start(task, f"driver of {node_name(executor_input, task)}")
     addresses = _to_local_paths(executor_input, storage)
     with driver.local_data(executor_input.inputs, storage):
-        output = driver.answer(executor_input, inputs_spec)
+        output = driver.run_driver(executor_input, inputs_spec)
     path = executor_input.outputs.output_file
     write_output(path, output)
     finish_output(path, addresses, page_keys=())
 
 
 def node_name(executor_input: Any, task: Task) -> str:
-    """The node's id, from the address of an output or of the output file; the executor's path where it is not there.
+    """Return the node's id from the address of an output or the output file, otherwise the executor's path.
 
     Addresses are ROOT/TASK/RANDOM/OUTPUT on Kubeflow (kubeflow/pipelines, backend/src/v2/driver/driver.go,
     `provisionOutputs`; older releases have the output file in /tmp), and ROOT/PROJECT/JOB/TASK_NUMBER/OUTPUT on Vertex.
@@ -95,13 +106,13 @@ def node_name(executor_input: Any, task: Task) -> str:
     outputs = executor_input.outputs
     uris = [artifact.uri for artifacts in outputs.artifacts.values() for artifact in artifacts.artifacts]
     parts = (uris[0] if uris else outputs.output_file).split("/")
-    if len(parts) < 6:  # scheme, nothing, bucket and the three
+    if len(parts) < 6:  # scheme, empty part, bucket and the three parts
         return task.executor_class_path
     return parts[-3] if task.place == "kubeflow" else parts[-2].rpartition("_")[0] or parts[-2]
 
 
 def log_start(task: Task, node: str) -> None:
-    """The first line of a task's log."""
+    """Log the first line of a task."""
     versions = ", ".join(f"{name} {_version_of(name)}" for name in ("tfx", "tensorflow", "apache-beam"))
     _LOGGER.info(
         "%s on %s: detloom %s, %s, Python %s",
@@ -116,14 +127,14 @@ def log_start(task: Task, node: str) -> None:
 def _version_of(distribution: str) -> str:
     try:
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # such as tensorflow-cpu under another name
+    except metadata.PackageNotFoundError:  # for example tensorflow-cpu, which has another name
         return "(version unknown)"
 
 
 def _parse(task: Task) -> tuple[Any, Any]:
     register_titles()
     executor_input = pipeline_spec_pb2.ExecutorInput()
-    json_format.Parse(task.invocation, executor_input, ignore_unknown_fields=True)  # of a newer backend
+    json_format.Parse(task.invocation, executor_input, ignore_unknown_fields=True)  # fields of a newer backend
     inputs_spec = pipeline_spec_pb2.ComponentInputsSpec()
     json_format.Parse(task.inputs_spec, inputs_spec, ignore_unknown_fields=True)
     return executor_input, inputs_spec
@@ -142,7 +153,7 @@ def _to_local_paths(executor_input: Any, storage: Storage) -> Addresses:
 
 
 def _make_output_folders(outputs: Any) -> None:
-    """As TFX's launcher does on one machine; not in an object store, where folders would be empty objects."""
+    """Create folders as TFX's launcher does on one machine; in an object store they would be empty objects."""
     make_parent(outputs.output_file)
     for artifacts in outputs.artifacts.values():
         for artifact in artifacts.artifacts:
@@ -173,3 +184,30 @@ def _execute(task: Task, executor_input: Any) -> None:
         json_serialized_inputs_spec_args=task.inputs_spec,
     )
     kubeflow_v2_run_executor.main((arguments, list(task.beam_args)))
+
+
+_ALSO_SHOWN = "apache_beam.runners.dataflow"  # its lines contain the job and its page
+
+
+class _TaskLog(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        is_ours = record.name.startswith("detloom") or record.pathname.startswith(source_folders())
+        if not (is_ours or record.levelno >= logging.ERROR or record.name.startswith(_ALSO_SHOWN)):
+            return
+        # Log collectors of clusters classify all lines on stderr as errors.
+        is_problem = record.levelno >= logging.WARNING
+        kind = f"{record.levelname.lower()}: " if is_problem else ""
+        print(f"{kind}{record.getMessage()}", file=sys.stderr if is_problem else sys.stdout, flush=True)
+        if record.exc_info:
+            print(logging.Formatter().formatException(record.exc_info), file=sys.stderr, flush=True)
+
+
+def log_task() -> None:
+    """Send all logging of this process to stdout and stderr without prefixes."""
+    handler = _TaskLog()
+    for name in ("", "absl", "tensorflow", "detloom"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler] if name == "" else []
+        logger.propagate = True
+    logging.getLogger().setLevel(logging.INFO)
+    absl_logging.set_verbosity(absl_logging.INFO)  # not setLevel: TensorFlow saves and restores absl's own verbosity

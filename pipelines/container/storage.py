@@ -1,30 +1,37 @@
-"""Where artifacts lie in a container: addresses in an object store as mounted folders, and back.
+"""Convert addresses in a task to local paths: of mounted object stores (and back), and of files in the package.
 
 Our nodes read and write files. Vertex AI mounts Cloud Storage at /gcs; the launcher of open-source Kubeflow Pipelines
-loads inputs down to, and outputs up from, folders of the same shape (kubeflow/pipelines,
-backend/src/v2/component/launcher_v2.go, `LocalPathForURI`). Its output file is such a path already, or lies in /tmp.
+downloads inputs to, and uploads outputs from, folders of the same structure (kubeflow/pipelines,
+backend/src/v2/component/launcher_v2.go, `LocalPathForURI`). Its output file is such a path already, or is in /tmp.
+Remote Beam workers have no mount: if they do a node's Beam work, addresses stay unchanged.
 
-Beam workers on other machines have no mount: where a node's Beam work goes there, addresses stay what they are.
+Compiled jobs name files of the package as package://MODULE/FILE?sha256=HEX, because a job is compiled on one machine
+and runs on others, where the package may be in another folder. The cache key contains only the parameter's text, so
+the text must change with the file.
 """
 
+import hashlib
+import importlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from detloom.pipelines.compile.beam_options import is_elsewhere
+from detloom.pipelines.dag.beam_options import uses_remote_workers
 from detloom.schemas.errors import InputError
 
-ROOT_VARIABLE = "DETLOOM_STORAGE_ROOT"  # the folder that gcs/, minio/ and s3/ lie in
+ROOT_VARIABLE = "DETLOOM_STORAGE_ROOT"  # the folder that contains gcs/, minio/ and s3/
 FOLDERS = {"gs://": "gcs", "minio://": "minio", "s3://": "s3"}
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What a container sees of object stores.
+    """The object stores that a container can access.
 
     Attributes:
-        root: without a slash at its end; empty for the file system's own.
-        is_mounted: false leaves addresses as they are.
+        root: without a trailing slash; empty for the root of the file system.
+        is_mounted: False leaves addresses unchanged.
     """
 
     root: str = ""
@@ -32,14 +39,14 @@ class Storage:
 
     @classmethod
     def of_container(cls, environment: Mapping[str, str], beam_args: Sequence[str]) -> "Storage":
-        """The storage of a node with these arguments for Beam."""
-        return cls(environment.get(ROOT_VARIABLE, "").rstrip("/"), not is_elsewhere(list(beam_args)))
+        """Return the storage of a node with these Beam arguments."""
+        return cls(environment.get(ROOT_VARIABLE, "").rstrip("/"), not uses_remote_workers(list(beam_args)))
 
     def local_path(self, uri: str) -> str:
-        """The path of an address, or of a path below /gcs, /minio, /s3; anything else is returned as it is.
+        """Return the path of an address, or of a path below /gcs, /minio, /s3; return other text unchanged.
 
         Raises:
-            InputError: for an address that leads out of its bucket.
+            InputError: for an address outside of its bucket.
         """
         for scheme, folder in FOLDERS.items():
             for start in (scheme, f"/{folder}/"):
@@ -51,14 +58,14 @@ class Storage:
         return uri
 
     def bucket_folder(self, uri: str) -> str | None:
-        """Where the bucket of an address is mounted; None for what is no address."""
+        """Return the folder at which an address's bucket is mounted; None if it is not an address."""
         if not self.is_mounted or not uri.startswith(tuple(FOLDERS)):
             return None
         return self.local_path("/".join(uri.split("/")[:3]))
 
 
 class Addresses:
-    """The addresses behind the local paths that a node was given."""
+    """The addresses of the local paths that were passed to a node."""
 
     def __init__(self) -> None:
         self._by_path: dict[str, str] = {}
@@ -68,7 +75,7 @@ class Addresses:
             self._by_path[path] = address
 
     def restore(self, text: str) -> str:
-        """The address of a path that is one of ours or lies below one; any other text as it is."""
+        """Return the address of a path that is known or below a known one; return other text unchanged."""
         for path, address in self._by_path.items():
             if text == path or text.startswith(f"{path}/"):
                 return address + text[len(path) :]
@@ -76,6 +83,39 @@ class Addresses:
 
 
 def make_parent(path: str) -> None:
-    """Create the folder of a local file."""
+    """Create the parent folder of a local file."""
     if "://" not in path:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+
+
+SCHEME = "package://"
+_ADDRESS = re.compile(
+    r"package://(detloom(?:\.[a-z_][a-z0-9_]*)+)/([A-Za-z0-9_][A-Za-z0-9._-]*)\?sha256=([0-9a-f]{16})"
+)
+
+
+def file_of(address: str) -> Path:
+    """Return the installed file.
+
+    Raises:
+        InputError: if it is missing, or its content differs from that at compile time.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise InputError(f"{address}: allowed: package://MODULE/FILE?sha256=HEX with a module of detloom.")
+    module, name, expected = match.groups()
+    try:
+        folders = [Path(folder) for folder in importlib.import_module(module).__path__]
+    except (ImportError, AttributeError):
+        folders = []
+    file = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    if file is None:
+        raise InputError(
+            f"{address}: no such file in this image; build it again from the version that compiled the job."
+        )
+    found = hashlib.sha256(file.read_bytes()).hexdigest()[: len(expected)]
+    if found != expected:
+        raise InputError(
+            f"{address}: this image contains another file ({found}); build it again, or compile with its version."
+        )
+    return file

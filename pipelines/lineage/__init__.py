@@ -1,1 +1,1 @@
-"""`detloom lineage`: what a pushed model came from, read from ML Metadata, the push record and the artifacts."""
+"""Trace the origin of a pushed model in ML Metadata, the push record and the artifacts (`detloom lineage`)."""

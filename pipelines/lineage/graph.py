@@ -1,12 +1,12 @@
-"""What a served model came from, as a graph; knows neither ML Metadata nor files nor how it is shown."""
+"""The lineage graph: nodes, edges and a builder. Independent of ML Metadata, files and output formats."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from detloom.schemas.redact import escape, redact
+from detloom.schemas.reading.redact import escape, redact
 
-MAX_WARM_STARTS = 5  # that are followed back, unless somebody asks for more
+MAX_WARM_STARTS = 5  # default number of warm starts to follow
 _MAX_FACT_CHARS = 2000
 _MAX_LINE_CHARS = 300
 GONE = "files gone"
@@ -18,13 +18,13 @@ Kind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One thing. All texts are safe on a line of a terminal, and hold no password of an address.
+    """A node. All its texts are safe to print on one line of a terminal and contain no password of an address.
 
     Attributes:
-        node_id: the same for the same thing, such as `artifact:9`, `execution:6`, `version:1760000000`.
-        lines: what a picture and the short text say.
-        facts: all that is known, as (name, value).
-        is_gone: its files were deleted; what is said comes from ML Metadata and the push record.
+        node_id: unique id, such as `artifact:9`, `execution:6`, `version:1760000000`.
+        lines: summary for the drawing and the text output.
+        facts: all facts, as (name, value).
+        is_gone: its files were deleted; its texts come from ML Metadata and the push record.
     """
 
     node_id: str
@@ -35,7 +35,7 @@ class Node:
     is_gone: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "id": self.node_id,
             "kind": self.kind,
@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """`target` came from `source`; the label is empty where it says nothing new."""
+    """`target` was made from `source`. The label is empty if it would add nothing."""
 
     source: str
     target: str
@@ -57,7 +57,7 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class LineageGraph:
-    """Without a circle. `root` is the served version; `notes` say what is not shown, a sentence each."""
+    """An acyclic graph. `root` is the pushed version; each of `notes` is a sentence about something not shown."""
 
     root: str
     nodes: tuple[Node, ...]
@@ -65,7 +65,7 @@ class LineageGraph:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, in the order in which they were found."""
+        """Return plain values for JSON, in the order in which they were found."""
         return {
             "root": self.root,
             "nodes": [node.to_dict() for node in self.nodes],
@@ -75,7 +75,7 @@ class LineageGraph:
 
 
 def version_id(version: int) -> str:
-    """Of the node of a pushed version."""
+    """Return the id of the node of a pushed version."""
     return f"version:{version}"
 
 
@@ -88,21 +88,21 @@ def make_node(
     *,
     is_gone: bool = False,
 ) -> Node:
-    """A node of texts that others wrote; empty lines, and facts that are None or empty, are left out."""
-    told = [*lines, GONE if is_gone else ""]
+    """Make a node from untrusted texts. Empty lines, and facts that are None or empty, are left out."""
+    shown = [*lines, GONE if is_gone else ""]
     known = {safe_line(name): str(value) for name, value in facts.items() if value not in (None, "")}
     return Node(
         node_id=node_id,
         kind=kind,
         title=safe_line(title),
-        lines=tuple(safe_line(line) for line in told if line),
+        lines=tuple(safe_line(line) for line in shown if line),
         facts=tuple((name, safe_line(value, _MAX_FACT_CHARS)) for name, value in known.items()),
         is_gone=is_gone,
     )
 
 
 class GraphBuilder:
-    """Collects nodes and edges; each node once."""
+    """Collects nodes and edges. Each node is added once."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -114,14 +114,14 @@ class GraphBuilder:
         return node_id in self._nodes
 
     def add(self, node: Node) -> str:
-        """The node's id; what was said first of a thing stays."""
+        """Add a node and return its id; a node with the same id is kept."""
         self._nodes.setdefault(node.node_id, node)
         return node.node_id
 
     def connect(self, source: str, target: str, label: str = "") -> None:
-        """`target` came from `source`. What would close a circle is a note instead: a store may say anything."""
+        """Add an edge; add a note instead if it would close a cycle, which ML Metadata may contain."""
         if source == target or self._comes_from(source, target):
-            self.note(f"ML Metadata says that {target} came from {source}, and the other way round.")
+            self.note(f"ML Metadata contains a cycle: {target} was made from {source}, and {source} from {target}.")
             return
         if (source, target) not in self._edges:
             self._edges[source, target] = Edge(source=source, target=target, label=label)
@@ -145,7 +145,7 @@ class GraphBuilder:
 
 
 def safe_line(text: str, max_chars: int = _MAX_LINE_CHARS) -> str:
-    """On one line of at most so many characters; addresses without passwords."""
+    """Return the text on one line of at most `max_chars` characters, without passwords in addresses."""
     words = text[: 2 * max_chars].split()
     text = " ".join(redact(word) if "://" in word else escape(word) for word in words)
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"

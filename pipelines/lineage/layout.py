@@ -1,22 +1,23 @@
-"""Where the boxes of a graph lie: columns from left to right, few crossings. No names, no colours, no I/O.
+"""Place the boxes of a graph in columns from left to right with few crossings.
 
 The steps are those of Sugiyama, Tagawa and Toda (1981): layers by the longest path, invisible boxes where an edge
-passes a layer, order by barycentres; then heights, each box as near to its neighbours' mean as order and gaps allow.
+passes a layer, order by barycenters, then vertical positions, each box as near to the mean of its neighbors as order
+and gaps allow.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_NUM_SWEEPS = 12  # there and back; small graphs settle after three or four
+_NUM_SWEEPS = 12  # forward and backward; small graphs converge after three or four
 _PASSING_HEIGHT = 10.0  # of the invisible boxes
 
-Slot = tuple[str, int]  # a box, or with its edge's name and its layer, an invisible one
+Slot = tuple[str, int]  # (box, -1), or (edge, layer) for an invisible box
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """Upper left corner of a box, in units of the picture."""
+    """Upper left corner of a box, in units of the drawing."""
 
     x: float
     y: float
@@ -24,7 +25,7 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`routes` are the points of each edge: out of its source, through the layers that it passes, into its target."""
+    """Positions of boxes and edges. `routes` has the points of each edge from its source to its target."""
 
     spots: dict[str, Spot]
     routes: dict[tuple[str, str], list[tuple[float, float]]]
@@ -41,18 +42,18 @@ def lay_out(
     column_gap: float,
     row_gap: float,
 ) -> Layout:
-    """Place boxes of these heights; the root is in the last column of what leads to it.
+    """Place boxes of these heights. The root is right of everything that leads to it.
 
     The same graph gives the same layout: ties are broken by the order of `heights`.
 
     Args:
-        edges: (source, target); there is no circle.
+        edges: (source, target), without a cycle.
     """
     layers = assign_layers(list(heights), edges, root)
-    columns, neighbours = _with_passing_boxes(list(heights), edges, layers)
-    order = _order(columns, neighbours)
+    columns, neighbors = _with_passing_boxes(list(heights), edges, layers)
+    order = _order(columns, neighbors)
     slot_heights = {slot: heights[slot[0]] if slot[1] < 0 else _PASSING_HEIGHT for column in order for slot in column}
-    tops = _place(order, neighbours, slot_heights, row_gap)
+    tops = _place(order, neighbors, slot_heights, row_gap)
     pitch = box_width + column_gap
     spots = {name: Spot(x=layers[name] * pitch, y=tops[(name, -1)]) for name in heights}
     passing = {}
@@ -77,7 +78,7 @@ def _attach(
     heights: Mapping[str, float],
     box_width: float,
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Ends for the edges: those of a side are spread over it, in the order of where they come from or go to."""
+    """Add the end points of the edges. Those at one side of a box are spread evenly, ordered by their other ends."""
 
     def middle(name: str) -> float:
         return spots[name].y + heights[name] / 2
@@ -106,7 +107,7 @@ def _attach(
 
 
 def assign_layers(names: Sequence[str], edges: Sequence[tuple[str, str]], root: str) -> dict[str, int]:
-    """Column of each box, from 0. What leads to the root is as far right as it can be; the rest follows its sources."""
+    """Return the column of each box, from 0. Ancestors of the root are as far right as possible."""
     sources: dict[str, list[str]] = {name: [] for name in names}
     targets: dict[str, list[str]] = {name: [] for name in names}
     for source, target in edges:
@@ -127,7 +128,7 @@ def assign_layers(names: Sequence[str], edges: Sequence[tuple[str, str]], root: 
 
 
 def _topological(names: Sequence[str], sources: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each after all of its sources."""
+    """Return the names in topological order, sources first."""
     done: dict[str, None] = {}
     waiting = list(reversed(names))
     while waiting:
@@ -147,63 +148,63 @@ def _edge_name(source: str, target: str) -> str:
 def _with_passing_boxes(
     names: Sequence[str], edges: Sequence[tuple[str, str]], layers: Mapping[str, int]
 ) -> tuple[list[list[Slot]], dict[Slot, list[Slot]]]:
-    """Slots by column, and of each slot its neighbours one column away, on both sides."""
+    """Return the slots of each column, and for each slot its neighbors in the columns next to it."""
     columns: list[list[Slot]] = [[] for _ in range(max(layers.values()) + 1)]
     for name in names:
         columns[layers[name]].append((name, -1))
-    neighbours: dict[Slot, list[Slot]] = {slot: [] for column in columns for slot in column}
+    neighbors: dict[Slot, list[Slot]] = {slot: [] for column in columns for slot in column}
     for source, target in edges:
         passing = [(_edge_name(source, target), layer) for layer in range(layers[source] + 1, layers[target])]
         for slot in passing:
             columns[slot[1]].append(slot)
-            neighbours[slot] = []
+            neighbors[slot] = []
         chain = [(source, -1), *passing, (target, -1)]
         for left, right in itertools.pairwise(chain):
-            neighbours[left].append(right)
-            neighbours[right].append(left)
-    return columns, neighbours
+            neighbors[left].append(right)
+            neighbors[right].append(left)
+    return columns, neighbors
 
 
-def _order(columns: list[list[Slot]], neighbours: Mapping[Slot, Sequence[Slot]]) -> list[list[Slot]]:
-    """The order with the fewest crossings that sweeps by barycentre come across."""
+def _order(columns: list[list[Slot]], neighbors: Mapping[Slot, Sequence[Slot]]) -> list[list[Slot]]:
+    """Return the order with the fewest crossings found by barycenter sweeps."""
     current = [list(column) for column in columns]
-    best, fewest = current, _count_crossings(current, neighbours)
+    best, fewest = current, _count_crossings(current, neighbors)
     for sweep in range(_NUM_SWEEPS):
         current = [list(column) for column in current]
         numbers = range(1, len(current)) if sweep % 2 == 0 else range(len(current) - 2, -1, -1)
         for number in numbers:
             beside = {slot: at for at, slot in enumerate(current[number - 1 if sweep % 2 == 0 else number + 1])}
             places = {slot: at for at, slot in enumerate(current[number])}
-            current[number].sort(key=lambda slot: _barycentre(slot, neighbours, beside, places))
-        crossings = _count_crossings(current, neighbours)
+            current[number].sort(key=lambda slot: _barycenter(slot, neighbors, beside, places))
+        crossings = _count_crossings(current, neighbors)
         if crossings < fewest:
             best, fewest = current, crossings
     return best
 
 
-def _barycentre(
-    slot: Slot, neighbours: Mapping[Slot, Sequence[Slot]], beside: Mapping[Slot, int], places: Mapping[Slot, int]
+def _barycenter(
+    slot: Slot, neighbors: Mapping[Slot, Sequence[Slot]], beside: Mapping[Slot, int], places: Mapping[Slot, int]
 ) -> float:
-    found = [beside[each] for each in neighbours[slot] if each in beside]
+    found = [beside[each] for each in neighbors[slot] if each in beside]
     return sum(found) / len(found) if found else places[slot]
 
 
-def _count_crossings(columns: Sequence[Sequence[Slot]], neighbours: Mapping[Slot, Sequence[Slot]]) -> int:
+def _count_crossings(columns: Sequence[Sequence[Slot]], neighbors: Mapping[Slot, Sequence[Slot]]) -> int:
     total = 0
     for left, right in itertools.pairwise(columns):
         places = {slot: at for at, slot in enumerate(right)}
-        ends = [(at, places[each]) for at, slot in enumerate(left) for each in neighbours[slot] if each in places]
+        ends = [(at, places[each]) for at, slot in enumerate(left) for each in neighbors[slot] if each in places]
         total += sum((a - c) * (b - d) < 0 for number, (a, b) in enumerate(ends) for c, d in ends[number + 1 :])
     return total
 
 
 def _place(
     columns: Sequence[Sequence[Slot]],
-    neighbours: Mapping[Slot, Sequence[Slot]],
+    neighbors: Mapping[Slot, Sequence[Slot]],
     heights: Mapping[Slot, float],
     gap: float,
 ) -> dict[Slot, float]:
-    """Top of each slot; the topmost is at 0."""
+    """Return the top of each slot; the smallest is 0."""
     middles: dict[Slot, float] = {}
     for column in columns:
         top = 0.0
@@ -213,7 +214,7 @@ def _place(
     for sweep in range(_NUM_SWEEPS):
         for column in columns if sweep % 2 == 0 else reversed(columns):
             wanted = [
-                sum(middles[each] for each in near) / len(near) if (near := neighbours[slot]) else middles[slot]
+                sum(middles[each] for each in near) / len(near) if (near := neighbors[slot]) else middles[slot]
                 for slot in column
             ]
             middles |= zip(column, _spread(wanted, [heights[slot] for slot in column], gap), strict=True)
@@ -223,9 +224,9 @@ def _place(
 
 
 def _spread(wanted: Sequence[float], heights: Sequence[float], gap: float) -> list[float]:
-    """Middles nearest to the wanted ones (least squares) in this order and at least a gap apart.
+    """Return the middles closest to the wanted ones (least squares) that keep this order and the gap.
 
-    Less the room that is needed above each, this is isotonic regression: neighbours in the wrong order are pooled.
+    After subtracting the space needed above each slot, this is isotonic regression by pooling adjacent violators.
     """
     room, needed = 0.0, []
     for number, height in enumerate(heights):

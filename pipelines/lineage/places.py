@@ -1,26 +1,26 @@
-"""Which version is asked for, and where its push record and its metadata lie."""
+"""Locate the requested version, its push record and its metadata."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from detloom.components.pusher.push_record import RECORD_FILE
+from detloom.components.pusher.manifest import RECORD_FILE
 from detloom.pipelines.lineage.graph import safe_line
-from detloom.schemas.data_config import EMBEDDED_DIGITS
 from detloom.schemas.errors import InputError
-from detloom.schemas.push_config import REMOTE_SCHEMES, is_remote
-from detloom.schemas.read_run_file import build_run, load_run_tree, resolve_paths
+from detloom.schemas.run_file.data import EMBEDDED_DIGITS
+from detloom.schemas.run_file.push import REMOTE_SCHEMES, is_remote
+from detloom.schemas.run_file.read_run_file import build_run, load_run_tree, resolve_paths
 
 METADATA_FILE = "metadata.sqlite"  # in a workspace
-_SERVING = "serving"  # in a workspace, unless the run file says otherwise
-_MAX_DIGITS = 18  # of a version: ML Metadata and servers hold it in 64 bits
+_SERVING = "serving"  # default push folder in a workspace
+_MAX_DIGITS = 18  # of a version: ML Metadata and servers store it in 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """All that `detloom lineage` reads, beside the artifacts themselves.
+    """Places that `detloom lineage` reads, besides the artifacts.
 
     Attributes:
-        push_dir: absolute folder of the versions, or its address.
+        push_dir: folder of the versions as an absolute path or an address.
     """
 
     version: int
@@ -36,14 +36,14 @@ def find_places(
     workspace: Path | None = None,
     run_file: Path | None = None,
 ) -> Places:
-    """What was given goes first, then the run file, then what lies beside: `<workspace>/serving/<version>`.
+    """Find the places: from the arguments, else from the run file, else by the layout `<workspace>/serving/<version>`.
 
     Args:
         version: its folder or address, or its number alone.
         push_dir: folder or address.
 
     Raises:
-        InputError: no number, an unreadable run file, no push record, or metadata that nobody can guess.
+        InputError: the version is not a number, the run file cannot be read, or push record or metadata are not found.
     """
     parent, slash, name = version.rstrip("/").rpartition("/")
     if not (name.isascii() and name.isdecimal() and len(name) <= _MAX_DIGITS and str(int(name)) == name):
@@ -65,14 +65,14 @@ def find_places(
         metadata = workspace / METADATA_FILE
     if metadata is None:
         raise InputError(
-            f"{safe_line(push_dir)}: no {METADATA_FILE} lies beside this folder; give --workspace (the folder that the "
-            "pipeline ran in), --metadata or --run-file."
+            f"{safe_line(push_dir)}: no {METADATA_FILE} next to this folder; give --workspace (the folder in which the "
+            "pipeline ran), --metadata or --run-file."
         )
     return Places(version=int(name), push_dir=push_dir, metadata_file=metadata)
 
 
 def _check_push_dir(address: str) -> str:
-    """The folder, absolute, or the address."""
+    """Return the absolute path of the folder, or the address; raise InputError if it has no push record."""
     if is_remote(address):
         return address
     if "://" in address:
@@ -81,14 +81,14 @@ def _check_push_dir(address: str) -> str:
     folder = Path(address).absolute()
     if "\0" in address or not (folder / RECORD_FILE).is_file():
         raise InputError(
-            f"{safe_line(str(folder))}: no {RECORD_FILE} is there, so no model was pushed to it; give the version's "
+            f"{safe_line(str(folder))}: contains no {RECORD_FILE}, so no model was pushed to it; give the version's "
             "folder (<push folder>/<version>), --push-dir or --workspace."
         )
     return str(folder)
 
 
 def _read_folders(run_file: Path) -> tuple[Path, str]:
-    """Workspace and push folder of a run file; its data may be gone, or be on another machine."""
+    """Return workspace and push folder of a run file, whose data need not exist on this machine."""
     tree, _ = load_run_tree(run_file)
     run = build_run(tree)
     run = resolve_paths(replace(run, data=replace(run.data, path=EMBEDDED_DIGITS, num_spans=1)), tree, run_file)

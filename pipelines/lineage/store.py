@@ -1,4 +1,4 @@
-"""Questions to ML Metadata, which is read and never written."""
+"""Query ML Metadata, which is opened read-only."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +8,7 @@ import ml_metadata as mlmd
 from ml_metadata import errors
 from ml_metadata.proto import metadata_store_pb2 as pb
 
+from detloom.components.properties import PUSHED_VERSION_PROPERTY
 from detloom.pipelines.lineage.graph import safe_line
 from detloom.schemas.errors import InputError
 
@@ -15,26 +16,27 @@ _SQLITE_MAGIC = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html#m
 
 
 class LineageStore:
-    """Artifacts and executions of one metadata file. Whatever comes as a list is in the order of ids, oldest first."""
+    """Artifacts and executions of one metadata file. All lists are in the order of ids, oldest first."""
 
     def __init__(self, metadata_file: Path) -> None:
         """Open the file.
 
         Raises:
-            InputError: there is none, it is no SQLite file, is locked, or is not one of ML Metadata as installed here.
+            InputError: the file does not exist, is not an SQLite file, is locked, or was written by another version of
+                ML Metadata.
         """
         name = safe_line(str(metadata_file))
         try:
-            with metadata_file.open("rb") as file:  # ML Metadata would take an empty file and fill it
+            with metadata_file.open("rb") as file:  # ML Metadata would initialize an empty file
                 is_sqlite = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
         except (OSError, ValueError) as error:  # ValueError: a name with a NUL character
             reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"{name}: cannot be read ({reason}), needed: the metadata.sqlite of the workspace in which the model "
-                "was trained; give --metadata or --workspace."
+                f"{name}: cannot be read ({reason}), needed: metadata.sqlite of the workspace in which the model was "
+                "trained; give --metadata or --workspace."
             ) from None
         if not is_sqlite:
-            raise InputError(f"{name}: got a file that is no SQLite database, allowed: metadata.sqlite of a workspace.")
+            raise InputError(f"{name}: not an SQLite database, allowed: metadata.sqlite of a workspace.")
         config = pb.ConnectionConfig()
         config.sqlite.filename_uri = str(metadata_file.absolute())
         config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
@@ -44,37 +46,37 @@ class LineageStore:
             raise InputError(f"{name}: cannot be opened as ML Metadata ({_first_line(error)}).") from None
 
     def models_at(self, uri: str) -> list[pb.Artifact]:
-        """Model artifacts of that address."""
+        """Return the Model artifacts at this address."""
         return _by_id(each for each in self._store.get_artifacts_by_uri(uri) if each.type == "Model")
 
     def pushes_of(self, version: int) -> list[pb.Artifact]:
-        """PushedModel artifacts that say that they became this version."""
+        """Return the PushedModel artifacts of this version."""
         return _by_id(
             each
             for each in self._store.get_artifacts_by_type("PushedModel")
-            if custom_property(each, "pushed_version") == str(version)
+            if custom_property(each, PUSHED_VERSION_PROPERTY) == str(version)
         )
 
     def producer(self, artifact: pb.Artifact) -> pb.Execution | None:
-        """The execution that made it; one that was answered from the cache made nothing."""
+        """Return the execution that made the artifact, in preference to executions answered from the cache."""
         executions = self._executions(artifact, pb.Event.OUTPUT)
         made = [each for each in executions if each.last_known_state != pb.Execution.CACHED]
         return next(iter([*made, *executions]), None)
 
     def consumers(self, artifact: pb.Artifact, key: str) -> list[pb.Execution]:
-        """Executions that took it as their input of that name."""
+        """Return the executions that used the artifact as the input `key`."""
         return self._executions(artifact, pb.Event.INPUT, key)
 
     def inputs(self, execution: pb.Execution) -> dict[str, list[pb.Artifact]]:
-        """By the name of the input."""
+        """Return the input artifacts by input name."""
         return self._artifacts(execution, pb.Event.INPUT)
 
     def outputs(self, execution: pb.Execution) -> dict[str, list[pb.Artifact]]:
-        """By the name of the output."""
+        """Return the output artifacts by output name."""
         return self._artifacts(execution, pb.Event.OUTPUT)
 
-    def same_run(self, execution: pb.Execution) -> list[pb.Execution]:
-        """All executions of the pipeline run in which it was, itself too."""
+    def executions_of_run(self, execution: pb.Execution) -> list[pb.Execution]:
+        """Return all executions of the same pipeline run, including this one."""
         runs = [each for each in self._store.get_contexts_by_execution(execution.id) if each.type == "pipeline_run"]
         return _by_id(each for run in runs[:1] for each in self._store.get_executions_by_context(run.id))
 
@@ -96,7 +98,7 @@ class LineageStore:
 
 
 def custom_property(thing: pb.Artifact | pb.Execution, name: str) -> Any:
-    """Its value as text or number; None where there is none of that name, or it is a structure."""
+    """Return a custom property as text or number; None if it does not exist or is a structure."""
     if name not in thing.custom_properties:
         return None
     value = thing.custom_properties[name]
@@ -105,12 +107,12 @@ def custom_property(thing: pb.Artifact | pb.Execution, name: str) -> Any:
 
 
 def artifact_id(artifact: pb.Artifact) -> str:
-    """Of its node in a graph."""
+    """Return the id of the artifact's node."""
     return f"artifact:{artifact.id}"
 
 
 def node_name(execution: pb.Execution) -> str:
-    """The class of its component, such as DetectionExampleGen."""
+    """Return the class of the component, such as DetectionExampleGen."""
     return str(execution.type).rpartition(".")[2]
 
 

@@ -1,1 +1,1 @@
-"""`detloom manifest`: Kubernetes manifests that run one `detloom train` on several machines."""
+"""Kubernetes manifests that run one `detloom train` on several machines (`detloom manifest`)."""

@@ -1,9 +1,9 @@
-"""Manifests of a training: a JobSet, an Indexed Job with its service, or a TFJob of the training operator's version 1.
+"""Build the manifests of a training run: a JobSet, an Indexed Job with a service, or a TFJob (training operator v1).
 
-Their fields are those of kubernetes-sigs/jobset (config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml), of
-Kubernetes' batch/v1, and of kubeflow/training-operator (manifests/base/crds/kubeflow.org_tfjobs.yaml). How workers find
-each other is told in docs/distributed.md and read by `trainer_module/cluster.py`. When one worker is lost, TensorFlow
-ends the others; all are started again and go on from the newest checkpoint. Never run by us on a cluster.
+The fields follow kubernetes-sigs/jobset (config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml), batch/v1 of
+Kubernetes and kubeflow/training-operator (manifests/base/crds/kubeflow.org_tfjobs.yaml). docs/distributed.md describes
+how workers find each other; `trainer_module/runtime/cluster.py` reads their variables. If one worker is lost,
+TensorFlow ends the others; all are restarted and resume from the newest checkpoint. Not tested on a cluster.
 """
 
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from detloom.pipelines.manifests.training_pod import Training, config_map, labels, metadata, pod_template
-from detloom.trainer_module.cluster import JOBSET, NUM_WORKERS, REPLICAS, SERVICE
+from detloom.trainer_module.runtime.cluster import JOBSET, NUM_WORKERS, REPLICAS, SERVICE
 
 ManifestKind = Literal["jobset", "job", "tfjob"]
 _WORKERS = "workers"  # the replicated job of a JobSet
@@ -26,7 +26,7 @@ _Plain = dict[str, Any]
 
 
 def build_manifest(training: Training, kind: ManifestKind) -> list[_Plain]:
-    """The objects, in the order in which a cluster should get them."""
+    """Return the objects in the order in which they should be applied."""
     match kind:
         case "jobset":
             return [config_map(training), _job_set(training)]
@@ -37,12 +37,12 @@ def build_manifest(training: Training, kind: ManifestKind) -> list[_Plain]:
 
 
 def to_yaml(documents: list[_Plain]) -> str:
-    """One text; the same objects give the same bytes."""
+    """Format the objects as YAML; the same objects give the same bytes."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, explicit_start=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors, which not every reader of manifests takes."""
+    """Writes no anchors, because not every reader of manifests supports them."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -64,7 +64,7 @@ def _job_set(training: Training) -> _Plain:
                 {
                     "name": _WORKERS,
                     "replicas": 1,
-                    # A lost worker fails the job at once, and the set then starts all of them again.
+                    # A lost worker fails the job at once; the set then restarts all workers.
                     "template": {"spec": _indexed(training, environment, backoff_limit=0)},
                 }
             ],
@@ -78,7 +78,7 @@ def _job(training: Training) -> _Plain:
         {"name": SERVICE, "value": training.name},
         # Kubernetes sets HOSTNAME to the pod's host name, <job>-<index>, and JOB_COMPLETION_INDEX.
     ]
-    # One lost worker ends all of them, and each counts.
+    # One lost worker ends all of them, and each counts as a failure.
     spec = _indexed(training, environment, backoff_limit=training.workers * training.num_restarts)
     spec["template"]["spec"]["subdomain"] = training.name
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(training), "spec": spec}
@@ -95,7 +95,7 @@ def _indexed(training: Training, environment: list[_Plain], *, backoff_limit: in
 
 
 def _service(training: Training) -> _Plain:
-    """Headless: it only gives the pods names; also before they are ready, since each waits for the others."""
+    """Return a headless service for the pods' host names, also before they are ready: they wait for each other."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -105,7 +105,7 @@ def _service(training: Training) -> _Plain:
 
 
 def _tf_job(training: Training) -> _Plain:
-    """The operator sets TF_CONFIG in the container `tensorflow`, with its port `tfjob-port`, where workers are several.
+    """Return a TFJob. For several workers the operator sets TF_CONFIG in the container `tensorflow`, port `tfjob-port`.
 
     Source: kubeflow/training-operator, pkg/controller.v1/tensorflow.
     """

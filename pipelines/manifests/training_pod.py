@@ -1,4 +1,4 @@
-"""The pod that each worker of a training is, and the configuration that it reads; the same for all kinds of job."""
+"""The pod of a training worker and its configuration, the same for all kinds of jobs."""
 
 import hashlib
 import re
@@ -13,33 +13,33 @@ from detloom.pipelines.compile.kubernetes_platform import (
     strategy_of,
     tolerations_of,
 )
-from detloom.schemas.accelerators import is_tpu
 from detloom.schemas.errors import InputError
-from detloom.schemas.kubeflow_config import Kubeflow
-from detloom.schemas.node_config import Accelerator, retry_of, settings_of
-from detloom.schemas.run_file import RunFile
-from detloom.schemas.strategy_config import STRATEGY_VARIABLE, Strategy
-from detloom.schemas.typed_dict import to_canonical_json
-from detloom.trainer_module.cluster import DEFAULT_PORT
+from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file.accelerators import is_tpu
+from detloom.schemas.run_file.kubeflow import Kubeflow
+from detloom.schemas.run_file.nodes import Accelerator, retry_of, settings_of
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.trainer_module.runtime.cluster import DEFAULT_PORT
 
 CONFIG_DIR, CONFIG_FILE = "/etc/detloom", "config.json"
-MAX_NAME = 40  # Kubernetes allows 63 for a host's name, and jobs add theirs to it
+MAX_NAME = 40  # Kubernetes allows 63 characters for a host name, and jobs add a suffix
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _TRAINER = "Trainer"
-_SAVE_SECONDS = 120  # from SIGTERM to the end: training saves its state within the step that it is in
-_VOLUME_GROUP = 1000  # a volume of root's is opened to it where its driver can; the image's user is none of root's
+_SAVE_SECONDS = 120  # from SIGTERM to the end; training saves its state at the end of the current step
+_VOLUME_GROUP = 1000  # the image's user is not root, so volumes of root are opened to this group if their driver can
 _Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is trained where.
+    """A training run on a cluster.
 
     Attributes:
-        name: of all objects in the cluster.
-        examples: folder of the examples in the containers, as `detloom ingest` writes it.
-        out: folder in the containers that all workers share; what is unfinished there goes on.
-        train_split, eval_split: of the examples; an empty eval_split is the usual one.
+        name: name of all objects in the cluster.
+        examples: folder in the containers with the examples, as written by `detloom ingest`.
+        out: folder in the containers that all workers share; an unfinished run in it is resumed.
+        train_split, eval_split: splits of the examples; an empty eval_split selects the default.
     """
 
     run: RunFile
@@ -53,8 +53,8 @@ class Training:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > MAX_NAME:
             raise InputError(
-                f"--name: got '{self.name}', allowed: lower case letters, digits and '-', a letter first, at most "
-                f"{MAX_NAME}."
+                f"--name: got '{self.name}', allowed: at most {MAX_NAME} lower-case letters, digits and '-', beginning "
+                "with a letter."
             )
         if self.workers < 1:
             raise InputError(f"--workers: got {self.workers}, allowed: 1 or more.")
@@ -63,14 +63,14 @@ class Training:
         accelerator = self.accelerator
         if self.workers > 1 and accelerator is not None and is_tpu(accelerator.type):
             raise InputError(
-                f"--workers: got {self.workers} with {accelerator.type}, allowed: 1; TensorFlow trains on the TPU of "
-                "one machine here. Take GPUs for several machines."
+                f"--workers: got {self.workers} with {accelerator.type}, allowed: 1; training on TPUs of several "
+                "machines is not supported. Use GPUs for several machines."
             )
 
     @property
     def kubeflow(self) -> Kubeflow:
         if self.run.kubeflow is None:
-            raise InputError("kubeflow: the section is missing; it says image, namespace and volumes.")
+            raise InputError("kubeflow: the section is missing; it sets image, namespace and volumes.")
         return self.run.kubeflow
 
     @property
@@ -79,24 +79,24 @@ class Training:
 
     @property
     def num_restarts(self) -> int:
-        """How often the training is started again after a failure."""
+        """Return how often training is restarted after a failure."""
         return retry_of(self.run.nodes, _TRAINER).max_retries
 
     @property
     def config_name(self) -> str:
-        """Of the ConfigMap; it changes with the configuration, so that running pods keep theirs."""
+        """Return the name of the ConfigMap. It changes with the configuration, so that running pods keep theirs."""
         digest = hashlib.sha256(to_canonical_json(self.run.config).encode()).hexdigest()
         return f"{self.name}-config-{digest[:8]}"
 
 
 def default_name(run: RunFile) -> str:
-    """The run's name as Kubernetes takes it."""
+    """Return the name of the run in a form that Kubernetes accepts."""
     name = run.name.replace("_", "-").strip("-")
     return (name if name[:1].isalpha() else f"run-{name}")[:MAX_NAME].rstrip("-")
 
 
 def metadata(training: Training, name: str = "") -> _Plain:
-    """Name, namespace and labels of an object."""
+    """Return name, namespace and labels of an object."""
     return {
         "name": name or training.name,
         "namespace": training.kubeflow.namespace,
@@ -109,7 +109,7 @@ def labels(training: Training) -> dict[str, str]:
 
 
 def config_map(training: Training) -> _Plain:
-    """The configuration of the training, without the rest of the run file."""
+    """Return a ConfigMap with the training configuration, without the rest of the run file."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -120,10 +120,10 @@ def config_map(training: Training) -> _Plain:
 
 
 def pod_template(training: Training, cluster_environment: list[_Plain], *, container: str, port_name: str) -> _Plain:
-    """Labels and spec of a worker's pod.
+    """Return labels and spec of a worker's pod.
 
     Args:
-        cluster_environment: variables that tell the workers of each other.
+        cluster_environment: variables by which the workers find each other.
     """
     node, kubeflow = settings_of(training.run.nodes, _TRAINER), training.kubeflow
     limits = {"cpu": node.cpu, "memory": node.memory}
@@ -171,7 +171,7 @@ def pod_template(training: Training, cluster_environment: list[_Plain], *, conta
     limit = retry_of(training.run.nodes, _TRAINER).time_limit_seconds
     if limit is not None:
         spec["activeDeadlineSeconds"] = round(limit)
-    # A proxy of Istio's beside it, which Kubeflow's namespaces may add, would stand between the workers and never end.
+    # An Istio proxy, which Kubeflow's namespaces may add, would block traffic between the workers and never end.
     pod_labels = {**labels(training), "sidecar.istio.io/inject": "false"}
     return {"metadata": {"labels": pod_labels}, "spec": _without_empty(spec)}
 
@@ -192,7 +192,7 @@ def _environment(training: Training) -> list[_Plain]:
 
 
 def _strategies(training: Training) -> list[str]:
-    """What the workers have to be told to train with; nothing where one machine finds out by itself."""
+    """Return the strategy that the workers need as a variable; empty if one machine can choose it itself."""
     asked = training.run.trainer.strategy
     if training.workers == 1:
         kind = strategy_of(training.run, _TRAINER, training.accelerator)
@@ -210,8 +210,8 @@ def _check_on_volume(option: str, folder: str, kubeflow: Kubeflow) -> None:
     path, mounts = PurePosixPath(folder), [volume.mount_path for volume in kubeflow.volumes]
     if ".." in path.parts or not any(path.is_relative_to(mount) for mount in mounts):
         raise InputError(
-            f"{option}: got '{folder}', allowed: an absolute path on one of kubeflow.volumes, which all workers see "
-            f"({', '.join(mounts) or 'there is none'})."
+            f"{option}: got '{folder}', allowed: an absolute path on one of kubeflow.volumes, which all workers share "
+            f"({', '.join(mounts) or 'none is set'})."
         )
 
 

@@ -1,1 +1,1 @@
-"""An HTTP server for trying a model by hand, with TensorFlow Serving's REST contract and a page. Not for production."""
+"""An HTTP server to try a model, with TensorFlow Serving's REST API and a web page. Not for production."""

@@ -1,4 +1,4 @@
-"""The page for trying a model: drop a picture, see boxes. It asks the same server by the REST contract."""
+"""The web page of the server: drop an image, see boxes. It uses the server's REST API."""
 
 import json
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 
 from detloom.components.pages.load_template import load_template, read_script
 from detloom.pipelines.serving.served_model import ServedModel
-from detloom.schemas import detections as names
-from detloom.trainer_module.draw import color_of_class
+from detloom.schemas.contracts import detections as names
+from detloom.trainer_module.drawing.draw import color_of_class
 
 _HERE = Path(__file__).parent
 _TEMPLATE, _SCRIPT = "try_model.html.j2", "try_model.js"
@@ -17,14 +17,14 @@ _MAX_LISTED_NAMES = 20
 
 @dataclass(frozen=True)
 class Page:
-    """`policy` is the Content-Security-Policy that it is sent with."""
+    """A page; `policy` is its Content-Security-Policy header."""
 
     html: bytes
     policy: str
 
 
 def format_page(model: ServedModel, *, min_score: float, max_request_bytes: int) -> Page:
-    """The page of one model; `min_score` is where its slider begins."""
+    """Return the page of a model; `min_score` is the initial score threshold."""
     script = read_script(_HERE / _SCRIPT)
     settings = {
         "url": f"/v1/models/{model.name}/versions/{model.version}:predict",
@@ -40,7 +40,7 @@ def format_page(model: ServedModel, *, min_score: float, max_request_bytes: int)
         model=model,
         class_names=class_names[:_MAX_LISTED_NAMES],
         num_more_names=len(class_names[_MAX_LISTED_NAMES:]),
-        takes_pictures=names.SIGNATURE_ENCODED in model.signatures,
+        accepts_images=names.SIGNATURE_ENCODED in model.signatures,
         min_score=min_score,
         settings=json.dumps(settings),
         script=script,
@@ -53,6 +53,6 @@ def format_page(model: ServedModel, *, min_score: float, max_request_bytes: int)
 
 
 def _format_classes(model: ServedModel) -> dict[int, dict[str, Any]]:
-    """Name and colour by class id; the colour is that of pictures elsewhere."""
+    """Return name and color by class id; the colors are those of all other drawings."""
     pairs = model.label_map.names_by_id if model.label_map else ()
     return {class_id: {"name": name, "rgb": color_of_class(class_id)} for class_id, name in pairs}

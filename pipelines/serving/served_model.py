@@ -1,4 +1,4 @@
-"""A SavedModel behind its signatures: one call at a time, images checked before it sees them."""
+"""A loaded SavedModel that answers one request at a time and checks images first; status and metadata for the API."""
 
 import threading
 import time
@@ -9,62 +9,71 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 
 from detloom.pipelines.serving.image_limits import check_images
 from detloom.pipelines.serving.predict_request import (
     Arrays,
+    RequestError,
     Signature,
-    format_predict_answer,
+    TensorSpec,
+    format_predict_response,
     parse_predict_request,
 )
-from detloom.pipelines.serving.tensors import RequestError, TensorSpec
-from detloom.schemas import detections as names
-from detloom.schemas import example_keys
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts import example_keys
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap
-from detloom.trainer_module.predict import find_saved_model, has_pixel_boxes, read_exported_label_map, read_signatures
+from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.export.predict import (
+    find_saved_model,
+    has_pixel_boxes,
+    read_exported_label_map,
+    read_signatures,
+)
 
-_MAX_WAIT_SECONDS = 60.0  # for the requests before; whoever sent this one has given up by then
+_MAX_WAIT_SECONDS = 60.0  # for earlier requests; most clients give up by then
+_MAP_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
 class ServedModel:
     """One version of a model.
 
     Attributes:
-        version: the number of its folder; 1 where that is none.
-        label_map: None where the SavedModel has none in its assets.
-        signatures: those that are served, by name.
+        version: the number of its folder; 1 if the folder name is not a number.
+        label_map: None if the SavedModel has none in its assets.
+        signatures: the served signatures by name.
         definitions: the SignatureDef of each, for the metadata.
-        has_pixel_boxes: whether it says boxes in pixels instead of shares of the picture.
+        has_pixel_boxes: True if its boxes are in pixels, False if they are relative to the image size.
     """
 
     def __init__(self, model_dir: Path, name: str) -> None:
         """Load the SavedModel.
 
         Raises:
-            InputError: it cannot be loaded, or has no signature that can be served.
+            InputError: it cannot be loaded, or none of its signatures can be served.
         """
         self.name, self.version = name, int(model_dir.name) if model_dir.name.isdecimal() else 1
         found = read_signatures(str(model_dir))
         self.definitions = {key: definition for key, definition in found.items() if _is_servable(key, definition)}
         if not self.definitions:
-            raise InputError(f"{model_dir}: got the signatures {sorted(found)}, of which none takes pictures.")
+            raise InputError(f"{model_dir}: none of its signatures {sorted(found)} accepts images.")
         self.signatures = {key: _read_signature(definition) for key, definition in self.definitions.items()}
         self.label_map = _find_label_map(str(model_dir))
         self.has_pixel_boxes = has_pixel_boxes(str(model_dir))
         try:
-            self._model = tf.saved_model.load(str(model_dir))  # kept: its variables live as long as it does
+            self._model = tf.saved_model.load(str(model_dir))  # kept, because its variables are freed with it
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
         self._lock = threading.Lock()
 
-    def answer(self, body: bytes) -> tuple[dict[str, Any], float]:
-        """The answer to the body of a `:predict` request as plain values for JSON, and the seconds that the model took.
+    def predict(self, body: bytes) -> tuple[dict[str, Any], float]:
+        """Return the response to a `:predict` request as plain values for JSON, and the seconds that the model took.
 
-        One request at a time, its parsing too: JSON takes up to fifty times its size in memory (nested lists).
+        Requests are parsed one at a time as well, because parsed JSON takes up to fifty times its size (nested lists).
 
         Raises:
-            RequestError: for whoever sent it.
+            RequestError: with a sentence for the client.
         """
         if not self._lock.acquire(timeout=_MAX_WAIT_SECONDS):
             message = f"the model was busy for {_MAX_WAIT_SECONDS:.0f} s; try again."
@@ -75,12 +84,12 @@ class ServedModel:
             started = time.perf_counter()
             outputs = self._call(request.signature_name, inputs)
             seconds = time.perf_counter() - started
-            return format_predict_answer(outputs, is_row=request.is_row), seconds
+            return format_predict_response(outputs, is_row=request.is_row), seconds
         finally:
             self._lock.release()
 
     def wait_until_idle(self, timeout_seconds: float) -> None:
-        """Let the call in progress end, the last one; a process that ends in the middle of one may crash."""
+        """Wait for the current call and allow no other. A process that exits during a call may crash."""
         self._lock.acquire(timeout=timeout_seconds)
 
     def _call(self, signature_name: str, inputs: Arrays) -> Arrays:
@@ -92,7 +101,7 @@ class ServedModel:
         try:
             outputs = self._model.signatures[signature_name](**tensors)
         except tf.errors.InvalidArgumentError as error:
-            raise RequestError(f"the model refuses the input ({_first_line(error)}).") from None
+            raise RequestError(f"the model rejected the input ({_first_line(error)}).") from None
         except tf.errors.OpError as error:
             message = f"the model failed ({_first_line(error)})."
             raise RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR) from None
@@ -100,16 +109,16 @@ class ServedModel:
 
 
 def load_served_model(model: Path, name: str) -> ServedModel:
-    """Load what `find_saved_model` finds.
+    """Load the model that `find_saved_model` finds.
 
     Raises:
-        InputError: one sentence that names the folder and what is wrong with it.
+        InputError: with the folder and the problem.
     """
     return ServedModel(find_saved_model(model).resolve(), name)
 
 
 def _is_servable(name: str, definition: Any) -> bool:
-    """Whether its inputs can be checked: numbers, whose size is the request's, or bytes that are known to be images."""
+    """Return True if its inputs can be checked: numbers, or bytes that are known to be images or tf.Examples."""
     has_text = any(tf.as_dtype(each.dtype) == tf.string for each in definition.inputs.values())
     return not has_text or list(definition.inputs) == [names.SIGNATURE_INPUTS.get(name)]
 
@@ -139,9 +148,9 @@ def _find_label_map(model_dir: str) -> LabelMap | None:
 
 
 def _check_images(signature_name: str, inputs: Arrays) -> Arrays:
-    """The inputs, with tf.Examples written anew from what was looked at in them.
+    """Check the images in the inputs, and rebuild each tf.Example from the checked image.
 
-    Parsers may disagree on which of several values a crafted example holds, and the model has one of its own.
+    Different parsers may read different values from a crafted tf.Example, and the model has a parser of its own.
     """
     if signature_name not in (names.SIGNATURE_ENCODED, names.SIGNATURE_EXAMPLES):
         return inputs
@@ -169,13 +178,12 @@ def _write_encoded(image_bytes: bytes) -> bytes:
 
 def _read_encoded(serialized: bytes, where: str) -> bytes:
     try:
-        example = tf.train.Example.FromString(serialized)
-    except Exception:  # protobuf's DecodeError lives in another place in each of its implementations
-        raise RequestError(f"{where}: is not a tf.Example.") from None
-    values = example.features.feature[example_keys.IMAGE_ENCODED].bytes_list.value
+        values = ExampleFeatures(serialized).texts(example_keys.IMAGE_ENCODED)
+    except ValueError as error:
+        raise RequestError(f"{where}: {error}.") from None
     if len(values) != 1:
         raise RequestError(f"{where}: got {len(values)} values in {example_keys.IMAGE_ENCODED}, allowed: one.")
-    return bytes(values[0])
+    return values[0]
 
 
 def _to_array(tensor: tf.Tensor) -> np.ndarray:
@@ -185,3 +193,39 @@ def _to_array(tensor: tf.Tensor) -> np.ndarray:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def format_status(model: ServedModel) -> dict[str, Any]:
+    """Return a `GetModelStatusResponse`. The server starts only after the model is loaded."""
+    status = {"error_code": "OK", "error_message": ""}
+    return {"model_version_status": [{"version": str(model.version), "state": "AVAILABLE", "status": status}]}
+
+
+def format_metadata(model: ServedModel) -> dict[str, Any]:
+    """Return a `GetModelMetadataResponse`."""
+    signatures = {name: _format_signature(each) for name, each in sorted(model.definitions.items())}
+    return {
+        "model_spec": {"name": model.name, "signature_name": "", "version": str(model.version)},
+        "metadata": {"signature_def": {"@type": _MAP_TYPE, "signature_def": signatures}},
+    }
+
+
+def _format_signature(definition: Any) -> dict[str, Any]:
+    return {
+        "inputs": _format_tensors(definition.inputs),
+        "outputs": _format_tensors(definition.outputs),
+        "method_name": definition.method_name,
+    }
+
+
+def _format_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _format_tensor(tensors[name]) for name in sorted(tensors)}
+
+
+def _format_tensor(tensor: Any) -> dict[str, Any]:
+    dims = [{"size": str(each.size), "name": each.name} for each in tensor.tensor_shape.dim]  # int64 is text in JSON
+    return {
+        "dtype": types_pb2.DataType.Name(tensor.dtype),
+        "tensor_shape": {"dim": dims, "unknown_rank": tensor.tensor_shape.unknown_rank},
+        "name": tensor.name,
+    }

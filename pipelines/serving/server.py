@@ -1,7 +1,7 @@
-"""HTTP for trying a model by hand: TensorFlow Serving's addresses and answers, a page, and limits on what is taken.
+"""The HTTP server of `detloom serve`: TensorFlow Serving's REST API, a web page, and limits on requests.
 
-One request a connection, one call of the model at a time. What reaches it is not trusted: lengths, times and the number
-of connections are bounded, a page of another site gets no answer, and no file is ever served.
+One request per connection, one call of the model at a time. Requests are not trusted: their length, their duration and
+the number of connections are limited, requests from pages of other sites are refused, and no files are served.
 """
 
 import contextlib
@@ -22,17 +22,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from detloom.pipelines.serving.metadata import format_metadata, format_status
 from detloom.pipelines.serving.page import Page
-from detloom.pipelines.serving.served_model import ServedModel
-from detloom.pipelines.serving.tensors import RequestError
-from detloom.schemas.redact import escape
+from detloom.pipelines.serving.predict_request import RequestError
+from detloom.pipelines.serving.served_model import ServedModel, format_metadata, format_status
+from detloom.schemas.reading.redact import escape
 
 HEALTH_PATH = "/healthz"
 _MAX_CONNECTIONS = 16  # a browser opens six
-_RECEIVE_SECONDS = 30.0  # for a whole request, however slowly its bytes drip
+_RECEIVE_SECONDS = 30.0  # for the whole request, however slowly it arrives
 _SEND_SECONDS = 30.0
-_DISCARD_SECONDS = 2.0  # for reading on after a refusal, so that whoever still sends gets to read it
+_DISCARD_SECONDS = 2.0  # to keep reading after a refusal, so that a client that is still sending receives it
 _CHUNK_BYTES = 1 << 16
 _MODEL_PATH = re.compile(
     r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]{1,18}))?(?P<what>/metadata|:[a-z]+)?"
@@ -43,8 +42,8 @@ _LOGGER = logging.getLogger("detloom")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is sent back."""
+class Response:
+    """A response."""
 
     body: bytes
     content_type: str = "application/json"
@@ -53,19 +52,20 @@ class Answer:
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Listens from its construction on; `serve_forever` answers."""
+    """Listens as soon as it is constructed; `serve_forever` handles requests."""
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = _MAX_CONNECTIONS  # with the default of 5, a refused client may wait a second for its refusal
 
     def __init__(self, host: str, port: int, model: ServedModel, page: Page, max_request_bytes: int) -> None:
-        """Listen.
+        """Start to listen.
 
         Args:
-            port: 0 picks a free one.
+            port: 0 chooses a free port.
 
         Raises:
-            OSError: there is no listening on that address.
+            OSError: the address cannot be used.
         """
         self.model, self.page, self.max_request_bytes = model, page, max_request_bytes
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -73,11 +73,11 @@ class ModelServer(ThreadingHTTPServer):
         super().__init__((host, port), RequestHandler)
         bound = str(self.server_address[0])
         is_local = ipaddress.ip_address(bound).is_loopback
-        # Elsewhere, what this machine is called is not known here.
+        # Beyond the loopback interface the names of this machine are unknown.
         self.allowed_hosts = _LOCAL_NAMES | {host.lower(), bound} if is_local else None
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks the network what the machine is called
+        socketserver.TCPServer.server_bind(self)  # HTTPServer.server_bind does a DNS lookup
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     @property
@@ -104,18 +104,18 @@ class ModelServer(ThreadingHTTPServer):
     def _refuse(self, request: socket.socket) -> None:
         head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(_BUSY)}"
         with contextlib.suppress(OSError):
-            request.setblocking(False)  # accepting goes on, whoever this is
+            request.setblocking(False)  # a slow client must not block the accept loop
             request.send(f"{head}\r\nConnection: close\r\n\r\n".encode("ascii") + _BUSY)
         self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silent about whoever went away; what else escapes is our bug and keeps its traceback."""
+        """Ignore clients that disconnected; other errors are bugs and keep their traceback."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket up to a deadline for all of it."""
+    """Reads a socket with one deadline for the whole request."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection, self.deadline = connection, time.monotonic() + seconds
@@ -132,10 +132,10 @@ class _TimedReader(io.RawIOBase):
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     server: ModelServer
-    protocol_version = "HTTP/1.1"  # for `Expect: 100-continue`: curl asks before it sends much
+    protocol_version = "HTTP/1.1"  # for `Expect: 100-continue`, which curl sends before a large body
     server_version, sys_version = "detloom", ""
 
     def setup(self) -> None:
@@ -146,10 +146,10 @@ class RequestHandler(BaseHTTPRequestHandler):
         self._num_unread = 0
 
     def do_GET(self) -> None:
-        self._answer(self._get)
+        self._respond(self._get)
 
     def do_POST(self) -> None:
-        self._answer(self._post)
+        self._respond(self._post)
 
     def handle_expect_100(self) -> bool:
         try:
@@ -161,31 +161,31 @@ class RequestHandler(BaseHTTPRequestHandler):
         return super().handle_expect_100()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What `http.server` itself refuses, as JSON too."""
+        """Send errors of `http.server` itself as JSON."""
         status = HTTPStatus(code)
         self._send(_format_error(RequestError(message or status.phrase, status)))
 
     def log_message(self, format: str, *args: Any) -> None:
         _LOGGER.info("%s", escape(format % args))
 
-    def _answer(self, make: Callable[[], Answer]) -> None:
+    def _respond(self, make: Callable[[], Response]) -> None:
         try:
             answer = make()
         except RequestError as error:
             answer = _format_error(error)
         except Exception:
-            message = "internal error, our bug; the server's log has more."
+            message = "internal error; see the log of the server."
             self._send(_format_error(RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR)))
             raise
         self._send(answer)
         self._discard_rest()
 
-    def _get(self) -> Answer:
+    def _get(self) -> Response:
         self._check_sender()
         path = self.path.partition("?")[0]
         if path == "/":
             page = self.server.page
-            return Answer(page.html, "text/html; charset=utf-8", headers={"Content-Security-Policy": page.policy})
+            return Response(page.html, "text/html; charset=utf-8", headers={"Content-Security-Policy": page.policy})
         if path == HEALTH_PATH:
             return _format_json({"status": "ok"})
         match self._find(path):
@@ -193,9 +193,9 @@ class RequestHandler(BaseHTTPRequestHandler):
                 return _format_json(format_metadata(self.server.model))
             case None:
                 return _format_json(format_status(self.server.model))
-        raise RequestError(f"{path[:200]}: ask with POST.", HTTPStatus.METHOD_NOT_ALLOWED)
+        raise RequestError(f"{path[:200]}: use POST.", HTTPStatus.METHOD_NOT_ALLOWED)
 
-    def _post(self) -> Answer:
+    def _post(self) -> Response:
         num_bytes = self._read_length()
         self._check_sender()
         path = self.path.partition("?")[0]
@@ -203,37 +203,37 @@ class RequestHandler(BaseHTTPRequestHandler):
         if what != ":predict":
             raise RequestError(f"{path[:200]}: got {what or 'no verb'}, allowed with POST: :predict.")
         body = self._read_body(num_bytes)
-        answer, seconds = self.server.model.answer(body)
+        answer, seconds = self.server.model.predict(body)
         return _format_json(answer, {"Server-Timing": f"model;dur={1000 * seconds:.1f}"})
 
     def _find(self, path: str) -> str | None:
-        """What is asked of our model: "/metadata", a verb such as ":predict", or None for its status."""
+        """Return the requested resource of the model: "/metadata", a verb such as ":predict", or None (status)."""
         found, model = _MODEL_PATH.fullmatch(path), self.server.model
         if found is None:
-            raise RequestError(f"{path[:200]}: no such address.", HTTPStatus.NOT_FOUND)
+            raise RequestError(f"{path[:200]}: no such path.", HTTPStatus.NOT_FOUND)
         if found["name"] != model.name or found["version"] not in (None, str(model.version)):
             allowed = f"/v1/models/{model.name}/versions/{model.version}"
-            raise RequestError(f"{path[:200]}: no such model, there is {allowed}.", HTTPStatus.NOT_FOUND)
+            raise RequestError(f"{path[:200]}: no such model, allowed: {allowed}.", HTTPStatus.NOT_FOUND)
         return found["what"]
 
     def _check_sender(self) -> None:
-        """Refuse pages of other sites: those whose name was made to lead here, and those that send from elsewhere."""
+        """Refuse requests from pages of other sites: DNS rebinding (Host) and cross-origin requests (Origin)."""
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         allowed = self.server.allowed_hosts
         if host is not None and allowed is not None and _host_name(f"//{host}") not in allowed:
             raise RequestError(f"Host: got {host[:200]}, allowed: {', '.join(sorted(allowed))}.", HTTPStatus.FORBIDDEN)
         if origin is not None and (host is None or not origin.lower().endswith(f"://{host.lower()}")):
-            raise RequestError("Origin: another site may not ask this server.", HTTPStatus.FORBIDDEN)
+            raise RequestError("Origin: requests from other sites are not allowed.", HTTPStatus.FORBIDDEN)
 
     def _read_length(self) -> int:
-        """The body's; remembered as still to be read.
+        """Return the length of the body, and store it as still to be read.
 
         Raises:
-            RequestError: there is none, or it is too long.
+            RequestError: the length is missing, invalid or too large.
         """
         lengths = self.headers.get_all("Content-Length", [])
         if not lengths or "Transfer-Encoding" in self.headers:
-            raise RequestError("send a Content-Length, and the body in one piece.", HTTPStatus.LENGTH_REQUIRED)
+            raise RequestError("needed: a Content-Length, without Transfer-Encoding.", HTTPStatus.LENGTH_REQUIRED)
         if len(lengths) > 1 or re.fullmatch("[0-9]{1,18}", lengths[0]) is None:
             raise RequestError(f"Content-Length: got {', '.join(lengths)[:200]}, allowed: one number.")
         self._num_unread, limit = int(lengths[0]), self.server.max_request_bytes
@@ -249,18 +249,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             message = f"the request was not complete after {_RECEIVE_SECONDS:.0f} s."
             raise RequestError(message, HTTPStatus.REQUEST_TIMEOUT) from None
         if len(body) < num_bytes:
-            raise RequestError(f"got {len(body)} bytes of the {num_bytes} that Content-Length says.")
+            raise RequestError(f"got {len(body)} of {num_bytes} bytes (Content-Length).")
         self._num_unread = 0
         return body
 
     def _discard_rest(self) -> None:
-        """Whoever sends all before reading would see a broken connection instead of the refusal."""
+        """Read the rest of the body: a client that sends everything first would only see a closed connection."""
         self._reader.deadline = time.monotonic() + _DISCARD_SECONDS
         with contextlib.suppress(OSError):
             while self._num_unread > 0 and (chunk := self.rfile.read1(min(_CHUNK_BYTES, self._num_unread))):
                 self._num_unread -= len(chunk)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Response) -> None:
         self.connection.settimeout(_SEND_SECONDS)
         self.send_response(answer.status)
         headers = {
@@ -269,7 +269,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
-            "Connection": "close",  # which also ends the loop over this connection's requests
+            "Connection": "close",  # also ends the handler's loop over the requests of this connection
             **answer.headers,
         }
         for name, value in headers.items():
@@ -279,16 +279,16 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 def _host_name(address: str) -> str | None:
-    """Of an address such as `//localhost:8501`, in lower case; None where it has none."""
+    """Return the host name of an address such as `//localhost:8501`, in lower case; None if it has none."""
     try:
         return urlsplit(address).hostname
-    except ValueError:  # an IPv6 address that is none
+    except ValueError:  # an invalid IPv6 address
         return None
 
 
-def _format_json(content: Any, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(json.dumps(content).encode("ascii"), headers=headers or {})
+def _format_json(content: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(content).encode("ascii"), headers=headers or {})
 
 
-def _format_error(error: RequestError) -> Answer:
-    return Answer(json.dumps({"error": error.message}).encode("ascii"), status=error.status)
+def _format_error(error: RequestError) -> Response:
+    return Response(json.dumps({"error": error.message}).encode("ascii"), status=error.status)

@@ -1,5 +1,5 @@
-// Asks the server that this page is from for the objects in a picture, by TensorFlow Serving's REST contract, and draws
-// them. All that comes from outside is put in as text or attributes, never as markup.
+// Sends an image to the server of this page by TensorFlow Serving's REST API and draws the detected objects.
+// Untrusted values are inserted as text or attributes, never as markup.
 "use strict";
 
 const part = (id) => document.getElementById(id);
@@ -7,13 +7,13 @@ const settings = JSON.parse(part("app").dataset.settings);
 const [BOXES, SCORES, CLASSES, NUM_DETECTIONS] = settings.outputs;
 const SVG = "http://www.w3.org/2000/svg";
 const MAX_ROWS = 300;
-let found = []; // objects of the picture that is shown, by descending score
-let turn = 0; // an answer that comes after the next picture was given is not drawn
+let found = []; // objects of the current image, by descending score
+let turn = 0; // number of the current image; a response for an earlier image is not drawn
 let waiting = new AbortController();
 let isAnswered = false;
-let told = part("status").textContent; // all that the status says, or what stands there beside the number of objects
+let statusText = part("status").textContent; // the status text without the number of objects
 
-// Exif's orientation of a JPEG, 1 to 8; 1 for whatever has none. CIPA DC-008 section 4.6.
+// Return the Exif orientation of a JPEG, 1 to 8; 1 if there is none. CIPA DC-008 section 4.6.
 function orientationOf(buffer) {
   const view = new DataView(buffer);
   if (view.byteLength < 4 || view.getUint16(0) !== 0xffd8) return 1;
@@ -37,7 +37,7 @@ function tiffOrientation(view, start) {
   return 1;
 }
 
-function hasExif(buffer) { // of a PNG: its eXIf chunk may turn it
+function hasExif(buffer) { // the eXIf chunk of a PNG may contain an orientation
   const view = new DataView(buffer);
   for (let at = 8; at + 12 <= view.byteLength; at += 12 + view.getUint32(at)) {
     if (view.getUint32(at + 4) === 0x65584966) return true;
@@ -66,12 +66,12 @@ async function load(url) {
   try {
     await image.decode();
   } catch {
-    throw new Error("this is no picture that the browser can show.");
+    throw new Error("the browser cannot show this image.");
   }
   return image;
 }
 
-// Upright and as JPEG: the model looks at pixels as they are stored, and takes JPEG and PNG only.
+// Convert to an upright JPEG: the model ignores the Exif orientation and accepts only JPEG and PNG.
 function redraw(image) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
@@ -84,7 +84,7 @@ async function ask(url, signal) {
   const body = JSON.stringify({ signature_name: settings.signature, instances: [{ b64 }] });
   if (body.length > settings.maxRequestBytes) {
     const megabytes = (bytes) => (bytes / 2 ** 20).toFixed(2);
-    throw new Error(`the picture makes a request of ${megabytes(body.length)} MB, allowed: ${megabytes(settings.maxRequestBytes)} MB.`);
+    throw new Error(`the request has ${megabytes(body.length)} MB, allowed: ${megabytes(settings.maxRequestBytes)} MB.`);
   }
   const headers = { "Content-Type": "application/json" };
   const response = await fetch(settings.url, { method: "POST", headers, body, signal });
@@ -113,14 +113,14 @@ async function take(file) {
   waiting.abort();
   waiting = new AbortController();
   [found, isAnswered] = [[], false];
-  show({ error: "", status: `Asking the model about ${file.name || "the picture"} ...` });
+  show({ error: "", status: `Sending ${file.name || "the image"} to the model ...` });
   try {
     let url = await readDataUrl(file);
     let image = await load(url);
     const isChanged = !isSentAsItIs(await file.arrayBuffer());
     if (isChanged) image = await load((url = redraw(image)));
     if (mine !== turn) return;
-    part("picture").src = url;
+    part("image").src = url;
     part("stage").hidden = false;
     part("invite").hidden = true;
     part("drop").classList.add("full");
@@ -129,15 +129,15 @@ async function take(file) {
     if (mine !== turn) return;
     const seconds = (performance.now() - started) / 1000;
     [found, isAnswered] = [objectsOf(prediction, image), true];
-    told = `${image.naturalWidth} × ${image.naturalHeight} pixels, ${seconds.toFixed(2)} s, of which the model took ${modelSeconds.toFixed(2)} s.`;
-    if (isChanged) told += " The picture was turned upright or made a JPEG before it was sent.";
+    statusText = `${image.naturalWidth} × ${image.naturalHeight} pixels, ${seconds.toFixed(2)} s, of which the model took ${modelSeconds.toFixed(2)} s.`;
+    if (isChanged) statusText += " The image was rotated or converted to JPEG before it was sent.";
     show({ error: "" });
   } catch (error) {
-    if (mine === turn) show({ error: `Not done: ${error.message}`, status: "" });
+    if (mine === turn) show({ error: `Failed: ${error.message}`, status: "" });
   }
 }
 
-// The objects above the least score, in the picture and in the table. No request is made.
+// Show the objects above the minimum score in the image and in the table, without a request.
 function show({ error, status }) {
   const least = Number(part("least").value);
   const shown = found.filter(({ score }) => score >= least);
@@ -146,9 +146,9 @@ function show({ error, status }) {
     part("error").textContent = error;
     part("error").hidden = error === "";
   }
-  if (status !== undefined) told = status;
-  const counted = `${shown.length} of ${found.length} objects have a score of at least ${least.toFixed(2)}. ${told}`;
-  part("status").textContent = isAnswered ? counted : told;
+  if (status !== undefined) statusText = status;
+  const counted = `${shown.length} of ${found.length} objects have a score of at least ${least.toFixed(2)}. ${statusText}`;
+  part("status").textContent = isAnswered ? counted : statusText;
   part("found").hidden = shown.length === 0;
   part("rows").replaceChildren(...shown.slice(0, MAX_ROWS).map(rowOf));
   draw(shown);
@@ -184,19 +184,19 @@ function svg(kind, attributes) {
   return element;
 }
 
-// In units of the screen, so that lines and letters keep their size; the most certain box comes last, on top.
+// Draw in screen units, so that lines and text keep their size. The box with the highest score is drawn last, on top.
 function draw(objects) {
   const overlay = part("boxes");
-  const { width, height } = part("picture").getBoundingClientRect();
+  const { width, height } = part("image").getBoundingClientRect();
   overlay.setAttribute("viewBox", `0 0 ${width || 1} ${height || 1}`);
-  const labels = svg("g", {}); // after all boxes: no edge strikes a label through
+  const labels = svg("g", {}); // after all boxes, so that no box covers a label
   overlay.replaceChildren(labels);
   for (const [index, object] of [...objects.entries()].reverse()) {
     const [left, top, right, bottom] = object.rel.map((side, i) => side * (i % 2 ? height : width));
     const [red, green, blue] = object.rgb;
     const size = { x: left, y: top, width: Math.max(right - left, 0), height: Math.max(bottom - top, 0) };
     labels.before(svg("rect", { ...size, class: "box", stroke: `rgb(${object.rgb})`, "data-index": index }));
-    // ITU-R BT.601 luma decides between black and white text, as in pictures elsewhere.
+    // Black or white text by the ITU-R BT.601 luma, as in all other drawings.
     const ink = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff";
     const label = svg("text", { fill: ink });
     label.textContent = `${object.name} ${object.score.toFixed(2)}`;
@@ -221,7 +221,7 @@ part("file").addEventListener("change", (event) => {
 });
 part("least").addEventListener("input", () => show({}));
 document.addEventListener("paste", (event) => takeFirst(event.clipboardData?.files));
-// On the whole page: a picture dropped beside the frame would otherwise replace the page.
+// On the whole page, because the browser would open an image that is dropped outside of the frame.
 document.addEventListener("dragover", (event) => {
   event.preventDefault();
   part("drop").classList.add("over");
@@ -232,5 +232,5 @@ document.addEventListener("drop", (event) => {
   part("drop").classList.remove("over");
   takeFirst(event.dataTransfer?.files);
 });
-new ResizeObserver(() => show({})).observe(part("picture"));
+new ResizeObserver(() => show({})).observe(part("image"));
 show({});

@@ -1,1 +1,1 @@
-"""Runs by the clock on one machine: systemd units, or a line of a crontab."""
+"""Scheduled runs on one machine: systemd units or a crontab line."""

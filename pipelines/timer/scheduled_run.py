@@ -1,4 +1,4 @@
-"""What the clock has to start, whichever clock it is."""
+"""The command of a scheduled run and its times, for systemd and cron."""
 
 import importlib.metadata
 import sys
@@ -9,13 +9,12 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from detloom.components.notifier.read_secret import references_of
-from detloom.schemas.cron import Cron, parse_cron
 from detloom.schemas.errors import InputError
-from detloom.schemas.read_run_file import PATH_VARIABLE
-from detloom.schemas.redact import redact
-from detloom.schemas.run_file import RunFile
-from detloom.schemas.schedule_config import Schedule
-from detloom.schemas.secret_reference import parse_secret_reference
+from detloom.schemas.reading.overrides import is_settings_file
+from detloom.schemas.reading.redact import parse_secret_reference, redact
+from detloom.schemas.run_file.read_run_file import PATH_VARIABLE
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.schemas.run_file.schedule import Cron, Schedule, parse_cron
 
 ENVIRONMENT_FILE, LOG_FILE = "schedule.env", "schedule.log"  # in the workspace
 
@@ -25,10 +24,10 @@ class ScheduledRun:
     """A command and its times.
 
     Attributes:
-        name: of the pipeline.
-        words: of the command, all paths absolute.
-        workspace: where environment file and log are.
-        variables: environment variables that the run file and the options name.
+        name: name of the pipeline.
+        words: words of the command, with absolute paths.
+        workspace: folder of the environment file and the log.
+        variables: environment variables that the run file and the options use.
     """
 
     name: str
@@ -43,12 +42,12 @@ class ScheduledRun:
 
     @property
     def unit(self) -> str:
-        """Name of what is made, without its ending."""
+        """Return the name of the units, without suffix."""
         return f"detloom-{self.name}"
 
     @property
     def environment_file(self) -> Path:
-        """Secrets, for the user's eyes alone; it may be missing."""
+        """Return the file with secrets, which only the user can read; it may be missing."""
         return self.workspace / ENVIRONMENT_FILE
 
     @property
@@ -56,7 +55,7 @@ class ScheduledRun:
         return self.workspace / LOG_FILE
 
     def next_times(self, after: datetime, count: int) -> list[datetime]:
-        """In the schedule's time zone."""
+        """Return the next times, in the time zone of the schedule."""
         moment = after.astimezone(ZoneInfo(self.schedule.timezone))
         found: list[datetime] = []
         while len(found) < count and (following := self.cron.next_after(moment)) is not None:
@@ -66,69 +65,67 @@ class ScheduledRun:
 
 
 def build_scheduled_run(
-    run: RunFile, run_file: Path, settings: Sequence[str] = (), hparams: str = "", now: datetime | None = None
+    run: RunFile, run_file: Path, settings: Sequence[str] = (), now: datetime | None = None
 ) -> ScheduledRun:
-    """The command that runs the pipeline, from whatever folder.
+    """Build the command that runs the pipeline from any folder.
 
     Args:
-        run: as it was read from the file, with its workspace.
-        settings, hparams: the options --set and --hparams.
+        run: the run file as it was read, with its workspace.
+        settings: values of the option --set.
 
     Raises:
-        InputError: no schedule, or one that a clock on one machine cannot keep; no installed package; a path with
-            characters that units and crontabs cannot say.
+        InputError: the schedule is missing or has settings that systemd and cron do not support, the package is not
+            installed, or a path has characters that units and crontabs cannot contain.
     """
     if run.schedule is None:
         raise InputError(
-            f"{run_file}: schedule: the section is missing; write one, such as schedule: {{cron: 0 3 * * *}}."
+            f"{run_file}: schedule: the section is missing; add one, for example schedule: {{cron: 0 3 * * *}}."
         )
     _check_schedule(run_file, run.schedule, now or datetime.now(timezone.utc))
     try:
         importlib.metadata.distribution("detloom")
     except importlib.metadata.PackageNotFoundError:
         raise InputError(
-            f"{sys.executable}: detloom is not installed in this Python, so that a clock cannot start it; pip install "
-            "it there (pip install -e . for a checkout)."
+            f"{sys.executable}: detloom is not installed in this Python, so a timer cannot start it; install it with "
+            "pip (pip install -e . for a checkout)."
         ) from None
-    options = [word for setting in settings for word in ("--set", setting)]
-    if hparams:
-        options += ["--hparams", str(Path(hparams).absolute()) if Path(hparams).is_file() else hparams]
+    absolute = [str(Path(setting).absolute()) if is_settings_file(setting) else setting for setting in settings]
+    options = [word for setting in absolute for word in ("--set", setting)]
     words = [sys.executable, "-m", "detloom.pipelines.cli", "run", str(run_file.absolute())]
     words += ["--workspace", run.workspace, *options]
     for word in words:
         if not word.isprintable():
-            raise InputError(f"{redact(word)}: holds characters that a unit or crontab cannot say; rename it.")
+            raise InputError(f"{redact(word)}: has characters that a unit or crontab cannot contain; rename it.")
     return ScheduledRun(
         name=run.name,
         schedule=run.schedule,
         words=tuple(words),
         workspace=Path(run.workspace),
-        variables=_variables(run, run_file, settings, hparams),
+        variables=_variables(run, run_file, settings),
     )
 
 
 def _check_schedule(run_file: Path, schedule: Schedule, now: datetime) -> None:
-    """Raise InputError for what neither systemd nor cron can do."""
+    """Raise InputError for settings that neither systemd nor cron supports."""
 
     def refuse(field: str, got: object, allowed: str) -> None:
         raise InputError(f"{run_file}: schedule.{field}: got {got}, allowed with a timer on one machine: {allowed}.")
 
     if not schedule.caching:
-        refuse("caching", "false", "true; what has not changed is answered from the cache")
+        refuse("caching", "false", "true; unchanged nodes are taken from the cache")
     if schedule.max_concurrency != 1:
-        refuse("max_concurrency", schedule.max_concurrency, "1; a run that finds another in its workspace runs nothing")
+        refuse("max_concurrency", schedule.max_concurrency, "1; a run does nothing if another one uses its workspace")
     if schedule.end:
-        refuse("end", repr(schedule.end), "nothing; disable the timer when it is time")
+        refuse("end", repr(schedule.end), "no value; disable the timer at that time")
     start = schedule.start_time
     if start is not None and start > now:
-        refuse("start", repr(schedule.start), "nothing, or a moment that is over; enable the timer when it is time")
+        refuse("start", repr(schedule.start), "no value, or a time in the past; enable the timer at that time")
 
 
-def _variables(run: RunFile, run_file: Path, settings: Sequence[str], hparams: str) -> tuple[str, ...]:
-    """Of paths (`${NAME}`) and of secrets (`env:NAME`), each once."""
-    texts = [run_file.read_text(encoding="utf-8"), *settings, hparams]
-    if Path(hparams).is_file():
-        texts.append(Path(hparams).read_text(encoding="utf-8"))
+def _variables(run: RunFile, run_file: Path, settings: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables in paths (`${NAME}`) and secrets (`env:NAME`), each once."""
+    texts = [run_file.read_text(encoding="utf-8"), *settings]
+    texts += [Path(setting).read_text(encoding="utf-8") for setting in settings if is_settings_file(setting)]
     found = [name for text in texts for name in PATH_VARIABLE.findall(text)]
     secrets = references_of(run.notifications) if run.notifications is not None else ()
     found += [each.name for each in map(parse_secret_reference, secrets) if each.kind == "env"]

@@ -1,11 +1,11 @@
-"""The Object Detection API's configuration format: its fields, its text, and how both meet the configuration tree.
+"""The Object Detection API's configuration format and its mapping to the configuration tree.
 
     fields       names, types and defaults of all messages (fields.tsv)
     text_format  text -> a tree of messages
-    rules        the three things that can become of a field: mapped, ignored, refused
+    rules        the three kinds of rules: mapped, ignored, refused
     mapping*     one rule for each field
-    reader       messages -> the plain tree of `TrainEvalConfig` and the three lists
+    reader       messages -> the plain tree of `TrainEvalConfig` and the three lists of fields
     writer       `TrainEvalConfig` -> text
 
-`detloom.schemas.pipeline_config` is the way in.
+`detloom.schemas.odapi.pipeline_config` is the way in.
 """

@@ -1,4 +1,4 @@
-"""Messages, fields and enums of the Object Detection API's configuration, read from fields.tsv beside this file."""
+"""Messages, fields and enums of the Object Detection API's configuration, read from fields.tsv."""
 
 import functools
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = "TrainEvalPipelineConfig"
-OVERRIDES = "[detloom.overrides]"  # our extension of the root: what the format has no field for
+OVERRIDES = "[detloom.overrides]"  # detloom's extension of the root, for settings without a field in the format
 
-# Kinds of scalar fields with numbers, and their lowest and highest value. Python reads a larger float than this too,
-# but the Object Detection API would hold infinity.
+# Lowest and highest value of the numeric field types. Python can read a larger float, but in the Object Detection API
+# it would be infinity.
 MAX_FLOAT = 3.4028234663852886e38
 RANGES: dict[str, tuple[float, float]] = {
     "int32": (-(2**31), 2**31 - 1),
@@ -25,9 +25,9 @@ class Field:
 
     Attributes:
         kind: "message", "enum", or the name of a scalar type.
-        type: name of the message or enum; that of the scalar type otherwise.
-        default: value where the field is left out; enums by name; None for messages and repeated fields.
-        oneof: the group of which only one field can be set, or "".
+        type: name of the message, the enum or the scalar type.
+        default: value of an omitted field; enums by name; None for messages and repeated fields.
+        oneof: name of the oneof that contains the field, or "".
     """
 
     number: int
@@ -49,13 +49,13 @@ class MessageType:
     extensible: bool = False
 
     def members(self, oneof: str) -> tuple[str, ...]:
-        """Names of the fields in a oneof."""
+        """Return the names of the fields in a oneof."""
         return tuple(name for name, field in self.fields.items() if field.oneof == oneof)
 
 
 @functools.cache
 def _inventory() -> tuple[dict[str, MessageType], dict[str, dict[str, int]]]:
-    """All messages and enums by name."""
+    """Read all messages and enums, by name."""
     lines = Path(__file__).with_name("fields.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
     enums = {row[1]: _enum_values(row[2]) for row in rows if row[0] == "enum"}
@@ -93,10 +93,10 @@ def _field(row: list[str], messages: set[str], enums: dict[str, dict[str, int]])
 
 
 def message_types() -> dict[str, MessageType]:
-    """All messages by name, and our extension."""
+    """Return all messages by name, including detloom's extension."""
     return _inventory()[0]
 
 
 def enum_values(name: str) -> dict[str, int]:
-    """Numbers of an enum by name."""
+    """Return the numbers of an enum by name."""
     return _inventory()[1][name]

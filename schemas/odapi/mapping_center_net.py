@@ -1,13 +1,13 @@
-"""What becomes of the fields that describe a CenterNet.
+"""Rules for the fields of a CenterNet.
 
-Checked against the Object Detection API's `model_builder.py` (`_build_center_net_model`), `center_net_meta_arch.py` and
-the feature extractors named there.
+They were checked against the Object Detection API's `model_builder.py` (`_build_center_net_model`),
+`center_net_meta_arch.py` and the feature extractors named there.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from detloom.schemas import center_net_config as tree
+from detloom.schemas.model import center_net as tree
 from detloom.schemas.odapi.rules import (
     Depends,
     Ignored,
@@ -22,7 +22,7 @@ from detloom.schemas.odapi.rules import (
 )
 from detloom.schemas.odapi.text_format import Message
 
-# The Object Detection API's names of the feature extractors that there is a backbone for.
+# The Object Detection API's names of the supported feature extractors, with their backbones.
 _BACKBONES = {
     "resnet_v1_50_fpn": "resnet50_v1",
     "resnet_v1_101_fpn": "resnet101_v1",
@@ -44,7 +44,7 @@ def _extractor(plain: Mapping[str, Any]) -> str:
 
 
 def _with_mobilenet(key: str) -> Depends:
-    """A field that only MobileNet's feature extractors read."""
+    """Return the rule of a field that only MobileNet's feature extractors read."""
 
     def choose(message: Message) -> Rule:
         if str(message.scalar("type")).startswith("resnet"):
@@ -66,28 +66,28 @@ CENTER_NET: dict[str, Structure] = {
         fields={
             **same("num_classes", "feature_extractor", "image_resizer", "object_detection_task"),
             **same("object_center_params", "use_depthwise"),
-            "keypoint_label_map_path": Ignored(reason="counts only with keypoint_estimation_task, which is refused"),
+            "keypoint_label_map_path": Ignored(reason="is used only with keypoint_estimation_task, which is refused"),
             "keypoint_estimation_task": Refused(reason=f"keypoints are not supported; {_ONLY_BOXES}"),
             "mask_estimation_task": Refused(reason=f"masks are not supported; {_ONLY_BOXES}"),
             "densepose_estimation_task": Refused(reason=f"DensePose is not supported; {_ONLY_BOXES}"),
             "track_estimation_task": Refused(reason=f"tracking is not supported; {_ONLY_BOXES}"),
             "temporal_offset_task": Refused(reason=f"tracking is not supported; {_ONLY_BOXES}"),
             "deepmac_mask_estimation": Refused(reason=f"Deep-MAC's masks are not supported; {_ONLY_BOXES}"),
-            "compute_heatmap_sparse": Ignored(reason="chooses among implementations with the same result"),
-            "post_processing": Refused(reason="suppression among the peaks of the heat map is not supported"),
-            "output_prediction_dict": Ignored(reason="adds outputs, changes no detection"),
+            "compute_heatmap_sparse": Ignored(reason="selects among implementations with the same result"),
+            "post_processing": Refused(reason="NMS of the heatmap's peaks is not supported"),
+            "output_prediction_dict": Ignored(reason="adds outputs, does not change detections"),
         },
     ),
     "CenterNetFeatureExtractor": Structure(
         makes=tree.CenterNetFeatureExtractor,
         fields={
-            "type": Mapped(key="backbone", read=_backbone, write=_extractor, note="the network's name here"),
+            "type": Mapped(key="backbone", read=_backbone, write=_extractor, note="detloom's name of the network"),
             **same("channel_means", "channel_stds", "bgr_ordering"),
-            "use_depthwise": Ignored(reason="only feature extractors read it that are refused"),
+            "use_depthwise": Ignored(reason="only unsupported feature extractors read it"),
             "depth_multiplier": _with_mobilenet("depth_multiplier"),
             "use_separable_conv": Depends(
                 usual=at("use_separable_conv"),
-                when=f"with a ResNet: ignored; with {_SEPARABLE}: true if it is set at all",
+                when=f"with a ResNet: ignored; with {_SEPARABLE}: true if it is set to any value",
                 choose=_use_separable_conv,
             ),
             "upsampling_interpolation": _with_mobilenet("upsampling_interpolation"),
@@ -108,8 +108,8 @@ CENTER_NET: dict[str, Structure] = {
         fields={
             **same("object_center_loss_weight", "classification_loss", "heatmap_bias_init", "min_box_overlap_iou"),
             **same("max_box_predictions", "center_head_params", "peak_max_pool_kernel_size"),
-            "use_labeled_classes": unless(False, "a loss of labelled classes alone is not supported"),
-            "keypoint_weights_for_center": Refused(reason="centres from keypoints are not supported"),
+            "use_labeled_classes": unless(False, "a loss of labelled classes only is not supported"),
+            "keypoint_weights_for_center": Refused(reason="centers computed from keypoints are not supported"),
         },
     ),
 }

@@ -1,13 +1,14 @@
-"""What becomes of the fields that describe a detector: anchors, targets, losses and post-processing.
+"""Rules for the fields of a detector: anchors, targets, losses and post-processing.
 
-Checked against the Object Detection API's builders, `ssd_meta_arch.py` and `core/post_processing.py`.
+They were checked against the Object Detection API's builders, `ssd_meta_arch.py` and `core/post_processing.py`.
 """
 
-from detloom.schemas import model_config as tree
+from detloom.schemas.model import detector as tree
+from detloom.schemas.model import losses
 from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, same, unless
 from detloom.schemas.odapi.text_format import Message
 
-_FASTER = Ignored(reason="chooses among implementations with the same result")
+_FASTER = Ignored(reason="selects among implementations with the same result")
 _FAMILIES = "supported: model.ssd (SSD, RetinaNet, EfficientDet), model.center_net"
 _NO_ANCHORS = Refused(
     reason="not supported; supported: ssd_anchor_generator, multiscale_anchor_generator, grid_anchor_generator"
@@ -18,13 +19,13 @@ _NO_CLASSIFICATION = Refused(
 )
 _NO_SIMILARITY = Refused(reason="not supported; supported: iou_similarity")
 _ANCHORWISE = Ignored(reason="the Object Detection API does not read it")
-_EXPECTED = Ignored(reason="counts only with expected_loss_weights, which is refused")
+_EXPECTED = Ignored(reason="is used only with expected_loss_weights, which is refused")
 
 
 def _hard_nms(message: Message) -> Rule:
     if message.scalar("soft_nms_sigma") != 0:
-        return unless(False, "contradicts soft_nms_sigma, and the Object Detection API fails")
-    return Ignored(reason="with soft_nms_sigma 0 suppression is hard anyway")
+        return unless(False, "contradicts soft_nms_sigma; the Object Detection API fails too")
+    return Ignored(reason="with soft_nms_sigma 0, NMS is always hard")
 
 
 MODEL: dict[str, Structure] = {
@@ -45,20 +46,20 @@ MODEL: dict[str, Structure] = {
             **same("box_predictor", "anchor_generator", "post_processing", "loss"),
             **same("normalize_loss_by_num_matches", "normalize_loc_loss_by_codesize"),
             **same("add_background_class", "encode_background_as_zeros", "freeze_batchnorm"),
-            "similarity_calculator": at("", "intersection over union is what the matcher compares"),
+            "similarity_calculator": at("", "the matcher always compares the intersection over union"),
             "negative_class_weight": at("negative_class_weight"),
-            "inplace_batchnorm_update": Ignored(reason="TF1: when moving averages are updated"),
+            "inplace_batchnorm_update": Ignored(reason="TF1 only: time of updating moving averages"),
             "use_confidences_as_targets": unless(False, "confidences as targets are not supported"),
-            "implicit_example_weight": Ignored(reason="counts only with use_confidences_as_targets, which is refused"),
+            "implicit_example_weight": Ignored(reason="is used only with use_confidences_as_targets, which is refused"),
             "explicit_background_class": unless(False, "label maps with a background class are not supported"),
             "mask_head_config": Refused(reason="masks are not supported"),
-            "return_raw_detections_during_predict": Ignored(reason="adds outputs, changes no detection"),
+            "return_raw_detections_during_predict": Ignored(reason="adds outputs, does not change detections"),
         },
     ),
     "RegionSimilarityCalculator": Structure(
         choice="region_similarity",
         fields={
-            "iou_similarity": Ignored(reason="intersection over union is what the matcher compares", constant={}),
+            "iou_similarity": Ignored(reason="the matcher always compares the intersection over union", constant={}),
             **each(_NO_SIMILARITY, "neg_sq_dist_similarity", "ioa_similarity", "thresholded_iou_similarity"),
         },
     ),
@@ -76,7 +77,7 @@ MODEL: dict[str, Structure] = {
         makes=tree.MultiscaleAnchorGenerator,
         fields={
             **same("min_level", "max_level", "anchor_scale", "aspect_ratios", "scales_per_octave"),
-            "normalize_coordinates": unless(True, "boxes are always relative to the picture"),
+            "normalize_coordinates": unless(True, "boxes are always relative to the image"),
         },
     ),
     "SsdAnchorGenerator": Structure(
@@ -124,7 +125,7 @@ MODEL: dict[str, Structure] = {
         choice="matcher_oneof",
         fields={
             "argmax_matcher": at(""),
-            "bipartite_matcher": Refused(reason="not supported (nor in the TF2 loop); supported: argmax_matcher"),
+            "bipartite_matcher": Refused(reason="not supported, as in the TF2 loop; supported: argmax_matcher"),
         },
     ),
     "ArgMaxMatcher": Structure(
@@ -137,7 +138,7 @@ MODEL: dict[str, Structure] = {
     ),
     # --- losses -------------------------------------------------------------------------------------------------------
     "Loss": Structure(
-        makes=tree.Loss,
+        makes=losses.Loss,
         fields={
             **same("localization_loss", "classification_loss", "hard_example_miner"),
             **same("classification_weight", "localization_weight"),
@@ -159,22 +160,22 @@ MODEL: dict[str, Structure] = {
         },
     ),
     "WeightedSigmoidClassificationLoss": Structure(
-        makes=tree.WeightedSigmoid, fields={"anchorwise_output": _ANCHORWISE}
+        makes=losses.WeightedSigmoid, fields={"anchorwise_output": _ANCHORWISE}
     ),
     "WeightedSoftmaxClassificationLoss": Structure(
-        makes=tree.WeightedSoftmax, fields={"anchorwise_output": _ANCHORWISE, **same("logit_scale")}
+        makes=losses.WeightedSoftmax, fields={"anchorwise_output": _ANCHORWISE, **same("logit_scale")}
     ),
     "SigmoidFocalClassificationLoss": Structure(
-        makes=tree.SigmoidFocal,
+        makes=losses.SigmoidFocal,
         fields={
             "anchorwise_output": _ANCHORWISE,
             "gamma": at("gamma"),
-            "alpha": at("alpha", "left out, positives and negatives weigh the same"),
+            "alpha": at("alpha", "if omitted, positives and negatives have the same weight"),
         },
     ),
     "PenaltyReducedLogisticFocalLoss": Structure(
-        makes=tree.PenaltyReducedFocal,
-        fields={name: Mapped(key=name, implied=0.0, note="left out, 0") for name in ("alpha", "beta")},
+        makes=losses.PenaltyReducedFocal,
+        fields={name: Mapped(key=name, implied=0.0, note="0 if omitted") for name in ("alpha", "beta")},
     ),
     "LocalizationLoss": Structure(
         choice="localization_loss",
@@ -183,15 +184,15 @@ MODEL: dict[str, Structure] = {
             "l1_localization_loss": at("", "in model.center_net"),
         },
     ),
-    "WeightedL2LocalizationLoss": Structure(makes=tree.WeightedL2, fields={"anchorwise_output": _ANCHORWISE}),
+    "WeightedL2LocalizationLoss": Structure(makes=losses.WeightedL2, fields={"anchorwise_output": _ANCHORWISE}),
     "WeightedSmoothL1LocalizationLoss": Structure(
-        makes=tree.WeightedSmoothL1, fields={"anchorwise_output": _ANCHORWISE, **same("delta")}
+        makes=losses.WeightedSmoothL1, fields={"anchorwise_output": _ANCHORWISE, **same("delta")}
     ),
-    "L1LocalizationLoss": Structure(makes=tree.WeightedL1, fields={}),
-    "WeightedIOULocalizationLoss": Structure(makes=tree.WeightedIou, fields={}),
-    "WeightedGIOULocalizationLoss": Structure(makes=tree.WeightedGiou, fields={}),
+    "L1LocalizationLoss": Structure(makes=losses.WeightedL1, fields={}),
+    "WeightedIOULocalizationLoss": Structure(makes=losses.WeightedIou, fields={}),
+    "WeightedGIOULocalizationLoss": Structure(makes=losses.WeightedGiou, fields={}),
     "HardExampleMiner": Structure(
-        makes=tree.HardExampleMiner,
+        makes=losses.HardExampleMiner,
         fields=same(
             "num_hard_examples", "iou_threshold", "loss_type", "max_negatives_per_positive", "min_negatives_per_image"
         ),
@@ -210,10 +211,10 @@ MODEL: dict[str, Structure] = {
             **same("score_threshold", "iou_threshold", "max_detections_per_class", "max_total_detections"),
             **same("use_class_agnostic_nms", "max_classes_per_detection", "soft_nms_sigma"),
             **each(_FASTER, "use_static_shapes", "use_partitioned_nms", "use_cpu_nms"),
-            "use_combined_nms": unless(False, "the Object Detection API's SSD fails with it as well"),
-            "change_coordinate_frame": unless(True, "boxes are always relative to the picture without its padding"),
+            "use_combined_nms": unless(False, "the Object Detection API's SSD fails with it too"),
+            "change_coordinate_frame": unless(True, "boxes are always relative to the image without its padding"),
             "use_hard_nms": Depends(
-                usual=Ignored(reason="with soft_nms_sigma 0 suppression is hard anyway"),
+                usual=Ignored(reason="with soft_nms_sigma 0, NMS is always hard"),
                 when="with another soft_nms_sigma: refused unless false",
                 choose=_hard_nms,
             ),

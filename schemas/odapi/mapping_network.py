@@ -1,13 +1,13 @@
-"""What becomes of the fields that describe a network: resizers, convolutions, feature extractors and heads.
+"""Rules for the fields of a network: resizers, convolutions, feature extractors and heads.
 
-Checked against the Object Detection API's `hyperparams_builder.py` (`KerasLayerHyperparams`), `model_builder.py`,
-`box_predictor_builder.py` (`build_keras`) and the feature extractors named there.
+They were checked against the Object Detection API's `hyperparams_builder.py` (`KerasLayerHyperparams`),
+`model_builder.py`, `box_predictor_builder.py` (`build_keras`) and the feature extractors named there.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from detloom.schemas import network_config as tree
+from detloom.schemas.model import network as tree
 from detloom.schemas.odapi.rules import (
     NOTHING,
     Depends,
@@ -23,7 +23,7 @@ from detloom.schemas.odapi.rules import (
     unless,
 )
 from detloom.schemas.odapi.text_format import Message
-from detloom.schemas.typed_dict import TYPE_KEY, nearest_hint
+from detloom.schemas.reading.typed_dict import TYPE_KEY, nearest_hint
 
 _NOT_READ = "the Object Detection API's TF2 models do not read it"
 _NO_RESIZER = Refused(reason="not supported; supported: fixed_shape_resizer, keep_aspect_ratio_resizer")
@@ -31,11 +31,11 @@ _NO_PREDICTOR = Refused(
     reason="not supported; supported: convolutional_box_predictor, weight_shared_convolutional_box_predictor"
 )
 _NO_NORM = Refused(reason="not supported; supported: batch_norm, sync_batch_norm")
-_BOX_CODE = unless(4, "a box has four numbers")
-_GREY = unless(False, "grey pictures are not supported")
+_BOX_CODE = unless(4, "a box has four coordinates")
+_GRAY = unless(False, "gray images are not supported")
 _NO_CLIP = Refused(reason="clipping of box encodings is not supported")
 
-# Feature extractors of the Object Detection API that there is a backbone and a neck for.
+# Supported feature extractors of the Object Detection API, with backbone and neck.
 FEATURE_EXTRACTORS: dict[str, tuple[str, type]] = {
     "ssd_mobilenet_v1_keras": ("mobilenet_v1", tree.ExtraFeatureLayers),
     "ssd_mobilenet_v1_fpn_keras": ("mobilenet_v1", tree.Fpn),
@@ -44,7 +44,7 @@ FEATURE_EXTRACTORS: dict[str, tuple[str, type]] = {
     **{f"ssd_resnet{depth}_v1_fpn_keras": (f"resnet{depth}_v1", tree.Fpn) for depth in (50, 101, 152)},
     **{f"ssd_efficientnet-b{i}_bifpn_keras": (f"efficientnet-b{i}", tree.BiFpn) for i in range(8)},
 }
-# Iterations and channels that a BiFPN has where the message `bifpn` is left out, by EfficientNet's number.
+# Iterations and channels of a BiFPN if the message `bifpn` is omitted, by the number of the EfficientNet.
 _BIFPN = ((3, 64), (4, 88), (5, 112), (6, 160), (7, 224), (7, 288), (8, 384), (8, 384))
 
 
@@ -62,12 +62,12 @@ def _extractor(plain: Mapping[str, Any]) -> str:
 
 
 def _with_neck(neck: type, key: str, implied: Any = NOTHING) -> Any:
-    """A field that only feature extractors with this neck have."""
+    """Return the rule of a field that only feature extractors with this neck have."""
 
     def choose(message: Message) -> Rule:
         extractor = message.scalar("type")
         if extractor in FEATURE_EXTRACTORS and FEATURE_EXTRACTORS[extractor][1] is not neck:
-            return Refused(reason=f"{extractor} does not have it")
+            return Refused(reason=f"{extractor} does not have this field")
         return Mapped(key=key, implied=implied)
 
     return choose
@@ -111,14 +111,14 @@ NETWORK: dict[str, Structure] = {
     ),
     "FixedShapeResizer": Structure(
         makes=tree.FixedShapeResizer,
-        fields={**same("height", "width", "resize_method"), "convert_to_grayscale": _GREY},
+        fields={**same("height", "width", "resize_method"), "convert_to_grayscale": _GRAY},
     ),
     "KeepAspectRatioResizer": Structure(
         makes=tree.KeepAspectRatioResizer,
         fields={
             **same("min_dimension", "max_dimension", "resize_method"),
             **same("pad_to_max_dimension", "per_channel_pad_value"),
-            "convert_to_grayscale": _GREY,
+            "convert_to_grayscale": _GRAY,
         },
     ),
     # --- convolutions -------------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ NETWORK: dict[str, Structure] = {
         makes=tree.ConvHyperparams,
         fields={
             "op": Ignored(reason=_NOT_READ),
-            "regularizer": Mapped(key="regularizer", implied={}, note="none is an L2Regularizer of weight 0"),
-            "initializer": Mapped(key="initializer", implied={}, note="none is Keras' own, glorot_uniform"),
+            "regularizer": Mapped(key="regularizer", implied={}, note="an L2Regularizer with weight 0 if omitted"),
+            "initializer": Mapped(key="initializer", implied={}, note="Keras' default, glorot_uniform, if omitted"),
             **same("activation", "force_use_bias"),
             "batch_norm": Mapped(key="batch_norm", write=_batch_norm),
             "sync_batch_norm": Mapped(
@@ -168,7 +168,7 @@ NETWORK: dict[str, Structure] = {
         makes=tree.BatchNorm,
         fields={
             **same("decay", "center", "scale", "epsilon"),
-            "train": Ignored(reason=f"{_NOT_READ}, but model.ssd.freeze_batchnorm"),
+            "train": Ignored(reason=f"{_NOT_READ}; they read model.ssd.freeze_batchnorm"),
         },
     ),
     # --- backbone and neck --------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ NETWORK: dict[str, Structure] = {
         makes=tree.FeatureExtractor,
         required=("type",),
         fields={
-            "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and the class of neck"),
+            "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and type of the neck"),
             **same("depth_multiplier", "min_depth", "pad_to_multiple", "use_explicit_padding", "use_depthwise"),
             **same("override_base_feature_extractor_hyperparams"),
             "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
@@ -185,7 +185,7 @@ NETWORK: dict[str, Structure] = {
             "num_layers": _depends_on_type(
                 "neck.num_layers", tree.ExtraFeatureLayers, _with_neck(tree.ExtraFeatureLayers, "neck.num_layers")
             ),
-            "replace_preprocessor_with_placeholder": unless(False, "placeholders are TF1's"),
+            "replace_preprocessor_with_placeholder": unless(False, "placeholders exist in TF1 only"),
             "spaghettinet_arch_name": unless("", "SpaghettiNet is not supported"),
         },
     ),
@@ -212,7 +212,7 @@ NETWORK: dict[str, Structure] = {
             **same("min_depth", "max_depth", "num_layers_before_predictor", "use_dropout", "dropout_keep_probability"),
             **same("kernel_size", "class_prediction_bias_init", "use_depthwise"),
             "box_code_size": _BOX_CODE,
-            "apply_sigmoid_to_scores": Ignored(reason=f"{_NOT_READ}, but post_processing.score_converter"),
+            "apply_sigmoid_to_scores": Ignored(reason=f"{_NOT_READ}; they read post_processing.score_converter"),
             "box_encodings_clip_range": _NO_CLIP,
         },
     ),

@@ -1,12 +1,12 @@
-"""What becomes of the steps of `data_augmentation_options`.
+"""Rules for the steps of `data_augmentation_options`.
 
-Checked against the Object Detection API's `preprocessor_builder.py` and `core/preprocessor.py`.
+They were checked against the Object Detection API's `preprocessor_builder.py` and `core/preprocessor.py`.
 """
 
-from detloom.schemas import augmentation_config as tree
-from detloom.schemas import color_augmentation_config as colors
-from detloom.schemas import crop_augmentation_config as crops
-from detloom.schemas import policy_augmentation_config as policies
+from detloom.schemas.model import augmentations as policies
+from detloom.schemas.model import augmentations as tree
+from detloom.schemas.model import color_augmentations as colors
+from detloom.schemas.model import crop_augmentations as crops
 from detloom.schemas.odapi.rules import Depends, Refused, Rule, Structure, at, each, same
 
 _SUPPORTED = (
@@ -43,27 +43,28 @@ _SUPPORTED = (
 )
 _REFUSED: dict[str, Rule | Depends] = {
     **each(
-        Refused(reason="every backbone gets the colours that it was made for; leave this step out"),
+        Refused(reason="every backbone normalizes its input itself; remove this step"),
         "normalize_image",
         "subtract_channel_mean",
     ),
     **each(
-        Refused(reason="the model's image_resizer makes the size; leave this step out"),
+        Refused(reason="the model's image_resizer sets the size; remove this step"),
         "resize_image",
         "random_resize_method",
     ),
-    "scale_boxes_to_pixel_coordinates": Refused(reason="boxes stay relative to the picture; leave this step out"),
-    "convert_class_logits_to_softmax": Refused(reason="for scores of several classes a box, which are not read"),
+    "scale_boxes_to_pixel_coordinates": Refused(reason="boxes are always relative to the image; remove this step"),
+    "convert_class_logits_to_softmax": Refused(reason="needs several class scores per box, which are not supported"),
     "rgb_to_gray": Refused(
-        reason="makes pictures of one channel; random_rgb_to_gray { probability: 1 } keeps the three that networks take"
+        reason="returns images with one channel; random_rgb_to_gray { probability: 1 } keeps the three channels that "
+        "networks need"
     ),
-    "drop_label_probabilistically": Refused(reason="changes the data set; leave these objects out of it instead"),
-    "remap_labels": Refused(reason="changes the data set; give these objects their class there"),
+    "drop_label_probabilistically": Refused(reason="changes the data set; remove these objects from the data instead"),
+    "remap_labels": Refused(reason="changes the data set; change the classes in the data instead"),
 }
 _WINDOW = same("min_object_covered", "min_area", "max_area", "overlap_thresh", "random_coef", "clip_boxes")
 _CROP = {**_WINDOW, **same("min_aspect_ratio", "max_aspect_ratio")}
 _PADDED_SIZE = same("min_padded_size_ratio", "max_padded_size_ratio")
-_MAX_PIXELS = "left out it is 800000: the Object Detection API passes on only what is set, not its file's 500000"
+_MAX_PIXELS = "800000 if omitted: the Object Detection API passes on only fields that are set, not the default 500000"
 _COLOR_RGB = same("pad_color_r", "pad_color_g", "pad_color_b")
 
 STEPS: dict[str, Structure] = {

@@ -1,24 +1,24 @@
-"""What becomes of the fields that describe training, evaluation and the reading of data.
+"""Rules for the fields of training, evaluation and data reading.
 
-Checked against the Object Detection API's `model_lib_v2.py`, `inputs.py`, `optimizer_builder.py`, `dataset_builder.py`,
-`decoder_builder.py`, `eval_util.py` and `config_util.py`.
+They were checked against the Object Detection API's `model_lib_v2.py`, `inputs.py`, `optimizer_builder.py`,
+`dataset_builder.py`, `decoder_builder.py`, `eval_util.py` and `config_util.py`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from detloom.schemas import config as tree
-from detloom.schemas import optimizer_config as optimizers
+from detloom.schemas.model import config as tree
+from detloom.schemas.model import optimizers as optimizers
 from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, same, unless
 from detloom.schemas.odapi.text_format import Message
-from detloom.schemas.typed_dict import TYPE_KEY
+from detloom.schemas.reading.typed_dict import TYPE_KEY
 
 _TF1 = Ignored(reason="TF1 only: the TF2 loop does not read it")
-_QUEUES = Ignored(reason="TF1's queues; reading is tuned by tf.data itself")
-_DRAWING = Ignored(reason="drawing of pictures into summaries")
-_REPORT = Ignored(reason="adds numbers to the report, changes none")
-_NO_KEYPOINTS = Ignored(reason="counts only with keypoints, which are not read")
-_OTHER_MODELS = "for other kinds of models, not supported"
+_QUEUES = Ignored(reason="for TF1's queues; tf.data tunes reading itself")
+_DRAWING = Ignored(reason="only affects images in summaries")
+_REPORT = Ignored(reason="adds metrics to the report, does not change others")
+_NO_KEYPOINTS = Ignored(reason="is used only with keypoints, which are not read")
+_OTHER_MODELS = "for other kinds of models, which are not supported"
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -27,8 +27,8 @@ _OTHER_MODELS = "for other kinds of models, not supported"
 def _checkpoint(message: Message) -> Rule:
     if message.scalar("fine_tune_checkpoint") and message.scalar("fine_tune_checkpoint_version") == "V1":
         return Refused(
-            reason="fine_tune_checkpoint_version is V1, which it also is when left out: TF1's checkpoints cannot be "
-            "read; for one of TF2 write fine_tune_checkpoint_version: V2"
+            reason="fine_tune_checkpoint_version is V1, which is also its default: TF1 checkpoints cannot be read; for "
+            "a TF2 checkpoint, write fine_tune_checkpoint_version: V2"
         )
     return at("fine_tune_checkpoint")
 
@@ -36,10 +36,10 @@ def _checkpoint(message: Message) -> Rule:
 def _checkpoint_type(message: Message) -> Rule:
     text = message.scalar("fine_tune_checkpoint_type")
     if text == "fine_tune":
-        return Refused(reason="the Object Detection API has dropped it too; set it to 'detection', which does the same")
+        return Refused(reason="the Object Detection API has removed it; use 'detection', which does the same")
     if text:
         return at("fine_tune_checkpoint_type")
-    return Ignored(reason="empty: from_detection_checkpoint decides")
+    return Ignored(reason="empty: from_detection_checkpoint is used")
 
 
 def _from_detection_checkpoint(message: Message) -> Rule:
@@ -55,14 +55,14 @@ _FROM_DETECTION = Mapped(
     implied=False,
 )
 
-# --- what is trained --------------------------------------------------------------------------------------------------
+# --- trained variables ------------------------------------------------------------------------------------------------
 
-_TF2_READS_NOT = "TF1 only there: its TF2 loop does not read it"
+_TF1_ONLY = "TF1 only in the Object Detection API: its TF2 loop does not read it"
 _BIAS_GRADIENTS = Mapped(
     key="bias_grad_multiplier",
     read=lambda factor: factor or 1.0,
     write=lambda plain: 0.0 if plain["bias_grad_multiplier"] == 1 else plain["bias_grad_multiplier"],
-    note=f"0 multiplies nothing; {_TF2_READS_NOT}",
+    note=f"0 means no factor; {_TF1_ONLY}",
 )
 
 # --- optimizer --------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _clipping_norm(plain: Mapping[str, Any]) -> float | None:
 def _average_decay(message: Message) -> Rule:
     if message.scalar("use_moving_average"):
         return at("moving_average.decay")
-    return Ignored(reason="counts only with use_moving_average")
+    return Ignored(reason="is used only with use_moving_average")
 
 
 _MOMENTUM = {"learning_rate": at("learning_rate"), "momentum_optimizer_value": at("momentum")}
@@ -90,25 +90,30 @@ _MOMENTUM = {"learning_rate": at("learning_rate"), "momentum_optimizer_value": a
 TRAIN: dict[str, Structure] = {
     "TrainEvalPipelineConfig": Structure(
         makes=tree.TrainEvalConfig,
-        single={"eval_input_reader": "evaluation reads one data set, the first"},
+        single={"eval_input_reader": "evaluation reads only the first data set"},
         fields={
             **same("model"),
             "train_config": at("train"),
             "train_input_reader": at("train_input"),
             "eval_config": at("eval"),
-            "eval_input_reader": at("eval_input", "a second one is refused"),
-            "graph_rewriter": Refused(reason="training with quantization is not supported"),
+            "eval_input_reader": at("eval_input", "a second reader is refused"),
+            "graph_rewriter": Refused(reason="quantization-aware training is not supported"),
         },
     ),
     "TrainConfig": Structure(
         makes=tree.Train,
         fields={
-            **same("batch_size", "num_steps", "add_regularization_loss", "use_bfloat16"),
-            **same("keep_checkpoint_every_n_hours"),
+            **same("batch_size", "num_steps", "add_regularization_loss", "keep_checkpoint_every_n_hours"),
+            "use_bfloat16": Mapped(
+                key="precision",
+                read=lambda is_used: "bfloat16_on_tpu" if is_used else "float32",
+                write=lambda plain: plain["precision"] == "bfloat16_on_tpu",
+                note="true: bfloat16_on_tpu",
+            ),
             "data_augmentation_options": at("augmentations"),
             "optimizer": at(""),
             "gradient_clipping_by_norm": Mapped(
-                key="gradient_clipping", read=_clipping, write=_clipping_norm, note="0 clips nothing"
+                key="gradient_clipping", read=_clipping, write=_clipping_norm, note="0 turns clipping off"
             ),
             "fine_tune_checkpoint": Depends(
                 usual=at("fine_tune_checkpoint"),
@@ -124,17 +129,19 @@ TRAIN: dict[str, Structure] = {
                 choose=_from_detection_checkpoint,
             ),
             "fine_tune_checkpoint_version": Ignored(
-                reason="says what fine_tune_checkpoint is; only V2 can be read", constant="V2"
+                reason="describes fine_tune_checkpoint; only V2 can be read", constant="V2"
             ),
-            "load_all_detection_checkpoint_vars": unless(False, "the TF2 loop refuses it as well"),
-            "run_fine_tune_checkpoint_dummy_computation": Ignored(reason="variables are always made before restoring"),
+            "load_all_detection_checkpoint_vars": unless(False, "the TF2 loop rejects it too"),
+            "run_fine_tune_checkpoint_dummy_computation": Ignored(
+                reason="variables are always created before restoring"
+            ),
             **each(_TF1, "sync_replicas", "startup_delay_steps", "replicas_to_aggregate"),
             "bias_grad_multiplier": _BIAS_GRADIENTS,
             **each(_QUEUES, "batch_queue_capacity", "num_batch_queue_threads", "prefetch_queue_capacity"),
-            "freeze_variables": at("freeze_variables", _TF2_READS_NOT),
-            "update_trainable_variables": at("update_trainable_variables", _TF2_READS_NOT),
+            "freeze_variables": at("freeze_variables", _TF1_ONLY),
+            "update_trainable_variables": at("update_trainable_variables", _TF1_ONLY),
             "max_number_of_boxes": Ignored(reason="replaced by train_input_reader.max_number_of_boxes"),
-            "unpad_groundtruth_tensors": Ignored(reason="padding never counts as ground truth"),
+            "unpad_groundtruth_tensors": Ignored(reason="padding is never used as ground truth"),
             "merge_multiple_label_boxes": unless(False, "boxes with several classes are not supported"),
             "use_multiclass_scores": unless(False, "training on scores of another model is not supported"),
             **each(_DRAWING, "retain_original_images", "summarize_gradients"),
@@ -197,25 +204,27 @@ TRAIN: dict[str, Structure] = {
             **same("batch_size", "use_moving_averages", "metrics_set"),
             **each(_TF1, "num_examples", "eval_interval_secs", "max_evals", "save_graph", "eval_master"),
             **each(_TF1, "ignore_groundtruth", "use_dummy_loss_in_eval"),
-            "eval_instance_masks": Ignored(reason="TF1 only: metrics_set is what the TF2 loop reads"),
+            "eval_instance_masks": Ignored(reason="TF1 only: the TF2 loop reads metrics_set"),
             **each(_DRAWING, "num_visualizations", "visualization_export_dir", "min_score_threshold"),
             **each(_DRAWING, "max_num_boxes_to_visualize", "skip_scores", "skip_labels"),
             **each(_DRAWING, "visualize_groundtruth_boxes", "groundtruth_box_visualization_color"),
             **each(_DRAWING, "keep_image_id_for_visualization_export", "keypoint_edge"),
-            "retain_original_images": Ignored(reason="sizes of boxes are always measured in the original picture"),
+            "retain_original_images": Ignored(reason="box sizes are always measured in the original image"),
             "retain_original_image_additional_channels": _DRAWING,
             **each(_REPORT, "include_metrics_per_category", "all_metrics_per_category"),
             **each(
-                Ignored(reason="counts only with other metrics, which are refused"),
+                Ignored(reason="is used only with other metrics, which are refused"),
                 "export_path",
                 "recall_lower_bound",
                 "recall_upper_bound",
             ),
-            "image_classes_field_map_empty_to_ones": Ignored(reason="counts only for CenterNet"),
-            "force_no_resize": unless(False, "pictures are always resized"),
-            "skip_predictions_for_unlabeled_class": unless(False, "detections of unlabelled classes always count"),
-            "parameterized_metric": Refused(reason="metrics of keypoints are not supported"),
-            "super_categories": Refused(reason="metrics of groups of classes are not supported"),
+            "image_classes_field_map_empty_to_ones": Ignored(reason="is used only for CenterNet"),
+            "force_no_resize": unless(False, "images are always resized"),
+            "skip_predictions_for_unlabeled_class": unless(
+                False, "detections of unlabelled classes are always counted"
+            ),
+            "parameterized_metric": Refused(reason="keypoint metrics are not supported"),
+            "super_categories": Refused(reason="metrics for groups of classes are not supported"),
         },
     ),
     # --- data ---------------------------------------------------------------------------------------------------------
@@ -228,7 +237,7 @@ TRAIN: dict[str, Structure] = {
             "external_input_reader": Refused(reason="not supported; supported: tf_record_input_reader"),
             **each(_QUEUES, "queue_capacity", "min_after_dequeue", "prefetch_size", "num_parallel_map_calls"),
             **each(
-                Ignored(reason="reading is tuned by tf.data itself"),
+                Ignored(reason="tf.data tunes reading itself"),
                 "num_readers",
                 "filenames_shuffle_buffer_size",
                 "read_block_length",
@@ -237,16 +246,16 @@ TRAIN: dict[str, Structure] = {
             ),
             "name": Ignored(reason="names a folder of summaries"),
             "include_source_id": Ignored(reason="source ids are always read"),
-            "drop_remainder": Ignored(reason="training has whole batches only, evaluation reads every picture"),
+            "drop_remainder": Ignored(reason="training uses complete batches only, evaluation reads every image"),
             "use_display_name": Ignored(reason="the Object Detection API does not read it"),
-            "mask_type": Ignored(reason="counts only with load_instance_masks, which is refused"),
-            "frame_index": Ignored(reason="counts only with sequences, which are refused"),
+            "mask_type": Ignored(reason="is used only with load_instance_masks, which is refused"),
+            "frame_index": Ignored(reason="is used only with sequences, which are refused"),
             "keypoint_type_weight": _NO_KEYPOINTS,
             "use_keypoint_label_map": _NO_KEYPOINTS,
             "load_keypoint_depth_features": _NO_KEYPOINTS,
             "load_instance_masks": unless(False, "masks are not supported"),
             "num_keypoints": unless(0, "keypoints are not supported"),
-            "num_additional_channels": unless(0, "pictures have three channels"),
+            "num_additional_channels": unless(0, "images have three channels"),
             "load_multiclass_scores": unless(False, "training on scores of another model is not supported"),
             **each(
                 unless(False, _OTHER_MODELS),
@@ -255,7 +264,7 @@ TRAIN: dict[str, Structure] = {
                 "load_dense_pose",
                 "load_track_id",
             ),
-            "expand_labels_hierarchy": unless(False, "hierarchies of classes are not supported"),
+            "expand_labels_hierarchy": unless(False, "class hierarchies are not supported"),
             "input_type": unless("TF_EXAMPLE", "sequences are not supported"),
             "sample_from_datasets_weights": Refused(reason="weighted data sets are not supported"),
         },

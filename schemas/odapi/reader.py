@@ -1,4 +1,4 @@
-"""From a tree of messages to the plain tree of `TrainEvalConfig` and the three lists."""
+"""Convert a tree of messages to the plain tree of `TrainEvalConfig` and the three lists of fields."""
 
 import itertools
 import json
@@ -8,20 +8,37 @@ from typing import Any, NamedTuple
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.odapi.fields import OVERRIDES, Field, message_types
-from detloom.schemas.odapi.mapping import STRUCTURES
-from detloom.schemas.odapi.report import FieldNote, PipelineConfigReport
-from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped, Refused, Structure, UnsupportedError
-from detloom.schemas.odapi.text_format import MAX_DEPTH, Leaf, Message, Place, Scalar, field_leaves, leaves
-from detloom.schemas.odapi.tree import allowed_texts, fields_without_default, tagged_classes
-from detloom.schemas.overrides import Located, merge, nest, split_key
-from detloom.schemas.redact import HIDDEN, is_secret, redact
-from detloom.schemas.typed_dict import TYPE_KEY, KeyPath, format_key_path
+from detloom.schemas.odapi.mapping_center_net import CENTER_NET
+from detloom.schemas.odapi.mapping_model import MODEL
+from detloom.schemas.odapi.mapping_network import NETWORK
+from detloom.schemas.odapi.mapping_steps import STEPS
+from detloom.schemas.odapi.mapping_train import TRAIN
+from detloom.schemas.odapi.rules import (
+    NOTHING,
+    FieldNote,
+    Ignored,
+    Mapped,
+    PipelineConfigReport,
+    Refused,
+    Structure,
+    UnsupportedError,
+    allowed_texts,
+    fields_without_default,
+    tagged_classes,
+)
+from detloom.schemas.odapi.text_format import Leaf, Message, field_leaves, leaves
+from detloom.schemas.reading.overrides import Located, merge, nest, split_key
+from detloom.schemas.reading.proto_text import MAX_DEPTH, Place, Scalar
+from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
+from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, format_key_path
 
+# The rules of all messages that have a counterpart in the configuration tree; other messages are refused.
+STRUCTURES: dict[str, Structure] = {**TRAIN, **MODEL, **CENTER_NET, **NETWORK, **STEPS}
 MISSING = "(missing)"
 
 
 class _Missing(NamedTuple):
-    """Something that should be set; at `key` in the tree, where an override may have set it."""
+    """A missing field; an override may have set it at `key` in the tree."""
 
     leaf: Leaf
     reason: str
@@ -29,27 +46,27 @@ class _Missing(NamedTuple):
 
 
 def read_messages(root: Message) -> PipelineConfigReport:
-    """What a file means.
+    """Convert the messages of a file to a report.
 
     Raises:
-        InputError: for an override in the file that cannot be read.
+        InputError: for an invalid override in the file.
     """
     reader = _Reader()
     reader.message(root, ())
     reader.extensions(root)
     for leaf, reason in root.dropped:
         reader.note("ignored", leaf, reason)
-    located = _lay_over(reader.data, reader.places, reader.settings, root.place)
+    located = _apply_settings(reader.data, reader.places, reader.settings, root.place)
     reader.check_missing(located)
     lists = {name: _in_order(notes, root.place.name) for name, notes in reader.notes.items()}
     return PipelineConfigReport(root.place.name, located, **lists)
 
 
-def _lay_over(data: Any, places: Mapping[KeyPath, Place], settings: Iterable[Scalar], start: Place) -> Located:
-    """The tree with the settings of our extension over it, one after the other."""
+def _apply_settings(data: Any, places: Mapping[KeyPath, Place], settings: Iterable[Scalar], start: Place) -> Located:
+    """Merge the settings of detloom's extension over the tree, in order."""
 
     def locate(path: KeyPath) -> str:
-        """Where a key was written, or the nearest key above it."""
+        """Return where a key, or the closest key above it, was written."""
         while path and path not in places:
             path = path[:-1]
         return str(places.get(path, start))
@@ -62,7 +79,7 @@ def _setting(scalar: Scalar) -> Located:
 
 
 def _read_setting(scalar: Scalar) -> tuple[KeyPath, Any]:
-    """Key and value of one `set: "key.path=JSON"`."""
+    """Return key and value of one `set: "key.path=JSON"`."""
     where = f"{scalar.place}: {OVERRIDES}.set"
     key, separator, text = scalar.value.partition("=")
     try:
@@ -80,19 +97,19 @@ def _setting_text(scalar: Scalar) -> str:
 
 
 def _is_deeper(value: Any, limit: int) -> bool:
-    """Whether lists and mappings stand in each other more than `limit` times."""
+    """Return True if lists and mappings are nested more than `limit` levels deep."""
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return limit < 0 or any(_is_deeper(each, limit - 1) for each in below)
 
 
 def _in_order(notes: Iterable[tuple[Leaf, str]], name: str) -> tuple[FieldNote, ...]:
-    """In the order of the file; then what an override text says, then what is missing."""
+    """Sort notes: fields in the order of the file, then those of an override text, then missing fields."""
     ordered = sorted(notes, key=lambda note: (note[0].text == MISSING, note[0].place.name != name, note[0].place.line))
     return tuple(FieldNote(leaf.path, str(leaf.place), leaf.text, reason) for leaf, reason in ordered)
 
 
 class _Reader:
-    """Collects the tree, the places of its keys, and the notes."""
+    """Collect the tree, the places where its keys were written, and the notes."""
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
@@ -100,7 +117,7 @@ class _Reader:
         self.notes: dict[str, list[tuple[Leaf, str]]] = {"mapped": [], "ignored": [], "refused": []}
         self.settings: list[Scalar] = []
         self._missing: list[_Missing] = []
-        self._implied = 0  # above 0 inside a message that was not written: nothing of it is noted
+        self._implied = 0  # above 0 inside a message that was not written; its fields are not noted
 
     def note(self, which: str, leaf: Leaf, reason: str) -> None:
         if not self._implied:
@@ -109,7 +126,7 @@ class _Reader:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def message(self, message: Message, key: KeyPath) -> None:
-        """Read a message whose values belong at `key`."""
+        """Read a message whose values are stored at `key`."""
         structure = STRUCTURES[message.type]
         if structure.makes:
             tagged = structure.makes in tagged_classes()
@@ -122,7 +139,7 @@ class _Reader:
         self._required(message, structure, key)
 
     def _choice(self, message: Message, structure: Structure, key: KeyPath) -> bool:
-        """False if a member of the oneof is missing."""
+        """Return False if no member of the message's oneof is set."""
         members = message_types()[message.type].members(structure.choice) if structure.choice else ()
         if not members or any(name in message.values for name in members):
             return True
@@ -132,10 +149,10 @@ class _Reader:
         rules = {name: structure.rule(name) for name in members}
         allowed = [name for name, rule in rules.items() if not isinstance(rule, Refused)]
         mapped = [rule for rule in rules.values() if isinstance(rule, Mapped)]
-        in_list = bool(key) and isinstance(key[-1], int)  # the next item takes this place
+        in_list = bool(key) and isinstance(key[-1], int)  # the next item will use this index
         place = (*key, *_steps(mapped[0].key)) if mapped and not in_list else None
         leaf = Leaf(message.path, message.place, MISSING)
-        self._missing.append(_Missing(leaf, f"nothing is chosen, allowed: {', '.join(allowed)}", place))
+        self._missing.append(_Missing(leaf, f"nothing is set, allowed: {', '.join(allowed)}", place))
         return False
 
     def _required(self, message: Message, structure: Structure, key: KeyPath) -> None:
@@ -168,7 +185,7 @@ class _Reader:
             self._messages(message, structure, field, rule, key)
 
     def _imply(self, message: Message, structure: Structure, field: Field, rule: Mapped, key: KeyPath) -> None:
-        """Read a field that was left out as if it had been written."""
+        """Read an omitted field as if its implied value had been written."""
 
         def scalar(value: Any) -> Scalar:
             return Scalar(value, str(value), message.place)
@@ -198,7 +215,7 @@ class _Reader:
                 self._refuse_message(value, structure.single[field.name])
 
     def _length(self, path: KeyPath) -> int:
-        """Of a list in the tree: items that are refused have no place in it."""
+        """Return the length of a list in the tree, which contains no refused items."""
         located = Located(self.data, str)
         found: Any = self.data
         for step in path if located.holds(path) else ():
@@ -231,7 +248,7 @@ class _Reader:
                 raise UnsupportedError(", ".join(allowed))
 
     def _put(self, path: KeyPath, value: Any, place: Place) -> list[KeyPath]:
-        """Set a key of the tree, or all keys of a mapping; returns the keys of single values."""
+        """Set a key of the tree, or all keys of a mapping; return the keys of single values."""
         self.places.setdefault(path, place)
         if not path:
             node: Any = self.data
@@ -247,7 +264,7 @@ class _Reader:
         paths = [found for key, below in value.items() for found in self._put((*path, key), below, place)]
         return paths or [path]
 
-    # --- what is refused ----------------------------------------------------------------------------------------------
+    # --- refused fields -----------------------------------------------------------------------------------------------
 
     def _refuse(self, message: Message, field: Field, rule: Refused) -> None:
         if field.kind == "message":
@@ -259,7 +276,7 @@ class _Reader:
         if rule.harmless is NOTHING:
             self.note("refused", leaf, rule.reason)
         elif message.scalar(field.name) == rule.harmless:
-            self.note("ignored", leaf, f"changes nothing; another value is refused: {rule.reason}")
+            self.note("ignored", leaf, f"has no effect; another value is refused: {rule.reason}")
         else:
             self.note("refused", leaf, f"got {leaf.text}, allowed: {show(rule.harmless)}; {rule.reason}")
 
@@ -274,7 +291,7 @@ class _Reader:
                 self._own_extension(root, values[0])
             elif name.startswith("["):
                 for leaf in field_leaves(root, name):
-                    self.note("refused", leaf, f"the extension {name} is not known")
+                    self.note("refused", leaf, f"the extension {name} is unknown")
 
     def _own_extension(self, root: Message, extension: Message | Scalar) -> None:
         assert isinstance(extension, Message)
@@ -287,7 +304,7 @@ class _Reader:
             self.note("ignored", Leaf(extension.path, extension.place, "{}"), "sets nothing")
 
     def check_missing(self, located: Located) -> None:
-        """Note what should be there and is not: neither written, nor refused, nor set by an override."""
+        """Note missing fields that are neither written, nor refused, nor set by an override."""
         refused = {path for leaf, _ in self.notes["refused"] for path in _paths_above(leaf.path)}
         seen: set[str] = set()
         for leaf, reason, key in self._missing:
@@ -303,7 +320,7 @@ class _Reader:
 
 
 def _paths_above(path: str) -> set[str]:
-    """The path of a field, and those of the messages around it."""
+    """Return the path of a field and the paths of the messages that contain it."""
     return {path[: end.start()] for end in re.finditer(r"[.\[]|$", path)}
 
 
@@ -312,7 +329,7 @@ def _steps(key: str) -> tuple[str, ...]:
 
 
 def _child(parent: Any, step: str | int, make: Callable[[], Any]) -> Any:
-    """What stands at a step below a mapping or a list; made if nothing stands there."""
+    """Return the child of a mapping or a list; create it if it does not exist."""
     if isinstance(step, int):
         if step == len(parent):
             parent.append(make())
@@ -322,5 +339,5 @@ def _child(parent: Any, step: str | int, make: Callable[[], Any]) -> Any:
 
 
 def show(value: Any) -> str:
-    """A value as the text format writes it."""
+    """Format a value as the text format writes it."""
     return str(value).lower() if isinstance(value, bool) else json.dumps(value) if value == "" else str(value)

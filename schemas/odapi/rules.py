@@ -1,16 +1,22 @@
-"""What can become of a field of the Object Detection API: it is mapped, ignored or refused."""
+"""Rules for fields of the Object Detection API (mapped, ignored or refused), and the report on the fields of a file."""
 
+import dataclasses
+import functools
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.odapi.text_format import Message
+from detloom.schemas.reading.overrides import Located
+from detloom.schemas.reading.typed_dict import dataclass_members, is_untagged, nested_dataclasses, to_dict, type_hints
 
-NOTHING: Any = object()  # no value, where None would be one
+NOTHING: Any = object()  # no value, where None would be a value
 
 
 class UnsupportedError(Exception):
-    """Raised by `Mapped.read` for a value that has no counterpart; the text says what is supported."""
+    """Raised by `Mapped.read` for a value without a counterpart; the message lists the supported values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +24,14 @@ class Mapped:
     """The field has a counterpart in the configuration tree.
 
     Attributes:
-        key: where, below the place of the field's message, with dots between; "" is that place itself.
-        read: from the value in the text to the tree's; None takes it as it is. May raise UnsupportedError.
-        write: from the plain tree at the message's place to the value in the text, None if there is nothing to write.
-            Left out, it is the value at `key`.
-        implied: what the field is read as where it is left out, if that is not the tree's default: a value, or for a
-            message the values of its fields.
-        adds: of a message: what it says at `key` beside its own fields, by being the one that is written.
-        note: what a reader of the documentation should know beside the key.
+        key: dotted key relative to the key of the field's message; "" is the key of the message.
+        read: converts the value in the text to the tree's value; None keeps it. May raise UnsupportedError.
+        write: converts the plain tree at the message's key to the value in the text, or returns None to write nothing.
+            Without it, the value at `key` is written.
+        implied: value of an omitted field, if it differs from the tree's default; for a message, the values of its
+            fields.
+        adds: for a message: values that its presence adds at `key`.
+        note: remark for the documentation.
     """
 
     key: str
@@ -38,10 +44,10 @@ class Mapped:
 
 @dataclass(frozen=True, kw_only=True)
 class Ignored:
-    """The field changes no result here, or none in the Object Detection API's TF2 loop either.
+    """The field does not change results in detloom, or has no effect in the Object Detection API's TF2 loop either.
 
     Attributes:
-        constant: what a written file says nevertheless, because the Object Detection API needs it.
+        constant: value in written files, if the Object Detection API needs the field.
     """
 
     reason: str
@@ -53,7 +59,7 @@ class Refused:
     """The field would change the result and is not supported.
 
     Attributes:
-        harmless: a value at which it changes nothing, so that it is ignored.
+        harmless: a value without effect, with which the field is ignored.
     """
 
     reason: str
@@ -65,12 +71,12 @@ Rule = Mapped | Ignored | Refused
 
 @dataclass(frozen=True, kw_only=True)
 class Depends:
-    """A rule that depends on what else its message says.
+    """A rule that depends on other fields of its message.
 
     Attributes:
-        usual: the rule that documentation and writer go by.
-        when: for the documentation: when another holds.
-        choose: from the field's message to the rule.
+        usual: the rule used by documentation and writer.
+        when: for the documentation: the conditions for another rule.
+        choose: returns the rule for the field's message.
     """
 
     usual: Rule
@@ -80,15 +86,15 @@ class Depends:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """One message of the Object Detection API.
+    """The rules of one message of the Object Detection API.
 
     Attributes:
-        fields: a rule for each of its fields.
-        makes: dataclass that its values make; None if they are another's.
+        fields: a rule for each field.
+        makes: dataclass built from the values; None if the values belong to another dataclass.
         choice: oneof of which one member must be set.
-        otherwise: plain tree where no member is set, if that is allowed.
-        required: fields without which the Object Detection API refuses the message, though the tree has a default.
-        single: repeated fields of which only the first is read; the reason why.
+        otherwise: plain tree if no member is set, if that is allowed.
+        required: fields that the Object Detection API requires although the tree has a default.
+        single: repeated fields of which only the first value is read, each with the reason.
     """
 
     fields: Mapping[str, Rule | Depends]
@@ -99,7 +105,7 @@ class Structure:
     single: Mapping[str, str] = field(default_factory=dict)
 
     def rule(self, name: str, message: Message | None = None) -> Rule:
-        """The rule of a field in a message; without one, the usual rule."""
+        """Return the rule of a field in a message; without a message, the usual rule."""
         rule = self.fields[name]
         if isinstance(rule, Depends):
             return rule.usual if message is None else rule.choose(message)
@@ -111,14 +117,85 @@ def at(key: str, note: str = "") -> Mapped:
 
 
 def same(*names: str) -> dict[str, Rule | Depends]:
-    """Fields that are called in the tree as they are in the file."""
+    """Return rules for fields that have the same name in the tree as in the file."""
     return {name: Mapped(key=name) for name in names}
 
 
 def each(rule: Rule, *names: str) -> dict[str, Rule | Depends]:
-    """One rule for several fields."""
+    """Use one rule for several fields."""
     return dict.fromkeys(names, rule)
 
 
 def unless(harmless: Any, reason: str) -> Refused:
     return Refused(reason=reason, harmless=harmless)
+
+
+# --- dataclasses of the configuration tree ----------------------------------------------------------------------------
+
+
+def item_type(annotation: Any) -> Any:
+    """Return the item type of a tuple, or the annotation itself."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is tuple else annotation
+
+
+@functools.cache
+def tagged_classes() -> frozenset[type]:
+    """Return the dataclasses whose plain form has a "type" key, because they are members of unions."""
+    annotations = (each for cls in nested_dataclasses(TrainEvalConfig) for each in type_hints(cls).values())
+    unions = (dataclass_members(item_type(annotation)) for annotation in annotations)
+    tagged = (member for members in unions if len(members) > 1 for member in members)
+    return frozenset(member for member in tagged if not is_untagged(member))
+
+
+def allowed_texts(cls: type, name: str) -> tuple[str, ...]:
+    """Return the values allowed by a Literal field of a dataclass; empty for other fields."""
+    annotation = item_type(type_hints(cls).get(name))
+    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+
+
+def fields_without_default(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING)
+
+
+def plain_default(cls: type, name: str) -> Any:
+    """Return the default of a field as plain data, or NOTHING."""
+    default = next(field.default for field in dataclasses.fields(cls) if field.name == name)
+    if default is dataclasses.MISSING:
+        return NOTHING
+    return list(default) if isinstance(default, tuple) else to_dict(default)
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FieldNote:
+    """One field of a file.
+
+    Attributes:
+        path: path in the file, such as "train_config.data_augmentation_options[1].random_crop_image.min_area".
+        where: "file:line".
+        value: the value as written, shortened and without possible secrets; "{}" for an empty message, "{...}" for a
+            message whose fields are listed after it, "(missing)" for a missing field.
+        reason: the keys in the tree, or the reason why the field is ignored or refused.
+    """
+
+    path: str
+    where: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PipelineConfigReport:
+    """The plain tree of `TrainEvalConfig` for a file, and each field of the file in one of three lists.
+
+    The tree contains the written values, and the Object Detection API's defaults where they differ from the tree's own.
+    With refused fields, it is incomplete.
+    """
+
+    name: str
+    located: Located
+    mapped: tuple[FieldNote, ...]
+    ignored: tuple[FieldNote, ...]
+    refused: tuple[FieldNote, ...]

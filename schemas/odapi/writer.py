@@ -1,18 +1,16 @@
-"""From `TrainEvalConfig` to text."""
+"""Format a `TrainEvalConfig` as text."""
 
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from detloom.schemas.config import TrainEvalConfig
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.odapi.fields import OVERRIDES, RANGES, ROOT, Field, message_types
-from detloom.schemas.odapi.mapping import STRUCTURES
-from detloom.schemas.odapi.reader import read_messages
-from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped
+from detloom.schemas.odapi.reader import STRUCTURES, read_messages
+from detloom.schemas.odapi.rules import NOTHING, Ignored, Mapped, item_type, plain_default, tagged_classes
 from detloom.schemas.odapi.text_format import merge_text, new_root
-from detloom.schemas.odapi.tree import item_type, plain_default, tagged_classes
-from detloom.schemas.typed_dict import (
+from detloom.schemas.reading.typed_dict import (
     TYPE_KEY,
     KeyPath,
     dataclass_members,
@@ -26,7 +24,7 @@ _INDENT = "  "
 
 
 def format_config(config: TrainEvalConfig) -> str:
-    """All that the format can say, and in our extension what it cannot."""
+    """Write all fields of the format, and the settings without a field in detloom's extension."""
     plain = to_dict(config)
     text = "".join(f"{line}\n" for line in _message_lines(ROOT, plain, ""))
     root = new_root("text")
@@ -40,7 +38,7 @@ def format_config(config: TrainEvalConfig) -> str:
 
 
 def _message_lines(message: str, plain: Mapping[str, Any], indent: str) -> Iterator[str]:
-    """The lines inside a message whose values stand in `plain`."""
+    """Yield the lines of a message with the values of `plain`."""
     structure = STRUCTURES[message]
     for field in message_types()[message].fields.values():
         rule = structure.rule(field.name)
@@ -52,7 +50,7 @@ def _message_lines(message: str, plain: Mapping[str, Any], indent: str) -> Itera
 
 
 def _find(plain: Any, key: str) -> Any:
-    """What stands at a key; None if nothing does."""
+    """Return the value at a key, or None."""
     for step in key.split(".") if key else ():
         plain = plain.get(step) if isinstance(plain, Mapping) else None
     return plain
@@ -74,7 +72,7 @@ def _field_lines(field: Field, value: Any, indent: str) -> Iterator[str]:
 
 def _sub_message_lines(field: Field, plain: Any, indent: str) -> Iterator[str]:
     structure = STRUCTURES.get(field.type)
-    if structure is None:  # an empty message that only has to be there
+    if structure is None:  # an empty message that only has to exist
         yield f"{indent}{field.name} {{\n{indent}}}"
         return
     tag = structure.makes.__name__ if structure.makes in tagged_classes() else None
@@ -89,7 +87,7 @@ def _sub_message_lines(field: Field, plain: Any, indent: str) -> Iterator[str]:
 
 
 def _is_in_range(field: Field, value: Any) -> bool:
-    """Whether the field's type can hold a number; another goes to the extension."""
+    """Return True if the field's type can hold the number; other numbers are written to the extension."""
     low, high = RANGES.get(field.kind, (value, value))
     return bool(low <= value <= high)
 
@@ -103,7 +101,7 @@ def _format(field: Field, value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """In double quotes; what does not print, as the octal numbers of its UTF-8 bytes."""
+    """Quote a text; write unprintable characters as octal escapes of their UTF-8 bytes."""
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
     return '"' + "".join(escapes.get(each) or (each if each.isprintable() else _octal(each)) for each in text) + '"'
 
@@ -113,7 +111,7 @@ def _octal(character: str) -> str:
 
 
 def _differences(annotation: Any, wanted: Any, said: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """(key, value) of what a reader would get wrong; `said` lacks what is left to the dataclasses' defaults."""
+    """Yield (key, value) where `said` plus the dataclasses' defaults differs from `wanted`."""
     if isinstance(wanted, list) and isinstance(said, list) and len(wanted) == len(said):
         items = zip(wanted, said, strict=True)
         if any(True for one, other in items for _ in _differences(item_type(annotation), one, other, path)):

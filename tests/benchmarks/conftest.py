@@ -1,4 +1,4 @@
-"""The benchmarks are scripts, not a package: their folder goes on the path, as when one is run."""
+"""Add the folder of the benchmarks to the path: they are scripts, not a package."""
 
 import sys
 from pathlib import Path

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from decisions import Outcome, Pair, choose_steps, describe, find_steps, is_as_claimed, make_pairs, print_table
 
-from detloom.components.evaluator.assess import assess, measure_model
+from detloom.components.evaluator.evaluation import assess, measure_model
 from detloom.components.evaluator.measurements import Split
-from detloom.schemas.evaluator_config import Evaluator
-from detloom.schemas.gates_config import Gates
-from detloom.schemas.label_map import LabelMap
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
 
 TEN = list(range(155, 1551, 155))
 
@@ -33,7 +32,7 @@ def run_dir(tmp_path):
 
 @pytest.fixture
 def split():
-    """Forty images of one object each; a model finds it in the first so many."""
+    """Return scores of forty images with one object each, of which a model finds the first ones."""
     box = np.array([[0.1, 0.1, 0.5, 0.5]])
     truth = [ImageGroundTruth(i, (100, 100), box, np.ones(1, int), np.zeros(1, bool)) for i in range(1, 41)]
     return Split(ground_truth=truth, features=[{}] * 40, label_map=LabelMap.from_names(("cell",)))
@@ -61,11 +60,11 @@ def test_a_folder_without_checkpoints_has_no_steps(tmp_path):
 
 
 def test_by_default_a_quarter_is_compared_with_three_fifths_and_with_the_whole():
-    # of 1550: 387.5 lies between 310 and 465 and takes the earlier one; 930; 1550
+    # of 1550: 387.5 is between 310 and 465 and gives the earlier one; 930; 1550
     assert choose_steps(TEN, None) == (310, 930, 1550)
 
 
-def test_steps_that_are_asked_for_are_taken():
+def test_requested_steps_are_used():
     assert choose_steps(TEN, [155, 310, 465]) == (155, 310, 465)
 
 
@@ -80,10 +79,8 @@ def test_steps_that_are_asked_for_are_taken():
         ([], None),
     ],
 )
-def test_other_than_three_rising_steps_that_are_there_are_refused(there, asked):
-    with pytest.raises(
-        ValueError, match=r"needed: three rising ones of the checkpoints that are there, (155|100|none)"
-    ):
+def test_other_than_three_ascending_existing_steps_are_refused(there, asked):
+    with pytest.raises(ValueError, match=r"steps: got .*(155|100|none)"):
         choose_steps(there, asked)
 
 
@@ -96,7 +93,7 @@ def test_three_pairs_against_one_baseline():
     ]
 
 
-def test_better_worse_and_the_same_are_as_claimed(split):
+def test_better_worse_and_equal_pairs_are_as_claimed(split):
     longer, shorter, same = make_pairs(1, 2, 3)
     good, bad = measure(split, 36), measure(split, 20)
     outcomes = judge(split, good, bad), judge(split, bad, good), judge(split, good, good)
@@ -111,14 +108,14 @@ def test_better_worse_and_the_same_are_as_claimed(split):
     assert outcomes[0].low < outcomes[0].change < outcomes[0].high
 
 
-def test_a_baseline_that_was_left_out_is_an_error(split):
+def test_a_missing_baseline_is_an_error(split):
     good = measure(split, 36)
     evaluation = assess(split, ["a"] * 40, good, None, Gates(), baseline_problem="it has other classes")
     with pytest.raises(RuntimeError, match="not compared: it has other classes"):
         describe(evaluation)
 
 
-def test_the_table_names_what_is_not_as_claimed(capsys):
+def test_the_table_marks_unexpected_outcomes(capsys):
     longer, shorter, _ = make_pairs(310, 930, 1550)
     print_table([(longer, make_outcome()), (shorter, make_outcome(low=None, high=None, difference=None))])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -127,7 +124,7 @@ def test_the_table_names_what_is_not_as_claimed(capsys):
     assert lines[3] == "longer: AP is higher."
 
 
-def test_the_outcomes_are_written_and_one_that_is_not_as_claimed_fails(run_dir, tmp_path, monkeypatch):
+def test_outcomes_are_written_and_an_unexpected_one_fails(run_dir, tmp_path, monkeypatch):
     output = tmp_path / "output"
     output.mkdir()
 

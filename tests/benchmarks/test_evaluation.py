@@ -26,7 +26,7 @@ def make_row(seconds, cpu_seconds=1.0):
     return {"seconds": seconds, "cpu_seconds": cpu_seconds, "held_mb": 100.0, "peak_mb": 200.0}
 
 
-def test_the_made_split_is_the_same_each_time():
+def test_the_generated_split_is_deterministic():
     first, second = make_split(SMALL), make_split(SMALL)
     models = [make_detections(first, SMALL, 0), make_detections(second, SMALL, 0), make_detections(first, SMALL, 1)]
     for one, other in zip(models[0], models[1], strict=True):
@@ -36,7 +36,7 @@ def test_the_made_split_is_the_same_each_time():
     assert not np.array_equal(models[0][0].scores, models[2][0].scores)
 
 
-def test_made_objects_and_detections_are_what_they_say():
+def test_generated_objects_and_detections_have_the_requested_properties():
     size = Size(images=300, detections=20, classes=5, node_images=0)
     split = make_split(size)
     found = make_detections(split, size, 0)
@@ -53,7 +53,7 @@ def test_made_objects_and_detections_are_what_they_say():
     assert all((np.diff(image.scores) < 0).all() for image in found)
 
 
-def test_parts_that_lie_in_each_other_have_paths_and_calls_add_up():
+def test_nested_parts_have_paths_and_calls_add_up():
     parts = Parts()
 
     def outer():
@@ -65,10 +65,10 @@ def test_parts_that_lie_in_each_other_have_paths_and_calls_add_up():
     assert parts.rows["outer"]["peak_mb"] >= parts.rows["outer/inner"]["held_mb"] > 0
 
 
-def test_the_peak_of_a_part_is_also_that_of_the_part_around_it():
+def test_the_peak_of_a_part_counts_for_its_enclosing_part():
     parts = Parts()
 
-    def hold_and_let_go():  # pages of their own: memory that an earlier test freed may still be held and be used again
+    def hold_and_let_go():  # new pages: memory freed by an earlier test may still be held and be reused
         pages = mmap.mmap(-1, 160_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         np.frombuffer(pages, np.uint8)[:] = 1
 
@@ -87,14 +87,14 @@ def test_a_part_that_fails_is_closed():
     assert list(parts.rows) == ["one", "two"]
 
 
-def test_watched_functions_are_parts_and_come_back():
+def test_watched_functions_become_parts_and_are_restored():
     parts, before = Parts(), measurements.measure_calibration
     with parts.watching(measurements, {"measure_calibration": "calibration"}):
         assert measurements.measure_calibration is not before
     assert measurements.measure_calibration is before
 
 
-def test_the_parts_of_a_node_are_functions_of_it():
+def test_the_parts_of_a_node_exist_as_functions():
     from detloom.components.evaluator import evaluate
 
     assert all(callable(getattr(evaluate, name)) for name in EVALUATED)
@@ -110,7 +110,7 @@ def test_both_backends_give_the_same_numbers():
     assert differing_numbers(results) == ["AP50"]
 
 
-def test_every_part_of_measuring_is_seen():
+def test_every_part_of_the_evaluation_is_measured():
     parts = Parts()
     more = measure_parts(SMALL, parts)
     assert more["num_resamples"] == 1000
@@ -139,5 +139,5 @@ def test_claims_are_ratios_of_medians(capsys):
     assert ["pycocotools", "/", "ours", "12.00", "22.00", "goal", "at", "least", "10"] in lines
 
 
-def test_a_kind_that_was_not_measured_is_no_claim():
+def test_an_unmeasured_kind_makes_no_claim():
     assert find_claims(medians_of({kind: [] for kind in KINDS["metrics"]})) == {}

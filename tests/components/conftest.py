@@ -1,4 +1,4 @@
-"""Addresses without a network, and Beam workers in processes of their own."""
+"""Fixtures: addresses without a network, and Beam workers in separate processes."""
 
 import io
 import os
@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def ram_addresses() -> str:
-    """Teach Beam and TFX TensorFlow's file system in memory, as a stand-in for an object store; its scheme."""
+    """Register TensorFlow's in-memory file system with Beam and TFX as a stand-in for an object store; return its
+    scheme.
+    """
     import tensorflow as tf
     from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
     from tfx.dsl.io import filesystem_registry
@@ -110,7 +112,7 @@ def ram_addresses() -> str:
 
 @pytest.fixture
 def ram_folder(ram_addresses: str, tmp_path: Path) -> Iterator[str]:
-    """A new folder at an address; what was written there is gone at the end."""
+    """A new folder at an address, deleted after the test."""
     import tensorflow as tf
 
     folder = f"{ram_addresses}{tmp_path.name}"
@@ -121,7 +123,7 @@ def ram_folder(ram_addresses: str, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def copy_folder() -> Callable[[Path, str], str]:
-    """Copy a folder of this machine to an address, and return that."""
+    """Copy a local folder to an address, and return the address."""
     import tensorflow as tf
 
     def copy(source: Path, target: str) -> str:
@@ -138,7 +140,7 @@ def copy_folder() -> Callable[[Path, str], str]:
 
 @pytest.fixture(scope="session")
 def worker_environment() -> dict[str, str]:
-    """The worker pool starts `python`, which must be ours; workers import the package by what they inherit."""
+    """Return the environment of a worker pool: it starts `python`, which must be this one, and imports this package."""
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(python_path)}
@@ -159,7 +161,7 @@ def _start(module: str, arguments: Sequence[str], log: Path, environment: dict[s
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            cwd=log.parent,  # not the checkout: what workers import comes from PYTHONPATH alone
+            cwd=log.parent,  # not the checkout: workers import only from PYTHONPATH
         )
 
 
@@ -174,7 +176,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def job_endpoint(tmp_path_factory: pytest.TempPathFactory, worker_environment: dict[str, str]) -> Iterator[str]:
-    """Beam's portable job service in Python, in a process of its own."""
+    """Start Beam's portable job service in Python, in a separate process."""
     folder = tmp_path_factory.mktemp("job_service")
     port_file, log = folder / "port", folder / "log"
     process = _start(
@@ -192,7 +194,7 @@ def job_endpoint(tmp_path_factory: pytest.TempPathFactory, worker_environment: d
 
 @pytest.fixture(scope="session")
 def worker_pool(tmp_path_factory: pytest.TempPathFactory, worker_environment: dict[str, str]) -> Iterator[str]:
-    """Beam's external worker pool, in a process of its own, which starts more of them."""
+    """Start Beam's external worker pool in a separate process, which starts further processes."""
     folder = tmp_path_factory.mktemp("worker_pool")
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -1,11 +1,11 @@
-"""What becomes of a report when its node fails."""
+"""A report is kept when its node fails."""
 
 from pathlib import Path
 
 from detloom.components.artifact_types import keep_after_failure
 
 
-def test_a_report_is_copied_beside_the_outputs_and_replaces_an_earlier_copy(tmp_path):
+def test_a_report_is_copied_next_to_the_outputs_and_replaces_an_earlier_copy(tmp_path):
     report = tmp_path / "node/report/7"
     report.mkdir(parents=True)
     for text in ("first", "second"):
@@ -19,5 +19,5 @@ def test_a_report_that_cannot_be_copied_does_not_hide_the_failure(tmp_path):
     assert keep_after_failure(str(tmp_path / "node/report/7")) == str(tmp_path / "node/report/7")
 
 
-def test_an_address_is_left_as_it_is():
+def test_a_url_is_returned_unchanged():
     assert keep_after_failure("gs://bucket/node/report/7") == "gs://bucket/node/report/7"

@@ -1,4 +1,4 @@
-"""Files of records: which are there, and that damage of any kind ends the reading and not the process."""
+"""Files of records: their listing, and that any damage raises an error instead of ending the process."""
 
 import gzip
 import struct
@@ -6,8 +6,8 @@ import struct
 import pytest
 import tensorflow as tf
 
-from detloom.components.example_gen.sources.tfrecord import mask_checksum
 from detloom.components.record_files import count_missing, list_shards, read_records
+from detloom.trainer_module.files.tfrecord import mask_checksum
 
 
 def frame(data, length=None):
@@ -27,7 +27,7 @@ def read_until_damage(path):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_records_and_their_offsets_are_those_of_tensorflow(tmp_path, suffix):
+def test_records_and_offsets_equal_tensorflows(tmp_path, suffix):
     path, records = str(tmp_path / f"data{suffix}"), [b"a", b"", b"c" * 100_000]
     with tf.io.TFRecordWriter(path, "GZIP" if suffix else None) as writer:
         for record in records:
@@ -47,14 +47,14 @@ def test_records_and_their_offsets_are_those_of_tensorflow(tmp_path, suffix):
     ],
 )
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_what_comes_before_the_damage_is_read(tmp_path, damaged, suffix):
+def test_records_before_the_damage_are_read(tmp_path, damaged, suffix):
     path = tmp_path / f"data{suffix}"
     content = frame(b"sound") + damaged
     path.write_bytes(gzip.compress(content) if suffix else content)
     assert read_until_damage(path) == [b"sound"]
 
 
-def test_a_compressed_file_that_ends_too_soon_or_is_none_is_damaged(tmp_path):
+def test_a_truncated_or_invalid_compressed_file_is_damaged(tmp_path):
     path = tmp_path / "data.gz"
     ends_too_soon, damaged = gzip.compress(frame(b"sound"))[:-6], gzip.compress(frame(b"x"))[:12] + b"\xff" * 20
     for content, sound in ((ends_too_soon, [b"sound"]), (b"no gzip", []), (damaged, [])):
@@ -62,7 +62,7 @@ def test_a_compressed_file_that_ends_too_soon_or_is_none_is_damaged(tmp_path):
         assert read_until_damage(path) == sound
 
 
-def test_only_the_files_of_records_are_listed_and_no_name_is_a_pattern(tmp_path):
+def test_only_record_files_are_listed_and_names_are_not_patterns(tmp_path):
     folder = tmp_path / "a[b]*"
     folder.mkdir()
     for name in ("data_tfrecord-00001-of-00002", "data_tfrecord-00000-of-00002.gz", "README.md"):
@@ -72,7 +72,7 @@ def test_only_the_files_of_records_are_listed_and_no_name_is_a_pattern(tmp_path)
     assert list_shards(tmp_path / "gone") == []
 
 
-def test_missing_shards_are_counted_by_the_numbers_in_the_names():
+def test_missing_shards_are_counted_by_their_numbers():
     paths = ["x/data-00000-of-00003", "x/data-00002-of-00003", "x/other-00000-of-00002.gz", "x/without"]
     assert count_missing(paths) == (2, 5)
     assert count_missing([]) == (0, 0)

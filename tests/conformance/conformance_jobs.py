@@ -1,4 +1,4 @@
-"""Little jobs written by hand, whose containers are lines of Python. For tests of the driver itself."""
+"""Small hand-written jobs with containers that run Python code, to test the driver itself."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from conformance_driver.runner import SubprocessRunner
 
 ROOTS = {"kubeflow": "minio://bucket/root", "vertex": "gs://bucket/root"}
 MODEL = "tfx.Model"
-# What a container finds: `executor_input`, and functions for its artifacts and its output file.
+# Available in a container: `executor_input`, and functions for its artifacts and its output file.
 _PROGRAM = """
 import json, os, sys
 executor_input = json.loads(sys.argv[1])
-said = {}
+output = {}
 def local(address):
     scheme, _, rest = address.partition("://")
     return os.path.join(os.environ["DETLOOM_STORAGE_ROOT"], {"gs": "gcs"}.get(scheme, scheme), rest)
@@ -30,16 +30,16 @@ def read(key):
 def write(key, text):
     os.makedirs(local(artifact("outputs", key)["uri"]), exist_ok=True)
     open(os.path.join(local(artifact("outputs", key)["uri"]), "file"), "w").write(text)
-def tell(key, **metadata):
-    said.setdefault("artifacts", {})[key] = {"artifacts": [{"metadata": metadata}]}
+def set_metadata(key, **metadata):
+    output.setdefault("artifacts", {})[key] = {"artifacts": [{"metadata": metadata}]}
 def parameter(key):
     return executor_input["inputs"]["parameterValues"][key]
 exec(sys.argv[2])
-if said:
+if output:
     path = executor_input["outputs"]["outputFile"]
     path = local(path) if "://" in path else path
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    json.dump(said, open(path, "w"))
+    json.dump(output, open(path, "w"))
 """
 
 
@@ -48,13 +48,13 @@ class Step:
     """A task and its component.
 
     Attributes:
-        code: Python; empty with `tasks` or `queries`.
-        inputs: where artifacts come from: "task.output", or "^name" for an input of the DAG that it is in.
-        outputs: titles.
-        parameters: constants; "STATUS" is the final status of the task before.
+        code: Python code; empty with `tasks` or `queries`.
+        inputs: sources of artifacts: "task.output", or "^name" for an input of its DAG.
+        outputs: titles by key.
+        parameters: constants; "STATUS" is the final status of the previous task.
         queries: of a resolver.
         tasks: of a DAG.
-        more: fields of the task that are added as they are.
+        more: additional fields of the task.
     """
 
     code: str = ""
@@ -72,7 +72,7 @@ class Step:
 
 
 def spec_of(steps: Mapping[str, Step], name: str = "small") -> dict[str, Any]:
-    """A PipelineSpec."""
+    """Return a PipelineSpec."""
     spec: dict[str, Any] = {
         "pipelineInfo": {"name": name},
         "schemaVersion": "2.1.0",
@@ -87,7 +87,7 @@ def spec_of(steps: Mapping[str, Step], name: str = "small") -> dict[str, Any]:
 
 
 def text_of(steps: Mapping[str, Step], backend: Backend, platform: Mapping[str, Any] | None = None) -> str:
-    """A compiled file.
+    """Return the text of a compiled file.
 
     Args:
         platform: by executor label.
@@ -102,7 +102,7 @@ def text_of(steps: Mapping[str, Step], backend: Backend, platform: Mapping[str, 
 
 
 def machine_at(home: Path, **fields: Any) -> Machine:
-    """A machine whose runs see each other."""
+    """Return a machine whose runs see each other."""
     return Machine(home, SubprocessRunner(home / "logs"), **fields)
 
 

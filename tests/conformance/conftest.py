@@ -1,4 +1,4 @@
-"""Makes `conformance_driver` importable: tests are no package, and site-packages may hold a `tests` of its own."""
+"""Make `conformance_driver` importable: tests are not a package, and site-packages may contain another `tests`."""
 
 import sys
 from pathlib import Path
@@ -13,5 +13,5 @@ from conformance_jobs import machine_at
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Where jobs run; what a test does here first, later jobs of the test see."""
+    """Return the machine of a test; its jobs see each other."""
     return machine_at(tmp_path / "machine")

@@ -1,4 +1,4 @@
-"""Starts a task's command in a container, with podman or docker: the driver's `Runner` for `make test-image`."""
+"""Start a task's command in a container with podman or docker: the driver's `Runner` for `make test-image`."""
 
 import os
 import shutil
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from conformance_driver.runner import POD_NAME, TIMED_OUT
 
-# As strict as a cluster may be: no network, nothing writable but the folders that are mounted and /tmp, no privileges.
+# As strict as a cluster can be: no network, no privileges, only mounted folders and /tmp are writable.
 _CONFINED = ("--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--security-opt=no-new-privileges")
-_READ_WRITE_ALL = 0o777  # an emptyDir's mode
+_READ_WRITE_ALL = 0o777  # the mode of an emptyDir
 
 
 class ContainerRunner:
-    """See `conformance_driver.runner.Runner`. Containers run as the image's own user."""
+    """The driver's `Runner` for containers, which run as the image's own user."""
 
     def __init__(
         self, image: str, logs: Path, options: Sequence[str] = _CONFINED, timeout_seconds: float = 3600
     ) -> None:
-        """Take the image.
+        """Store the image.
 
         Args:
-            logs: folder that gets one file a container, by the pod's name.
+            logs: folder that gets one file per container, named by the pod.
             options: for `podman run` or `docker run`.
         """
         engine = shutil.which("podman") or shutil.which("docker")
@@ -34,15 +34,15 @@ class ContainerRunner:
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(self, command: list[str], env: dict[str, str], mounts: dict[Path, str]) -> int:
-        """Run it; a container that takes too long is killed."""
+        """Run a container; kill it after the time limit."""
         name = env[POD_NAME]
         for folder in mounts:
             _open_to_all(folder)
-        # Names alone on the command line, where everyone can read; the values go through the engine's environment.
+        # Only names on the command line, which every user can read; values are passed in the engine's environment.
         variables = [argument for variable in env for argument in ("--env", variable)]
         volumes = [argument for folder, path in mounts.items() for argument in ("--volume", f"{folder}:{path}")]
         start = [self._engine, "run", "--rm", f"--name={name}", *self._options, *variables, *volumes]
-        # The command replaces the image's entry point, as a pod's does.
+        # The command replaces the image's entry point, as in a pod.
         start += [f"--entrypoint={command[0]}", self._image, *command[1:]]
         with open(self.logs / f"{name}.log", "wb") as log:
             try:
@@ -62,8 +62,8 @@ class ContainerRunner:
 
 
 def _open_to_all(folder: Path) -> None:
-    """The image's user is another than this process's."""
+    """Make folders writable, because the image's user differs from this process's."""
     for parent, _, files in os.walk(folder):
         for path in (parent, *(os.path.join(parent, file) for file in files)):
-            if os.stat(path).st_uid == os.getuid():  # what an earlier container made stays its own
+            if os.stat(path).st_uid == os.getuid():  # files of an earlier container keep their owner
                 os.chmod(path, _READ_WRITE_ALL)

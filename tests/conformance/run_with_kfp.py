@@ -1,11 +1,11 @@
-"""Runs a compiled job with the KFP SDK's own local runner: run_with_kfp.py JOB ROOT, by a Python that has kfp 2.17.
+"""Run a compiled job with the KFP SDK's local runner: run_with_kfp.py JOB ROOT, in a Python with kfp 2.17.
 
-That runner is not the cluster's launcher, and knows less (seen in kfp 2.17.0, kfp/local):
-    executor_input_utils.py      cuts five characters off components' names, which the SDK's own compiler begins with
-                                 `comp-`, and then does not find the outputs of its tasks: here they are renamed
-    docker_task_handler.py       mounts ROOT and nothing else, whatever the platform document says; a container that
-                                 failed counts as done if it was gone before its exit code was asked for
-    enhanced_dag_orchestrator.py conditions on an artifact's metadata are false, with a warning: no job with `retrain`
+That runner supports less than the cluster's launcher (kfp 2.17.0, kfp/local):
+    executor_input_utils.py      removes five characters from component names, which the SDK's compiler starts with
+                                 `comp-`, and then does not find the outputs of tasks: components are renamed here
+    docker_task_handler.py       mounts only ROOT, regardless of the platform document; a failed container counts as
+                                 succeeded if it was removed before its exit code was read
+    enhanced_dag_orchestrator.py conditions on artifact metadata are false, with a warning: jobs with `retrain` fail
 """
 
 import sys
@@ -20,14 +20,14 @@ _CONFINED = {"network_mode": "none", "read_only": True, "tmpfs": {"/tmp": ""}}
 
 
 def main(job: str, root: str) -> None:
-    """Raises whatever the runner does when a task fails."""
+    """Run a job; raise the error of the runner if a task fails."""
     local.init(runner=local.DockerRunner(**_CONFINED), pipeline_root=root, raise_on_error=True)
     documents = list(yaml.safe_load_all(Path(job).read_text()))
     components.load_component_from_text(yaml.safe_dump_all([rename_components(documents[0]), *documents[1:]]))()
 
 
 def rename_components(spec: dict[str, Any]) -> dict[str, Any]:
-    """The PipelineSpec with components named as the SDK names them."""
+    """Return the PipelineSpec with components named as the SDK names them."""
     for holder in (spec["root"], *spec["components"].values()):
         for task in holder.get("dag", {}).get("tasks", {}).values():
             task["componentRef"]["name"] = _PREFIX + task["componentRef"]["name"]

@@ -8,7 +8,7 @@ from container_runner import ContainerRunner
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """A podman that writes down its arguments and one variable, and does what `script` says."""
+    """Install a fake podman that records its arguments and one variable, and runs `script`."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "script").write_text("echo from the container")
@@ -31,7 +31,7 @@ def run(tmp_path: Path, **options) -> tuple[int, Path]:
     return runner.run(["python", "-m", "room", "{{x}}"], env, {mounted: "/minio"}), mounted
 
 
-def test_the_command_replaces_the_entry_point_and_values_stay_off_the_command_line(tmp_path, engine):
+def test_the_command_replaces_the_entry_point_and_values_are_not_arguments(tmp_path, engine):
     code, mounted = run(tmp_path, options=("--network=none",))
     assert code == 0
     assert (engine / "arguments").read_text().split("\n")[:-1] == [
@@ -42,23 +42,23 @@ def test_the_command_replaces_the_entry_point_and_values_stay_off_the_command_li
     assert (tmp_path / "logs" / "demo-1.log").read_text() == "from the container\n"
 
 
-def test_the_exit_code_is_the_containers(tmp_path, engine):
+def test_the_exit_code_comes_from_the_container(tmp_path, engine):
     (engine / "script").write_text("exit 3")
     assert run(tmp_path)[0] == 3
 
 
-def test_the_images_user_can_write_where_folders_are_mounted(tmp_path, engine):
+def test_the_user_of_the_image_can_write_to_mounted_folders(tmp_path, engine):
     _, mounted = run(tmp_path)
     assert [(path.stat().st_mode & 0o777) for path in (mounted, mounted / "inner")] == [0o777, 0o777]
 
 
-def test_a_container_that_takes_too_long_is_removed(tmp_path, engine):
+def test_a_container_over_its_time_limit_is_removed(tmp_path, engine):
     (engine / "script").write_text("exec sleep 60")
     assert run(tmp_path, options=(), timeout_seconds=1)[0] == TIMED_OUT
     assert (engine / "arguments").read_text().endswith("rm\n--force\ndemo-1\n")
 
 
-def test_without_an_engine_it_says_so(tmp_path, monkeypatch):
+def test_a_missing_container_engine_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="neither podman nor docker"):
+    with pytest.raises(FileNotFoundError, match="podman nor docker"):
         ContainerRunner("image:1", tmp_path)

@@ -1,7 +1,6 @@
-"""The demo's compiled job, executed for both backends: what the second run compares with, what is skipped, cached,
-tried again and told.
+"""Execute the demo's compiled job for both backends: baseline, skipping, caching, retries and notifications.
 
-Settings make it small; the data are the demo's own. Each backend's runs follow each other, the two side by side.
+Settings make it small; the data is the demo's. The runs of a backend are consecutive, the backends run in parallel.
 """
 
 import contextlib
@@ -68,7 +67,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
 
 class CrashingRunner(SubprocessRunner):
-    """Kills the first container of a task before it begins."""
+    """Kill the first container of a task before it starts."""
 
     def __init__(self, logs: Path, image_env: dict[str, str]) -> None:
         super().__init__(logs, image_env)
@@ -84,11 +83,11 @@ class CrashingRunner(SubprocessRunner):
 
 @dataclass
 class Place:
-    """A backend's machine, and what came of the runs on it.
+    """A backend's machine, and the results of its runs.
 
     Attributes:
-        messages: that the webhook received.
-        versions: pushed after each run.
+        messages: received by the webhook.
+        versions: pushed versions after each run.
     """
 
     machine: Machine
@@ -112,9 +111,9 @@ class Place:
 
 def compiled(backend: Backend, *settings: Sequence[str]) -> Job:
     from detloom.pipelines.compile.compile_job import compile_job
-    from detloom.pipelines.run_local import sample_run_file
-    from detloom.schemas.overrides import parse_set
-    from detloom.schemas.read_run_file import read_run_file
+    from detloom.pipelines.samples.sample_run_file import sample_run_file
+    from detloom.schemas.reading.overrides import parse_set
+    from detloom.schemas.run_file.read_run_file import read_run_file
 
     overrides = [parse_set(text) for texts in (SMALL, *settings) for text in texts]
     run = read_run_file(sample_run_file("demo"), overrides=overrides, place=backend)
@@ -123,7 +122,7 @@ def compiled(backend: Backend, *settings: Sequence[str]) -> Job:
 
 @contextlib.contextmanager
 def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address on this machine, with a secret in it, and the messages that it received."""
+    """Run a webhook with a secret in its address; return the address and the list of its messages."""
     messages: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -147,9 +146,11 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "Future[Place]"]]:
-    """Both backends' runs, done."""
+    """Return the runs of both backends."""
     folder = tmp_path_factory.mktemp("demo")
-    jobs = {backend: jobs_for(backend) for backend in PLACES}  # before a thread begins: TFX's compiler has global state
+    jobs = {
+        backend: jobs_for(backend) for backend in PLACES
+    }  # before any thread starts: TFX's compiler has global state
     with contextlib.ExitStack() as stack:
         hooks = {backend: stack.enter_context(webhook()) for backend in PLACES}
         threads = stack.enter_context(ThreadPoolExecutor())
@@ -160,9 +161,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "
 
 
 def jobs_for(backend: Backend) -> dict[str, Job]:
-    """In the order in which they run."""
-    told = [f"notifications={{events: [failed, refused, pushed, skipped], webhook: {{url: '{WEBHOOKS[backend]}'}}}}"]
-    later = [PLACES[backend], TRAINED_LONGER, RETRIED, told]
+    """Return the jobs in the order in which they run."""
+    notified = [
+        f"notifications={{events: [failed, refused, pushed, skipped], webhook: {{url: '{WEBHOOKS[backend]}'}}}}"
+    ]
+    later = [PLACES[backend], TRAINED_LONGER, RETRIED, notified]
     settings: dict[str, list[list[str]]] = {
         FIRST: [PLACES[backend]],
         SECOND: [*later, ON_CONDITION],
@@ -171,7 +174,7 @@ def jobs_for(backend: Backend) -> dict[str, Job]:
         WITHOUT_DATA: [*later, ON_CONDITION, [f"data.path={LOST[backend]}"]],
     }
     if backend == "kubeflow":
-        del settings[UNCHANGED]  # its cache answers nothing after ExampleGen: docs/kubeflow.md
+        del settings[UNCHANGED]  # its cache never matches after ExampleGen: docs/kubeflow.md
     return {name: compiled(backend, *each) for name, each in settings.items()}
 
 
@@ -213,7 +216,7 @@ def place(request: pytest.FixtureRequest, places: dict[Backend, "Future[Place]"]
     return places[request.param].result()
 
 
-def test_the_first_run_ends_with_a_pushed_model_that_nothing_was_compared_with(place):
+def test_the_first_run_pushes_a_model_without_baseline(place):
     first = place.runs[FIRST]
     assert first.state == "SUCCEEDED", first.describe_failures()
     assert set(first.states().values()) == {"SUCCEEDED"}
@@ -223,11 +226,11 @@ def test_the_first_run_ends_with_a_pushed_model_that_nothing_was_compared_with(p
     assert "baseline" not in place.decision_of(first)["reason"]
 
 
-def test_the_second_run_is_compared_with_the_first_ones_model(place):
+def test_the_second_run_is_compared_with_the_first_model(place):
     second = place.runs[SECOND]
     assert second.state == "SUCCEEDED", second.describe_failures()
     decision = place.decision_of(second)
-    assert "against the baseline's" in decision["reason"]
+    assert "the baseline's" in decision["reason"]
     assert decision["baseline_problem"] is None
     assert len(place.versions[SECOND]) == 2
     assert set(place.versions[FIRST]) < set(place.versions[SECOND])
@@ -243,7 +246,7 @@ def test_on_vertex_the_baseline_is_the_artifact_of_the_first_run(vertex):
     assert [artifact["uri"] for artifact in given] == [model.uri]
 
 
-def test_on_kubeflow_the_baseline_is_the_version_that_the_first_run_pushed(kubeflow):
+def test_on_kubeflow_the_baseline_is_the_pushed_version_of_the_first_run(kubeflow):
     first, second = kubeflow.runs[FIRST], kubeflow.runs[SECOND]
     assert first["ProductionModel"].outputs["model"][0].metadata["nothing_found"] == 1
     (found,) = second["ProductionModel"].outputs["model"]
@@ -251,7 +254,7 @@ def test_on_kubeflow_the_baseline_is_the_version_that_the_first_run_pushed(kubef
     assert blessing_of(second)["baseline_model_id"] == found.name
 
 
-def test_a_killed_container_is_tried_again_after_a_wait(place):
+def test_a_killed_container_is_retried_after_a_wait(place):
     tries = place.runs[SECOND]["Pusher"].tries
     assert [(each.exit_code, each.waited_seconds) for each in tries] == [(KILLED, 0), (0, 30)]
 
@@ -267,7 +270,7 @@ def test_nothing_is_trained_without_a_reason(place):
     assert place.runs[SECOND].states()["SkipNotifier"] == "SKIPPED"
 
 
-def test_on_vertex_an_unchanged_run_is_answered_from_the_cache_and_pushes_nothing(vertex):
+def test_on_vertex_an_unchanged_run_is_cached_and_pushes_nothing(vertex):
     run = vertex.runs[UNCHANGED]
     assert run.state == "SUCCEEDED", run.describe_failures()
     assert {run.states()[node] for node in (*DATA_NODES, "Trainer")} == {"CACHED"}
@@ -287,15 +290,15 @@ def test_a_run_without_data_fails_and_trains_nothing(place):
     assert "lost" in log.splitlines()[-1]
 
 
-def test_each_event_is_told_once(place):
-    told = {SECOND: "pushed", WITHOUT_REASON: "skipped", WITHOUT_DATA: "failed"}  # nothing for the unchanged one
-    assert [message["event"] for message in place.messages] == list(told.values())
-    assert [message["run"] for message in place.messages] == [place.runs[run].name.rpartition("/")[2] for run in told]
+def test_each_event_sends_one_notification(place):
+    events = {SECOND: "pushed", WITHOUT_REASON: "skipped", WITHOUT_DATA: "failed"}  # no event for the unchanged run
+    assert [message["event"] for message in place.messages] == list(events.values())
+    assert [message["run"] for message in place.messages] == [place.runs[run].name.rpartition("/")[2] for run in events]
     assert {message["path"] for message in place.messages} == {f"/{ADDRESS_SECRET}"}
     assert place.messages[0]["version"] == place.versions[SECOND][-1]
 
 
-def test_no_secret_is_in_what_the_runs_left(place):
+def test_the_files_of_the_runs_contain_no_secret(place):
     left = [path for folder in (place.machine.home, place.serving) for path in folder.rglob("*") if path.is_file()]
     assert len(left) > 100
     assert [path for path in left if ADDRESS_SECRET.encode() in path.read_bytes()] == []

@@ -1,4 +1,4 @@
-"""The demo's compiled job for Kubeflow, each task in a container. `make test-image` builds the image and runs this."""
+"""Run the demo's compiled job for Kubeflow in containers, one per task. `make test-image` builds the image first."""
 
 import os
 import subprocess
@@ -11,13 +11,13 @@ from conformance_driver.job import read_job
 from conformance_driver.run import Machine
 from container_runner import ContainerRunner
 
-from detloom.pipelines.image_cli import find_engine
-from detloom.pipelines.run_local import sample_run_file
-from detloom.schemas.overrides import parse_set
-from detloom.schemas.read_run_file import read_run_file
+from detloom.pipelines.commands.image_check import find_engine
+from detloom.pipelines.samples.sample_run_file import sample_run_file
+from detloom.schemas.reading.overrides import parse_set
+from detloom.schemas.run_file.read_run_file import read_run_file
 
 IMAGE = os.environ.get("DETLOOM_TEST_IMAGE", "")
-# Settings for the run, one a line, such as train.num_steps=30: for trying the test itself.
+# Settings for the run, one per line, such as train.num_steps=30, to try the test.
 SETTINGS = os.environ.get("DETLOOM_TEST_SETTINGS", "").splitlines()
 KFP_PYTHON = os.environ.get("DETLOOM_KFP_PYTHON", "")
 ROOT = "minio://mlpipeline/v2/artifacts"
@@ -39,12 +39,12 @@ def in_image(*command: str) -> str:
     return done.stdout.strip()
 
 
-def test_it_runs_as_another_user_than_root_and_has_no_compiler():
+def test_the_image_runs_as_non_root_and_contains_no_compiler():
     assert in_image("id", "-u") == "1000"
     assert in_image("sh", "-c", "command -v gcc g++ cc || echo none") == "none"
 
 
-def test_no_setting_of_the_machine_that_built_it_is_in_it():
+def test_the_image_contains_no_settings_of_the_build_machine():
     found = in_image(
         "sh", "-c", "pip config list; ls /etc/pip.conf /run/secrets ~/.cache 2>/dev/null; env | grep ^PIP_ || true"
     )
@@ -69,7 +69,7 @@ def versions_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.isdigit())
 
 
-def test_every_task_of_the_demo_runs_in_it_and_a_model_is_pushed(tmp_path):
+def test_every_task_of_the_demo_runs_in_the_image_and_a_model_is_pushed(tmp_path):
     job = read_job(compile_demo("/models", "/models/demo", SETTINGS), "kubeflow", root=ROOT)
     (tmp_path / "models").mkdir()
     home = tmp_path / "home"
@@ -81,7 +81,7 @@ def test_every_task_of_the_demo_runs_in_it_and_a_model_is_pushed(tmp_path):
 
 @pytest.fixture
 def docker_host(tmp_path):
-    """The address of the engine's service; podman's is started for the test."""
+    """Return the address of the engine's service; podman's is started for the test."""
     engine = find_engine()
     if engine != "podman":
         yield os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
@@ -99,10 +99,10 @@ def docker_host(tmp_path):
 
 
 @pytest.mark.skipif(not KFP_PYTHON, reason="needs a Python with kfp 2.17 and docker in DETLOOM_KFP_PYTHON")
-def test_the_same_file_runs_in_the_kfp_sdk(tmp_path, docker_host):
+def test_the_same_job_runs_in_the_kfp_sdk(tmp_path, docker_host):
     root = tmp_path / "root"
     root.mkdir()
-    root.chmod(0o777)  # the image's user is another
+    root.chmod(0o777)  # the image has another user
     short = ["train.num_steps=20", "eval.evaluate_every=20", "gates.floors=[]"]
     job = tmp_path / "job.yaml"
     job.write_text(compile_demo(str(root), str(root / "models" / "demo"), short))

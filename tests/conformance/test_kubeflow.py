@@ -3,7 +3,7 @@ import json
 import pytest
 from conformance_jobs import MODEL, ROOTS, Step, machine_at, run_steps
 
-TRAINER = Step(code="write('model', 'weights'); tell('model', accuracy=0.5)", outputs={"model": MODEL})
+TRAINER = Step(code="write('model', 'weights'); set_metadata('model', accuracy=0.5)", outputs={"model": MODEL})
 PUSHER = Step(code="print(read('model'))", inputs={"model": "Trainer.model"})
 TRAIN = "inputs.artifacts['decision'].artifacts[0].metadata['train'] == 1.0"
 LONG = {"backoffMaxDuration": "86400s"}
@@ -13,13 +13,13 @@ def log_of(result, task_name, number=-1):
     return (result.logs / f"{result[task_name].tries[number].pod}.log").read_text()
 
 
-def test_what_one_task_writes_the_next_one_reads(machine):
+def test_a_task_reads_the_output_of_the_previous_one(machine):
     result = run_steps({"Trainer": TRAINER, "Pusher": PUSHER}, "kubeflow", machine)
     assert result.states() == {"Trainer": "SUCCEEDED", "Pusher": "SUCCEEDED"}
     assert log_of(result, "Pusher") == "weights\n"
 
 
-def test_addresses_are_root_pipeline_run_task_random_output(machine):
+def test_kubeflow_addresses_consist_of_root_pipeline_run_task_random_output(machine):
     result = run_steps({"Trainer": TRAINER}, "kubeflow", machine)
     (model,) = result["Trainer"].outputs["model"]
     head, salt, key = model.uri.rsplit("/", 2)
@@ -30,7 +30,7 @@ def test_addresses_are_root_pipeline_run_task_random_output(machine):
     assert output_file == f"/minio/bucket/root/small/{result.id}/Trainer/{salt}/output_metadata.json"
 
 
-def test_an_input_comes_without_its_type_and_with_what_mlmd_adds(machine):
+def test_an_input_has_no_type_and_additional_mlmd_metadata(machine):
     result = run_steps({"Trainer": TRAINER, "Pusher": PUSHER}, "kubeflow", machine)
     (artifact,) = result["Pusher"].executor_input["inputs"]["artifacts"]["model"]["artifacts"]
     assert artifact["name"] == str(result["Trainer"].outputs["model"][0].id)
@@ -38,7 +38,7 @@ def test_an_input_comes_without_its_type_and_with_what_mlmd_adds(machine):
     assert artifact["metadata"].keys() == {"accuracy", "display_name", "store_session_info"}
 
 
-def test_an_input_of_a_dag_comes_without_any_type(machine):
+def test_an_input_of_a_dag_has_no_type(machine):
     inner = Step(code="print(read('model'))", inputs={"model": "^model"})
     dag = Step(inputs={"model": "Trainer.model"}, tasks={"Pusher": inner})
     result = run_steps({"Trainer": TRAINER, "training": dag}, "kubeflow", machine)
@@ -47,8 +47,8 @@ def test_an_input_of_a_dag_comes_without_any_type(machine):
     assert list(result.tasks) == ["Trainer", "training.Pusher", "training"]
 
 
-def test_metadata_come_back_as_mlmd_keeps_them(machine):
-    code = "tell('model', flag=True, names=['a'], more={'k': 1}, whole=2)"
+def test_metadata_have_the_types_of_mlmd(machine):
+    code = "set_metadata('model', flag=True, names=['a'], more={'k': 1}, whole=2)"
     result = run_steps({"Trainer": Step(code=code, outputs={"model": MODEL})}, "kubeflow", machine)
     metadata = result["Trainer"].outputs["model"][0].metadata
     assert {key: metadata[key] for key in ("flag", "names", "more", "whole")} == {
@@ -59,19 +59,19 @@ def test_metadata_come_back_as_mlmd_keeps_them(machine):
     }
 
 
-def test_metadata_that_are_null_fail_the_task(machine):
-    steps = {"Trainer": Step(code="tell('model', nothing=None)", outputs={"model": MODEL})}
+def test_null_metadata_fail_the_task(machine):
+    steps = {"Trainer": Step(code="set_metadata('model', nothing=None)", outputs={"model": MODEL})}
     result = run_steps(steps, "kubeflow", machine)
     assert result["Trainer"].error == "metadata nothing: unknown/unsupported value type null_value"
 
 
 def test_an_output_file_with_an_unknown_field_fails_the_task(machine):
-    result = run_steps({"Trainer": Step(code="said['scores'] = 1", outputs={"model": MODEL})}, "kubeflow", machine)
+    result = run_steps({"Trainer": Step(code="output['scores'] = 1", outputs={"model": MODEL})}, "kubeflow", machine)
     assert 'no field named "scores"' in result["Trainer"].error
     assert result.state == "FAILED"
 
 
-def test_pods_have_disks_of_their_own(machine):
+def test_pods_do_not_share_disks(machine):
     look = "print(sum(len(files) for _, _, files in os.walk(os.environ['DETLOOM_STORAGE_ROOT'])))"
     steps = {"Trainer": TRAINER, "Other": Step(code=look, after=["Trainer"])}
     result = run_steps(steps, "kubeflow", machine)
@@ -79,7 +79,7 @@ def test_pods_have_disks_of_their_own(machine):
     assert not list((machine.home / "pods").iterdir())
 
 
-def test_a_failed_task_stops_those_that_wait_for_it_and_no_others(machine):
+def test_a_failed_task_stops_only_its_dependents(machine):
     steps = {
         "Bad": Step(code="raise SystemExit(3)", outputs={"model": MODEL}),
         "Waiting": Step(code="pass", after=["Bad"]),
@@ -92,8 +92,8 @@ def test_a_failed_task_stops_those_that_wait_for_it_and_no_others(machine):
 
 
 @pytest.mark.parametrize(("train", "state"), [(1, "SUCCEEDED"), (0, "SKIPPED")])
-def test_a_dag_is_skipped_with_all_that_is_in_it(machine, train, state):
-    decide = Step(code=f"tell('decision', train={train})", outputs={"decision": MODEL})
+def test_a_skipped_dag_skips_all_its_tasks(machine, train, state):
+    decide = Step(code=f"set_metadata('decision', train={train})", outputs={"decision": MODEL})
     training = Step(
         inputs={"decision": "Decide.decision"},
         condition=TRAIN,
@@ -107,8 +107,8 @@ def test_a_dag_is_skipped_with_all_that_is_in_it(machine, train, state):
     assert result.state == "SUCCEEDED"
 
 
-def test_inputs_are_looked_for_before_the_condition(machine):
-    decide = Step(code="tell('decision', train=0)", outputs={"decision": MODEL, "never": MODEL})
+def test_inputs_are_resolved_before_the_condition(machine):
+    decide = Step(code="set_metadata('decision', train=0)", outputs={"decision": MODEL, "never": MODEL})
     late = Step(inputs={"decision": "Decide.decision", "model": "Trainer.model"}, condition=TRAIN, code="pass")
     trainer = Step(
         code="write('model', 'x')", outputs={"model": MODEL}, inputs={"decision": "Decide.decision"}, condition=TRAIN
@@ -122,7 +122,7 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_task(machine):
     assert "no such key: 'train'" in run_steps(steps, "kubeflow", machine)["Late"].error
 
 
-def test_a_crash_is_tried_again_on_a_new_disk_and_waits_are_recorded(machine, tmp_path):
+def test_a_crashed_task_is_retried_on_a_new_disk(machine, tmp_path):
     code = f"""
 import pathlib
 marks = pathlib.Path({str(tmp_path)!r}, 'marks'); marks.mkdir(exist_ok=True)
@@ -139,13 +139,13 @@ if tries < 2: raise SystemExit(9)
     assert log_of(result, "Trainer") == "2\n"
 
 
-def test_tasks_take_over_the_retry_policy_of_their_dag(machine):
+def test_tasks_inherit_the_retry_policy_of_their_dag(machine):
     inner = {"Trainer": Step(code="raise SystemExit(1)")}
     dag = Step(tasks=inner, more={"retryPolicy": {"maxRetryCount": 1, **LONG}})
     assert len(run_steps({"training": dag}, "kubeflow", machine)["Trainer"].tries) == 2
 
 
-def test_a_task_is_answered_by_an_earlier_run_where_caching_is_on(machine):
+def test_a_cached_task_reuses_an_earlier_run(machine):
     steps = {"Trainer": Step(code=TRAINER.code, outputs=TRAINER.outputs, is_cached=True), "Pusher": PUSHER}
     first = run_steps(steps, "kubeflow", machine)
     second = run_steps(steps, "kubeflow", machine)
@@ -154,7 +154,7 @@ def test_a_task_is_answered_by_an_earlier_run_where_caching_is_on(machine):
     assert second["Trainer"].outputs["model"][0].id == first["Trainer"].outputs["model"][0].id
 
 
-def test_a_failed_task_answers_no_later_run(machine):
+def test_a_failed_task_is_not_cached(machine):
     steps = {"Trainer": Step(code="raise SystemExit(1)", outputs={"model": MODEL}, is_cached=True)}
     run_steps(steps, "kubeflow", machine)
     assert run_steps(steps, "kubeflow", machine)["Trainer"].state == "FAILED"
@@ -187,7 +187,7 @@ STATUS = Step(code="print(parameter('status'))", parameters={"status": "STATUS"}
 
 
 @pytest.mark.parametrize(("code", "state"), [("pass", "COMPLETE"), ("raise SystemExit(1)", "FAILED")])
-def test_the_exit_handler_is_told_the_state_of_the_dag_as_json(machine, code, state):
+def test_the_exit_handler_gets_the_state_of_the_dag_as_json(machine, code, state):
     steps = {"work": Step(tasks={"Trainer": Step(code=code)}), "Notifier": STATUS}
     result = run_steps(steps, "kubeflow", machine)
     assert json.loads(log_of(result, "Notifier")) == {
@@ -199,10 +199,10 @@ def test_the_exit_handler_is_told_the_state_of_the_dag_as_json(machine, code, st
     assert result.state == ("SUCCEEDED" if state == "COMPLETE" else "FAILED")
 
 
-def test_the_exit_handler_is_told_running_where_no_launcher_came_last(machine):
-    """Nobody updates the DAG's state after a task whose driver ends it."""
+def test_the_exit_handler_gets_running_if_no_launcher_ran_last(machine):
+    """The DAG's state is not updated after a task that its driver ends."""
     inner = {
-        "First": Step(code="tell('decision', train=0)", outputs={"decision": MODEL}),
+        "First": Step(code="set_metadata('decision', train=0)", outputs={"decision": MODEL}),
         "Second": Step(code="pass", inputs={"decision": "First.decision"}, condition=TRAIN),
     }
     result = run_steps({"work": Step(tasks=inner), "Notifier": STATUS}, "kubeflow", machine)
@@ -240,7 +240,7 @@ def test_a_missing_claim_or_secret_fails_the_task(machine):
     assert result["Trainer"].error == "persistentvolumeclaim 'models' not found"
 
 
-def test_constants_that_stand_for_something_are_replaced(machine):
+def test_placeholders_in_constants_are_replaced(machine):
     parameters = {
         "run": "{{$.pipeline_job_name}}",
         "id": "{{$.pipeline_job_uuid}}",
@@ -252,4 +252,4 @@ def test_constants_that_stand_for_something_are_replaced(machine):
     )
     assert log_of(result, "A") == f"['{result.name}', '{result.id}']\n"
     result = run_steps({"A": Step(code=code, parameters=parameters)}, "kubeflow", machine)
-    assert "would be replaced once more" in result["A"].error  # not as part of a text
+    assert "placeholder" in result["A"].error  # not inside a string

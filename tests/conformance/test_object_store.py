@@ -19,11 +19,11 @@ def buckets(tmp_path):
     ("address", "path"),
     [("gs://b/k", "/gcs/b/k"), ("minio://b/k/x", "/minio/b/k/x"), ("s3://b/k", "/s3/b/k")],
 )
-def test_an_address_has_a_place_in_the_container(address, path):
+def test_an_address_maps_to_a_path_in_the_container(address, path):
     assert local_path(address) == path
 
 
-def test_files_arrive_and_empty_folders_do_not(disk, buckets, tmp_path):
+def test_files_are_copied_and_empty_folders_are_not(disk, buckets, tmp_path):
     made = disk.path(f"{ROOT}/model")
     (made / "empty").mkdir(parents=True)
     (made / "variables").mkdir()
@@ -36,7 +36,7 @@ def test_files_arrive_and_empty_folders_do_not(disk, buckets, tmp_path):
     assert (other.path(f"{ROOT}/model") / "variables" / "0").read_text() == "weights"
 
 
-def test_one_file_is_an_object(disk, buckets, tmp_path):
+def test_a_single_file_becomes_one_object(disk, buckets, tmp_path):
     disk.path(f"{ROOT}/page").mkdir(parents=True)
     (disk.path(f"{ROOT}/page") / "page.html").write_text("hello")
     buckets.upload(f"{ROOT}/page/page.html", disk, ROOT)
@@ -44,13 +44,13 @@ def test_one_file_is_an_object(disk, buckets, tmp_path):
     assert Disk(tmp_path / "other").path(f"{ROOT}/page/page.html").read_text() == "hello"
 
 
-def test_an_output_that_was_not_written_is_no_error(disk, buckets):
+def test_a_missing_output_is_not_an_error(disk, buckets):
     buckets.upload(f"{ROOT}/nothing", disk, ROOT)
     buckets.download(f"{ROOT}/nothing", disk)
     assert not disk.path(f"{ROOT}/nothing").exists()
 
 
-def test_names_that_begin_alike_are_not_mixed_up(disk, buckets, tmp_path):
+def test_names_with_a_common_prefix_are_kept_apart(disk, buckets, tmp_path):
     for key in ("model", "model_run"):
         disk.path(f"{ROOT}/{key}").mkdir(parents=True)
         (disk.path(f"{ROOT}/{key}") / "file").write_text(key)

@@ -27,7 +27,7 @@ def test_the_whole_input_is_json_in_camel_case_with_whole_numbers():
     assert '"steps":4}' in text
 
 
-def test_single_values_stand_within_texts():
+def test_single_values_are_replaced_inside_strings():
     assert filled("--steps={{$.inputs.parameters['steps']}}", "{{$.inputs.artifacts['model'].uri}}/x") == [
         "--steps=4",
         "minio://b/model/x",
@@ -41,5 +41,5 @@ def test_an_unknown_placeholder_is_refused():
         filled("{{$.inputs.parameters['epochs']}}")
 
 
-def test_kubernetes_replaces_known_variables_and_doubled_dollars():
+def test_kubernetes_expands_known_variables_and_double_dollars():
     assert expand(["$(NAME)-$(OTHER)", "a$$b", "{{$}}"], {"NAME": "pod"}) == ["pod-$(OTHER)", "a$b", "{{$}}"]

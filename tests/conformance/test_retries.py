@@ -8,18 +8,18 @@ def rules(backend, **policy):
     return retry_rules(json_format.ParseDict(policy, pipeline_spec_pb2.PipelineTaskSpec.RetryPolicy()), backend)
 
 
-def test_waits_grow_by_the_factor_until_no_try_is_left():
+def test_waits_grow_by_the_factor():
     found = rules("kubeflow", maxRetryCount=3, backoffDuration="30s", backoffFactor=2, backoffMaxDuration="86400s")
     assert [found.next_wait(failures, 100) for failures in (1, 2, 3, 4)] == [30, 60, 120, None]
 
 
-def test_on_kubeflow_the_longest_duration_counts_from_the_start_of_the_first_try():
+def test_on_kubeflow_the_maximum_duration_counts_from_the_first_try():
     found = rules("kubeflow", maxRetryCount=3, backoffDuration="30s", backoffMaxDuration="3600s")
     assert found.next_wait(1, 3500) == 30
     assert found.next_wait(1, 3590) is None  # 3590 + 30 > 3600
 
 
-def test_on_kubeflow_nothing_is_tried_again_without_a_longest_duration():
+def test_on_kubeflow_nothing_is_retried_without_a_maximum_duration():
     assert rules("kubeflow", maxRetryCount=3, backoffDuration="30s").next_wait(1, 0.5) is None
 
 
@@ -28,7 +28,7 @@ def test_on_kubeflow_waits_do_not_grow_without_a_factor():
     assert found.next_wait(3, 100) == 30
 
 
-def test_on_vertex_the_factor_is_two_and_the_longest_duration_an_hour():
+def test_on_vertex_the_factor_is_two_and_the_maximum_wait_one_hour():
     found = rules("vertex", maxRetryCount=9, backoffDuration="600s")
     assert [found.next_wait(failures, 0) for failures in (1, 2, 3, 4)] == [600, 1200, 2400, None]
 

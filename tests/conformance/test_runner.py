@@ -18,18 +18,18 @@ def run(tmp_path, folders, code, *arguments, timeout_seconds=30):
     return exit_code, (tmp_path / "logs" / "pod-1.log").read_text()
 
 
-def test_the_exit_code_and_what_was_printed_are_kept(tmp_path, folders):
+def test_exit_code_and_output_are_returned(tmp_path, folders):
     assert run(tmp_path, folders, "import sys; print('hello'); sys.exit(3)") == (3, "hello\n")
 
 
-def test_nothing_of_our_environment_arrives_unless_it_is_said(tmp_path, folders, monkeypatch):
+def test_only_given_environment_variables_are_passed(tmp_path, folders, monkeypatch):
     monkeypatch.setenv("SECRET_OF_OURS", "x")
     _, text = run(tmp_path, folders, "import os; print(sorted(os.environ))")
     assert "SECRET_OF_OURS" not in text
     assert {"OWN", "HOSTNAME", "DETLOOM_STORAGE_ROOT"} <= set(eval(text))
 
 
-def test_paths_below_a_mount_are_rewritten_also_in_json(tmp_path, folders):
+def test_paths_below_a_mount_are_rewritten_even_inside_json(tmp_path, folders):
     code = "import sys; print('\\n'.join(sys.argv[1:]))"
     arguments = [
         "/gcs/b/k",
@@ -47,12 +47,12 @@ def test_paths_below_a_mount_are_rewritten_also_in_json(tmp_path, folders):
     ]
 
 
-def test_storage_lies_where_the_environment_says(tmp_path, folders):
+def test_the_storage_root_is_passed_in_the_environment(tmp_path, folders):
     _, text = run(tmp_path, folders, "import os; print(os.environ['DETLOOM_STORAGE_ROOT'])")
     assert Path(text.strip()) == tmp_path / "disk"
 
 
-def test_a_command_without_end_is_killed(tmp_path, folders):
+def test_an_endless_command_is_killed(tmp_path, folders):
     exit_code, _ = run(tmp_path, folders, "import time; time.sleep(60)", timeout_seconds=1)
     assert exit_code == TIMED_OUT
     assert os.path.exists(tmp_path / "logs" / "pod-1.log")

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from conformance_jobs import MODEL, ROOTS, Step, run_steps
 
-TRAINER = Step(code="write('model', 'weights'); tell('model', accuracy=0.5)", outputs={"model": MODEL})
+TRAINER = Step(code="write('model', 'weights'); set_metadata('model', accuracy=0.5)", outputs={"model": MODEL})
 PUSHER = Step(code="print(read('model'))", inputs={"model": "Trainer.model"})
 BLESSING = "tfx.ModelBlessing"
 BLESSED = f'schema_title="{BLESSING}" AND state=LIVE AND metadata.blessed.number_value=1'
@@ -18,7 +18,7 @@ def log_of(result, task_name):
     return (result.logs / f"{result[task_name].tries[-1].pod}.log").read_text()
 
 
-def test_artifacts_have_resource_names_and_types_before_the_task_runs(machine):
+def test_vertex_artifacts_have_names_and_types_before_the_task_runs(machine):
     result = run_steps({"Trainer": TRAINER, "Pusher": PUSHER}, "vertex", machine)
     assert log_of(result, "Pusher") == "weights\n"
     (made,) = result["Trainer"].executor_input["outputs"]["artifacts"]["model"]["artifacts"]
@@ -29,7 +29,7 @@ def test_artifacts_have_resource_names_and_types_before_the_task_runs(machine):
     assert taken["metadata"] == {"accuracy": 0.5}
 
 
-def test_addresses_are_root_project_job_task_number_output(machine):
+def test_vertex_addresses_consist_of_root_project_job_task_number_output(machine):
     result = run_steps({"Trainer": TRAINER}, "vertex", machine)
     uri = result["Trainer"].outputs["model"][0].uri
     head, task, key = uri.rsplit("/", 2)
@@ -40,9 +40,12 @@ def test_addresses_are_root_project_job_task_number_output(machine):
 
 
 def driver_of(span):
-    """Says which span there is, as ExampleGen's does, and leaves its answer for the executor."""
-    said = {"parameterValues": {"span": span}, "artifacts": {"examples": {"artifacts": [{"metadata": {"span": span}}]}}}
-    return f"said.update(json.loads({json.dumps(json.dumps(said))}))"
+    """Return code that reports a span as ExampleGen's driver does, and leaves its result for the executor."""
+    output = {
+        "parameterValues": {"span": span},
+        "artifacts": {"examples": {"artifacts": [{"metadata": {"span": span}}]}},
+    }
+    return f"output.update(json.loads({json.dumps(json.dumps(output))}))"
 
 
 def generator(span):
@@ -50,16 +53,16 @@ def generator(span):
     return Step(code=code, driver=driver_of(span), outputs={"examples": "tfx.Examples"}, is_cached=True)
 
 
-def test_the_driver_runs_before_the_cache_is_asked_and_its_answer_is_passed_on(machine):
+def test_the_driver_runs_before_the_cache_check_and_its_result_is_passed_on(machine):
     result = run_steps({"ExampleGen": generator(3)}, "vertex", machine)
     assert log_of(result, "ExampleGen") == "3 True\n"
     assert result["ExampleGen"].outputs["examples"][0].metadata == {"span": 3.0}
 
 
-def test_what_the_driver_says_is_part_of_the_cache_key(machine, tmp_path):
-    """The job is the same each time: what the driver finds is not in it."""
+def test_the_result_of_the_driver_is_part_of_the_cache_key(machine, tmp_path):
+    """The job is the same each time, because it does not contain the driver's result."""
     found = tmp_path / "span"
-    driver = f"span = int(open({str(found)!r}).read()); said['parameterValues'] = {{'span': span}}"
+    driver = f"span = int(open({str(found)!r}).read()); output['parameterValues'] = {{'span': span}}"
     step = Step(code="print(parameter('span'))", driver=driver, outputs={"examples": "tfx.Examples"}, is_cached=True)
     states = []
     for span in (1, 1, 2):
@@ -68,7 +71,7 @@ def test_what_the_driver_says_is_part_of_the_cache_key(machine, tmp_path):
     assert states == ["SUCCEEDED", "CACHED", "SUCCEEDED"]
 
 
-def test_a_driver_that_fails_fails_the_task(machine):
+def test_a_failing_driver_fails_the_task(machine):
     step = replace(generator(1), driver="raise SystemExit(2)")
     result = run_steps({"ExampleGen": step}, "vertex", machine)
     assert result["ExampleGen"].state == "FAILED"
@@ -84,8 +87,8 @@ RESOLVERS = {
 
 
 def evaluated(blessed):
-    """A training whose model is blessed or not, then what compares with the last blessed one."""
-    bless = f"tell('blessing', blessed={blessed}, current_model_id=artifact('inputs', 'model')['name'])"
+    """Return a training task whose model is blessed or not, and a task that compares with the last blessed one."""
+    bless = f"set_metadata('blessing', blessed={blessed}, current_model_id=artifact('inputs', 'model')['name'])"
     look = "print([a['name'] for a in executor_input['inputs']['artifacts']['model'].get('artifacts', [])])"
     steps = {
         "Trainer": TRAINER,
@@ -106,15 +109,15 @@ def test_resolvers_find_the_newest_blessed_model_of_earlier_runs(machine, monkey
     model = first["Trainer"].outputs["model"][0].name
     assert log_of(first, "Compare") == "[]\n"
     assert log_of(second, "Compare") == f"['{model}']\n"
-    assert log_of(third, "Compare") == f"['{model}']\n"  # the second was not blessed
+    assert log_of(third, "Compare") == f"['{model}']\n"  # the second model was not blessed
 
 
-def test_a_query_that_is_not_known_fails_the_task(machine):
+def test_an_unknown_query_fails_the_task(machine):
     step = Step(outputs={"model": MODEL}, queries={"model": 'uri="gs://x"'})
-    assert "is not known here" in run_steps({"Resolver": step}, "vertex", machine)["Resolver"].error
+    assert "is not supported" in run_steps({"Resolver": step}, "vertex", machine)["Resolver"].error
 
 
-def test_only_pipelines_of_the_same_name_share_the_cache(machine):
+def test_only_pipelines_with_the_same_name_share_the_cache(machine):
     steps = {"Trainer": replace(TRAINER, is_cached=True)}
     run_steps(steps, "vertex", machine)
     assert run_steps(steps, "vertex", machine)["Trainer"].state == "CACHED"
@@ -122,7 +125,7 @@ def test_only_pipelines_of_the_same_name_share_the_cache(machine):
 
 @pytest.mark.parametrize("train", [0, 1])
 def test_a_condition_over_metadata_skips_a_dag(machine, train):
-    decide = Step(code=f"tell('decision', train={train})", outputs={"decision": MODEL})
+    decide = Step(code=f"set_metadata('decision', train={train})", outputs={"decision": MODEL})
     condition = "(inputs.artifacts['decision'].artifacts[0].metadata['train'] == 1.0)"
     dag = Step(inputs={"decision": "Decide.decision"}, condition=condition, tasks={"Trainer": TRAINER})
     result = run_steps({"Decide": decide, "training": dag}, "vertex", machine)
@@ -130,7 +133,7 @@ def test_a_condition_over_metadata_skips_a_dag(machine, train):
     assert result.state == "SUCCEEDED"
 
 
-def test_the_exit_handler_is_told_what_failed(machine):
+def test_the_exit_handler_gets_the_error(machine):
     handler = Step(
         code="print(parameter('status'))", parameters={"status": "STATUS"}, after=["work"], is_exit_handler=True
     )
@@ -142,7 +145,7 @@ def test_the_exit_handler_is_told_what_failed(machine):
     assert status["error"]["message"].endswith("The failed tasks are: [Trainer].")
 
 
-def test_a_crash_is_tried_again(machine, tmp_path):
+def test_a_crashed_task_is_retried(machine, tmp_path):
     mark = tmp_path / "mark"
     code = f"import pathlib; mark = pathlib.Path({str(mark)!r}); seen = mark.exists(); mark.touch(); sys.exit(not seen)"
     step = Step(code=code, more={"retryPolicy": {"maxRetryCount": 2, "backoffDuration": "10s"}})

@@ -1,6 +1,8 @@
-"""A run file over a small COCO data set, with a detector that trains in seconds."""
+"""Fixtures: a run file over a small COCO data set with a detector that trains in seconds, and fake backends."""
 
+import importlib.util
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from detloom.pipelines.demo_data import write_demo_data
-from detloom.schemas.read_run_file import build_run, load_run_tree
-from detloom.schemas.run_file import RunFile
+from detloom.pipelines.samples.demo_data import write_demo_data
+from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+from detloom.schemas.run_file.run_file import RunFile
 
-sys.path.append(str(Path(__file__).parent / "fakes"))  # tests are no package; this makes fake_backends one
+sys.path.append(str(Path(__file__).parent / "fakes"))  # makes fake_backends importable, because tests are not a package
 
 RUN_FILE = """
 name: small
@@ -35,24 +37,44 @@ train:
   optimizer: {{type: AdamWOptimizer, learning_rate: {{type: ConstantLearningRate, learning_rate: 0.001}}}}
   augmentations: []
 eval: {{batch_size: 4, evaluate_every: 4}}
-evaluator: {{num_pictures: 2}}
+evaluator: {{num_images: 2}}
 gates: {{baseline: {{min_ap_change: -1.0}}}}
 """
 
 
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the data of `small_run` once."""
+    folder = tmp_path_factory.mktemp("small") / "data"
+    write_demo_data(folder, num_train=16, num_eval=6, num_test=6, seed=1, image_hw=(96, 96))
+    return folder
+
+
 @pytest.fixture
-def small_run(tmp_path: Path) -> Path:
-    """The run file; the data lies in `data/` beside it."""
-    data = tmp_path / "data"
-    write_demo_data(data, num_train=16, num_eval=6, num_test=6, seed=1, image_hw=(96, 96))
+def small_run(tmp_path: Path, small_data: Path) -> Path:
+    """Write the run file and its data in `data/`."""
+    data = shutil.copytree(small_data, tmp_path / "data")
     path = tmp_path / "run.yaml"
     path.write_text(RUN_FILE.format(workspace=tmp_path / "workspace", data=data))
     return path
 
 
 @pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return version 7 of a SavedModel that detects the red and the green area of an image."""
+    path = Path(__file__).parents[1] / "components" / "evaluator" / "tiny_detector.py"
+    spec = importlib.util.spec_from_file_location("tiny_detector", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tiny_detector = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tiny_detector)
+    model_dir: Path = tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "7")
+    return model_dir
+
+
+@pytest.fixture(scope="session")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFile]:
-    """A run file made of a few sections; nothing that it names is there."""
+    """Return a function that makes a RunFile of sections; the paths in it do not exist."""
     path = tmp_path_factory.mktemp("run_of") / "run.yaml"
 
     def make(**sections: Any) -> RunFile:
@@ -62,7 +84,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFile]:
             "train": {"batch_size": 4, "num_steps": 8},
             **sections,
         }
-        path.write_text(json.dumps(data))  # which is YAML
+        path.write_text(json.dumps(data))  # JSON is YAML
         return build_run(load_run_tree(path)[0])
 
     return make
@@ -70,7 +92,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFile]:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The API of a Kubeflow cluster (FakeKubeflow), and nothing that this machine has to sign in with."""
+    """Run a fake Kubeflow API and hide the credentials of this machine."""
     from fake_backends.kubeflow import FakeKubeflow
 
     monkeypatch.setattr("kfp.client.Client._LOCAL_KFP_CONTEXT", str(tmp_path / "no_context.json"))
@@ -80,7 +102,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def region() -> Iterator[Any]:
-    """The services of a region of Vertex AI (FakeVertex)."""
+    """Run the fake services of a Vertex AI region."""
     from fake_backends.vertex import FakeVertex
 
     with FakeVertex() as fake:

@@ -1,13 +1,13 @@
-"""Texts of pipeline files, and what becomes of them; a text is called F, and an override of it `override`."""
+"""Fixtures that parse texts of `pipeline.config`; messages call the text F and its override `override`."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.pipeline_config import PipelineConfigReport, parse_pipeline_config
-from detloom.schemas.typed_dict import from_dict
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, parse_pipeline_config
+from detloom.schemas.reading.typed_dict import from_dict
 
 FPNLITE = (Path(__file__).parent / "configs" / "fpnlite.config").read_text()
 
@@ -28,29 +28,29 @@ def _notes(which: str, text: str, override: str = "") -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def parse() -> Callable[..., PipelineConfigReport]:
-    """`parse(text, override="")`"""
+    """Return `parse(text, override="")`."""
     return _parse
 
 
 @pytest.fixture(scope="session")
 def config_of() -> Callable[..., TrainEvalConfig]:
-    """`config_of(text, override="")`, of which nothing is refused."""
+    """Return `config_of(text, override="")`, which asserts that no field is refused."""
     return _config_of
 
 
 @pytest.fixture(scope="session")
 def notes() -> Callable[..., dict[str, str]]:
-    """`notes("refused", text, override="")`: field -> reason."""
+    """Return `notes("refused", text, override="")`, which maps fields to reasons."""
     return _notes
 
 
 @pytest.fixture(scope="session")
 def refused() -> Callable[[str], dict[str, str]]:
-    """`refused(override)`: what of an override of fpnlite.config is refused, and why."""
+    """Return `refused(override)`, which maps the refused fields of an override of fpnlite.config to reasons."""
     return lambda override: _notes("refused", FPNLITE, override)
 
 
 @pytest.fixture(scope="session")
 def ignored() -> Callable[[str], dict[str, str]]:
-    """`ignored(override)`: what of fpnlite.config and an override of it is ignored, and why."""
+    """Return `ignored(override)`, which maps the ignored fields of fpnlite.config and an override to reasons."""
     return lambda override: _notes("ignored", FPNLITE, override)

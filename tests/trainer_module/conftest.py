@@ -1,6 +1,6 @@
-"""Configurations for the tests: a detector small enough to train in seconds, and the zoo's; `changed` makes others."""
+"""Configurations for the tests: a detector that trains in seconds, the zoo's, and `changed` for variants."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,27 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detloom.schemas.augmentation_config import RandomHorizontalFlip
-from detloom.schemas.center_net_config import (
+from detloom.schemas.model.augmentations import RandomHorizontalFlip
+from detloom.schemas.model.center_net import (
     CenterNet,
     CenterNetFeatureExtractor,
     ObjectCenterParams,
     ObjectDetection,
     PredictionHeadParams,
 )
-from detloom.schemas.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
-from detloom.schemas.model_config import (
-    BatchNonMaxSuppression,
-    Loss,
-    MultiscaleAnchorGenerator,
-    PenaltyReducedFocal,
-    PostProcessing,
-    SigmoidFocal,
-    Ssd,
-    WeightedL1,
-    WeightedSmoothL1,
-)
-from detloom.schemas.network_config import (
+from detloom.schemas.model.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
+from detloom.schemas.model.detector import BatchNonMaxSuppression, MultiscaleAnchorGenerator, PostProcessing, Ssd
+from detloom.schemas.model.losses import Loss, PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
+from detloom.schemas.model.network import (
     BatchNorm,
     ConvHyperparams,
     FeatureExtractor,
@@ -39,17 +30,70 @@ from detloom.schemas.network_config import (
     VarianceScalingInitializer,
     WeightSharedConvolutionalBoxPredictor,
 )
-from detloom.schemas.optimizer_config import (
+from detloom.schemas.model.optimizers import (
     AdamWOptimizer,
     ClipByGlobalNorm,
     CosineDecayLearningRate,
     MovingAverage,
 )
-from detloom.schemas.presets import find_preset
+from detloom.schemas.presets.presets import find_preset
+
+_TEST_DEPTH_MULTIPLIER = 0.125
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _three_layer_backbone() -> Iterator[None]:
+    """Replace MobileNetV2 by three convolutions where the depth multiplier is that of `tiny_config`.
+
+    The layers have names of MobileNetV2 layers, so that checkpoint keys are known, and strides of 8, 16 and 32.
+    """
+    from detloom.trainer_module.detectors.ssd import network as ssd
+    from detloom.trainer_module.layers.conv_layers import ConvLayers
+
+    def build(config: Any, image: Any, *, freeze_batchnorm: bool) -> dict[int, Any]:
+        if config.depth_multiplier != _TEST_DEPTH_MULTIPLIER:
+            return build_mobilenet_v2(config, image, freeze_batchnorm=freeze_batchnorm)
+        layers, features, levels = ConvLayers(config.conv_hyperparams, freeze_batchnorm), image, {}
+        for level, size, name, norm in (
+            (3, 8, "Conv1", "bn_Conv1"),
+            (4, 2, "block_1_expand", "block_1_expand_BN"),
+            (5, 2, "Conv_1", "Conv_1_bn"),
+        ):
+            conv = layers.backbone_conv(32, name, kernel_size=size, strides=size)
+            features = levels[level] = layers.activate(layers.normalize(conv(features), norm), f"{name}_relu")
+        return levels
+
+    build_mobilenet_v2, ssd.build_mobilenet_v2 = ssd.build_mobilenet_v2, build
+    yield
+    ssd.build_mobilenet_v2 = build_mobilenet_v2
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    """Execute every `tf.function` of the test eagerly, because compilation would take most of the time."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="session")
+def one_level_config(tiny_config: TrainEvalConfig, changed: Callable[..., Any]) -> TrainEvalConfig:
+    """`tiny_config` with one convolution before one pyramid level: the fastest detector for training steps."""
+    return changed(tiny_config, {"model.feature_extractor.neck.max_level": 3, "model.anchor_generator.max_level": 3})
+
+
+@pytest.fixture(scope="session")
+def small_config(tiny_config: TrainEvalConfig, changed: Callable[..., Any]) -> TrainEvalConfig:
+    """`tiny_config` with a real, thin MobileNetV2: for tests in which the network matters, and for other processes."""
+    extractor = "model.feature_extractor"
+    return changed(tiny_config, {f"{extractor}.depth_multiplier": 0.1, f"{extractor}.neck.additional_layer_depth": 160})
 
 
 @pytest.fixture(scope="session")
 def tiny_config() -> TrainEvalConfig:
+    """A detector with a backbone of three layers, see `_three_layer_backbone`, and a training run of six steps."""
     hyperparams = ConvHyperparams(
         regularizer=L2Regularizer(weight=0.0),
         initializer=VarianceScalingInitializer(),
@@ -60,9 +104,9 @@ def tiny_config() -> TrainEvalConfig:
         image_resizer=FixedShapeResizer(height=64, width=64),
         feature_extractor=FeatureExtractor(
             backbone="mobilenet_v2",
-            neck=Fpn(min_level=3, max_level=5, additional_layer_depth=160),  # times 0.1: 16 channels
+            neck=Fpn(min_level=3, max_level=5, additional_layer_depth=128),  # times 0.125: 16 channels
             conv_hyperparams=hyperparams,
-            depth_multiplier=0.1,
+            depth_multiplier=_TEST_DEPTH_MULTIPLIER,
             min_depth=8,
             use_depthwise=True,
             override_base_feature_extractor_hyperparams=True,
@@ -95,7 +139,7 @@ def tiny_config() -> TrainEvalConfig:
         gradient_clipping=ClipByGlobalNorm(norm=10.0),
         moving_average=MovingAverage(decay=0.5, dynamic=False),
         augmentations=(RandomHorizontalFlip(),),
-        monitoring=Monitoring(num_pictures=0),
+        monitoring=Monitoring(num_images=0),
     )
     return TrainEvalConfig(
         model=model,
@@ -107,20 +151,20 @@ def tiny_config() -> TrainEvalConfig:
 
 @pytest.fixture(scope="session")
 def zoo_config() -> TrainEvalConfig:
-    """What the Object Detection API's values in `reference_dir` were made with."""
+    """The configuration of the Object Detection API's values in `reference_dir`."""
     return find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
 
 
 @pytest.fixture(scope="session")
 def center_net_reference() -> dict[str, np.ndarray]:
-    """What the Object Detection API gives for `center_net_configs`; the arrays' names begin with theirs."""
-    with np.load(Path(__file__).parent / "data" / "center_net_reference.npz") as file:
+    """The Object Detection API's values for `center_net_configs`; array names start with the configuration's name."""
+    with np.load(Path(__file__).parent / "reference_values" / "center_net_reference.npz") as file:
         return dict(file)
 
 
 @pytest.fixture(scope="session")
 def center_net_configs() -> dict[str, CenterNet]:
-    """One with the zoo's settings, one in which everything is set otherwise; both for small pictures."""
+    """One configuration with the zoo's settings and one with other values everywhere; both for small images."""
     resizer = KeepAspectRatioResizer(min_dimension=96, max_dimension=96, pad_to_max_dimension=True)
     usual = CenterNet(
         image_resizer=resizer,
@@ -162,7 +206,7 @@ def center_net_configs() -> dict[str, CenterNet]:
 
 @pytest.fixture(scope="session")
 def center_net_raw() -> dict[str, np.ndarray]:
-    """Made-up outputs of those networks for two pictures, from which the reference made losses and detections."""
+    """Artificial outputs of those networks for two images, the reference's input for losses and detections."""
     random = np.random.default_rng(1)
     return {
         "class_logits_BHWK": (random.standard_normal((2, 24, 24, 5)) * 2 - 2).astype(np.float32),
@@ -173,7 +217,7 @@ def center_net_raw() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def center_net_truth() -> dict[str, np.ndarray]:
-    """The ground truth of those two pictures: overlapping boxes of a class, a tiny one, one up to the edge, padding."""
+    """The ground truth of those two images: overlapping boxes of a class, a tiny one, one up to the edge, padding."""
     boxes = [
         [[0.1, 0.2, 0.5, 0.6], [0.12, 0.2, 0.5, 0.58], [0.6, 0.6, 0.64, 0.7], [0.3, 0.1, 0.75, 1.0]],
         [[0.0, 0.0, 0.75, 0.4], [0.2, 0.5, 0.21, 0.51], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]],
@@ -187,7 +231,7 @@ def center_net_truth() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def changed() -> Callable[[Any, dict[str, Any]], Any]:
-    """`changed(config, {"train.batch_size": 4, "eval.batch_size": 1})`: a copy with other values at those paths."""
+    """`changed(config, {"train.batch_size": 4, "eval.batch_size": 1})` is a copy with other values at these paths."""
 
     def change(config: Any, settings: dict[str, Any]) -> Any:
         new: dict[str, Any] = {}
@@ -205,12 +249,12 @@ def changed() -> Callable[[Any, dict[str, Any]], Any]:
 
 @pytest.fixture(scope="session")
 def make_spread_detector() -> Callable[..., Any]:
-    """A detector with a class head whose scores lie apart, so that rounding does not change their order."""
+    """Build a detector whose class scores differ clearly, so that rounding does not change their order."""
 
     def make(model: Any, label_map: Any) -> Any:
         import keras
 
-        from detloom.trainer_module.detector import build_detector
+        from detloom.trainer_module.detectors.families import build_detector
 
         keras.utils.set_random_seed(0)
         detector = build_detector(model, label_map)

@@ -1,1 +1,1 @@
-"""What detections say beyond the twelve COCO numbers. Numpy alone: arrays in, frozen values out."""
+"""Analyses beyond the twelve COCO metrics; pure numpy: arrays in, frozen values out."""

@@ -1,6 +1,7 @@
-"""Average precision from matches, as `COCOeval.accumulate` in pycocotools computes it, for images of any weight.
+"""Average precision and operating points from matches.
 
-An image of weight 2 counts as if it stood in the split twice: what resampling needs.
+AP equals `COCOeval.accumulate` of pycocotools, also for weighted images: an image of weight 2 counts as if the split
+contained it twice, as bootstrap resampling requires.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from detloom.components.evaluator.analysis.matches import Matches
 
-RECALLS = np.linspace(0.0, 1.0, 101)  # R: where the curve is read, as pycocotools makes them
+RECALLS = np.linspace(0.0, 1.0, 101)  # R: recall points, computed as in pycocotools
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -19,9 +20,9 @@ class Curve:
     """Precision over recall of one class at one IoU threshold.
 
     Attributes:
-        scores: float64 [N], descending: the least score that is let through at each point.
-        num_true, num_false: float64 [N], right and wrong detections let through.
-        num_truth: objects there are.
+        scores: float64 [N], descending: the score threshold at each point.
+        num_true, num_false: float64 [N], true and false positives at that threshold.
+        num_truth: number of ground-truth objects.
     """
 
     scores: npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ class Curve:
 
 
 def measure_curve(matches: Matches, class_index: int, threshold_index: int) -> Curve:
-    """The curve of a class; detections of the same score are let through together. Without objects recall is NaN."""
+    """Measure the curve of a class with one point per distinct score. Without objects recall is NaN."""
     rows = matches.found_of_class(class_index)
     counts = ~matches.is_ignored_TN[threshold_index, rows]
     is_true, scores = matches.is_true_TN[threshold_index, rows][counts], matches.scores[rows][counts]
@@ -54,17 +55,17 @@ def measure_curve(matches: Matches, class_index: int, threshold_index: int) -> C
 
 
 def precision_at_recalls(matches: Matches, class_index: int, threshold_index: int) -> npt.NDArray[np.float64]:
-    """[R]: the interpolated precision at 101 recalls, 0 where it is not reached; NaN without objects."""
+    """Return the interpolated precision [R] at 101 recalls: 0 for a recall that is not reached, NaN without objects."""
     return ClassSampler(matches, class_index).precisions(threshold_index)
 
 
 class ClassSampler:
-    """The curves of one class for many weightings of the images; what does not depend on the weights is kept."""
+    """Computes curves of one class for many weightings of the images; caches what does not depend on the weights."""
 
     def __init__(self, matches: Matches, class_index: int) -> None:
         rows, truth = matches.found_of_class(class_index), matches.truth_of_class(class_index)
         is_true_TN, is_ignored_TN = matches.is_true_TN[:, rows], matches.is_ignored_TN[:, rows]
-        # Behind the last right detection the curve only falls, and no recall is reached there.
+        # After the last true positive, precision only falls and recall does not rise.
         stop = int(np.flatnonzero(is_true_TN.any(axis=0))[-1]) + 1 if is_true_TN.any() else 0
         self._image_index = matches.found.image_index[rows][:stop]
         self._is_true_TN, self._is_ignored_TN = is_true_TN[:, :stop], is_ignored_TN[:, :stop]
@@ -72,31 +73,31 @@ class ClassSampler:
         self._truth_per_image = np.bincount(matches.truth.image_index[truth][counted], minlength=matches.num_images)
 
     def num_truth(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """[B]: objects of the class in each weighting."""
+        """Return the number of objects [B] of the class in each weighting."""
         product: npt.NDArray[Any] = weights_BI.astype(np.float64) @ self._truth_per_image
         return product
 
     @property
     def num_rows(self) -> int:
-        """Detections that are weighed for each weighting."""
+        """Number of detections that each weighting uses."""
         return len(self._image_index)
 
     def average_precision(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """[B, T]: AP at each IoU threshold; NaN where a weighting has no object of the class."""
+        """Return AP [B, T] at each IoU threshold; NaN if a weighting has no object of the class."""
         num_truth_B = self.num_truth(weights_BI)
         weights_BN = weights_BI[:, self._image_index].astype(np.float64)
         result_BT = np.zeros((len(weights_BI), len(self._is_true_TN)))
         has_truth_B = num_truth_B > 0
         for t in range(len(self._is_true_TN)):
             recall_BP, envelope_BP = self._curves(t, weights_BN, np.where(has_truth_B, num_truth_B, 1))
-            # The mean over 101 recalls: each point counts for those that it reaches and the one before does not.
+            # Mean over 101 recalls: each point counts for the recalls that it is the first to reach.
             share_BP = np.diff(_count_reached(recall_BP), axis=1, prepend=0) / len(RECALLS)
             result_BT[:, t] = (envelope_BP * share_BP).sum(axis=1)
         result_BT[~has_truth_B] = np.nan
         return result_BT
 
     def precisions(self, threshold_index: int) -> npt.NDArray[np.float64]:
-        """[R]: interpolated precision with every image once; NaN without objects of the class."""
+        """Return the interpolated precision [R] with every image once; NaN without objects of the class."""
         num_truth = self._truth_per_image.sum()
         if not num_truth:
             return np.full(len(RECALLS), np.nan)
@@ -111,23 +112,71 @@ class ClassSampler:
     def _curves(
         self, threshold_index: int, weights_BN: npt.NDArray[np.float64], num_truth_B: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Recall and the highest precision from it on, [B, P], at each right detection."""
+        """Return recall and interpolated precision, each [B, P], at each true positive."""
         is_true = np.flatnonzero(self._is_true_TN[threshold_index])
         true_BP = np.cumsum(weights_BN[:, is_true], axis=1)
         is_ignored_N = self._is_ignored_TN[threshold_index]
         counted_BN = weights_BN * ~is_ignored_N if is_ignored_N.any() else weights_BN
         all_BP = np.cumsum(counted_BN, axis=1)[:, is_true]
-        # 2**-52 is pycocotools' guard against a division by 0; an image of weight 0 may stand in front.
+        # 2**-52 is pycocotools' guard against division by 0, which occurs here if the first images have weight 0.
         precision_BP = true_BP / (all_BP + np.spacing(1.0))
         envelope_BP = np.maximum.accumulate(precision_BP[:, ::-1], axis=1)[:, ::-1]
         return true_BP / num_truth_B[:, None], envelope_BP
 
 
 def _count_reached(recall_BP: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """How many of RECALLS are at most each recall: a guess by arithmetic, put right where rounding misled it."""
+    """Count the RECALLS that are at most each recall: estimate by arithmetic, then correct rounding errors."""
     last = len(RECALLS) - 1
     index_BP = (recall_BP * last).astype(np.int64)
     index_BP += RECALLS[np.minimum(index_BP + 1, last)] <= recall_BP
     index_BP = np.minimum(index_BP, last)
     index_BP -= RECALLS[index_BP] > recall_BP
     return index_BP + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatingPoint:
+    """Metrics of a class at IoU 0.50 if detections with at least `min_score` are used."""
+
+    min_score: float
+    precision: float
+    recall: float
+    F1: float
+    num_true: int
+    num_false: int
+    num_missed: int
+
+
+def best_f1_point(curve: Curve) -> OperatingPoint | None:
+    """Return the point with the highest F1 (of ties the highest score); None without true positives.
+
+    F1 = 2 true / (true + false + objects): van Rijsbergen, "Information Retrieval", 1979, chapter 7.
+    """
+    if not curve.num_truth or not len(curve.scores) or not curve.num_true[-1]:
+        return None
+    return _point(curve, int(np.argmax(_f1(curve))))
+
+
+def point_of_precision(curve: Curve, min_precision: float) -> OperatingPoint | None:
+    """Return the point with the highest recall and at least `min_precision`; None if no score reaches it."""
+    if not curve.num_truth or not len(curve.scores):
+        return None
+    is_enough = (curve.precision >= min_precision) & (curve.num_true > 0)
+    rows = np.flatnonzero(is_enough)
+    return _point(curve, int(rows[np.argmax(curve.num_true[rows])])) if len(rows) else None
+
+
+def _f1(curve: Curve) -> np.ndarray:
+    return 2 * curve.num_true / (curve.num_true + curve.num_false + curve.num_truth)
+
+
+def _point(curve: Curve, row: int) -> OperatingPoint:
+    return OperatingPoint(
+        min_score=float(curve.scores[row]),
+        precision=float(curve.precision[row]),
+        recall=float(curve.recall[row]),
+        F1=float(_f1(curve)[row]),
+        num_true=int(curve.num_true[row]),
+        num_false=int(curve.num_false[row]),
+        num_missed=curve.num_truth - int(curve.num_true[row]),
+    )

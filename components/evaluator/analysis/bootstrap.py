@@ -1,10 +1,11 @@
-"""Is the difference real? Intervals by drawing the images again and again, the same images for both models.
+"""Confidence intervals of AP and of the difference of two models, by paired bootstrap resampling of images.
 
-Basic bootstrap intervals over images (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section
-5.2.1), paired: the images that are hard for one model are hard for the other, which the difference then does not see.
-AP of few images is on average higher than that of many: these intervals reflect the draws about the measured value,
-which takes a part of that out again; in the difference of two models it cancels. With few images they are somewhat too
-narrow: of made splits of 60 images, intervals of 90 % held the true difference in 80 to 88 of 100 cases.
+Basic bootstrap intervals (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 5.2.1). Both
+models are measured on the same samples: images that are hard for one model are hard for the other, and this variation
+cancels in the difference. AP of few images is biased upwards: basic intervals, which reflect the samples about the
+measured value, correct a part of the bias, and in the difference of two models it cancels. With few images the
+intervals are somewhat too narrow: on synthetic splits of 60 images, 90 % intervals contained the true difference in 80
+to 88 of 100 cases.
 """
 
 from collections.abc import Sequence
@@ -15,30 +16,30 @@ import numpy.typing as npt
 
 from detloom.components.evaluator.analysis.average_precision import ClassSampler
 from detloom.components.evaluator.analysis.matches import IOU_50, Matches
-from detloom.schemas.label_map import LabelMap
+from detloom.schemas.contracts.label_map import LabelMap
 
-_MAX_CELLS = 4_000_000  # of resamples times detections of a class, held at a time: 32 MB
-_MAX_WORK = 1e9  # of detections times thresholds times resamples, and ...
-_WORK_OF_CURVE = 10_000  # ... what each curve costs beside its detections: together half a minute on one core
-_MIN_RESAMPLES = 200  # below, the ends of a 95 % interval rest on five resamples
+_MAX_CELLS = 4_000_000  # resamples x detections of a class in memory at a time: 32 MB
+_MAX_WORK = 1e9  # detections x thresholds x resamples plus the cost of the curves: half a minute on one core
+_WORK_OF_CURVE = 10_000  # cost of a curve besides its detections, in the unit of _MAX_WORK
+_MIN_RESAMPLES = 200  # with fewer, each end of a 95 % interval rests on less than five resamples
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A measured value with the ends of its confidence interval; all None where it cannot be measured."""
+    """A measured value with the ends of its confidence interval; all None if it cannot be measured."""
 
     value: float | None
     low: float | None
     high: float | None
 
     def holds(self, value: float) -> bool:
-        """Whether `value` lies inside; the ends belong to it."""
+        """Return True if `value` is inside the interval; both ends are inclusive."""
         return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassInterval:
-    """AP of one class."""
+    """AP of one class with its interval."""
 
     class_id: int
     name: str
@@ -47,11 +48,11 @@ class ClassInterval:
 
 @dataclass(frozen=True, kw_only=True)
 class Resampled:
-    """AP, AP50 and AP of each class, or the differences of two models in them, with intervals.
+    """AP, AP50 and AP of each class with intervals, of one model or as differences between two models.
 
     Attributes:
-        confidence: share of the resamples inside an interval.
-        num_resamples: drawn; fewer than usual on very large splits.
+        confidence: nominal coverage of the intervals.
+        num_resamples: number of samples drawn, which is reduced for very large splits.
     """
 
     AP: Interval
@@ -63,7 +64,7 @@ class Resampled:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Samples:
-    """One row a resample, the first with every image once: AP by class, its mean, and that at IoU 0.50."""
+    """Results by resample: mean AP, mean AP50 and AP of each class; the first row has every image once."""
 
     AP_B: npt.NDArray[np.float64]
     AP50_B: npt.NDArray[np.float64]
@@ -78,17 +79,17 @@ def resample(
     confidence: float,
     seed: int = 0,
 ) -> list[Resampled]:
-    """Intervals of each model, and at the end those of the first minus each of the others.
+    """Compute intervals for each model, followed by the differences of the first model to each of the others.
 
     Args:
-        models: matches of each on the same images in the same order.
+        models: matches of each model on the same images in the same order.
 
     Raises:
-        ValueError: the images or classes are not the same.
+        ValueError: the images or classes differ.
     """
     num_images = {matches.num_images for matches in models}
     if len(num_images) != 1 or len({matches.num_classes for matches in models}) != 1:
-        raise ValueError("models: got matches of other images or classes, needed: the same for all.")
+        raise ValueError("models: got matches of different images or classes, allowed: the same for all models.")
     num_resamples = _affordable(models, num_resamples)
     generator = np.random.default_rng(seed)
     samples = _draw(models, generator, num_images.pop(), num_resamples)
@@ -114,7 +115,7 @@ def resample(
 
 
 def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
-    """Fewer on a split so large that its noise is small anyway."""
+    """Reduce the number of resamples for very large splits, whose sampling noise is small."""
     num_curves = models[0].num_classes * len(models[0].truth_of_found_TN)
     num_rows = sum(len(matches.found) for matches in models) * len(models[0].truth_of_found_TN)
     work = num_rows + len(models) * num_curves * _WORK_OF_CURVE
@@ -124,8 +125,8 @@ def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
 def _draw(
     models: Sequence[Matches], generator: np.random.Generator, num_images: int, num_resamples: int
 ) -> list[_Samples]:
-    """Every class of every model is measured on the same draws."""
-    weights_BI = np.ones((1 + num_resamples, num_images), np.float32)  # small whole numbers: exact
+    """Draw samples of images, and measure every class of every model on all of them."""
+    weights_BI = np.ones((1 + num_resamples, num_images), np.float32)  # small integers, exact in float32
     if num_images:
         weights_BI[1:] = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
     result = []
@@ -148,7 +149,7 @@ def _sample_class(sampler: ClassSampler, weights_BI: npt.NDArray[np.float32]) ->
 
 
 def _mean_of_measured(values_BX: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """[B]: means that leave NaN out; NaN where nothing else is."""
+    """Return the mean of each row [B] without NaN; NaN for a row of NaN only."""
     count_B = np.count_nonzero(~np.isnan(values_BX), axis=1)
     mean: npt.NDArray[np.float64] = np.nansum(values_BX, axis=1) / np.where(count_B, count_B, np.nan)
     return mean
@@ -160,7 +161,7 @@ def _interval(values_B: npt.NDArray[np.float64], confidence: float, is_differenc
     drawn = values_B[1:][~np.isnan(values_B[1:])]
     if not len(drawn):
         return Interval(value=float(values_B[0]), low=None, high=None)
-    # Reflected about the value, within what AP or a difference of two can be.
+    # Quantiles reflected about the value, clipped to the range of AP or of a difference.
     lowest = -1.0 if is_difference else 0.0
     low, high = 2 * values_B[0] - np.quantile(drawn, [(1 + confidence) / 2, (1 - confidence) / 2])
     return Interval(value=float(values_B[0]), low=float(max(low, lowest)), high=float(min(high, 1.0)))

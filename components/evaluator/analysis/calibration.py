@@ -1,4 +1,4 @@
-"""Does a score of 0.8 mean that 8 of 10 are right?"""
+"""Confidence calibration: compare scores with the precision of the detections that have them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,10 @@ NUM_BINS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreBin:
-    """Detections with scores from `low` to below `high` (the last bin holds 1 too); both means None without any."""
+    """Detections with scores from `low` to below `high` (the last bin includes 1); the means are None if it is empty.
+
+    `share_true` is the share of true positives.
+    """
 
     low: float
     high: float
@@ -22,11 +25,11 @@ class ScoreBin:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Scores beside the share of right detections at IoU 0.50.
+    """Mean score and share of true positives at IoU 0.50, by bins of scores.
 
     Attributes:
-        expected_error: mean distance of the two over the detections (expected calibration error: Guo et al., "On
-            Calibration of Modern Neural Networks", ICML 2017, section 2); None without detections.
+        expected_error: expected calibration error, the mean absolute difference of the two weighted by detections (Guo
+            et al., "On Calibration of Modern Neural Networks", ICML 2017, section 2); None without detections.
     """
 
     bins: tuple[ScoreBin, ...]
@@ -35,10 +38,10 @@ class Calibration:
 
 
 def measure_calibration(matches: Matches) -> Calibration:
-    """Of all classes together; detections on crowds count neither way."""
+    """Measure calibration over all classes; detections on crowds are ignored."""
     counted = ~matches.is_ignored_TN[IOU_50]
     scores, is_true = matches.scores[counted], matches.is_true_TN[IOU_50][counted]
-    edges = np.arange(NUM_BINS + 1) / NUM_BINS  # `linspace` has 0.7000000000000001
+    edges = np.arange(NUM_BINS + 1) / NUM_BINS  # `linspace` would give 0.7000000000000001
     bin_N = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, NUM_BINS - 1)
     count_b = np.bincount(bin_N, minlength=NUM_BINS)
     score_b = np.bincount(bin_N, scores, minlength=NUM_BINS)

@@ -1,24 +1,23 @@
-"""Which classes are taken for each other, and for background."""
+"""Confusion matrix of detection classes, with background."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import Boxes, Matches
-from detloom.components.evaluator.analysis.overlaps import pairwise_iou
+from detloom.components.evaluator.analysis.matches import Boxes, Matches, pairwise_iou
 
 MIN_IOU = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """Counts at one threshold of the score.
+    """Confusion matrix at one score threshold per class.
 
     Attributes:
-        class_names: K names; row and column K stand for background.
-        counts: [K + 1][K + 1], the true class down, the detected class across. The last column holds missed objects,
-            the last row detections of nothing; its corner is 0.
+        class_names: K names; row and column K are background.
+        counts: [K + 1][K + 1], rows are true classes, columns detected classes. The last column counts missed objects,
+            the last row detections of background; their common cell is 0.
     """
 
     class_names: tuple[str, ...]
@@ -27,18 +26,18 @@ class Confusion:
 
 
 def count_confusion(matches: Matches, class_names: tuple[str, ...], min_scores: tuple[float, ...]) -> Confusion:
-    """Pair detections and objects one to one within an image at IoU 0.50 and count.
+    """Pair detections and objects one to one within an image at IoU 0.50, and count the pairs.
 
-    An object is first paired with a detection of its own class, as in the metrics; what is left over on both sides is
-    then paired across classes, the greatest overlap first. Detections on a crowd of their class do not count.
+    Detections are first paired with objects of their own class, as in the metrics; the remaining ones are then paired
+    across classes, in the order of decreasing IoU. Detections on a crowd of their class are ignored.
 
     Args:
-        min_scores: of each class, least score of the detections that are used.
+        min_scores: score threshold of each class.
     """
     num_classes = len(class_names)
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     is_used = matches.scores >= np.array([*min_scores, 0.0])[matches.found.class_index]
-    # Matching runs from the highest score down: leaving out the low ones does not change who found what.
+    # Matching starts from the highest score, so a score threshold does not change the remaining matches.
     truth_of_found = np.where(is_used, matches.truth_of_found_TN[0], -1)
     is_true = is_used & matches.is_true_TN[0]
     np.add.at(counts, (matches.found.class_index[is_true], matches.found.class_index[is_true]), 1)
@@ -56,7 +55,7 @@ def count_confusion(matches: Matches, class_names: tuple[str, ...], min_scores: 
 
 
 def _pair_left_over(found: Boxes, truth: Boxes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows that belong together."""
+    """Return the paired rows of `found` and of `truth`."""
     pairs: list[tuple[int, int]] = []
     by_image = np.argsort(truth.image_index, kind="stable")
     starts = np.searchsorted(truth.image_index[by_image], np.arange(found.image_index.max(initial=-1) + 2))

@@ -1,8 +1,8 @@
-"""What kinds of error a detector makes, and how much AP each kind costs.
+"""Types of detection errors, and the AP that each type costs.
 
-After TIDE (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", ECCV 2020), equal to its
-library `tidecv` 1.0.1 where the paper leaves a choice. Every wrong detection and every missed object has one type; the
-cost of a type is what AP gains when its errors alone are put right. Costs do not add up to 1 - AP.
+Implements TIDE (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", ECCV 2020), and equals
+its library `tidecv` 1.0.1 in details that the paper leaves open. Every false positive and every missed object has one
+type; the cost of a type is the gain in AP if only the errors of this type are fixed. Costs do not add up to 1 - AP.
 """
 
 from collections import Counter
@@ -14,34 +14,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.overlaps import pairwise_iou
+from detloom.components.evaluator.analysis.matches import check_columns, pairwise_iou
 
 Array = npt.NDArray[Any]
 
-MAX_DETECTIONS = 100  # an image, all classes together: tidecv's default
-NUM_RECALL_INTERVALS = 100  # AP is the mean of 101 precisions, as COCO's
+MAX_DETECTIONS = 100  # per image over all classes: tidecv's default
+NUM_RECALL_INTERVALS = 100  # AP is the mean of 101 precisions, as in COCO
 
 
 class ErrorType(str, Enum):
-    """Why a detection is wrong; the first that holds, in this order, and MISSED for objects that no error explains."""
+    """Error types; a false positive has the first type that applies, in this order."""
 
-    LOCALIZATION = "localization"  # right class, IoU from `background_iou` to `min_iou`, both included
-    CLASSIFICATION = "classification"  # IoU of `min_iou` or more, with an object of another class
-    DUPLICATE = "duplicate"  # the object is right, and a detection of a higher score has it
+    LOCALIZATION = "localization"  # correct class, IoU from `background_iou` to `min_iou`, both inclusive
+    CLASSIFICATION = "classification"  # IoU of `min_iou` or more with an object of another class
+    DUPLICATE = "duplicate"  # a detection with a higher score is already matched to the object
     BACKGROUND = "background"  # IoU of at most `background_iou` with every object
-    BOTH = "both"  # none of these: wrong class and badly placed
-    MISSED = "missed"  # no detection has the object, and no localization or classification error means it
+    BOTH = "both"  # none of these: wrong class and poorly localized
+    MISSED = "missed"  # object without a matched detection and without a localization or classification error
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ErrorImage:
-    """What one image shows and what a model found in it.
+    """Ground truth and detections of one image.
 
     Attributes:
         truth_boxes_xywh_px: float64 [G, 4].
         truth_class_ids: int [G].
-        is_crowd: bool [G]; detections on a crowd of their class are neither right nor wrong.
-        boxes_xywh_px: float [N, 4]; the 100 of the highest scores count.
+        is_crowd: bool [G]; detections on a crowd of their class are neither true nor false positives.
+        boxes_xywh_px: float [N, 4]; only the 100 with the highest scores are used.
         scores: float [N], 0 to 1.
         class_ids: int [N].
     """
@@ -54,22 +54,22 @@ class ErrorImage:
     class_ids: Array
 
     def __post_init__(self) -> None:
-        _check_columns(self.truth_boxes_xywh_px, truth_class_ids=self.truth_class_ids, is_crowd=self.is_crowd)
-        _check_columns(self.boxes_xywh_px, scores=self.scores, class_ids=self.class_ids)
+        check_columns(self.truth_boxes_xywh_px, truth_class_ids=self.truth_class_ids, is_crowd=self.is_crowd)
+        check_columns(self.boxes_xywh_px, scores=self.scores, class_ids=self.class_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionError:
-    """One wrong detection or one missed object.
+    """One false positive or one missed object.
 
     Attributes:
         image_index: position in the sequence of images.
         detection_index: position in that image's `boxes_xywh_px`; None for a missed object.
-        truth_index: position in that image's `truth_boxes_xywh_px` of the object that was missed, badly placed, taken
-            for another class or found twice; for BOTH the object of the greatest IoU; None for BACKGROUND.
-        score: of the detection; None for a missed object.
-        is_on_crowd: the detection lies on a crowd of its class: it has a type and counts as an error, as in tidecv, but
-            AP does not see it.
+        truth_index: position in that image's `truth_boxes_xywh_px` of the object that was missed, poorly localized,
+            misclassified or detected twice; for BOTH the object with the highest IoU; None for BACKGROUND.
+        score: score of the detection; None for a missed object.
+        is_on_crowd: the detection is on a crowd of its class. As in tidecv, it has a type and counts as an error, but
+            does not affect AP.
     """
 
     image_index: int
@@ -82,17 +82,17 @@ class DetectionError:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorAnalysis:
-    """Costs are differences of AP, on a scale of 0 to 1.
+    """Costs and counts of all error types; costs are differences of AP on a scale of 0 to 1.
 
     Attributes:
         AP50: AP at `min_iou`, the mean over classes with ground truth or detections (a class without ground truth has
-            AP 0, unlike with COCO); 0 where there are neither, and then all costs are 0.
-        cost_by_type: 0 or more, for every type.
-        count_by_type: number of errors, for every type.
-        false_positive_cost: gain if every wrong detection had a score below all right ones.
-        false_negative_cost: gain if objects that were not found did not exist. Where scores tie it may be below 0:
-            tidecv then ranks wrong detections first.
-        errors: by image; wrong detections by descending score, then missed objects.
+            AP 0, unlike in COCO). Without any, AP50 and all costs are 0.
+        cost_by_type: cost of every type, 0 or more.
+        count_by_type: number of errors of every type.
+        false_positive_cost: gain if all false positives had scores below all true positives.
+        false_negative_cost: gain if the objects that were not found did not exist. With tied scores it may be below
+            0, because tidecv then ranks false positives first.
+        errors: by image; false positives by descending score, then missed objects.
     """
 
     AP50: float
@@ -107,8 +107,8 @@ class ErrorAnalysis:
 class _Outcomes:
     """Detections by image and descending score, one row each; a missed object has no row.
 
-    `type_numbers` are positions in `_TYPES`, -1 for a right detection. Putting an error right makes it a right
-    detection of `fixed_class_ids` where `is_fixable`; any other error just vanishes.
+    `type_numbers` are positions in `_TYPES`, or -1 for a true positive. Fixing an error turns it into a true positive
+    of class `fixed_class_ids` if `is_fixable`, and removes it otherwise.
     """
 
     class_ids: Array
@@ -125,7 +125,7 @@ _RIGHT = -1
 
 
 def analyze_errors(images: Sequence[ErrorImage], *, min_iou: float = 0.5, background_iou: float = 0.1) -> ErrorAnalysis:
-    """Classify all errors and price each type. The order of images matters only where scores tie.
+    """Classify all errors and compute the cost of each type. The order of images matters only for tied scores.
 
     Raises:
         ValueError: unless 0 <= `background_iou` <= `min_iou` <= 1.
@@ -140,27 +140,30 @@ def analyze_errors(images: Sequence[ErrorImage], *, min_iou: float = 0.5, backgr
     parts: list[_Outcomes] = []
     errors: list[DetectionError] = []
     for image_index, image in enumerate(images):
-        judged = _judge_image(image, image_index, min_iou, background_iou)
-        parts.append(judged.outcomes)
-        errors += judged.errors
+        result = _analyze_image(image, image_index, min_iou, background_iou)
+        parts.append(result.outcomes)
+        errors += result.errors
         num_truth.update(image.truth_class_ids[~image.is_crowd.astype(bool)].tolist())
-        num_unfound.update(image.truth_class_ids[judged.unfound].tolist())
-        num_missed.update(image.truth_class_ids[judged.missed].tolist())
+        num_unfound.update(image.truth_class_ids[result.unfound].tolist())
+        num_missed.update(image.truth_class_ids[result.missed].tolist())
     num_errors = Counter(error.error_type for error in errors)
-    prices = _price(_join(parts), num_truth, num_truth - num_missed, num_truth - num_unfound)
+    costs = _compute_costs(_join(parts), num_truth, num_truth - num_missed, num_truth - num_unfound)
     return ErrorAnalysis(
-        AP50=prices.AP50,
-        cost_by_type=prices.cost_by_type,
+        AP50=costs.AP50,
+        cost_by_type=costs.cost_by_type,
         count_by_type={error_type: num_errors[error_type] for error_type in _TYPES},
-        false_positive_cost=prices.false_positive_cost,
-        false_negative_cost=prices.false_negative_cost,
+        false_positive_cost=costs.false_positive_cost,
+        false_negative_cost=costs.false_negative_cost,
         errors=tuple(errors),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
-    """One image; `unfound` and `missed` are positions of objects without a detection, and of those without an error."""
+class _ImageResult:
+    """Results of one image.
+
+    `unfound` are positions of objects without a matched detection, `missed` of those that no error explains either.
+    """
 
     outcomes: _Outcomes
     errors: list[DetectionError]
@@ -168,7 +171,7 @@ class _Judged:
     missed: Array
 
 
-def _judge_image(image: ErrorImage, image_index: int, min_iou: float, background_iou: float) -> _Judged:
+def _analyze_image(image: ErrorImage, image_index: int, min_iou: float, background_iou: float) -> _ImageResult:
     found = np.argsort(-image.scores, kind="stable")[:MAX_DETECTIONS]
     is_crowd = image.is_crowd.astype(bool)
     objects = np.flatnonzero(~is_crowd)
@@ -181,7 +184,7 @@ def _judge_image(image: ErrorImage, image_index: int, min_iou: float, background
     types, targets = _find_types(iou, is_same_class, is_taken, min_iou, background_iou)
     types[~is_wrong] = _RIGHT
 
-    # Of several errors that mean one object, only that of the highest score can become right.
+    # Of several errors for one object, only the one with the highest score can become a true positive.
     is_fixable = np.zeros(len(found), bool)
     candidates = np.flatnonzero((types == _LOCALIZATION) | (types == _CLASSIFICATION))
     candidates = candidates[~is_taken[targets[candidates]]]
@@ -205,7 +208,7 @@ def _judge_image(image: ErrorImage, image_index: int, min_iou: float, background
     ]
     errors += [_missed_error(image_index, truth_index) for truth_index in missed.tolist()]
     outcomes = _Outcomes(class_ids, scores, types, is_on_crowd, is_fixable, fixed_class_ids)
-    return _Judged(outcomes, errors, objects[~is_taken], missed)
+    return _ImageResult(outcomes, errors, objects[~is_taken], missed)
 
 
 def _missed_error(image_index: int, truth_index: int) -> DetectionError:
@@ -220,26 +223,28 @@ def _missed_error(image_index: int, truth_index: int) -> DetectionError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prices:
+class _Costs:
     AP50: float
     cost_by_type: dict[ErrorType, float]
     false_positive_cost: float
     false_negative_cost: float
 
 
-def _price(rows: _Outcomes, num_truth: Counter[int], num_not_missed: Counter[int], num_found: Counter[int]) -> _Prices:
-    """Counters: objects by class, without the missed ones, without all that have no detection."""
+def _compute_costs(
+    rows: _Outcomes, num_truth: Counter[int], num_not_missed: Counter[int], num_found: Counter[int]
+) -> _Costs:
+    """Compute the costs from objects by class: all, without the missed ones, only those with a detection."""
     if not num_truth and rows.is_on_crowd.all():
-        return _Prices(
+        return _Costs(
             AP50=0.0, cost_by_type=dict.fromkeys(_TYPES, 0.0), false_positive_cost=0.0, false_negative_cost=0.0
         )
-    # Equal scores rank by image in the AP itself, but wrong before right in the AP of what is put right: as in tidecv.
+    # As in tidecv, tied scores rank by image in the measured AP, but false before true positives in the fixed AP.
     AP50 = _mean_AP(rows.class_ids, rows.scores, rows.type_numbers == _RIGHT, ~rows.is_on_crowd, num_truth)
     rows = _wrong_first(rows)
     is_right, counts = rows.type_numbers == _RIGHT, ~rows.is_on_crowd
     gains = {error_type: _fixed_AP(rows, error_type, num_truth) - AP50 for error_type in _TYPES}
     gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed) - AP50
-    return _Prices(
+    return _Costs(
         AP50=AP50,
         cost_by_type={error_type: max(gain, 0.0) for error_type, gain in gains.items()},
         false_positive_cost=_mean_AP(rows.class_ids, is_right.astype(float), is_right, counts, num_truth) - AP50,
@@ -247,16 +252,8 @@ def _price(rows: _Outcomes, num_truth: Counter[int], num_not_missed: Counter[int
     )
 
 
-def _check_columns(boxes: Array, **columns: Array) -> None:
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"boxes have shape {boxes.shape}, allowed: [N, 4].")
-    for name, values in columns.items():
-        if values.shape != (len(boxes),):
-            raise ValueError(f"{name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
-
-
 def _match(same_class_iou_NG: Array, min_iou: float) -> Array:
-    """Column of each row, -1 for none: each row, from the first, takes the free column of its greatest IoU."""
+    """Return the column of each row, or -1: each row in turn takes the free column with the highest IoU."""
     matches = np.full(len(same_class_iou_NG), -1)
     free_iou = same_class_iou_NG.copy()
     for row in np.flatnonzero((same_class_iou_NG >= min_iou).any(axis=1)):
@@ -270,7 +267,7 @@ def _match(same_class_iou_NG: Array, min_iou: float) -> Array:
 def _find_types(
     iou_NG: Array, is_same_class_NG: Array, is_taken_G: Array, min_iou: float, background_iou: float
 ) -> tuple[Array, Array]:
-    """Number of the type [N] that each row has if it is wrong, and the column [N] that it means (-1: none)."""
+    """Return the error type [N] of each row if it is a false positive, and the column [N] it refers to (or -1)."""
     none = np.full(len(iou_NG), -1)
     if iou_NG.shape[1] == 0:
         return np.full(len(iou_NG), _BACKGROUND), none
@@ -288,7 +285,7 @@ def _find_types(
 
 
 def _lies_on_crowd(image: ErrorImage, found: Array, crowds: Array, min_iou: float) -> Array:
-    """Whether more than `min_iou` of the detection's own area lies in one crowd of its class."""
+    """Return a mask of detections of which more than `min_iou` of the area is inside one crowd of their class."""
     boxes = image.truth_boxes_xywh_px[crowds]
     shares = pairwise_iou(image.boxes_xywh_px[found], boxes, np.ones(len(crowds), bool))
     is_same_class = image.class_ids[found][:, None] == image.truth_class_ids[crowds]
@@ -321,7 +318,7 @@ def _wrong_first(rows: _Outcomes) -> _Outcomes:
 
 
 def _fixed_AP(rows: _Outcomes, error_type: ErrorType, num_truth: Counter[int]) -> float:
-    """AP with the errors of one type put right, or gone where that cannot be."""
+    """Compute AP with the errors of one type fixed, or removed if they cannot be fixed."""
     is_fixed = (rows.type_numbers == _TYPES.index(error_type)) & rows.is_fixable
     counts = np.where(rows.type_numbers == _TYPES.index(error_type), is_fixed, ~rows.is_on_crowd)
     class_ids = np.where(is_fixed, rows.fixed_class_ids, rows.class_ids)
@@ -329,9 +326,9 @@ def _fixed_AP(rows: _Outcomes, error_type: ErrorType, num_truth: Counter[int]) -
 
 
 def _mean_AP(class_ids: Array, scores: Array, is_right: Array, counts: Array, num_truth: Counter[int]) -> float:
-    """Mean over the classes that have objects, or rows where `counts`; equal scores rank in the order of the rows.
+    """Compute the mean AP over classes with objects or counted rows; tied scores rank in the order of the rows.
 
-    1 without any class: all errors are put right and nothing is left (tidecv divides by zero).
+    Without any class it is 1: all errors are fixed and nothing is left (tidecv divides by zero).
     """
     class_ids, scores, is_right = class_ids[counts], scores[counts], is_right[counts]
     order = np.lexsort((-scores, class_ids))
@@ -344,11 +341,11 @@ def _mean_AP(class_ids: Array, scores: Array, is_right: Array, counts: Array, nu
 
 
 def _AP(is_right: Array, num_truth: int) -> float:
-    """Of one class, from its detections by descending score."""
+    """Compute AP of one class from its detections by descending score."""
     if num_truth == 0:
         return 0.0
     num_right = np.cumsum(is_right)
     precisions = num_right / np.arange(1, len(is_right) + 1)
-    precisions = np.append(np.maximum.accumulate(precisions[::-1])[::-1], 0.0)  # 0: a recall that is never reached
+    precisions = np.append(np.maximum.accumulate(precisions[::-1])[::-1], 0.0)  # 0 for a recall that is not reached
     points = np.arange(NUM_RECALL_INTERVALS + 1) / NUM_RECALL_INTERVALS
     return float(np.mean(precisions[np.searchsorted(num_right / num_truth, points)]))

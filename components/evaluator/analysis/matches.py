@@ -1,9 +1,8 @@
-"""Which detection found which object, by the COCO API's rules, for a whole split at once.
+"""Match detections to objects by the COCO API's rules, for a whole split at once.
 
-What the COCO API answers are means over all images; error analysis, intervals and operating points need the matches
-themselves. The rules are those of `COCOeval.evaluateImg` in pycocotools: within an image and class, detections in the
-order of their scores each take the free object with the greatest overlap; a crowd takes any number, and what it takes
-counts neither way.
+The COCO API returns means over all images, but error analysis, intervals and operating points need the matches. The
+rules equal `COCOeval.evaluateImg` in pycocotools: within an image and class, detections in the order of descending
+scores each take the free object with the highest IoU; a crowd takes any number of detections, which are then ignored.
 """
 
 from collections.abc import Sequence
@@ -14,23 +13,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.overlaps import pairwise_iou
-from detloom.schemas.label_map import LabelMap
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
 
-IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T: 0.50, 0.55, ... 0.95, as pycocotools makes them
-IOU_50 = 0  # the first of them
-MAX_DETECTIONS = 100  # an image and class
-_MAX_CELLS = 4_000_000  # overlaps held at a time: 32 MB
+IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T: 0.50, 0.55, ... 0.95, computed as in pycocotools
+IOU_50 = 0  # index of 0.50
+MAX_DETECTIONS = 100  # per image and class
+_MAX_CELLS = 4_000_000  # IoU values in memory at a time: 32 MB
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Boxes:
-    """Boxes of all images, one row a box.
+    """Boxes of all images, one row per box.
 
     Attributes:
         image_index, class_index: int32 [N]; positions in the list of images and in the label map.
-        row: int32 [N], position in the arrays of its image.
+        row: int32 [N]; position in the arrays of the image.
         boxes_xywh_px: float64 [N, 4].
     """
 
@@ -53,15 +51,15 @@ class Boxes:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Matches:
-    """Detections `N` and objects `G` of a split, and which belong together at each IoU threshold `T`.
+    """Detections `N` and objects `G` of a split, with their matches at each IoU threshold `T`.
 
     Attributes:
-        found: detections, at most 100 an image and class, by class and then by descending score; equal scores in the
+        found: at most 100 detections per image and class, sorted by class and descending score; tied scores in the
             order of the images.
         scores: float64 [N].
-        truth: objects, by class.
+        truth: objects, sorted by class.
         is_crowd: bool [G].
-        truth_of_found_TN: int32, row in `truth`; -1 for a detection that found nothing.
+        truth_of_found_TN: int32; row in `truth`, or -1 for a detection without a match.
     """
 
     num_images: int
@@ -74,31 +72,63 @@ class Matches:
 
     @cached_property
     def is_ignored_TN(self) -> npt.NDArray[np.bool_]:
-        """Found a crowd: neither right nor wrong."""
+        """Detections matched to a crowd: neither true nor false positives."""
         if not self.is_crowd.any():
             return np.zeros_like(self.truth_of_found_TN, bool)
         return (self.truth_of_found_TN >= 0) & self.is_crowd[self.truth_of_found_TN]
 
     @cached_property
     def is_true_TN(self) -> npt.NDArray[np.bool_]:
-        """Found an object that nothing with a higher score had found."""
+        """True positives."""
         return (self.truth_of_found_TN >= 0) & ~self.is_ignored_TN
 
     @cached_property
     def is_found_TG(self) -> npt.NDArray[np.bool_]:
-        """Objects that a detection of any score found."""
+        """Objects with a matched detection of any score."""
         found = np.zeros((len(self.truth_of_found_TN), len(self.truth)), bool)
         for is_found_G, truth_N in zip(found, self.truth_of_found_TN, strict=True):
             is_found_G[truth_N[truth_N >= 0]] = True
         return found
 
     def found_of_class(self, class_index: int) -> slice:
-        """Rows of the detections of a class."""
+        """Return the rows of the detections of a class."""
         return _range_of(self.found.class_index, class_index)
 
     def truth_of_class(self, class_index: int) -> slice:
-        """Rows of the objects of a class."""
+        """Return the rows of the objects of a class."""
         return _range_of(self.truth.class_index, class_index)
+
+
+def pairwise_iou(
+    boxes1_xywh_px: npt.NDArray[Any],
+    boxes2_xywh_px: npt.NDArray[Any],
+    is_crowd2: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return IoU [..., N, M] of boxes [..., N, 4] with boxes [..., M, 4]; 0 if they do not intersect.
+
+    For crowds in `is_crowd2` [..., M] it is the intersection over the area of the first box (`bbIou` in pycocotools'
+    maskApi.c).
+    """
+    first = np.asarray(boxes1_xywh_px, np.float64)[..., :, np.newaxis, :]
+    second = np.asarray(boxes2_xywh_px, np.float64)[..., np.newaxis, :, :]
+    start = np.maximum(first[..., :2], second[..., :2])
+    sides = np.minimum(first[..., :2] + first[..., 2:], second[..., :2] + second[..., 2:]) - start
+    shared = sides[..., 0] * sides[..., 1]
+    area1, area2 = first[..., 2] * first[..., 3], second[..., 2] * second[..., 3]
+    union = area1 + area2 - shared
+    if is_crowd2 is not None:
+        union = np.where(np.asarray(is_crowd2)[..., np.newaxis, :], area1, union)
+    meet = (sides > 0).all(axis=-1)
+    return np.divide(shared, union, out=np.zeros_like(shared), where=meet)
+
+
+def check_columns(boxes: npt.NDArray[Any], **columns: npt.NDArray[Any]) -> None:
+    """Raise ValueError unless `boxes` is [N, 4] and every column has one value for each box."""
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"boxes have shape {boxes.shape}, allowed: [N, 4].")
+    for name, values in columns.items():
+        if values.shape != (len(boxes),):
+            raise ValueError(f"{name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
 
 
 def match_detections(
@@ -107,13 +137,13 @@ def match_detections(
     """Match all detections of a split.
 
     Args:
-        ground_truth, detections: of the same images in the same order.
+        ground_truth, detections: the same images in the same order.
 
     Raises:
-        ValueError: the images are not the same.
+        ValueError: the images differ.
     """
     if [image.image_id for image in ground_truth] != [image.image_id for image in detections]:
-        raise ValueError("ground truth and detections: got other images or another order, needed: the same.")
+        raise ValueError("ground_truth and detections: got different images or orders, allowed: the same.")
     hw = [image.image_hw for image in ground_truth]
     truth = _gather([(image.xywh_px(), image.class_ids) for image in ground_truth], label_map)
     found = _gather(
@@ -122,14 +152,14 @@ def match_detections(
     is_crowd = np.concatenate([np.zeros(0, bool), *(np.asarray(image.is_crowd, bool) for image in ground_truth)])
     scores = np.concatenate([np.zeros(0), *(np.asarray(image.scores, np.float64) for image in detections)])
 
-    # By class and image; crowds behind the others, detections by descending score.
+    # Sort by class and image, crowds after other objects, detections by descending score.
     order = np.lexsort((is_crowd, truth.image_index, truth.class_index))
     truth, is_crowd = truth.take(order), is_crowd[order]
     order = np.lexsort((-scores, found.image_index, found.class_index))
     order = order[_ranks(_group_keys(found.take(order))) < MAX_DETECTIONS]
     found, scores = found.take(order), scores[order]
     truth_of_found_TN = _match_groups(found, truth, is_crowd)
-    order = np.lexsort((-scores, found.class_index))  # stable: equal scores stay in the order of the images
+    order = np.lexsort((-scores, found.class_index))  # stable: tied scores keep the order of the images
     return Matches(
         num_images=len(ground_truth),
         num_classes=len(label_map.class_ids),
@@ -154,17 +184,17 @@ def _gather(images: Sequence[tuple[Any, Any]], label_map: LabelMap) -> Boxes:
 
 
 def _group_keys(boxes: Boxes) -> npt.NDArray[np.int64]:
-    """One number for each class and image, rising in the order of the rows."""
+    """Return one number per class and image, ascending in the order of the rows."""
     return boxes.class_index.astype(np.int64) << 32 | boxes.image_index
 
 
 def _ranks(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Position of each row among those with its key; `keys` are sorted."""
+    """Return the position of each row among the rows with the same key; `keys` are sorted."""
     return np.arange(len(keys)) - np.searchsorted(keys, keys, side="left")
 
 
 def _match_groups(found: Boxes, truth: Boxes, is_crowd: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """`truth_of_found_TN` of rows that are sorted by class, image, and score; groups of one size go together."""
+    """Compute `truth_of_found_TN` for rows sorted by class, image and score, in chunks of groups of similar size."""
     result_TN = np.full((len(IOU_THRESHOLDS), len(found)), -1, np.int32)
     found_keys, truth_keys = _group_keys(found), _group_keys(truth)
     keys = np.intersect1d(found_keys, truth_keys)
@@ -174,7 +204,7 @@ def _match_groups(found: Boxes, truth: Boxes, is_crowd: npt.NDArray[np.bool_]) -
     order = np.lexsort((num_found, num_truth))
     start = 0
     while start < len(order):
-        # What comes later in `order` has more objects, so that the padding of a chunk stays small.
+        # Groups in `order` have an increasing number of objects, which keeps the padding within a chunk small.
         stop = start + 1
         while stop < len(order) and _cells(num_found, num_truth, order[start : 2 * stop - start]) <= _MAX_CELLS:
             stop = min(2 * stop - start, len(order))
@@ -191,7 +221,7 @@ def _cells(num_found: npt.NDArray[Any], num_truth: npt.NDArray[Any], groups: npt
 
 
 def _padded_rows(first: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """[groups, greatest count]: the rows of each group, then -1."""
+    """Return the rows of each group, padded with -1: [groups, greatest count]."""
     positions = np.arange(counts.max())
     rows: npt.NDArray[np.int64] = np.where(positions < counts[:, None], first[:, None] + positions, -1)
     return rows
@@ -205,7 +235,7 @@ def _match_chunk(
     truth_rows_BG: npt.NDArray[np.int64],
     result_TN: npt.NDArray[np.int32],
 ) -> None:
-    """Match `B` groups of an image and class each; the best detection of every group first, then the second."""
+    """Match `B` groups of one image and class each: the best detections of all groups first, then the second ones."""
     crowd_BG = is_crowd[truth_rows_BG]
     iou_BNG = pairwise_iou(found.boxes_xywh_px[found_rows_BN], truth.boxes_xywh_px[truth_rows_BG], crowd_BG)
     iou_BNG *= (truth_rows_BG >= 0)[:, None, :]
@@ -229,7 +259,7 @@ def _match_chunk(
 
 
 def _last_greatest(iou_bG: npt.NDArray[np.float64], is_allowed_bTG: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """[b, T]: position of the greatest allowed overlap, of equal ones the last as in pycocotools; -1 for none."""
+    """Return the position [b, T] of the highest allowed IoU (of ties the last, as in pycocotools), or -1."""
     reversed_bTG = np.where(is_allowed_bTG, iou_bG[:, None, :], -1.0)[..., ::-1]
     position = iou_bG.shape[1] - 1 - reversed_bTG.argmax(axis=2)
     return np.where(is_allowed_bTG.any(axis=2), position, -1)

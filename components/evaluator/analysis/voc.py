@@ -1,8 +1,9 @@
-"""PASCAL VOC and Open Images AP as the TF Object Detection API's evaluators set them, with numpy alone.
+"""PASCAL VOC and Open Images AP by the rules of the TF Object Detection API's evaluators, in numpy.
 
-Equal to `object_detection_evaluation.py` there, order of tied scores included. Its PascalDetectionEvaluator and
-WeightedPascalDetectionEvaluator, OpenImagesDetectionEvaluator and OpenImagesChallengeEvaluator are PASCAL_VOC,
-WEIGHTED_PASCAL_VOC, OPEN_IMAGES_V2 and OPEN_IMAGES_CHALLENGE here; PASCAL_VOC_2007 is not in it.
+Equal to the API's `object_detection_evaluation.py`, including the order of tied scores. In `VOC_RULES`, `pascal_voc`,
+`weighted_pascal_voc`, `open_images_v2` and `open_images_challenge` correspond to its PascalDetectionEvaluator,
+WeightedPascalDetectionEvaluator, OpenImagesDetectionEvaluator and OpenImagesChallengeEvaluator; it has no
+`pascal_voc_2007`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from detloom.components.evaluator.analysis.matches import check_columns
+
 Array = npt.NDArray[Any]
 
 NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
@@ -19,19 +22,19 @@ NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VocImage:
-    """What one image shows and what a model found in it.
+    """Ground truth and detections of one image.
 
-    Boxes keep their dtype: overlaps equal the reference's only from the dtype that it was given (float32).
+    Boxes keep their dtype: IoU equals the reference only for the dtype that the reference got (float32).
 
     Attributes:
         truth_boxes_yxyx_px: float [G, 4].
         truth_class_ids: int [G].
-        is_difficult: bool [G]; detections on such an object are neither right nor wrong.
+        is_difficult: bool [G]; detections on a difficult object are neither true nor false positives.
         is_group_of: bool [G]; one box around many objects.
-        boxes_yxyx_px: float [N, 4]; those without area are left out.
+        boxes_yxyx_px: float [N, 4]; boxes without area are ignored.
         scores: float [N].
         class_ids: int [N].
-        verified_class_ids: classes that somebody said are, or are not, in the image.
+        verified_class_ids: classes that were verified as present in or absent from the image.
     """
 
     truth_boxes_yxyx_px: Array
@@ -44,28 +47,29 @@ class VocImage:
     verified_class_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_columns(
+        check_columns(
             self.truth_boxes_yxyx_px,
             truth_class_ids=self.truth_class_ids,
             is_difficult=self.is_difficult,
             is_group_of=self.is_group_of,
         )
-        _check_columns(self.boxes_yxyx_px, scores=self.scores, class_ids=self.class_ids)
+        check_columns(self.boxes_yxyx_px, scores=self.scores, class_ids=self.class_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocRules:
-    """What distinguishes the challenges.
+    """The settings that distinguish the challenges.
 
     Attributes:
-        has_difficult: whether `is_difficult` means anything.
-        group_of_weight: how many objects a group-of box counts for, found or missed. A group is found by a detection
-            that lies in it by `min_iou` of the detection's own area; further ones are left out. With 0 all are left
-            out. None: a group-of box is an object like any other.
-        drops_unverified: whether detections of a class are left out of an image that neither shows it nor has it among
-            its `verified_class_ids`.
-        is_weighted: whether mAP is the AP of one curve over all classes instead of the mean of the classes' AP.
-        recall_points: AP as the area under the curve (VOC 2010 on), or as the mean of eleven precisions (VOC 2007).
+        has_difficult: use `is_difficult`.
+        group_of_weight: number of objects that a group-of box counts as, found or missed. A group is found by a
+            detection of which at least `min_iou` of the area is inside it; further detections in it are ignored. With
+            0 all detections in it are ignored. None: a group-of box is an ordinary object.
+        drops_unverified: ignore detections of a class in images that have no object of the class and do not list it in
+            `verified_class_ids`.
+        is_weighted: mAP is the AP of one curve over all classes instead of the mean AP of the classes.
+        recall_points: "all" for the area under the curve (since VOC 2010), "eleven" for the mean of eleven precisions
+            (VOC 2007).
     """
 
     has_difficult: bool = False
@@ -75,18 +79,20 @@ class VocRules:
     recall_points: Literal["all", "eleven"] = "all"
 
 
-PASCAL_VOC = VocRules(has_difficult=True)
-PASCAL_VOC_2007 = VocRules(has_difficult=True, recall_points="eleven")
-WEIGHTED_PASCAL_VOC = VocRules(has_difficult=True, is_weighted=True)
-OPEN_IMAGES_V2 = VocRules(group_of_weight=0.0)
-OPEN_IMAGES_CHALLENGE = VocRules(group_of_weight=1.0, drops_unverified=True)
+VOC_RULES = {
+    "pascal_voc": VocRules(has_difficult=True),
+    "pascal_voc_2007": VocRules(has_difficult=True, recall_points="eleven"),
+    "weighted_pascal_voc": VocRules(has_difficult=True, is_weighted=True),
+    "open_images_v2": VocRules(group_of_weight=0.0),
+    "open_images_challenge": VocRules(group_of_weight=1.0, drops_unverified=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocMetrics:
-    """AP is 0 to 1, or None where no ground truth of the class (of any class, for mAP) counts.
+    """AP from 0 to 1, or None if no ground truth of the class (for mAP: of any class) counts.
 
-    `num_truth_by_class_id` is what recall divides by: without difficult objects, groups by their weight.
+    `num_truth_by_class_id` is the denominator of recall: difficult objects are excluded, groups count by their weight.
     """
 
     mAP: float | None
@@ -96,7 +102,7 @@ class VocMetrics:
 
 @dataclass(frozen=True, eq=False)
 class _Labelled:
-    """Detections that count: `scores` [N], and `weights` [N], 0 where wrong, 1 where right, a group's own weight."""
+    """Counted detections: `scores` [N] and `weights` [N] (0: false positive, 1: true positive, or a group's weight)."""
 
     scores: Array
     weights: Array
@@ -104,27 +110,24 @@ class _Labelled:
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """All that the curves need, by class."""
+    """The input of the curves, by class."""
 
     num_truth: dict[int, float]
     labelled: dict[int, _Labelled]
 
 
 def compute_voc_metrics(
-    images: Sequence[VocImage], class_ids: Sequence[int], rules: VocRules, *, min_iou: float = 0.5
-) -> VocMetrics:
-    """Match detections to ground truth image by image and summarize by class.
-
-    Ground truth and detections of classes that are not in `class_ids` are left out. The order of images matters only
-    where scores of different images tie.
-    """
-    return _summarize(_label_split(images, class_ids, rules, min_iou), rules)
-
-
-def compute_all_voc_metrics(
-    images: Sequence[VocImage], class_ids: Sequence[int], rules_by_name: Mapping[str, VocRules], *, min_iou: float = 0.5
+    images: Sequence[VocImage],
+    class_ids: Sequence[int],
+    rules_by_name: Mapping[str, VocRules] = VOC_RULES,
+    *,
+    min_iou: float = 0.5,
 ) -> dict[str, VocMetrics]:
-    """As `compute_voc_metrics` by each of the rules; matched once for all that treat these images alike."""
+    """Match detections to ground truth in each image, and summarize by class, for each set of rules.
+
+    Rules that match these images alike share the matching. Ground truth and detections of classes that are not in
+    `class_ids` are ignored. The order of images matters only for tied scores of different images.
+    """
     any_difficult = any(image.is_difficult.any() for image in images)
     any_group = any(image.is_group_of.any() for image in images)
     splits: dict[tuple[object, ...], _Split] = {}
@@ -171,16 +174,8 @@ def _summarize(split: _Split, rules: VocRules) -> VocMetrics:
     return VocMetrics(mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=dict(split.num_truth))
 
 
-def _check_columns(boxes: Array, **columns: Array) -> None:
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"boxes have shape {boxes.shape}, allowed: [N, 4].")
-    for name, values in columns.items():
-        if values.shape != (len(boxes),):
-            raise ValueError(f"{name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
-
-
 def _flags(image: VocImage, rules: VocRules) -> tuple[Array, Array]:
-    """Difficult [G] and group-of [G] as the rules see them."""
+    """Return difficult [G] and group-of [G] as the rules use them."""
     none = np.zeros(len(image.truth_class_ids), bool)
     is_difficult = image.is_difficult.astype(bool) if rules.has_difficult else none
     is_group_of = none if rules.group_of_weight is None else image.is_group_of.astype(bool)
@@ -188,7 +183,7 @@ def _flags(image: VocImage, rules: VocRules) -> tuple[Array, Array]:
 
 
 def _count_truth(image: VocImage, rules: VocRules) -> dict[int, float]:
-    """What counts of every class that the image shows: 0 where it is all difficult, or groups without weight."""
+    """Count the ground truth of each class in the image; 0 if all of it is difficult or groups of weight 0."""
     is_difficult, is_group_of = _flags(image, rules)
     weights = np.where(is_group_of, rules.group_of_weight or 0.0, 1.0)
     counts: dict[int, float] = {}
@@ -198,7 +193,7 @@ def _count_truth(image: VocImage, rules: VocRules) -> dict[int, float]:
 
 
 def _detection_rows_by_class(image: VocImage, rules: VocRules) -> Iterator[tuple[int, Array]]:
-    """Rows of the detections that take part, by descending score, class by class."""
+    """Yield, for each class, the rows of its detections that count, by descending score."""
     ymin, xmin, ymax, xmax = image.boxes_yxyx_px.T
     is_kept = (ymin < ymax) & (xmin < xmax)
     if rules.drops_unverified:
@@ -213,16 +208,16 @@ def _detection_rows_by_class(image: VocImage, rules: VocRules) -> Iterator[tuple
 
 
 def _descending(long_scores: Array) -> Array:
-    """Order by falling score, of long doubles; ties fall as in the reference, which reverses numpy's unstable sort.
+    """Sort by descending score; tied scores are ordered as in the reference, which reverses numpy's unstable sort.
 
-    Where ties end up changes AP. numpy sorts float32 and float64 with vector instructions where the processor has them,
-    and these order ties in another way; it has none for long doubles, which compare alike.
+    The order of ties changes AP. For float32 and float64, numpy may sort with vector instructions, which order ties
+    differently; it has none for long doubles, whose comparisons give the same results.
     """
     return np.argsort(long_scores)[::-1]
 
 
 def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, min_iou: float) -> _Labelled:
-    """Right, wrong or left out, for the detections `rows` of one class, in that order."""
+    """Label the detections `rows` of one class, in that order, as true positive, false positive or ignored."""
     scores = image.scores[rows]
     is_of_class = image.truth_class_ids == class_id
     is_right = np.zeros(len(rows), bool)
@@ -230,7 +225,7 @@ def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, m
     is_difficult, is_group_of = _flags(image, rules)
     boxes = image.boxes_yxyx_px[rows]
 
-    # A detection has only its best object, even if that one is taken and the second best is free.
+    # A detection can only match its best object, even if that one is taken and the second best is free.
     objects = np.flatnonzero(is_of_class & ~is_group_of)
     is_taken = np.zeros(len(objects), bool)
     for row, best in _best_overlaps(_pairwise_iou(boxes, image.truth_boxes_yxyx_px[objects]), min_iou):
@@ -257,7 +252,7 @@ def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, m
 
 
 def _best_overlaps(overlaps_NG: Array, min_overlap: float) -> Iterator[tuple[int, int]]:
-    """Row and its best column (the first of equals), for the rows whose best overlap suffices."""
+    """Yield each row with at least `min_overlap` and its best column (of ties the first)."""
     if overlaps_NG.shape[1] == 0:
         return
     best = overlaps_NG.argmax(axis=1)
@@ -272,7 +267,7 @@ def _areas(boxes_yxyx: Array) -> Array:
 
 
 def _intersections(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
-    """float64 [N, M]. Sides are differences in the boxes' own dtype and products in float64, as in the reference."""
+    """Return intersections, float64 [N, M]; sides are computed in the boxes' dtype, as in the reference."""
     first, second = boxes1_yxyx[:, None], boxes2_yxyx[None]
     sides = np.minimum(first[..., 2:], second[..., 2:]) - np.maximum(first[..., :2], second[..., :2])
     sides = np.maximum(sides, 0).astype(float)
@@ -297,12 +292,12 @@ def _join(parts: Sequence[_Labelled]) -> _Labelled:
 def _average_precision(labelled: _Labelled, num_truth: float, rules: VocRules) -> float:
     weights = labelled.weights[_descending(labelled.scores.astype(np.longdouble))]
     num_right = np.cumsum(weights)
-    # Below, 0 and 1 close the curve: nothing found yet, and what is never found.
+    # The added points close the curve at recall 0 and at recall 1 with precision 0.
     precisions = np.concatenate([num_right / (num_right + np.cumsum(weights <= 0)), [0.0]])
     recalls = np.concatenate([[0.0], num_right / num_truth, [1.0]])
-    precisions = np.maximum.accumulate(precisions[::-1])[::-1]  # the best at this recall or a higher one
+    precisions = np.maximum.accumulate(precisions[::-1])[::-1]  # the highest precision at this or a higher recall
     if rules.recall_points == "all":
         return float(np.sum(np.diff(recalls) * precisions))
     points = np.arange(NUM_RECALL_INTERVALS_2007 + 1) / NUM_RECALL_INTERVALS_2007
-    at = np.searchsorted(recalls[1:-1], points)  # the first detection that reaches the recall; past the end, none does
+    at = np.searchsorted(recalls[1:-1], points)  # the first detection that reaches the recall, or the end
     return float(np.mean(precisions[at]))

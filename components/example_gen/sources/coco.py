@@ -1,7 +1,7 @@
-"""COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, `categories`.
+"""Read COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, and `categories`.
 
-The lists may stand in any order and annotations lie scattered, so that the file is streamed once into groups by image
-(image_groups.py), in memory that does not grow with it.
+The lists may be in any order, and the annotations of an image may be anywhere in theirs. The file is therefore streamed
+once into groups by image (image_groups.py), in memory that does not grow with it.
 """
 
 import itertools
@@ -36,12 +36,12 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
-_MAX_STRAYS = 1000  # annotations of no image that are told one by one; the rest of a file is one line
+_MAX_STRAYS = 1000  # annotations without an image that are reported one by one; the others of a file are one line
 _MAX_CATEGORIES = 100_000
-_MAX_ID = 2**63 - 1  # what an int64 feature holds
+_MAX_ID = 2**63 - 1  # largest value of an int64 feature
 
 # kinds of items in a group, in the order in which they are read back
 _IMAGE, _OBJECT, _BAD_OBJECT = 0, 1, 2
@@ -49,7 +49,7 @@ _OBJECT_FIELDS = struct.Struct("<qq5d2?")  # index, category id, corners, area, 
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """JSON files with COCO's lists: at the top, in annotations/, or Roboflow's in train/, valid/, test/."""
+    """Find JSON files with COCO's lists: at the top, in annotations/, or Roboflow's in train/, valid/, test/."""
     found = find_files(folder)
     if not found:
         return None
@@ -57,10 +57,10 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """One chunk an annotation file; "" is every file that `detect` names."""
+    """Return one chunk per annotation file; "" means every file that `detect` names."""
     sources = [source] if source else find_files(folder)
     if not sources:
-        raise InputError(f"{folder.root}: no COCO annotation file is there; name one as the source of split {split!r}.")
+        raise InputError(f"{folder.root}: no COCO annotation file found; give one as the source of split {split!r}.")
     for path in sources:
         try:
             folder.open(path).close()
@@ -70,10 +70,10 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """The record key is the image id as text; records come in the order of their keys.
+    """Read a file. The record key is the image id as text; records are ordered by their keys.
 
     Raises:
-        InputError: naming file and line, where the JSON cannot be read or is not a COCO detection file.
+        InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
     """
     with ImageGroups(settings.scratch) as groups:
         found = _Found()
@@ -85,12 +85,12 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         join = _Join(chunk, images_dir, found.class_names, strays)
         for image_id, items in groups.by_image():
             yield from join.join(image_id, items)
-        yield from strays.sum_up()
+        yield from strays.summarize_rest()
 
 
 @dataclass
 class _Found:
-    """What a pass over the file leaves in memory: categories, and some names of images."""
+    """The categories and some image names, collected in one pass over the file."""
 
     class_names: dict[int, str] = field(default_factory=dict)
     file_names: list[str] = field(default_factory=list)
@@ -98,20 +98,22 @@ class _Found:
 
 @dataclass
 class _Strays:
-    """Annotations of no image: the first one by one, so that two characters each do not make a line each."""
+    """A counter of annotations without an image; only the first ones are reported singly, so that the report stays
+    small.
+    """
 
     chunk: Chunk
     num: int = 0
 
     def count(self) -> bool:
-        """Count one more; whether it is told on its own."""
+        """Count one more; return whether it is reported singly."""
         self.num += 1
         return self.num <= _MAX_STRAYS
 
-    def sum_up(self) -> Iterator[Reject]:
+    def summarize_rest(self) -> Iterator[Reject]:
         num_left = self.num - _MAX_STRAYS
         if num_left > 0:
-            detail = f"{num_left} more annotations that belong to no image or cannot be read"
+            detail = f"{num_left} more annotations have no image or are unreadable"
             yield replace(
                 reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, "", detail), num_boxes=num_left
             )
@@ -120,7 +122,7 @@ class _Strays:
 def _collect(
     folder: DataFolder, chunk: Chunk, settings: ReaderSettings, groups: ImageGroups, found: _Found, strays: _Strays
 ) -> Iterator[Reject]:
-    """Read the file into the groups; what has no image id cannot be grouped and is refused here."""
+    """Read the file into the groups; an item without an image id cannot be grouped and is rejected here."""
     where = f"{folder.root}/{chunk.source}"
     uses_zero = False
     try:
@@ -162,16 +164,16 @@ def _add_category(where: str, index: int, category: Any, class_names: dict[int, 
     if type(class_id) is not int or abs(class_id) > _MAX_ID or name is None or not is_text(name):
         raise InputError(f"{where}: categories[{index}] needs an integer 'id' and a 'name', got {show(category)}.")
     if class_id in class_names:
-        raise InputError(f"{where}: categories[{index}]: id {class_id} stands twice.")
+        raise InputError(f"{where}: categories[{index}]: id {class_id} occurs twice.")
     if index >= _MAX_CATEGORIES:
         raise InputError(f"{where}: got more than {_MAX_CATEGORIES} categories.")
     class_names[class_id] = name
 
 
 def _settle_categories(where: str, class_names: dict[int, str], uses_zero: bool) -> None:
-    """Drop the category 0 that no annotation uses and that is called like another; then each name has one id.
+    """Drop category 0 if no annotation uses it and another has its name; then check that each name has one id.
 
-    Roboflow writes a category 0 named after the project, which may be called like its only class.
+    Roboflow writes a category 0 named after the project, which may have the name of its only class.
     """
     ids: dict[str, list[int]] = {}
     for class_id, name in class_names.items():
@@ -182,24 +184,24 @@ def _settle_categories(where: str, class_names: dict[int, str], uses_zero: bool)
             del class_names[0]
         if len(of_name) > 1:
             raise InputError(
-                f"{where}: categories: {show(name)} stands twice, with the ids {of_name[0]} and {of_name[1]}; "
-                "leave one, and use it in all annotations."
+                f"{where}: categories: {show(name)} occurs twice, with the ids {of_name[0]} and {of_name[1]}; "
+                "keep one, and use it in all annotations."
             )
 
 
 def _check_kind(where: str, first: Any) -> None:
-    """Raise for panoptic and caption files, which have COCO's lists, but no boxes; the first annotation tells."""
+    """Raise for panoptic and caption files, which have COCO's lists but no boxes, by their first annotation."""
     if isinstance(first, dict) and "bbox" not in first:
         for key, kind in (("segments_info", "panoptic"), ("caption", "caption")):
             if key in first:
                 raise InputError(
-                    f"{where}: annotations[0] has {key!r} and no 'bbox': a {kind} file, allowed: a detection file "
+                    f"{where}: annotations[0] has {key!r} and no 'bbox': got a {kind} file, allowed: a detection file "
                     "such as instances_train2017.json."
                 )
 
 
 def _with_slashes(file_name: str) -> str:
-    """Label Studio writes paths with backslashes on Windows."""
+    """Replace backslashes, which Label Studio writes on Windows."""
     return file_name.replace("\\", "/")
 
 
@@ -227,7 +229,7 @@ def _encode_image(index: int, image: dict[str, Any], problem: str | None) -> byt
 
 
 def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSettings) -> tuple[int, bytes]:
-    """Kind and payload of one annotation; which class its category is shows when the file has been read."""
+    """Return kind and payload of one annotation; its category is looked up after the file has been read."""
     category_id = annotation.get("category_id")
     if type(category_id) is not int or abs(category_id) > _MAX_ID:
         return _bad(index, Reason.UNKNOWN_CLASS, _unknown_category(category_id))
@@ -245,7 +247,7 @@ def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSetti
         return _OBJECT, packed
     keypoints = annotation.get("keypoints") if settings.with_keypoints else None
     if keypoints is not None and (keypoints := _read_keypoints(keypoints)) is None:
-        detail = f"'keypoints' must be x, y and 0, 1 or 2, again and again, got {show(annotation['keypoints'])}"
+        detail = f"'keypoints' must be triples of x, y and 0, 1 or 2, got {show(annotation['keypoints'])}"
         return _bad(index, Reason.UNREADABLE_KEYPOINTS, detail)
     mask = (annotation.get("segmentation") or None) if settings.with_masks else None
     try:
@@ -270,7 +272,7 @@ def _bad(index: int, reason: Reason, detail: str) -> tuple[int, bytes]:
 
 @dataclass(frozen=True)
 class _Join:
-    """One image's items to its record, or to what is refused of it."""
+    """Combine the items of one image to its record or its rejects."""
 
     chunk: Chunk
     images_dir: str
@@ -293,15 +295,15 @@ class _Join:
             for index in indexes:
                 detail = f"images[{index}]: {path[1]}"
                 yield reject_record(self.chunk.split, path[0], self.chunk.source, image_id, detail, num_boxes)
-                num_boxes = 0  # whose they were cannot be told: they count once
+                num_boxes = 0  # several images share them, so they count once
             return
         yield from self._read_objects(image_id, path, image, objects)
 
     def _find_image(self, image_id: str, image: bytes, num_images: int) -> str | tuple[Reason, str]:
-        """The path of the image, or why it is refused; of images with one id none is kept."""
+        """Return the image's path, or why it is rejected; of several images with one id, all are rejected."""
         _, problem, file_name, _, _ = json.loads(image)
         if num_images > 1:
-            return Reason.DUPLICATE_ID, f"the id {show(image_id)} is that of {num_images} images, allowed: 1"
+            return Reason.DUPLICATE_ID, f"the id {show(image_id)} is used by {num_images} images, allowed: 1"
         if problem is not None:
             return Reason.UNREADABLE_ANNOTATION, problem
         path = join_inside(self.images_dir, file_name)
@@ -319,7 +321,7 @@ class _Join:
             num_bytes += len(payload)
             if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE or num_bytes > MAX_BYTES_PER_IMAGE:
                 num_boxes = len(objects) + len(rejects) + 1 + sum(1 for _ in items)
-                detail = f"{num_boxes} annotations of {num_bytes} bytes or more, which is more than can be held"
+                detail = f"{num_boxes} annotations with {num_bytes} bytes or more, too many to hold in memory"
                 yield reject_record(
                     self.chunk.split, Reason.TOO_MANY_BOXES, self.chunk.source, image_id, detail, num_boxes
                 )
@@ -360,8 +362,8 @@ class _Join:
 
 
 def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[bytes | None, Sequence[int], tuple[int, bytes] | None]:
-    """The first image entry, the indexes of all of them, which come first, and the item after them."""
-    image, indexes = None, array("q")  # any number of entries may claim one id
+    """Return the first image entry, the indexes of all image entries, which come first, and the next item."""
+    image, indexes = None, array("q")  # any number of entries may have the same id
     for kind, payload in items:
         if kind != _IMAGE:
             return image, indexes, (kind, payload)
@@ -389,7 +391,7 @@ def _unreadable(folder: DataFolder, source: str, split: str, error: SourceError)
 
 
 def _id(value: Any) -> str | None:
-    """As text, so that 5 and "5" are one id: the record key cannot tell them apart."""
+    """Return an id as text, so that 5 and "5" are equal: the record key cannot distinguish them."""
     if type(value) is int:
         return str(value)
     return value if is_text(value) else None

@@ -1,4 +1,4 @@
-"""COCO's files: which JSON files hold boxes, and where the images of one lie."""
+"""Find COCO's files: the JSON files with boxes, and the image folder of each."""
 
 import os
 import posixpath
@@ -8,22 +8,22 @@ from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources import layout
 
 DEFAULT_IMAGES_DIR = "images"
-BESIDE_IMAGES = "_annotations.coco.json"  # Roboflow's name: one in each split's folder, the images beside it
+BESIDE_IMAGES = "_annotations.coco.json"  # Roboflow's name: one file in each split's folder, beside its images
 _ANNOTATION_DIRS = ("annotations", "annotation", "labels")
-_LOOK_BYTES = 16 * 1024  # at either end of a file; official files have `info` and `licenses` first, of 2 KB
+_END_BYTES = 16 * 1024  # read at each end of a file; official files start with 2 KB of `info` and `licenses`
 _LISTS = re.compile(rb'"(images|annotations)"\s*:\s*\[')
 _ANNOTATIONS = re.compile(rb'"annotations"\s*:\s*\[')
 _CATEGORIES = re.compile(rb'"categories"\s*:\s*\[')
 _ELEMENTS = re.compile(rb'"(image_id|file_name)"\s*:')
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')  # panoptic
-# Of the official files, those that hold no boxes.
+# Official files without boxes.
 _NAMES_WITHOUT_BOXES = re.compile(r"captions|^panoptic_|^image_info_")
-_MAX_LOOKS = 50  # files opened to tell whether a folder is COCO; a folder of LabelMe has one an image
+_MAX_FILES = 50  # files opened to detect COCO; a LabelMe folder has one per image
 
 
 def find_files(folder: DataFolder) -> list[str]:
-    """Annotation files with boxes; of several for one split (instances, keypoints) the usual one."""
-    candidates = [path for part in ("", *_ANNOTATION_DIRS) for path in folder.list_files(part, (".json",))[:_MAX_LOOKS]]
+    """Return the annotation files with boxes; of several for one split (instances, keypoints), the usual one."""
+    candidates = [path for part in ("", *_ANNOTATION_DIRS) for path in folder.list_files(part, (".json",))[:_MAX_FILES]]
     for part in folder.list_folders():
         if layout.find_split_word(part):
             candidates.append(posixpath.join(part, BESIDE_IMAGES))
@@ -34,20 +34,20 @@ def find_files(folder: DataFolder) -> list[str]:
 
 
 def _looks_like_coco(folder: DataFolder, path: str) -> bool:
-    """By the name and both ends of the file: a list of images or annotations, and nothing that speaks against boxes."""
+    """Judge by the name and both ends of the file: it has images or annotations, and no sign of a boxless kind."""
     if _NAMES_WITHOUT_BOXES.search(posixpath.basename(path)):
         return False
     try:
         with folder.open(path) as file:
-            head = file.read(_LOOK_BYTES)
+            head = file.read(_END_BYTES)
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(len(head), size - _LOOK_BYTES))
-            tail = file.read(_LOOK_BYTES)
+            file.seek(max(len(head), size - _END_BYTES))
+            tail = file.read(_END_BYTES)
     except (SourceError, OSError):
         return False
     if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
         return False
-    if size <= len(head) + len(tail):  # all was seen
+    if size <= len(head) + len(tail):  # the whole file was read
         head, tail = head + tail, b""
         if not _ANNOTATIONS.search(head):
             return False
@@ -55,14 +55,14 @@ def _looks_like_coco(folder: DataFolder, path: str) -> bool:
         return False
     if _LISTS.search(head) or _LISTS.search(tail):
         return True
-    # Categories come first here, so many that the other lists begin where nobody looked.
+    # The categories come first, so many that the other lists start outside of both ends.
     return _CATEGORIES.search(head) is not None and _ELEMENTS.search(tail) is not None
 
 
 def find_images_dir(folder: DataFolder, source: str, file_names: list[str]) -> str:
-    """The folder that file names are relative to: the usual one that holds most of the first images.
+    """Return the folder that file names are relative to: the usual folder with most of the first images.
 
-    In doubt images/, where the data folder has one, else the folder of the data.
+    If none has any: images/ if the data folder has one, else the folder of the data.
     """
     beside = posixpath.dirname(source)
     base = posixpath.dirname(beside) if posixpath.basename(beside) in _ANNOTATION_DIRS else beside

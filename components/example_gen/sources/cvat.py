@@ -1,11 +1,11 @@
-"""CVAT for images 1.1: one XML file with an <image> for every picture, and its shapes in pixels.
+"""Read CVAT for images 1.1: one XML file with an <image> element per image, and its shapes in pixels.
 
-Boxes, and the boxes around polygons, ellipses, masks and cuboids, are objects; `rotation` is taken into account.
-Points, polylines, skeletons and tags are marks without a box: counted, not objects. The attributes `difficult`,
-`truncated` and `is_crowd` are honoured; `occluded` is not. The record key is the image's name without its suffix.
+Boxes, and the bounding boxes of polygons, ellipses, masks and cuboids, become objects; `rotation` is applied. Points,
+polylines, skeletons and tags are marks without a box: counted, but not objects. The attributes `difficult`, `truncated`
+and `is_crowd` are used; `occluded` is not. The record key is the image's name without its suffix.
 
-A source is the XML file ("" is annotations.xml, or the only XML file there is); `annotations.xml#Train` is the images
-of the subset "Train" in it. What follows the last `#` is a subset unless a file has all of it as its name.
+A source is the XML file ("" is annotations.xml, or the only XML file); `annotations.xml#Train` is the images of its
+subset "Train". The text after the last `#` is a subset unless a file has the whole text as its name.
 """
 
 import math
@@ -24,24 +24,25 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    bounding_box,
     reject_box,
     reject_record,
 )
 from detloom.components.example_gen.sources.xml_file import has_root, stream_children
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
 
 ANNOTATIONS_FILE = "annotations.xml"
 DEFAULT_IMAGES_DIR = "images"
 _MARKS = ("points", "polyline", "skeleton", "tag")
 _ROOT = "annotations"
-_MAX_MASK_PIXELS = 1 << 25  # of the box of one mask
+_MAX_MASK_PIXELS = 1 << 25  # in the box of one mask
 _Box = tuple[float, float, float, float]
-_MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is looked through for subsets when the format is detected
+_MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is searched for subsets during detection
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """An XML file with the root <annotations>; splits by the subsets of its images."""
+    """Find an XML file with the root <annotations>; the splits are the subsets of its images."""
     path = _find_file(folder)
     if path is None:
         return None
@@ -52,26 +53,26 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """One chunk: the file is read from its beginning to its end."""
+    """Return one chunk, because the file is read from start to end."""
     if not source:
         path = _find_file(folder)
         if path is None:
             raise InputError(
-                f"{folder.root}: no CVAT annotations for split {split!r}; name the XML file of the export 'CVAT for "
+                f"{folder.root}: no CVAT annotations for split {split!r}; give the XML file of the export 'CVAT for "
                 "images 1.1'."
             )
         source = path
     path, _ = _split_source(folder, source)
     if not folder.is_file(path):
-        raise InputError(f"{folder.root}/{path}: the annotations of split {split!r} are missing.")
+        raise InputError(f"{folder.root}/{path}: the annotation file of split {split!r} does not exist.")
     yield Chunk(split, source)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """One record an <image> of the subset.
+    """Read one record per <image> of the subset.
 
     Raises:
-        InputError: if the XML is damaged, too much in one piece, or an export of another kind.
+        InputError: if the XML is damaged, an element is too large, or it is another kind of export.
     """
     path, subset = _split_source(folder, chunk.source)
     images_dir = settings.images_dir or (DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else "")
@@ -82,8 +83,8 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
                 match element.tag:
                     case "track":
                         raise InputError(
-                            f"{folder.root}/{path}: holds tracks of a video, allowed: images; export the task from "
-                            "CVAT as 'CVAT for images 1.1', with its pictures."
+                            f"{folder.root}/{path}: contains video tracks, allowed: images; export the task from "
+                            "CVAT as 'CVAT for images 1.1', including its images."
                         )
                     case "meta":
                         yield from _read_classes(element)
@@ -93,11 +94,11 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         raise InputError(f"{folder.root}/{path}: {error.detail}.") from None
     if reader.num_seen == 0:
         what = "no image" if subset is None else f"no image of the subset {subset!r}"
-        raise InputError(f"{folder.root}/{path}: {what} for split {chunk.split!r}; name another source.")
+        raise InputError(f"{folder.root}/{path}: {what} for split {chunk.split!r}; give another source.")
 
 
 class _ImageReader:
-    """Reads one <image> after the other."""
+    """A reader of <image> elements."""
 
     def __init__(self, folder: DataFolder, split: str, path: str, images_dir: str, settings: ReaderSettings) -> None:
         self._folder, self._split, self._path, self._images_dir = folder, split, path, images_dir
@@ -135,7 +136,7 @@ class _ImageReader:
         )
 
     def _find_image(self, name: str, subset: str) -> str | None:
-        """Newer exports put the images of a subset into a folder of its name."""
+        """Return the image's path; newer exports put the images of a subset into a folder with its name."""
         plain = join_inside(self._images_dir, name)
         if plain is None or not subset:
             return plain
@@ -143,9 +144,10 @@ class _ImageReader:
         return below if below is not None and self._folder.is_file(below) else plain
 
     def _read_shape(self, shape: Any, image_hw: tuple[int, int] | None) -> SourceObject:
-        """
+        """Return the object of a shape.
+
         Raises:
-            SourceError: with what is wrong with it.
+            SourceError: with the reason if it is invalid.
         """
         name = (shape.get("label") or "").strip()
         if not name:
@@ -165,7 +167,7 @@ class _ImageReader:
         )
 
     def _read_outline(self, shape: Any, name: str, image_hw: tuple[int, int] | None) -> tuple[_Box, Any]:
-        """The box, and the mask where it is wanted and the shape has one."""
+        """Return the box, and the mask if it is requested and the shape has one."""
         match shape.tag:
             case "box":
                 xtl, ytl, xbr, ybr = _read_numbers(shape, name, ("xtl", "ytl", "xbr", "ybr"))
@@ -188,10 +190,11 @@ class _ImageReader:
                 return (left, top, left + width, top + height), mask
             case "polygon":
                 points = _read_points(shape, name)
-                return _box_around(points), [points] if self._with_masks else None
+                return bounding_box(points[0::2], points[1::2]), [points] if self._with_masks else None
             case "cuboid":
                 corners = [f"{axis}{end}{side}" for end in ("tl", "bl", "tr", "br") for side in (1, 2) for axis in "xy"]
-                return _box_around(_read_numbers(shape, name, corners)), None
+                values = _read_numbers(shape, name, corners)
+                return bounding_box(values[0::2], values[1::2]), None
         raise _bad(f"class {show(name)}: <{shape.tag:.40}>, allowed: box, polygon, ellipse, mask, cuboid")
 
 
@@ -208,7 +211,7 @@ def _read_numbers(shape: Any, class_name: str, attributes: Any) -> list[float]:
 
 
 def _read_angle(shape: Any, class_name: str) -> float:
-    """Radians, clockwise; not a number stays that."""
+    """Return radians, clockwise; NaN if the value is not finite."""
     if shape.get("rotation") is None:
         return 0.0
     (degrees,) = _read_numbers(shape, class_name, ("rotation",))
@@ -216,26 +219,26 @@ def _read_angle(shape: Any, class_name: str) -> float:
 
 
 def _read_points(shape: Any, class_name: str) -> list[float]:
-    """x1, y1, x2, y2, ... of three points or more."""
+    """Return x1, y1, x2, y2, ... of at least three points."""
     text = shape.get("points") or ""
     try:
         pairs = [tuple(map(float, pair.split(","))) for pair in text.split(";")]
     except ValueError:
         pairs = []
     if len(pairs) < 3 or not all(len(pair) == 2 for pair in pairs):
-        raise _bad(f"class {show(class_name)}: <{shape.tag}> needs points 'x,y;...', three or more, got {show(text)}")
+        raise _bad(f"class {show(class_name)}: <{shape.tag}> needs at least three points 'x,y;...', got {show(text)}")
     return [value for pair in pairs for value in pair]
 
 
 def _read_mask(
     shape: Any, class_name: str, box_xywh_px: tuple[float, float, float, float], image_hw: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """COCO's uncompressed runs, down the columns of the image, of CVAT's, along the rows of the box."""
+    """Convert CVAT's runs, along the rows of the box, to COCO's uncompressed runs, down the columns of the image."""
     import numpy as np
 
     where = f"class {show(class_name)}: <mask>"
     if image_hw is None or not all(map(float.is_integer, box_xywh_px)):
-        raise _bad(f"{where} needs whole pixels, and the width and height of its image", Reason.UNREADABLE_MASK)
+        raise _bad(f"{where} needs whole pixels, and width and height of its image", Reason.UNREADABLE_MASK)
     left, top, width, height = map(int, box_xywh_px)
     image_height, image_width = image_hw
     inside = 0 <= left < left + width <= image_width and 0 <= top < top + height <= image_height
@@ -256,7 +259,7 @@ def _read_mask(
         (left + columns) * image_height + top + rows
         for columns, rows in (np.nonzero(edges == step) for step in (1, -1))
     )
-    # A run that ends at the lower edge goes on at the upper one.
+    # A run that ends at the lower edge continues at the upper edge.
     meets_next = starts[1:] == ends[:-1]
     starts, ends = starts[np.append(True, ~meets_next)[: len(starts)]], ends[np.append(~meets_next, True)[: len(ends)]]
     borders = np.stack([starts, ends], axis=1).ravel()
@@ -272,13 +275,6 @@ def _box_at(centre_x: float, centre_y: float, half_width: float, half_height: fl
     return centre_x - half_width, centre_y - half_height, centre_x + half_width, centre_y + half_height
 
 
-def _box_around(values: list[float]) -> _Box:
-    """The box around points; not finite if one of them is not, which `min` would hide."""
-    if not all(map(math.isfinite, values)):
-        return math.nan, math.nan, math.nan, math.nan
-    return min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2])
-
-
 def _read_hw(image: Any) -> tuple[int, int] | None:
     try:
         height, width = int(image.get("height")), int(image.get("width"))
@@ -288,7 +284,7 @@ def _read_hw(image: Any) -> tuple[int, int] | None:
 
 
 def _read_classes(meta: Any) -> Iterator[SourceClass]:
-    """Labels of the task or project, without those of points of a skeleton."""
+    """Yield the labels of the task or project, without those of a skeleton's points."""
     for label in meta.iter("label"):
         name = (label.findtext("name") or "").strip()
         if name and not label.findtext("parent") and (label.findtext("type") or "any") not in _MARKS:
@@ -296,7 +292,7 @@ def _read_classes(meta: Any) -> Iterator[SourceClass]:
 
 
 def _split_source(folder: DataFolder, source: str) -> tuple[str, str | None]:
-    """The file and the subset; None for all."""
+    """Return the file and the subset; None for all images."""
     if "#" not in source or folder.is_file(source):
         return source, None
     path, _, subset = source.rpartition("#")
@@ -304,7 +300,7 @@ def _split_source(folder: DataFolder, source: str) -> tuple[str, str | None]:
 
 
 def _find_file(folder: DataFolder) -> str | None:
-    """annotations.xml, or the only XML file at the top, if its root is CVAT's."""
+    """Return annotations.xml or the only XML file at the top, if its root is CVAT's."""
     if folder.is_file(ANNOTATIONS_FILE):
         path = ANNOTATIONS_FILE
     else:
@@ -316,7 +312,7 @@ def _find_file(folder: DataFolder) -> str | None:
 
 
 def _find_subsets(folder: DataFolder, path: str) -> list[str]:
-    """Different subsets in the order of the file; none if it is too large to look through, or damaged."""
+    """Return the distinct subsets in file order; none if the file is too large to search, or damaged."""
     status = folder.status(path)
     if status is None or status.size > _MAX_SUBSET_BYTES:
         return []

@@ -1,18 +1,18 @@
-"""The formats by name: one reader each, imported only where it is used; and which of them a folder holds."""
+"""Detect a folder's format, and select the reader of a format; each reader is imported only when used."""
 
 import posixpath
 from collections.abc import Iterator
 from typing import Protocol
 
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources.name_list import IMAGE_SUFFIXES
+from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.source_record import Chunk, Evidence, ReaderSettings, SourceItem
 from detloom.schemas.errors import InputError
 
 FORMATS = ("coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images")
-UNLABELLED = "images"  # every folder with labels beside its images looks like this one too, so labels win
+UNLABELLED = "images"  # a labelled folder also matches this format, so labelled formats take precedence
 
-_LOOKS_FOR = {
+_DESCRIPTIONS = {
     "coco": "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/",
     "voc": "Annotations/*.xml, or XML files beside their images, with the root <annotation>",
     "yolo": "data.yaml, or .txt files with lines of numbers in labels/ or beside their images",
@@ -23,13 +23,13 @@ _LOOKS_FOR = {
     "tfrecord": "*.tfrecord, *.record, *-00000-of-00001",
     "images": "image files",
 }
-# Of files that may hold labels in a form that no reader knows; a .txt only where it may be one.
+# Suffixes of files that may contain labels in an unknown form; .txt is checked separately.
 _LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat", ".tfrecord", ".record")
 _LABEL_WORDS = ("label", "annot")
 
 
 class _Reader(Protocol):
-    """What a module of this folder offers."""
+    """The functions that each format's module provides."""
 
     def detect(self, folder: DataFolder) -> Evidence | None: ...
 
@@ -41,7 +41,7 @@ class _Reader(Protocol):
 def list_chunks(
     data_format: str, folder: DataFolder, split: str, source: str, settings: ReaderSettings
 ) -> Iterator[Chunk]:
-    """The parts of a source that workers read, each on its own.
+    """Return the parts of a source, each of which one worker reads.
 
     Raises:
         InputError: if the source is missing, unreadable or empty.
@@ -52,7 +52,7 @@ def list_chunks(
 
 
 def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """Records, rejects and classes of one chunk, streamed.
+    """Stream the records, rejects and classes of one chunk.
 
     Raises:
         InputError: if a file that the whole split depends on is damaged.
@@ -61,18 +61,18 @@ def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: Rea
 
 
 def find_evidence(data_format: str, folder: DataFolder) -> Evidence | None:
-    """What the folder shows of one format; None where it does not look like it."""
+    """Return the folder's evidence for one format; None if it does not look like it."""
     return _build_reader(data_format).detect(folder)
 
 
 def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
-    """The format that the folder is in, and why.
+    """Return the format of the folder, and the evidence for it.
 
-    Every format is asked. Labels win over the images that they belong to; two labelled formats have no order,
-    since either could be the stale one. Images are taken as unlabelled only where nothing looks like labels.
+    Every format is checked. Labels take precedence over the images they belong to. Two labelled formats have no
+    precedence, because either could be outdated. Images count as unlabelled only if nothing looks like labels.
 
     Raises:
-        InputError: if none or more than one labelled format is found, or images with labels of an unknown form.
+        InputError: if no labelled format or more than one is found, or images with labels of an unknown form.
     """
     _check_is_no_file(folder)
     found: dict[str, Evidence] = {}
@@ -88,11 +88,11 @@ def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
     if labelled:
         reasons = "; ".join(f"{name}: {found[name].sentence}" for name in labelled)
         raise InputError(
-            f"{folder.root}: looks like more than one format ({reasons}); choose by --format or data.format."
+            f"{folder.root}: matches more than one format ({reasons}); choose one with --format or data.format."
         )
     if not folder.is_folder(""):
-        raise InputError(f"{folder.root}: there is no such folder; give the folder that holds the data set.")
-    looked_for = "; ".join(f"{name}: {what}" for name, what in _LOOKS_FOR.items())
+        raise InputError(f"{folder.root}: the folder does not exist; give the folder with the data set.")
+    looked_for = "; ".join(f"{name}: {what}" for name, what in _DESCRIPTIONS.items())
     raise InputError(
         f"{folder.root}: no format is recognised; looked for {looked_for}. Check the folder, or choose by --format or "
         "data.format."
@@ -102,22 +102,22 @@ def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
 def _check_is_no_file(folder: DataFolder) -> None:
     if folder.is_file(""):
         parent = posixpath.dirname(folder.root) or "."
-        raise InputError(f"{folder.root}: this is a file; give the folder that holds the data set, such as {parent}.")
+        raise InputError(f"{folder.root}: this is a file; give the folder with the data set, such as {parent}.")
 
 
 def _check_has_no_labels(folder: DataFolder, images: Evidence) -> None:
     label = _find_label_like(folder)
     if label:
-        looked_for = "; ".join(f"{name}: {what}" for name, what in _LOOKS_FOR.items() if name != UNLABELLED)
+        looked_for = "; ".join(f"{name}: {what}" for name, what in _DESCRIPTIONS.items() if name != UNLABELLED)
         raise InputError(
-            f"{folder.root}: holds {images.sentence}, and {label}, which may hold labels, though of no format that is "
-            f"recognised; looked for {looked_for}. Choose by --format or data.format: {UNLABELLED} if unlabelled "
-            f"images are meant (--format {UNLABELLED})."
+            f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format; "
+            f"looked for {looked_for}. Choose with --format or data.format; for images without labels, use "
+            f"{UNLABELLED} (--format {UNLABELLED})."
         )
 
 
 def _find_label_like(folder: DataFolder) -> str:
-    """A file that may hold labels: by its suffix, or a .txt called like an image beside it or in a folder of labels."""
+    """Return a file that may contain labels: by suffix, or a .txt in a label folder or with an image's name."""
     image_stems: set[str] = set()
     text_stems: dict[str, str] = {}
     current = ""
@@ -141,7 +141,7 @@ def _find_label_like(folder: DataFolder) -> str:
 
 
 def _build_reader(data_format: str) -> _Reader:
-    # One `case` and one import each, so that type checkers compare every module with the protocol.
+    # One `case` and one import per format, so that type checkers compare every module with the protocol.
     match data_format:
         case "coco":
             from detloom.components.example_gen.sources import coco

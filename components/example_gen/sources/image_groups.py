@@ -1,6 +1,6 @@
-"""Annotations that lie scattered over a file, brought together by image in bounded memory: SQLite sorts them on disk.
+"""Group a file's annotations by image in bounded memory: SQLite sorts them on disk.
 
-What it sorts goes to the system's temporary folder (TMPDIR), as far as it does not fit into its cache.
+Sorted data that exceeds SQLite's cache goes to the system's temporary folder (TMPDIR).
 """
 
 import itertools
@@ -10,27 +10,27 @@ import tempfile
 from collections.abc import Iterator
 from types import TracebackType
 
-_BATCH = 10_000  # rows handed to SQLite at once
-_BATCH_BYTES = 4 * 2**20  # or fewer, of this size: payloads with masks reach megabytes
-_CACHE_KIB = 32 * 1024  # SQLite's memory, and what it sorts before it writes a run to the temporary folder
+_BATCH = 10_000  # rows per insert into SQLite
+_BATCH_BYTES = 4 * 2**20  # or fewer rows with this size: payloads with masks reach megabytes
+_CACHE_KIB = 32 * 1024  # SQLite's memory, including what it sorts before it writes to the temporary folder
 
-# More objects of one image are not held in memory: such a record is refused. Far above any limit of `max_boxes`.
+# A record with more objects is rejected, because they are held in memory. Far above any limit of `max_boxes`.
 MAX_OBJECTS_PER_IMAGE = 100_000
-MAX_BYTES_PER_IMAGE = 256 * 2**20  # of their payloads: masks
+MAX_BYTES_PER_IMAGE = 256 * 2**20  # total size of their payloads (masks)
 
 
 class ImageGroups:
-    """Items by image; a context manager, which takes its file with it.
+    """Items grouped by image; a context manager that deletes its file.
 
-    The file has no name from the start, so that none is left behind by a worker that is killed.
+    The file is unlinked as soon as it is open, so a killed worker leaves none behind.
     """
 
     def __init__(self, scratch: str = "") -> None:
         descriptor, path = tempfile.mkstemp(suffix=".groups", dir=scratch or None)
         os.close(descriptor)
         self._rows: list[tuple[str, int, bytes]] = []
-        self._num_bytes = 0  # of the rows
-        # No journal and no flush to disk: after a crash nobody reads it.
+        self._num_bytes = 0  # in the rows
+        # No journal and no flush to disk: the file is useless after a crash.
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
             for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE", "temp_store=FILE"):
@@ -56,9 +56,9 @@ class ImageGroups:
             self._flush()
 
     def by_image(self) -> Iterator[tuple[str, Iterator[tuple[int, bytes]]]]:
-        """Each image, in the order of their names, with its items' kind and payload: by kind, then as they were added.
+        """Yield each image, sorted by name, with kind and payload of its items: by kind, then in the order of adding.
 
-        The items of an image must be taken before the next image, and nothing be added meanwhile.
+        The items of an image must be consumed before the next image, and nothing may be added meanwhile.
         """
         self._flush()
         rows = self._database.execute("SELECT image, kind, payload FROM items ORDER BY image, kind, rowid")

@@ -1,8 +1,8 @@
-"""The elements of the top-level lists of a JSON object of any size, in bounded memory.
+"""Stream the elements of the top-level lists of a JSON object of any size, in bounded memory.
 
-On the standard library's C decoder over a sliding window of text. Annotation files in the wild hold `NaN` and
-`Infinity`; Python's decoder reads them as floats, so that the one box at fault can be refused. ijson, the usual library
-for this, stops at them and loses the file.
+It runs the standard library's C decoder over a sliding window of text. Real annotation files contain `NaN` and
+`Infinity`; Python's decoder reads them as floats, so that only the affected box is rejected. ijson, the usual library,
+stops at them and loses the file.
 """
 
 import codecs
@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 from detloom.components.example_gen.sources.json_values import name_type
 from detloom.schemas.errors import InputError
 
-_STEP = 1 << 20  # bytes read at a time; ten times less costs measurably more, ten times more wins nothing
-# Longer than any token that does not name its start when it is cut ("-Infinity", two \uXXXX escapes): an error further
-# from the end of the window is no matter of more text.
+_STEP = 1 << 20  # bytes per read; a tenth of it is measurably slower, ten times as much is not faster
+# Longer than any token whose error does not point to its start when it is cut ("-Infinity", two \uXXXX escapes): an
+# error further from the window's end does not go away with more text.
 _CUT_MARGIN = 16
 _MAX_KEY_CHARS = 1000
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -30,7 +30,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class UnreadableElement:
-    """Stands for an element that was passed over: larger than allowed, nested too deeply, a number too long."""
+    """A placeholder for a skipped element: too large, nested too deeply, or with a number that is too long."""
 
     detail: str
 
@@ -38,14 +38,14 @@ class UnreadableElement:
 def stream_lists(
     file: BinaryIO, where: str, keys: Collection[str], max_element_bytes: int
 ) -> Iterator[tuple[str, int, Any]]:
-    """Key, index and element, for the elements of the lists `keys` of the object that the file holds.
+    """Yield key, index and element of the lists `keys` of the JSON object in a file, in file order.
 
-    In the order of the file; other keys are passed over whatever their size. An element that cannot be read on its own
-    is an `UnreadableElement`; sizes are counted in characters.
+    Other keys are skipped, whatever their size. An element that cannot be read is an `UnreadableElement`; sizes are
+    counted in characters.
 
     Raises:
-        InputError: naming file and line, if the file is no JSON object in UTF-8, or lacks one of the lists, or has one
-            twice. What comes before the damage has been yielded by then.
+        InputError: naming file and line, if the file is not a JSON object in UTF-8, or a list is missing or repeated.
+            Everything before the damage has been yielded by then.
     """
     window = _Window(file, where)
     first = window.peek()
@@ -61,7 +61,7 @@ def stream_lists(
         if key not in keys:
             window.skip_value()
         elif key in seen:
-            raise window.error(f"{key!r} stands twice")
+            raise window.error(f"{key!r} occurs twice")
         else:
             seen.add(key)
             if window.peek() != "[":
@@ -90,7 +90,7 @@ def _elements(window: "_Window", key: str, max_chars: int) -> Iterator[tuple[str
 
 
 class _Window:
-    """A part of the text, and the position in it of what comes next."""
+    """A part of the text, and the current position in it."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self.text = ""
@@ -103,7 +103,7 @@ class _Window:
 
     @property
     def line(self) -> int:
-        """Of what comes next."""
+        """Return the line number of the current position."""
         return self._lines_before + self.text.count("\n", 0, self.pos) + 1
 
     def error(self, reason: str, pos: int | None = None) -> InputError:
@@ -112,10 +112,10 @@ class _Window:
         return InputError(f"{self._where}:{line}: not readable as JSON ({reason}).")
 
     def peek(self) -> str:
-        """The next character that is no space, without taking it; "" at the end of the file."""
+        """Return the next character that is not a space, without consuming it; "" at the end of the file."""
         while True:
             match = _SPACE.match(self.text, self.pos)
-            assert match is not None  # it may be empty
+            assert match is not None  # the match may be empty
             self.pos = match.end()
             if self.pos < len(self.text):
                 return self.text[self.pos]
@@ -123,16 +123,16 @@ class _Window:
                 return ""
 
     def expect(self, allowed: str, in_words: str) -> str:
-        """Take one of the characters `allowed`; a last '}' is left, so that whoever took it knows where it stood."""
+        """Consume one of the characters `allowed`, except a '}', whose position the caller needs."""
         char = self.peek()
         if not char or char not in allowed:
-            raise self.error(f"got {char!r}, expected {in_words}" if char else f"it ends where {in_words} must stand")
+            raise self.error(f"got {char!r}, expected {in_words}" if char else f"file ends, expected {in_words}")
         if char != "}":
             self.pos += 1
         return char
 
     def name_next(self) -> str:
-        """What comes next, in words."""
+        """Describe the next value in words."""
         char = self.peek()
         return {"{": "an object", "[": "a list", '"': "text"}.get(char) or name_type(self.read_value(_MAX_KEY_CHARS))
 
@@ -143,7 +143,7 @@ class _Window:
         return key if isinstance(key, str) else ""
 
     def read_value(self, max_chars: int) -> Any:
-        """The next value, or an `UnreadableElement` where it was passed over."""
+        """Return the next value, or an `UnreadableElement` if it was skipped."""
         first = self.peek()
         is_scalar = first not in ("{", "[", '"')
         while True:
@@ -156,8 +156,8 @@ class _Window:
                         raise self.error(error.msg.removesuffix(" at"), error.pos) from None
                 except RecursionError:
                     return self._skip("it is nested too deeply")
-                except ValueError:  # of int(), which reads 4,300 digits at most
-                    return self._skip("it holds a number of too many digits")
+                except ValueError:  # from int(), which reads at most 4,300 digits
+                    return self._skip("it contains a number with too many digits")
                 else:
                     if end - self.pos > max_chars:
                         self.pos = end
@@ -170,10 +170,10 @@ class _Window:
             self._read_more()
 
     def skip_value(self) -> None:
-        """Pass over the next value; of its structure only quotes and the number of brackets are looked at."""
+        """Skip the next value by looking only at quotes and the number of brackets."""
         char = self.peek()
         if not char:
-            raise self.error("it ends where a value must stand")
+            raise self.error("file ends, expected a value")
         if char == '"':
             self._skip_string()
             return
@@ -184,13 +184,13 @@ class _Window:
         while True:
             char = self.peek()
             if not char:
-                raise self.error("it ends within a value")
+                raise self.error("file ends within a value")
             if char == '"':
                 self._skip_string()
                 continue
             pattern = _OPENING if char in "{[" else _CLOSING if char in "}]" else _PLAIN
             match = pattern.match(self.text, self.pos)
-            assert match is not None  # by its first character
+            assert match is not None  # true for its first character
             self.pos = match.end()
             if pattern is _OPENING:
                 depth += len(match.group())
@@ -226,12 +226,12 @@ class _Window:
                 if not is_escaped:
                     return
                 continue
-            self.pos = end - is_escaped  # the backslash stays in the window with what it escapes
+            self.pos = end - is_escaped  # keep the backslash in the window with the character that it escapes
             if not self._read_more():
-                raise self.error("it ends within text")
+                raise self.error("file ends within a string")
 
     def _read_more(self) -> bool:
-        """Drop what was taken and add at least as much as is left; False at the end of the file."""
+        """Drop the consumed text and read at least as much as is left; return False at the end of the file."""
         if self._at_end:
             return False
         self._lines_before += self.text.count("\n", 0, self.pos)

@@ -1,12 +1,12 @@
-"""KITTI: label_2/<stem>.txt and image_2/<stem>.png, or labels/ and images/; 15 columns a line, 16 with a score.
+"""Read KITTI: label_2/<stem>.txt and image_2/<stem>.png, or labels/ and images/; 15 columns per line, 16 with a score.
 
-The columns are type, truncated, occluded, alpha, left, top, right, bottom (pixels), then the object in 3-D, which is
-left aside like `occluded`. `DontCare` marks a region without labels: counted, not an object. `truncated` counts from
-anything above 0: KITTI states the share of the object that lies outside the image, and the flag of the Object Detection
-API says no more than that some of it does.
+The columns are type, truncated, occluded, alpha, left, top, right, bottom (pixels), then the 3-D object, which is
+ignored, as are `occluded` and `alpha`. `DontCare` marks a region without labels: counted, but not an object. Any
+`truncated` above 0 sets the flag: KITTI states the fraction of the object outside the image, and the flag of the Object
+Detection API only says that a part of it is.
 
-A source is a list of stems (`ImageSets/train.txt`, or `train` for short) or a folder that holds the two folders
-(`training`); "" is all there is. An image without a label file is no record.
+A source is a list of stems (`ImageSets/train.txt`, or `train` for short) or a folder that contains both folders
+(`training`); "" is everything. An image without a label file is not a record.
 """
 
 import posixpath
@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
 from detloom.components.example_gen.sources.json_values import show
-from detloom.components.example_gen.sources.layout import find_split_word, name_splits
-from detloom.components.example_gen.sources.name_list import (
+from detloom.components.example_gen.sources.layout import (
     count_lines,
     find_image,
+    find_split_word,
     first_fields,
     list_stems,
+    name_splits,
     read_names,
     split_lines,
 )
@@ -35,19 +36,18 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
-FOLDERS = (("label_2", "image_2"), ("labels", "images"))  # of labels and of images
+FOLDERS = (("label_2", "image_2"), ("labels", "images"))  # folder of labels, folder of images
 LISTS_DIR = "ImageSets"
 DONT_CARE = "DontCare"
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 _NUM_COLUMNS = (15, 16)
-_MAX_LINE = 1 << 16  # characters; a line has some hundred, and one that is longer has no 15 columns
+_MAX_LINE = 1 << 16  # characters; a valid line has about a hundred
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """A folder of labels whose first line has KITTI's columns; splits by lists, else by folders."""
+    """Find a folder of labels whose first line has KITTI's columns; splits come from lists, else from folders."""
     parts = ["", *folder.list_folders()]
     found = [(part, label) for part in parts if (label := _first_label(folder, part))]
     if not found:
@@ -61,7 +61,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Label files, relative to the data folder; those of a list without their suffix."""
+    """List label files, relative to the data folder; those of a list without their suffix."""
     if source and not folder.is_folder(source):
         path = source if source.endswith(".txt") else f"{LISTS_DIR}/{source}.txt"
         stems = read_names(folder, path, split)
@@ -72,18 +72,16 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     labels_dirs = _find_labels_dirs(folder, source)
     paths = (path for name in labels_dirs for path in folder.list_files(name, (".txt",), recursive=True))
     named_as = labels_dirs[0] if len(labels_dirs) == 1 else source or "."
-    num_chunks = 0
-    for chunk in cut_into_chunks(split, named_as, paths, settings):
-        num_chunks += 1
-        yield chunk
-    if num_chunks == 0:
-        allowed = " or ".join(f"{labels} (beside {images})" for labels, images in FOLDERS)
-        where = posixpath.join(folder.root, source)
-        raise InputError(f"{where}: no label files for split {split!r}, allowed: .txt files in {allowed}.")
+    allowed = " or ".join(f"{labels} (beside {images})" for labels, images in FOLDERS)
+    where = posixpath.join(folder.root, source)
+    if_empty = f"{where}: no label files for split {split!r}, allowed: .txt files in {allowed}."
+    yield from cut_into_chunks(split, named_as, paths, settings, if_empty)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """One record a label file; the key is its name below the folder of labels, of several below the data folder."""
+    """Yield one record per label file; its key is the path in the folder of labels, or in the data folder if there are
+    several.
+    """
     suffix = _IMAGE_SUFFIXES[0]
     is_list = chunk.source.endswith(".txt")
     for name in chunk.names:
@@ -110,7 +108,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
             continue
         images_dir = settings.images_dir or _images_dir(labels_dir)
         image_stem = posixpath.join(images_dir, posixpath.normpath(stem))
-        image_path = image_stem + suffix  # most often that of the image before
+        image_path = image_stem + suffix  # usually the suffix of the previous image
         if not folder.is_file(image_path):
             image_path = find_image(folder, image_stem, _IMAGE_SUFFIXES) or image_stem + _IMAGE_SUFFIXES[0]
             suffix = posixpath.splitext(image_path)[1]
@@ -136,7 +134,7 @@ def _read_record(split: str, key: str, image_path: str, path: str, lines: list[s
 
 
 def _read_object(columns: list[str]) -> SourceObject | str | None:
-    """The object, what is wrong with it, or None for a region without labels."""
+    """Return the object, an error text, or None for a region without labels."""
     if len(columns) not in _NUM_COLUMNS:
         return f"got {len(columns)} columns, allowed: {_NUM_COLUMNS[0]}, or {_NUM_COLUMNS[1]} with a score"
     name = columns[0]
@@ -153,7 +151,7 @@ def _read_object(columns: list[str]) -> SourceObject | str | None:
 
 
 def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:
-    """Folders of labels: in the source, itself one of them, or in the folders of it."""
+    """Find folders of labels: the source itself, or in the source, or in its subfolders."""
     if posixpath.basename(source) in dict(FOLDERS):
         return [source]
     for parts in ([source], folder.list_folders(source)):
@@ -165,7 +163,7 @@ def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:
 
 
 def _first_label(folder: DataFolder, part: str) -> str | None:
-    """A label file of KITTI's among the first that say something."""
+    """Return the first KITTI label file among the first files with content."""
     for labels, images in FOLDERS:
         if not folder.is_folder(posixpath.join(part, images)):
             continue
@@ -186,7 +184,7 @@ def _is_number(text: str) -> bool:
 
 
 def _split_name(name: str) -> tuple[str, str]:
-    """The folder of labels, and the rest."""
+    """Split a path into the folder of labels and the rest."""
     parts = name.split("/")
     at = next((i for i, part in enumerate(parts) if part in dict(FOLDERS)), 0)
     return "/".join(parts[: at + 1]), "/".join(parts[at + 1 :])

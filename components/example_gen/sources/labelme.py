@@ -1,7 +1,6 @@
-"""LabelMe: one JSON file an image, with `shapes` of points in pixels."""
+"""Read LabelMe: one JSON file per image, with `shapes` of points in pixels."""
 
 import json
-import math
 import posixpath
 from collections import Counter
 from collections.abc import Iterator
@@ -26,25 +25,25 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    bounding_box,
     cut_into_chunks,
     reject_box,
     reject_record,
 )
-from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
-_HEAD_BYTES = 64 * 1024  # `shapes` stands before the image's own bytes
-_MAX_LOOKS = 5
-_NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes that enclose nothing
+_HEAD_BYTES = 64 * 1024  # `shapes` precedes the image's own bytes
+_MAX_FILES = 5
+_NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes without an area
 
 _Point = tuple[float, float]
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """JSON files with `shapes`, at the top or in folders of splits."""
+    """Find JSON files with `shapes`, at the top or in folders of splits."""
     parts = layout.find_split_folders(folder, (".json",))
     for part in dict.fromkeys(("", *parts.values(), *folder.list_folders())):
-        paths = folder.list_files(part, (".json",))[:_MAX_LOOKS]
+        paths = folder.list_files(part, (".json",))[:_MAX_FILES]
         found = next((path for path in paths if _looks_like_labelme(folder, path)), None)
         if found is not None:
             return Evidence(f"LabelMe shapes in {found}", parts if part in parts.values() else {})
@@ -52,25 +51,22 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """The JSON files in the folder `source` and below; "" is the data folder."""
-    chunk = None
+    """List the JSON files in the folder `source` and below; "" is the data folder."""
     prefix = f"{source}/" if source else ""
     files = folder.walk(source, recursive=True)
     names = (file.path.removeprefix(prefix) for file in files if file.path.lower().endswith(".json"))
-    for chunk in cut_into_chunks(split, source, names, settings):
-        yield chunk
-    if chunk is None:
-        raise InputError(f"{folder.root}/{source}: no JSON file is there, allowed: a folder with one for each image.")
+    if_empty = f"{folder.root}/{source}: no JSON file found, allowed: a folder with one for each image."
+    return cut_into_chunks(split, source, names, settings, if_empty)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """The record key is the path of the JSON file in the source, without its suffix."""
+    """Yield the records; the record key is the path of the JSON file in the source, without its suffix."""
     for name in chunk.names:
-        yield from _Reader(folder, chunk, settings, name).read()
+        yield from _FileReader(folder, chunk, settings, name).read()
 
 
-class _Reader:
-    """One file."""
+class _FileReader:
+    """A reader of one file."""
 
     def __init__(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, name: str) -> None:
         self._folder, self._chunk, self._settings = folder, chunk, settings
@@ -85,7 +81,7 @@ class _Reader:
             return
         shapes = data["shapes"]
         if len(shapes) > MAX_OBJECTS_PER_IMAGE:
-            detail = f"{len(shapes)} shapes, which is more than can be held"
+            detail = f"{len(shapes)} shapes, too many to hold in memory"
             yield reject_record(self._chunk.split, Reason.TOO_MANY_BOXES, self._path, self._key, detail, len(shapes))
             return
         image_path = self._find_image(data)
@@ -118,10 +114,10 @@ class _Reader:
         )
 
     def _read_json(self) -> dict[str, Any]:
-        """The object, with `shapes` a list, `imagePath` text and sizes whole numbers or nothing.
+        """Return the object, with `shapes` a list, `imagePath` text, and sizes whole numbers or absent.
 
         Raises:
-            SourceError: for any other.
+            SourceError: for any other content.
         """
         try:
             data = json.loads(self._folder.read_text(self._path, self._settings.max_annotation_bytes))
@@ -129,8 +125,8 @@ class _Reader:
             problem = f"line {error.lineno}: not readable as JSON ({error.msg})"
         except RecursionError:
             problem = "it is nested too deeply"
-        except ValueError:  # of int(), which reads 4,300 digits at most
-            problem = "it holds a number of too many digits"
+        except ValueError:  # from int(), which reads at most 4,300 digits
+            problem = "it contains a number with too many digits"
         else:
             found = _find_problem(data)
             if found is None:
@@ -140,7 +136,7 @@ class _Reader:
         raise SourceError(Reason.UNREADABLE_ANNOTATION, problem)
 
     def _find_image(self, data: dict[str, Any]) -> str | None:
-        """The image's path; where image and JSON were renamed together, the image beside that has the JSON's name."""
+        """Return the image's path; if image and JSON were renamed together, the image beside the JSON with its name."""
         name = data["imagePath"].replace("\\", "/")  # LabelMe on Windows
         if self._settings.images_dir:
             return join_inside(self._settings.images_dir, posixpath.basename(name))
@@ -151,8 +147,8 @@ class _Reader:
         stem = posixpath.splitext(self._path)[0]
         if path is None or posixpath.splitext(path)[0] == stem or self._folder.is_file(path):
             return path
-        named_alike = (stem + suffix for suffix in IMAGE_SUFFIXES)
-        return next((each for each in named_alike if self._folder.is_file(each)), path)
+        same_stem = (stem + suffix for suffix in IMAGE_SUFFIXES)
+        return next((each for each in same_stem if self._folder.is_file(each)), path)
 
 
 def _looks_like_labelme(folder: DataFolder, path: str) -> bool:
@@ -178,7 +174,7 @@ def _find_problem(data: Any) -> str | None:
 
 
 def _read_shape(shape: Any, with_masks: bool) -> SourceObject | str:
-    """The object, or what is wrong with it. Boxes go around all points, wherever a drag began."""
+    """Return the object, or an error text. A box encloses all points, in whatever order they were drawn."""
     if not isinstance(shape, dict):
         return f"must be an object, got {name_type(shape)}"
     label = shape.get("label")
@@ -188,13 +184,13 @@ def _read_shape(shape: Any, with_masks: bool) -> SourceObject | str:
     points = _read_points(shape.get("points"))
     if points is None:
         return f"'points' must be pairs of numbers, got {show(shape.get('points'))}"
-    shape_type = shape.get("shape_type") or "polygon"  # as before LabelMe 3.0, which had no other
+    shape_type = shape.get("shape_type") or "polygon"  # LabelMe before 3.0 had only polygons
     mask = None
-    # The points of a mask, as AI tools draw it, are two corners; its picture is not read.
+    # The points of a mask, as AI tools draw it, are two corners; its bitmap is not read.
     if (shape_type, len(points)) in (("rectangle", 2), ("rectangle", 4), ("mask", 2)):
-        box = _box_around(points)
+        box = bounding_box(*zip(*points, strict=True))
     elif shape_type == "polygon" and len(points) >= 3:
-        box = _box_around(points)
+        box = bounding_box(*zip(*points, strict=True))
         mask = [[value for point in points for value in point]] if with_masks else None
     elif shape_type == "circle" and len(points) == 2:
         (x, y), (edge_x, edge_y) = points
@@ -222,11 +218,3 @@ def _read_points(points: Any) -> list[_Point] | None:
             return None
         found.append((x, y))
     return found
-
-
-def _box_around(points: list[_Point]) -> tuple[float, float, float, float]:
-    """NaN where any point is: `min` and `max` would depend on the order."""
-    xs, ys = zip(*points, strict=True)
-    if math.isnan(sum(xs) + sum(ys)):  # or infinities of both signs, which make no box either
-        return math.nan, math.nan, math.nan, math.nan
-    return min(xs), min(ys), max(xs), max(ys)

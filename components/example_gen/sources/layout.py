@@ -1,13 +1,14 @@
-"""How data sets are usually laid out: words for splits in names, and where the images lie."""
+"""Recognize common layouts of data sets: split names, image folders, lists of names, and label files of lines."""
 
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.schemas.errors import InputError
 
-SAMPLE = 20  # images looked for, to tell which of several folders is theirs
+SAMPLE = 20  # images that are searched to choose between folders
 _SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -16,20 +17,27 @@ _SPLIT_WORDS = {
     "validation": "val",
     "test": "test",
 }
-_LABEL_DIRS = ("annotations", "annotation", "labels")  # name no split, the folder above them may
+_LABEL_DIRS = ("annotations", "annotation", "labels")  # these name no split, but the folder above may
 _WORD = re.compile(r"[a-z]+")
+_MAX_LIST_BYTES = 256 * 2**20  # about ten million names
+_FIRST_BYTES = 4096
+_MAX_SAMPLES = 20  # label files that are read to detect their format
+_MAX_OPENED = 200  # files that are opened for it; most may be blank
+_LINE = re.compile(r"[^\r\n]+")  # unlike str.splitlines, which also splits at form feeds and U+2028
+# Includes unsupported formats: an image that no reader lists would be lost silently.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 def find_split_word(name: str) -> str:
-    """ "train", "val" or "test" where the last word for a split in the name says so, else ""."""
+    """Return "train", "val" or "test" for the last word in the name that denotes a split, else ""."""
     found = [_SPLIT_WORDS[word] for word in _WORD.findall(name.lower()) if word in _SPLIT_WORDS]
     return found[-1] if found else ""
 
 
 def name_splits(sources: Sequence[str]) -> dict[str, str]:
-    """Source by split: the word for it in the file's name, or its folder's, else the file's stem.
+    """Return source by split, named by the split word in the file's name or its folder's, else by the file's stem.
 
-    A single source without such a word is no split. Of several of one name all go by their path.
+    A single source without such a word is not a split. Sources with equal names are named by their paths.
     """
     if len(sources) == 1 and not _find_word_in_path(sources[0]):
         return {}
@@ -37,7 +45,7 @@ def name_splits(sources: Sequence[str]) -> dict[str, str]:
 
 
 def name_sources(sources: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Source by split, called by `names` as far as a split may be; of several of one name all go by their path."""
+    """Return source by split, named by `names` made valid; sources with equal names are named by their paths."""
     names = [_make_split_name(name) for name in names]
     num_sources = Counter(names)
     splits: dict[str, str] = {}
@@ -51,7 +59,7 @@ def name_sources(sources: Sequence[str], names: Sequence[str]) -> dict[str, str]
 
 
 def find_split_folders(folder: DataFolder, suffixes: Sequence[str]) -> dict[str, str]:
-    """Folders at the top that are called like splits and hold files of that kind, by split."""
+    """Return the top-level folders with names of splits that contain files with these suffixes, by split."""
     wanted = tuple(suffixes)
     return name_splits(
         [
@@ -63,7 +71,7 @@ def find_split_folders(folder: DataFolder, suffixes: Sequence[str]) -> dict[str,
 
 
 def choose_images_dir(folder: DataFolder, candidates: Iterable[str], names: Sequence[str], default: str) -> str:
-    """The first folder that holds most of the images named; `default` where none holds any."""
+    """Return the first folder with the largest number of the named images; `default` if none has any."""
     best, most = default, 0
     for candidate in dict.fromkeys(candidates):
         num_found = sum(folder.is_file(posixpath.join(candidate, name)) for name in names[:SAMPLE])
@@ -75,7 +83,7 @@ def choose_images_dir(folder: DataFolder, candidates: Iterable[str], names: Sequ
 
 
 def _find_word_in_path(path: str) -> str:
-    """In the file's name, else its folder's; in train/labels/detections.csv that is train."""
+    """Return the split word of the file's name, else its folder's: train for train/labels/detections.csv."""
     parent = posixpath.dirname(path)
     if posixpath.basename(parent) in _LABEL_DIRS:
         parent = posixpath.dirname(parent)
@@ -88,3 +96,63 @@ def _stem(path: str) -> str:
 
 def _make_split_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text)[:63] or "all"
+
+
+def count_lines(text: str) -> int:
+    """Return the number of lines that `split_lines` would return, without creating them."""
+    return text.count("\n") + text.count("\r") - text.count("\r\n") + 1
+
+
+def split_lines(text: str) -> list[str]:
+    """Split at LF, CR LF and CR only."""
+    return (text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text).split("\n")
+
+
+def first_fields(folder: DataFolder, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield path and fields of the first non-blank line, for the first twenty files that have one."""
+    num_found = 0
+    for num_opened, path in enumerate(paths):
+        if num_found == _MAX_SAMPLES or num_opened == _MAX_OPENED:
+            return
+        try:
+            with folder.open(path) as file:
+                data = file.read(_FIRST_BYTES)
+        except (OSError, SourceError):
+            continue
+        lines = split_lines(data.decode("utf-8-sig", "replace"))
+        fields = next((fields for line in lines if (fields := line.split())), [])
+        if len(lines) == 1 and len(data) == _FIRST_BYTES:
+            del fields[-1:]  # may be truncated
+        if fields:
+            num_found += 1
+            yield path, fields
+
+
+def read_names(folder: DataFolder, path: str, split: str) -> Iterator[str]:
+    """Yield the non-blank lines of a list, stripped; one at a time, because existing may be millions.
+
+    Raises:
+        InputError: if the list is unreadable or empty; the message names the lists beside it.
+    """
+    try:
+        text = folder.read_text(path, _MAX_LIST_BYTES)
+    except SourceError as error:
+        existing = list_stems(folder, posixpath.dirname(path))
+        raise InputError(
+            f"{folder.root}/{path}: the list of split {split!r} cannot be read ({error.detail}); "
+            f"existing lists: {existing}."
+        ) from None
+    if not text or text.isspace():
+        raise InputError(f"{folder.root}/{path}: the list of split {split!r} is empty; name at least one image in it.")
+    return (name for match in _LINE.finditer(text) if (name := match.group().strip()))
+
+
+def list_stems(folder: DataFolder, lists_dir: str) -> list[str]:
+    """Return the names of the lists in a folder, without .txt."""
+    return [posixpath.basename(path)[: -len(".txt")] for path in folder.list_files(lists_dir, (".txt",))]
+
+
+def find_image(folder: DataFolder, path_without_suffix: str, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> str | None:
+    """Return the first existing image with this path, its suffix in lower or upper case."""
+    paths = (path_without_suffix + suffix for suffix in (*suffixes, *map(str.upper, suffixes)))
+    return next((path for path in paths if folder.is_file(path)), None)

@@ -1,7 +1,8 @@
-"""Open Images' CSV of boxes: one box a row, corners from 0 to 1, `IsGroupOf`, and the challenge's class hierarchy."""
+"""Read Open Images' CSV of boxes (one box per row, corners from 0 to 1, `IsGroupOf`) and the challenge's class
+hierarchy.
+"""
 
 import csv
-import io
 import itertools
 import json
 import posixpath
@@ -26,12 +27,12 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 _NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
-_FOLDERS = ("", "annotations", "labels", "metadata")  # where the CSV files lie; at the top, or in a split's folder
-_CLASS_LIST = re.compile(r"class-descriptions|^classes\.csv$")  # the latter is FiftyOne's name, in metadata/
+_FOLDERS = ("", "annotations", "labels", "metadata")  # folders of the CSV files; at the top, or in a split's folder
+_CLASS_LIST = re.compile(r"class-descriptions|^classes\.csv$")  # the second is FiftyOne's name, in metadata/
 _MAX_LINE_BYTES = 8192  # a row of the official files has 150
 _MAX_CLASSES = 100_000  # the official list of all labels has 20,000
 _MAX_HIERARCHY_DEPTH = 32  # the official one has 5
@@ -43,7 +44,7 @@ _OBJECT_FIELDS = struct.Struct("<4d2?")  # corners, truncated, group of; the lab
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """CSV files with the columns of boxes."""
+    """Find CSV files with the columns of boxes."""
     found = _find_files(folder)
     if not found:
         return None
@@ -51,14 +52,14 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """One chunk a CSV file; "" is every file that `detect` names."""
+    """Return one chunk per CSV file; "" means every file that `detect` names."""
     sources = [source] if source else _find_files(folder)
     if not sources:
         columns = ", ".join(_NEEDED)
-        raise InputError(f"{folder.root}: no CSV file with the columns {columns}; name one as the source of {split!r}.")
+        raise InputError(f"{folder.root}: no CSV file with the columns {columns}; give one as the source of {split!r}.")
     for path in sources:
         try:
-            with _open(folder, path) as file:
+            with folder.open(path) as file:
                 _read_header(f"{folder.root}/{path}", file)
         except SourceError as error:
             raise _unreadable(folder, path, error) from None
@@ -66,14 +67,14 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """The record key is the ImageID; images come in the order of their ids, and an image without a row is not known."""
+    """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
     classes = _read_classes(folder, chunk.source, settings)
     for name in classes.declared:
         yield SourceClass(name)
     where = f"{folder.root}/{chunk.source}"
     with ImageGroups(settings.scratch) as groups:
         try:
-            with _open(folder, chunk.source) as file:
+            with folder.open(chunk.source) as file:
                 columns = _read_header(where, file)
                 sample: list[str] = []
                 for number, line in _read_lines(file, where):
@@ -97,11 +98,12 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
 
 @dataclass(frozen=True)
 class _Classes:
-    """Names by label; `names` is empty where the data set has no list, and labels are names.
+    """Names by label; `names` is empty if the data set has no class list, and labels are names then.
 
     Attributes:
-        declared: the names of a list that is the data set's own ("boxable", the challenge's), not that of all labels.
-        ancestors: labels above a label, the root left out.
+        declared: the names of the data set's own class list ("boxable", the challenge's), not of the list of all
+            labels.
+        ancestors: labels above a label, without the root.
     """
 
     names: Mapping[str, str]
@@ -115,10 +117,10 @@ class _Classes:
 def _find_files(folder: DataFolder) -> list[str]:
     found = []
     parts = [part for part in folder.list_folders() if layout.find_split_word(part)]
-    for part in (*_FOLDERS, *(f"{part}/labels" for part in parts)):  # train/labels/detections.csv: FiftyOne's
+    for part in (*_FOLDERS, *(f"{part}/labels" for part in parts)):  # FiftyOne writes train/labels/detections.csv
         for path in folder.list_files(part, (".csv",))[:50]:
             try:
-                with _open(folder, path) as file:
+                with folder.open(path) as file:
                     _read_header(path, file)
             except (SourceError, InputError, OSError):
                 continue
@@ -142,7 +144,7 @@ def _read_classes(folder: DataFolder, source: str, settings: ReaderSettings) -> 
     parts = dict.fromkeys((beside, posixpath.join(posixpath.dirname(beside), "metadata"), *_FOLDERS))
     paths = [path for part in parts for path in folder.list_files(part, (".csv",))]
     lists = [path for path in paths if _CLASS_LIST.search(posixpath.basename(path))]
-    # Those of the boxes first; class-descriptions.csv holds every image-level label.
+    # Lists of the box classes first; class-descriptions.csv lists every image-level label.
     lists.sort(key=lambda path: posixpath.basename(path).endswith("class-descriptions.csv"))
     names: dict[str, str] = {}
     is_own = False
@@ -154,24 +156,24 @@ def _read_classes(folder: DataFolder, source: str, settings: ReaderSettings) -> 
         if names and label not in names:
             raise InputError(
                 f"{folder.root}/{settings.hierarchy_file}: {show(label)} is not among the classes of {lists[0]}; "
-                "take the hierarchy and the list of one release."
+                "use the hierarchy and the class list of the same release."
             )
     return _Classes(names, tuple(dict.fromkeys(names.values())) if is_own else (), ancestors)
 
 
 def _read_names(folder: DataFolder, path: str) -> dict[str, str]:
-    """Display name by label, with or without a header."""
+    """Return display name by label, with or without a header."""
     where = f"{folder.root}/{path}"
     names: dict[str, str] = {}
     try:
-        with _open(folder, path) as file:
+        with folder.open(path) as file:
             for number, line in _read_lines(file, where):
                 values = _split(line) if isinstance(line, str) else None
                 if values == ["LabelName", "DisplayName"] or values == [""]:
                     continue
                 label, name = (value.strip() for value in values[:2]) if values and len(values) >= 2 else ("", "")
                 if not is_text(label) or not is_text(name):
-                    raise InputError(f"{where}:{number}: a label and its name are needed, got {show(line)}.")
+                    raise InputError(f"{where}:{number}: expected a label and its name, got {show(line)}.")
                 names[label] = name
                 if len(names) > _MAX_CLASSES:
                     raise InputError(f"{where}: got more than {_MAX_CLASSES} classes.")
@@ -181,9 +183,9 @@ def _read_names(folder: DataFolder, path: str) -> dict[str, str]:
 
 
 def _read_hierarchy(folder: DataFolder, settings: ReaderSettings) -> dict[str, tuple[str, ...]]:
-    """The labels above each label, over all places where it stands; parts of an object are no subcategories.
+    """Return the labels above each label, from all of its positions; parts of an object are not subcategories.
 
-    The root stands for "anything" and is no class. As for boxes in the Open Images challenge:
+    The root means "anything" and is not a class. This follows the rule for boxes of the Open Images challenge:
     https://storage.googleapis.com/openimages/web/evaluation.html
     """
     where = f"{folder.root}/{settings.hierarchy_file}"
@@ -204,23 +206,15 @@ def _read_hierarchy(folder: DataFolder, settings: ReaderSettings) -> dict[str, t
         if not isinstance(label, str) or not is_text(label) or not isinstance(below, list):
             raise InputError(f"{where}: each class needs a 'LabelName', 'Subcategory' is a list; got {show(node)}.")
         if num_nodes > _MAX_HIERARCHY_NODES or len(path or ()) > _MAX_HIERARCHY_DEPTH:
-            raise InputError(
-                f"{where}: allowed: {_MAX_HIERARCHY_NODES} classes, {_MAX_HIERARCHY_DEPTH} levels; got more."
-            )
+            raise InputError(f"{where}: got more than {_MAX_HIERARCHY_NODES} classes or {_MAX_HIERARCHY_DEPTH} levels.")
         if path is not None:
             above.setdefault(label, {}).update(dict.fromkeys(each for each in reversed(path) if each != label))
         waiting.extend((child, () if path is None else (*path, label)) for child in reversed(below))
     return {label: tuple(labels) for label, labels in above.items() if labels}
 
 
-def _open(folder: DataFolder, path: str) -> BinaryIO:
-    """Buffered whatever its size: an unbuffered file finds the end of a line byte by byte."""
-    file = folder.open(path)
-    return io.BufferedReader(file) if isinstance(file, io.RawIOBase) else file
-
-
 def _read_header(where: str, file: BinaryIO) -> dict[str, int]:
-    """Position by column name."""
+    """Return position by column name."""
     line = file.readline(_MAX_LINE_BYTES).decode("utf-8-sig", "replace").rstrip("\r\n")
     columns = {name.strip(): index for index, name in enumerate(_split(line) or ())}
     missing = [name for name in _NEEDED if name not in columns]
@@ -230,9 +224,9 @@ def _read_header(where: str, file: BinaryIO) -> dict[str, int]:
 
 
 def _read_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, str | None]]:
-    """Number and text of each line to come that is not empty; None for one that is no text of bounded length.
+    """Yield number and text of each remaining non-empty line; None for a line that is too long or not text.
 
-    A header must have been read before where there is one: numbers go on from 2 then.
+    If the file has a header, it must have been read; numbers then continue at 2.
     """
     number = 1 if file.tell() else 0
     try:
@@ -255,7 +249,7 @@ def _read_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, str | None]]:
 
 
 def _split(line: str) -> list[str] | None:
-    """The values of one line; None where its quotes do not close."""
+    """Return the values of one line; None if a quote is not closed."""
     if '"' not in line:
         return line.split(",")
     try:
@@ -265,10 +259,10 @@ def _split(line: str) -> list[str] | None:
 
 
 def _read_row(line: str | None, columns: Mapping[str, int]) -> dict[str, str] | str:
-    """Values by column, or what is wrong with the row as a whole."""
+    """Return values by column, or an error text for the row."""
     values = _split(line) if line is not None else None
     if values is None:
-        return f"must be UTF-8, shorter than {_MAX_LINE_BYTES} bytes, with quotes in pairs"
+        return f"must be UTF-8, shorter than {_MAX_LINE_BYTES} bytes, with paired quotes"
     if len(values) != len(columns):
         return f"must have {len(columns)} values, got {len(values)}: {show(line)}"
     return {name: values[index] for name, index in columns.items()}
@@ -284,7 +278,7 @@ def _encode_object(number: int, row: Mapping[str, str], classes: _Classes) -> tu
     except ValueError:
         got = ", ".join(f"{name} {show(row[name])}" for name in ("XMin", "XMax", "YMin", "YMax"))
         return _bad(number, Reason.UNREADABLE_ANNOTATION, f"corners must be numbers, got {got[:120]}")
-    flags = (row.get(name) == "1" for name in ("IsTruncated", "IsGroupOf"))  # -1 is: not known
+    flags = (row.get(name) == "1" for name in ("IsTruncated", "IsGroupOf"))  # -1 means unknown
     return _OBJECT, _OBJECT_FIELDS.pack(*box, *flags) + label.encode()
 
 
@@ -295,7 +289,7 @@ def _bad(number: int, reason: Reason, detail: str) -> tuple[int, bytes]:
 def _join(
     chunk: Chunk, images_dir: str, classes: _Classes, image_id: str, items: Iterator[tuple[int, bytes]]
 ) -> Iterator[SourceItem]:
-    """The record of one image, with a box more for each ancestor of a box's class."""
+    """Yield the record of one image, with an additional box for each ancestor of a box's class."""
     path = join_inside(images_dir, f"{image_id}.jpg")
     if path is None:
         detail = f"ImageID {show(image_id)} leads out of the image folder"
@@ -308,7 +302,7 @@ def _join(
         num_rows += 1
         if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE:
             num_rows += sum(1 for _ in items)
-            detail = f"{num_rows} rows, which is more than can be held"
+            detail = f"{num_rows} rows, too many to hold in memory"
             yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, chunk.source, image_id, detail, num_rows)
             return
         if kind == _OBJECT:
@@ -325,7 +319,7 @@ def _read_objects(payload: bytes, classes: _Classes) -> Iterator[SourceObject]:
     label = payload[_OBJECT_FIELDS.size :].decode()
     for each in itertools.chain((label,), classes.ancestors.get(label, ())):
         name = classes.name_of(each)
-        assert name is not None  # checked for labels row by row, for ancestors as a whole
+        assert name is not None  # labels were checked per row, ancestors with the hierarchy
         yield SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated, group_of=group_of)
 
 

@@ -1,23 +1,31 @@
-"""What every annotation reader takes and returns: records as the data set states them, unchecked against the image."""
+"""Define the input and output of annotation readers: records as the data set states them, not checked against the
+image.
+"""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from detloom.schemas.rejects import Reason, Reject
+from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.schemas.errors import InputError
+
+LEFT_OUT_CLASS = "other_class"  # kind of marks that are left out: objects of a class that was not requested
+TOO_MANY_CLASSES = 100_000  # different names; more indicate damage or a wrong column, not classes
 
 
 class SourceObject(NamedTuple):
-    """One labelled object. A named tuple, since data sets hold hundreds of millions: it is made four times as fast.
+    """One labelled object. A named tuple is created four times as fast as a data class; data sets have millions of
+    objects.
 
     Attributes:
-        box_xyxy: xmin, ymin, xmax, ymax as the file says, in pixels or, where the record is relative, from 0 to 1: may
-            be inverted, outside the image or not finite.
-        area_px: square pixels, of the mask where there is one; None: that of the box.
-        group_of: the box holds several objects that touch (Open Images).
-        mask: of COCO's kinds, as it stands in the file: a list of polygons [x1, y1, x2, y2, ...] in pixels, or a
-            mapping with `size` [height, width] and `counts` (text: compressed, list: not); None where there is none.
-        keypoints: x, y in the unit of the box, and COCO's visibility 0, 1 or 2, in the order of the class's names.
+        box_xyxy: xmin, ymin, xmax, ymax as in the file, in pixels or, if the record is relative, from 0 to 1. It may be
+            inverted, outside the image or not finite.
+        area_px: square pixels, of the mask if there is one; None means the box's area.
+        group_of: the box covers several touching objects (Open Images).
+        mask: as in the file, in COCO's forms: a list of polygons [x1, y1, x2, y2, ...] in pixels, or a mapping with
+            `size` [height, width] and `counts` (compressed as text, uncompressed as list); None without a mask.
+        keypoints: x, y in the unit of the box, and COCO's visibility 0, 1 or 2, in the class's order.
     """
 
     class_name: str
@@ -36,14 +44,14 @@ class SourceRecord:
     """One image and its labels.
 
     Attributes:
-        split: as the chunk says.
-        record_key: becomes `image/source_id`; unique in its source.
-        image_path: relative to the data folder, forward slashes; for TFRecords, the records file.
-        annotation_path: likewise; the file that a reject of a box names.
-        declared_hw: height and width that the annotation states, if it does.
+        split: as in the chunk.
+        record_key: written as `image/source_id`; unique in its source.
+        image_path: relative to the data folder, with forward slashes; for TFRecords, the records file.
+        annotation_path: likewise; rejects of boxes name this file.
+        declared_hw: height and width that the annotation states, or None.
         is_relative: boxes and keypoints are fractions of the image's size, not pixels.
-        left_out: marks that are no objects, by kind, such as KITTI's DontCare: counted, not refused.
-        example_at: byte offset and length of the serialized tf.Example in `image_path`, for TFRecords; else None.
+        left_out: marks that are not objects, by kind, such as KITTI's DontCare: counted, not rejected.
+        example_at: for TFRecords, byte offset and length of the serialized tf.Example in `image_path`; else None.
     """
 
     split: str
@@ -57,16 +65,16 @@ class SourceRecord:
     example_at: tuple[int, int] | None = None
 
     def reject_record(self, reason: Reason, detail: str) -> Reject:
-        """A refusal of the whole image; the file at fault is the image."""
+        """Return a reject of the whole image, which names the image file."""
         return reject_record(self.split, reason, self.image_path, self.record_key, detail, len(self.objects))
 
     def reject_box(self, reason: Reason, detail: str) -> Reject:
-        """A refusal of one box; the file at fault is the annotation."""
+        """Return a reject of one box, which names the annotation file."""
         return reject_box(self.split, reason, self.annotation_path, self.record_key, detail)
 
 
 def reject_record(split: str, reason: Reason, file: str, record_key: str, detail: str, num_boxes: int = 0) -> Reject:
-    """A refusal of a record with its boxes."""
+    """Return a reject of a record with its boxes."""
     return Reject(
         reason=reason,
         scope="record",
@@ -79,15 +87,15 @@ def reject_record(split: str, reason: Reason, file: str, record_key: str, detail
 
 
 def reject_box(split: str, reason: Reason, file: str, record_key: str, detail: str) -> Reject:
-    """A refusal of one box of a record that is kept."""
+    """Return a reject of one box of a record that is kept."""
     return Reject(reason=reason, scope="box", split=split, file=file, record_key=record_key, detail=detail, num_boxes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceClass:
-    """A class that the data set declares; `class_id` is its label-map id, None where the format has no ids of its own.
+    """A class that the data set declares; `class_id` is its label-map id, or None if the format has no ids.
 
-    A reader yields them before or after its records, each as often as it likes.
+    A reader may yield classes before or after its records, any number of times.
     """
 
     name: str
@@ -99,13 +107,13 @@ SourceItem = SourceRecord | Reject | SourceClass
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of the annotations that one worker reads on its own.
+    """A part of the annotations that one worker reads.
 
     Attributes:
-        split: as the data set gives it; "" where splits are assigned later.
-        source: the list, annotation file or folder that the chunk belongs to, relative to the data folder; named in the
-            report and in messages.
-        names: the records' names, of formats with a file an image; empty where the chunk is all of `source`.
+        split: the data set's own; "" if splits are assigned later.
+        source: the list, annotation file or folder of the chunk, relative to the data folder; named in the report and
+            in messages.
+        names: the records' names, for formats with one file per image; empty if the chunk is all of `source`.
     """
 
     split: str
@@ -115,16 +123,16 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """What readers need to know beside the data folder.
+    """Settings that readers need besides the data folder.
 
     Attributes:
         images_dir: folder of the images relative to the data folder; "" for the format's usual one.
-        hierarchy_file: Open Images' class hierarchy JSON, relative to the data folder: boxes of a class become boxes of
-            its ancestors too; "" for none.
-        with_masks, with_keypoints: whether to keep them; without, they are not even parsed.
-        max_annotation_bytes: of one file an image, or of one element of a file for all images.
-        records_per_chunk: names in one chunk.
-        scratch: a folder for temporary files of the worker, on its own disk; "" for the system's.
+        hierarchy_file: Open Images' class hierarchy JSON, relative to the data folder: a box is repeated for the
+            ancestors of its class; "" for none.
+        with_masks, with_keypoints: whether to keep them; otherwise they are not parsed.
+        max_annotation_bytes: limit for a file of one image, or for one element of a file for all images.
+        records_per_chunk: number of names in one chunk.
+        scratch: a folder for temporary files on the worker's own disk; "" for the system's.
     """
 
     images_dir: str = ""
@@ -138,24 +146,41 @@ class ReaderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Why a folder looks like a format.
+    """The reason why a folder matches a format.
 
     Attributes:
-        sentence: what was found, for people, without a full stop.
-        splits: the data set's own splits, source by name; empty where it has none.
+        sentence: what was found, as text without a full stop.
+        splits: the data set's own splits, source by name; empty if it has none.
     """
 
     sentence: str
     splits: Mapping[str, str]
 
 
-def cut_into_chunks(split: str, source: str, names: Iterator[str], settings: ReaderSettings) -> Iterator[Chunk]:
-    """Chunks of `records_per_chunk` names each, the last of what is left."""
+def cut_into_chunks(
+    split: str, source: str, names: Iterable[str], settings: ReaderSettings, if_empty: str = ""
+) -> Iterator[Chunk]:
+    """Yield chunks of `records_per_chunk` names; the last one may be smaller.
+
+    Raises:
+        InputError: `if_empty`, if it is given and there is no name.
+    """
+    is_empty = True
     part: list[str] = []
     for name in names:
+        is_empty = False
         part.append(name)
         if len(part) == settings.records_per_chunk:
             yield Chunk(split, source, tuple(part))
             part = []
     if part:
         yield Chunk(split, source, tuple(part))
+    if is_empty and if_empty:
+        raise InputError(if_empty)
+
+
+def bounding_box(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, float, float]:
+    """Return the box around points; NaN if a coordinate is not finite, which `min` and `max` would hide."""
+    if not all(map(math.isfinite, (*xs, *ys))):
+        return math.nan, math.nan, math.nan, math.nan
+    return min(xs), min(ys), max(xs), max(ys)

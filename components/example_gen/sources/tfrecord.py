@@ -1,19 +1,17 @@
-"""Existing TFRecords of tf.Examples with the Object Detection API's keys (schemas/example_keys.py).
+"""Read existing TFRecords of tf.Examples with the Object Detection API's keys (schemas/contracts/example_keys.py).
 
-Records are located by our own reader of the framing, since TensorFlow's tells no offsets; only labels are kept, the
-example itself is read again when it is written.
+Records are located by our own reader of the framing, because TensorFlow's gives no offsets. Only labels are kept; the
+example is read again when it is written.
 """
 
 import fnmatch
 import itertools
 import posixpath
 import re
-import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import google_crc32c
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources import layout
@@ -30,25 +28,30 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.components.example_gen.sources.tfrecord_classes import LabelMapFile, NoClass, read_label_map
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, build_label_map, parse_label_map_items
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE
-from detloom.schemas.rejects import Reason
+from detloom.trainer_module.files.tfrecord import HEADER, Damage, Frame, mask_checksum, read_frames
 
 _FILE_NAME = re.compile(r"\.tfrecords?(\W|$)|\.records?(\W|$)|^data_tfrecord-|-\d{5}-of-\d{5}(\W|$)", re.IGNORECASE)
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-")
-_TFX_SPLIT = "Split-"  # the folders of an examples artifact
-_HEADER = struct.Struct("<QI")  # length of the payload, its masked checksum
-_FOOTER = struct.Struct("<I")
+_TFX_SPLIT = "Split-"  # folder prefix in an examples artifact
 _GZIP_MAGIC = b"\x1f\x8b"
-_MAX_RECORD_BYTES = 256 * 2**20  # held in memory twice while it is read
+_MAX_RECORD_BYTES = 256 * 2**20  # two copies are in memory while it is read
 _MAX_CLASSES = 100_000
 _MAX_MASK_PIXELS = 100_000_000
+_FLAG_KEYS = {
+    "difficult": keys.DIFFICULT,
+    "truncated": keys.TRUNCATED,
+    "is_crowd": keys.IS_CROWD,
+    "group_of": keys.GROUP_OF,
+}
+_MAX_LABEL_MAP_BYTES = 2**20
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """Names of records files, at the top and one folder below."""
+    """Find records files by name, at the top and one folder below."""
     found = _find_files(folder)
     if not found:
         return None
@@ -61,7 +64,9 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """One chunk a file. `source` is a file, a folder, or a pattern such as "train.record-?????-of-00010"; "" is all."""
+    """Return one chunk per file. `source` is a file, a folder, or a pattern such as "train.record-?????-of-00010"; ""
+    is everything.
+    """
     paths = _list_source(folder, source)
     if not paths:
         raise InputError(
@@ -71,33 +76,23 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     for path in paths:
         try:
             with folder.open(path) as file:
-                _check_not_compressed(f"{folder.root}/{path}", file.read(_HEADER.size))
+                _check_not_compressed(f"{folder.root}/{path}", file.read(HEADER.size))
         except SourceError as error:
             raise InputError(f"{folder.root}/{path}: cannot be read ({error.detail}).") from None
         yield Chunk(split, source, (path,))
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """The record key is `image/source_id`, else `image/filename`, else the file and the number of the record in it.
+    """Yield the records; a key is `image/source_id`, else `image/filename`, else the file and the record's number.
 
-    Classes are those of a label map beside the file, else the pairs of text and id that the examples hold.
+    Classes come from a label map beside the file, else from the pairs of text and id in the examples.
     """
     for path in chunk.names:
         yield from _FileReader(folder, chunk.split, path, settings).read()
 
 
-@dataclass(frozen=True)
-class _Payload:
-    """One record of a file; `data` is None where `problem` says why it cannot be used."""
-
-    offset: int
-    data: bytes | None
-    reason: Reason = Reason.UNREADABLE_FILE
-    problem: str = ""
-
-
 class _BadExample(Exception):
-    """Why an example as a whole cannot be read; the number of boxes lost with it."""
+    """An example that cannot be read, with the number of boxes lost with it."""
 
     def __init__(self, detail: str, num_boxes: int = 0, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> None:
         super().__init__(detail)
@@ -108,20 +103,20 @@ class _FileReader:
     def __init__(self, folder: DataFolder, split: str, path: str, settings: ReaderSettings) -> None:
         self._folder, self._split, self._path, self._settings = folder, split, path, settings
         self._label_map = LabelMapFile("", {}, {})
-        self._ids_by_name: dict[str, int] = {}  # of the pairs that stand in no label map
+        self._ids_by_name: dict[str, int] = {}  # pairs that are not in a label map
 
     def read(self) -> Iterator[SourceItem]:
         self._label_map = read_label_map(self._folder, self._path)
         for class_id, name in self._label_map.names_by_id.items():
             yield SourceClass(name, class_id)
-        for number, payload in enumerate(_read_payloads(self._folder, self._path)):
+        for number, (frame, problem) in enumerate(_read_frames(self._folder, self._path)):
             key = f"{self._path}#{number}"
-            if payload.data is None:
-                detail = f"byte {payload.offset}: {payload.problem}"
-                yield reject_record(self._split, payload.reason, self._path, key, detail)
+            if problem:
+                reason = Reason.RECORD_TOO_LARGE if frame.damage is Damage.TOO_LARGE else Reason.UNREADABLE_FILE
+                yield reject_record(self._split, reason, self._path, key, f"byte {frame.offset}: {problem}")
                 continue
             try:
-                yield from self._read_example(payload.data, payload.offset, key)
+                yield from self._read_example(frame.data, frame.offset + HEADER.size, key)
             except _BadExample as error:
                 detail = f"record {number}: {error}"
                 yield reject_record(self._split, error.reason, self._path, key, detail, error.num_boxes)
@@ -132,7 +127,7 @@ class _FileReader:
         num_boxes = max(map(len, columns))
         if any(len(column) != num_boxes for column in columns):
             lengths = ", ".join(str(len(column)) for column in columns)
-            raise _BadExample(f"ymin, xmin, ymax, xmax must be of one length, got {lengths}", num_boxes)
+            raise _BadExample(f"ymin, xmin, ymax, xmax must have equal lengths, got {lengths}", num_boxes)
         key = _read_name(features, keys.IMAGE_SOURCE_ID) or _read_name(features, keys.IMAGE_FILENAME) or key
         texts = _aligned(features, keys.CLASS_TEXT, "bytes_list", num_boxes)
         ids = _aligned(features, keys.CLASS_ID, "int64_list", num_boxes)
@@ -149,7 +144,7 @@ class _FileReader:
             class_id = ids[index] if ids else None
             try:
                 name = self._label_map.find_class(texts[index] if texts else b"", class_id)
-            except NoClass as error:
+            except UnknownClassError as error:
                 yield reject_box(self._split, Reason.UNKNOWN_CLASS, self._path, key, f"object {index}: {error}")
                 continue
             if class_id is not None and class_id > 0 and self._is_new(name, class_id, key):
@@ -177,10 +172,10 @@ class _FileReader:
         )
 
     def _is_new(self, name: str, class_id: int, key: str) -> bool:
-        """Whether this pair of name and id, which stands in no label map, has not been told yet.
+        """Return whether this pair of name and id, which is in no label map, has not been yielded yet.
 
         Raises:
-            InputError: if the name has had another id before: which of them the model should give cannot be told.
+            InputError: if the name had another id before, because the correct one is unknown.
         """
         if self._label_map.path:
             return False
@@ -189,8 +184,8 @@ class _FileReader:
             return False
         if known_id is not None:
             raise InputError(
-                f"{self._folder.root}/{self._path}: class {show(name)} has id {class_id} in record {show(key)}, in "
-                f"another {known_id}; make them equal, or put a {LABEL_MAP_FILE} with the right ids beside the file."
+                f"{self._folder.root}/{self._path}: class {show(name)} has id {class_id} in record {show(key)}, but "
+                f"{known_id} in another; make them equal, or put a {LABEL_MAP_FILE} with the right ids beside the file."
             )
         if len(self._ids_by_name) >= _MAX_CLASSES:
             raise InputError(f"{self._folder.root}/{self._path}: got more than {_MAX_CLASSES} classes.")
@@ -207,7 +202,7 @@ class _FileReader:
         ]
 
     def _read_keypoints(self, features: Any, num_boxes: int) -> list[tuple[tuple[float, float, int], ...]]:
-        """By object, of equal number unless `image/object/keypoint/num` says otherwise."""
+        """Return keypoints by object; all have the same number unless `image/object/keypoint/num` says otherwise."""
         if not self._settings.with_keypoints or not num_boxes:
             return []
         limit = MAX_OBJECTS_PER_IMAGE * 10
@@ -223,25 +218,8 @@ class _FileReader:
         return [tuple(itertools.islice(points, count)) for count in counts]
 
 
-_FLAG_KEYS = {
-    "difficult": keys.DIFFICULT,
-    "truncated": keys.TRUNCATED,
-    "is_crowd": keys.IS_CROWD,
-    "group_of": keys.GROUP_OF,
-}
-
-
-def mask_checksum(data: bytes) -> int:
-    """The checksum of TFRecord's framing: CRC-32C, rotated and shifted.
-
-    https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
-    """
-    checksum = google_crc32c.value(data)
-    return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _read_payloads(folder: DataFolder, path: str) -> Iterator[_Payload]:
-    """All records of a file; where the framing itself is damaged, the rest of the file is one.
+def _read_frames(folder: DataFolder, path: str) -> Iterator[tuple[Frame, str]]:
+    """Yield all records of a file, each with the problem that makes it unreadable, or an empty string.
 
     Raises:
         InputError: if the file cannot be read, or is compressed.
@@ -249,60 +227,53 @@ def _read_payloads(folder: DataFolder, path: str) -> Iterator[_Payload]:
     where = f"{folder.root}/{path}"
     try:
         status = folder.status(path)
+        size = status.size if status else 0
         with folder.open(path) as file:
-            size = status.size if status else 0
-            offset = 0
-            while header := file.read(_HEADER.size):
-                offset += len(header)
-                if offset == len(header):
-                    _check_not_compressed(where, header)
-                rest = f"the rest of the file, {size - offset + len(header)} bytes, cannot be read"
-                if len(header) < _HEADER.size or mask_checksum(header[:8]) != _HEADER.unpack(header)[1]:
-                    yield _Payload(offset - len(header), None, problem=f"damaged length of a record; {rest}")
-                    return
-                length = _HEADER.unpack(header)[0]
-                if length > size - offset - _FOOTER.size:
-                    yield _Payload(offset, None, problem=f"the file ends within a record of {length} bytes; {rest}")
-                    return
-                end = offset + length + _FOOTER.size
-                if length > _MAX_RECORD_BYTES:
-                    problem = f"a record of {length} bytes, allowed: {_MAX_RECORD_BYTES}"
-                    yield _Payload(offset, None, Reason.RECORD_TOO_LARGE, problem)
-                    file.seek(end)
-                else:
-                    data, footer = file.read(length), file.read(_FOOTER.size)
-                    if len(footer) < _FOOTER.size or mask_checksum(data) != _FOOTER.unpack(footer)[0]:
-                        yield _Payload(offset, None, problem="the record's checksum is wrong")
-                    else:
-                        yield _Payload(offset, data)
-                offset = end
+            _check_not_compressed(where, file.read(HEADER.size))
+            file.seek(0)
+            for frame in read_frames(file, size, _MAX_RECORD_BYTES):
+                yield frame, _describe_damage(frame, size)
     except SourceError as error:
         raise InputError(f"{where}: cannot be read ({error.detail}).") from None
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from None
 
 
+def _describe_damage(frame: Frame, size: int) -> str:
+    rest = f"the rest of the file, {size - frame.offset} bytes, cannot be read"
+    match frame.damage:
+        case None:
+            return ""
+        case Damage.BAD_LENGTH:
+            return f"damaged length of a record; {rest}"
+        case Damage.TRUNCATED:
+            return f"the file ends within the record of {frame.length} bytes; {rest}"
+        case Damage.TOO_LARGE:
+            return f"the record of {frame.length} bytes exceeds the {_MAX_RECORD_BYTES} bytes allowed"
+        case Damage.BAD_CHECKSUM:
+            return "the record's checksum is wrong"
+
+
 def _check_not_compressed(where: str, header: bytes) -> None:
-    # A length may begin with the same two bytes; then its checksum is right.
+    # A length may start with the same two bytes, but then its checksum is valid.
     if header.startswith(_GZIP_MAGIC) and mask_checksum(header[:8]) != int.from_bytes(header[8:12], "little"):
         raise InputError(
             f"{where}: is compressed with GZIP, allowed: plain TFRecords, whose records can be read one by one; "
-            "decompress it first (gunzip FILE), or ingest what it was made of again without --gzip."
+            "decompress it first (gunzip FILE), or ingest its source again without --gzip."
         )
 
 
 def _parse_example(data: bytes) -> Any:
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
+    from detloom.trainer_module.data.records import parse_features  # imports TensorFlow
 
     try:
-        return tf.train.Example.FromString(data).features.feature
-    except DecodeError:
-        raise _BadExample("not a tf.Example") from None
+        return parse_features(data)
+    except ValueError as error:
+        raise _BadExample(str(error)) from None
 
 
 def _values(features: Any, key: str, kind: str, limit: int, num_boxes: int = 0) -> list[Any]:
-    """The values of a feature, none where it is absent."""
+    """Return the values of a feature; an empty list if it is absent."""
     if key not in features:
         return []
     found = features[key].WhichOneof("kind")
@@ -312,13 +283,13 @@ def _values(features: Any, key: str, kind: str, limit: int, num_boxes: int = 0) 
         raise _BadExample(f"{key} must be of kind {kind}, got {found}", num_boxes)
     values = getattr(features[key], kind).value
     if len(values) > limit:
-        detail = f"{len(values)} values of {key}, which is more than can be held"
+        detail = f"{len(values)} values of {key}, too many to hold in memory"
         raise _BadExample(detail, num_boxes or len(values), Reason.TOO_MANY_BOXES)
     return list(values)
 
 
 def _aligned(features: Any, key: str, kind: str, num_boxes: int) -> list[Any]:
-    """One value a box, or none at all."""
+    """Return one value per box, or an empty list."""
     values = _values(features, key, kind, MAX_OBJECTS_PER_IMAGE, num_boxes)
     if values and len(values) != num_boxes:
         raise _BadExample(f"{key} has {len(values)} values for {num_boxes} boxes", num_boxes)
@@ -326,7 +297,7 @@ def _aligned(features: Any, key: str, kind: str, num_boxes: int) -> list[Any]:
 
 
 def _read_name(features: Any, key: str) -> str:
-    """The text of a feature; "" where there is none that can name a record."""
+    """Return the text of a feature; "" if it cannot name a record."""
     if key not in features or features[key].WhichOneof("kind") != "bytes_list":
         return ""
     values = features[key].bytes_list.value
@@ -348,7 +319,7 @@ def _find_files(folder: DataFolder) -> list[str]:
 
 
 def _source_of(path: str) -> str:
-    """The folder where that names a split, else the pattern of the file's shards."""
+    """Return the folder if it names a split, else the pattern of the file's shards."""
     part = posixpath.dirname(path)
     if part.startswith(_TFX_SPLIT) or layout.find_split_word(part):
         return part
@@ -363,3 +334,71 @@ def _list_source(folder: DataFolder, source: str) -> list[str]:
     if folder.is_file(source):
         return [source]
     return [path for path in folder.list_files(posixpath.dirname(source)) if fnmatch.fnmatchcase(path, source)]
+
+
+class UnknownClassError(Exception):
+    """An object whose class cannot be determined."""
+
+
+@dataclass(frozen=True)
+class LabelMapFile:
+    """The label map of a records file; `path` is "" without one.
+
+    Attributes:
+        ids_by_text: by the name of each class, and by its code if it also has a display name.
+    """
+
+    path: str
+    names_by_id: Mapping[int, str]
+    ids_by_text: Mapping[str, int]
+
+    def find_class(self, data: bytes, class_id: int | None) -> str:
+        """Return the class's name: by its text, else by its id.
+
+        A text that is not in the label map is returned unchanged and later reported as an unknown class: using the name
+        of its id could turn a truck into a car. If text and id belong to two items, either may be wrong.
+
+        Raises:
+            UnknownClassError: if it has neither, or they contradict each other.
+        """
+        try:
+            text = data.decode().strip()
+        except UnicodeDecodeError:
+            text = ""
+        of_id = None if class_id is None else self.names_by_id.get(class_id)
+        if is_text(text):
+            of_text = self.ids_by_text.get(text)
+            if of_text is None:
+                return text
+            if class_id is not None and class_id > 0 and class_id != of_text:
+                other = f"that is the id of {show(of_id)}" if of_id is not None else "an id that it does not have"
+                detail = f"class {show(text)} with id {class_id}, but in {self.path} its id is {of_text} ({other})"
+                raise UnknownClassError(detail)
+            return self.names_by_id[of_text]
+        if of_id is not None:
+            return of_id
+        got = show(data) if data else "no text"
+        raise UnknownClassError(f"class id {class_id} with {got} is not in a label map")
+
+
+def read_label_map(folder: DataFolder, path: str) -> LabelMapFile:
+    """Read label_map.pbtxt or the only *.pbtxt, beside the file, else at the top."""
+    for part in dict.fromkeys((posixpath.dirname(path), "")):
+        found = folder.list_files(part, (".pbtxt",))
+        usual = [each for each in found if posixpath.basename(each) == LABEL_MAP_FILE]
+        if usual or len(found) == 1:
+            label_map_path = (usual or found)[0]
+            where = f"{folder.root}/{label_map_path}"
+            try:
+                text = folder.read_text(label_map_path, _MAX_LABEL_MAP_BYTES)
+            except SourceError as error:
+                raise InputError(f"{where}: the label map cannot be read ({error.detail}).") from None
+            items = parse_label_map_items(text, where)
+            names_by_id = dict(build_label_map(items, where).names_by_id)
+            # A code that is repeated, or is the name of another class, is not used.
+            num_items = Counter(item.name for item in items)
+            codes = {item.name.strip(): item.class_id for item in items if item.name and num_items[item.name] == 1}
+            return LabelMapFile(
+                label_map_path, names_by_id, codes | {name.strip(): each for each, name in names_by_id.items()}
+            )
+    return LabelMapFile("", {}, {})

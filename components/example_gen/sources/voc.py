@@ -1,10 +1,12 @@
-"""Pascal VOC: ImageSets/Main/<list>.txt, Annotations/<stem>.xml, JPEGImages/<file>; or XML files beside their images.
+"""Read Pascal VOC: ImageSets/Main/<list>.txt, Annotations/<stem>.xml, JPEGImages/<file>; or XML files beside their
+images.
 
-Coordinates are taken as they stand (no shift by one), as the Object Detection API's conversion of Pascal VOC does, so
-that a model trained on its TFRecords and one trained on ours see the same boxes.
+Coordinates are used unchanged (not shifted by one), as in the Object Detection API's conversion of Pascal VOC, so that
+a model trained on its TFRecords sees the same boxes as one trained on ours.
 
-A source is the name of a list, or without lists a folder such as `train` that holds XML files; "" is all XML files. An
-image without an XML file is no record. Annotations/ may be written small, and lie in the folders of the splits.
+A source is the name of a list, or without lists a folder such as `train` that contains XML files; "" is all XML files.
+An image without an XML file is not a record. Annotations/ may be in lower case, and may be inside the folders of the
+splits.
 """
 
 import itertools
@@ -16,8 +18,14 @@ from typing import Any
 from lxml import etree
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
-from detloom.components.example_gen.sources.layout import find_split_word, name_splits
-from detloom.components.example_gen.sources.name_list import IMAGE_SUFFIXES, find_image, list_stems, read_names
+from detloom.components.example_gen.sources.layout import (
+    IMAGE_SUFFIXES,
+    find_image,
+    find_split_word,
+    list_stems,
+    name_splits,
+    read_names,
+)
 from detloom.components.example_gen.sources.source_record import (
     Chunk,
     Evidence,
@@ -30,13 +38,12 @@ from detloom.components.example_gen.sources.source_record import (
     reject_record,
 )
 from detloom.components.example_gen.sources.xml_file import has_root, parse_xml
-from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
 ANNOTATIONS_DIRS = ("Annotations", "annotations", "Annotation", "annotation")  # the first is VOC's own
 LISTS_DIR = "ImageSets/Main"
 IMAGES_DIRS = ("JPEGImages", "images", "Images", "imgs")
-_XML_DIRS = ("annotations", "annotation", "xml", "xmls", "labels")  # in small letters; the images lie beside them
+_XML_DIRS = ("annotations", "annotation", "xml", "xmls", "labels")  # in lower case; the images are beside them
 _CLASS_LIST_LINE = re.compile(r"^(.*\S)\s+-?[01]$")  # lists of one class ("aeroplane_train") end in -1, 0 or 1
 _BOX_FIELDS = ("xmin", "ymin", "xmax", "ymax")
 _PLAIN_FIELDS = ("name", "difficult", "truncated", "bndbox", *_BOX_FIELDS)
@@ -44,8 +51,8 @@ _NEEDED_PATHS = ("object/name", *(f"object/bndbox/{side}" for side in _BOX_FIELD
 _NEEDED_FIELDS = frozenset(("name", "bndbox", *_BOX_FIELDS))
 _count_needed = etree.XPath(" + ".join(f"count({path})" for path in _NEEDED_PATHS))
 _ROOT = "annotation"
-_MAX_SAMPLES = 20  # XML files, to tell whether they are VOC's
-_MAX_LOOKS = 100_000  # files
+_MAX_SAMPLES = 20  # XML files that are read to detect the format
+_MAX_FILES = 100_000  # files
 
 
 def list_path(list_name: str) -> str:
@@ -53,7 +60,7 @@ def list_path(list_name: str) -> str:
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """XML files with VOC's root: in Annotations/, in folders named after splits, at the top, or anywhere below."""
+    """Find XML files with VOC's root: in Annotations/, in folders named after splits, at the top, or anywhere below."""
     for annotations_dir in filter(folder.is_folder, ANNOTATIONS_DIRS):
         annotation = _first_annotation(folder, annotations_dir)
         if annotation:
@@ -68,7 +75,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Stems of the list, or XML files below the folder."""
+    """List the stems of the list, or the XML files below the folder."""
     if source and not folder.is_folder(source):
         path = list_path(source)
         names = (
@@ -78,17 +85,16 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         return cut_into_chunks(split, path, names, settings)
     root = source or _find_annotations_dir(folder)
     paths = folder.list_files(root, (".xml",), recursive=True)
-    if not paths:
-        raise InputError(f"{posixpath.join(folder.root, root)}: no XML files there; give the folder of a VOC data set.")
     start = len(root) + 1 if root else 0
-    return cut_into_chunks(split, root or ".", (path[start:] for path in paths), settings)
+    if_empty = f"{posixpath.join(folder.root, root)}: no XML files found; give the folder of a VOC data set."
+    return cut_into_chunks(split, root or ".", (path[start:] for path in paths), settings, if_empty)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """One record a stem. A missing or damaged annotation file quarantines its record.
+    """Yield one record per stem. A missing or damaged annotation file quarantines its record.
 
-    The image is the file that `<filename>` names; where there is no such file, the one with the stem of the annotation
-    (files are often renamed after labelling).
+    The image is the file that `<filename>` names; if it does not exist, the one with the annotation's stem (files are
+    often renamed after labelling).
     """
     is_list = chunk.source.startswith(LISTS_DIR + "/")
     annotations_dir = (
@@ -113,20 +119,20 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
 
 
 def _find_parts(folder: DataFolder, parent: str) -> list[str]:
-    """Folders that are called like splits and hold annotations."""
+    """Return the folders with names of splits that contain annotations."""
     parts = folder.list_folders(parent)
     return [path for path in parts if find_split_word(posixpath.basename(path)) and _first_annotation(folder, path)]
 
 
 def _has_lists_of_its_own(folder: DataFolder, annotation: str) -> bool:
-    """Whether the file belongs to a VOC folder further down, whose splits would be mixed if all were read as one."""
+    """Return whether the file belongs to a nested VOC folder, whose splits would be mixed if all were read as one."""
     parents = annotation.split("/")[:-1]
     return any(folder.is_folder("/".join((*parents[:depth], LISTS_DIR))) for depth in range(1, len(parents)))
 
 
 def _first_annotation(folder: DataFolder, annotations_dir: str) -> str | None:
-    """A file with VOC's root among the first XML files below a folder."""
-    files = itertools.islice(folder.walk(annotations_dir), _MAX_LOOKS)
+    """Return a file with VOC's root among the first XML files below a folder."""
+    files = itertools.islice(folder.walk(annotations_dir), _MAX_FILES)
     paths = (item.path for item in files if item.path.lower().endswith(".xml"))
     return next((path for path in itertools.islice(paths, _MAX_SAMPLES) if has_root(folder, path, _ROOT)), None)
 
@@ -168,19 +174,19 @@ def _read_record(images: "_ImageFinder", split: str, stem: str, path: str, root:
 
 
 class _ImageFinder:
-    """Finds the image of an annotation: in JPEGImages/ or images/ beside Annotations/, else beside the XML file."""
+    """Find the image of an annotation: in JPEGImages/ or images/ beside Annotations/, else beside the XML file."""
 
     def __init__(self, folder: DataFolder, images_dir: str) -> None:
         self._folder, self._images_dir = folder, images_dir
         self._images_dirs: dict[str, tuple[str, ...]] = {}  # by folder of annotations
 
     def find(self, path: str, filename: str) -> str | None:
-        """The image's path, whether or not there is such a file; None if it leads outside."""
+        """Return the image's path, whether or not it exists; None if it leads outside."""
         here, name = posixpath.split(path)
         images_dirs = self._images_dirs.get(here)
         if images_dirs is None:
             images_dirs = self._images_dirs[here] = self._find_images_dirs(here)
-        filename = filename.replace("\\", "/")  # of tools on Windows
+        filename = filename.replace("\\", "/")  # written by tools on Windows
         stem = name[:-4]
         first = join_inside(images_dirs[0], filename or stem + IMAGE_SUFFIXES[0])
         if first is None or self._folder.is_file(first):
@@ -195,22 +201,24 @@ class _ImageFinder:
         return first
 
     def _find_images_dirs(self, here: str) -> tuple[str, ...]:
-        """Folders to look in, the likeliest first; of Annotations/part/a.xml the image may lie in JPEGImages/part/."""
+        """Return the folders to search, the most likely first; the image of Annotations/part/a.xml may be in
+        JPEGImages/part/.
+        """
         parts = here.split("/") if here else []
         at = max((i for i, part in enumerate(parts) if part.lower() in _XML_DIRS), default=len(parts))
         base, tail = "/".join(parts[:at]), "/".join(parts[at + 1 :])
         usual = [self._images_dir] if self._images_dir else [posixpath.join(base, name) for name in IMAGES_DIRS]
-        there = [path for path in usual if self._folder.is_folder(path)]
-        below = [path for there_dir in there if tail and self._folder.is_folder(path := f"{there_dir}/{tail}")]
+        existing = [path for path in usual if self._folder.is_folder(path)]
+        below = [path for existing_dir in existing if tail and self._folder.is_folder(path := f"{existing_dir}/{tail}")]
         if self._images_dir:
             return (*below, self._images_dir)
         if at == len(parts):
-            return (here, *there)
-        return tuple(dict.fromkeys((*below, *(there or usual[:1]), here, base)))
+            return (here, *existing)
+        return tuple(dict.fromkeys((*below, *(existing or usual[:1]), here, base)))
 
 
 def _declared_hw(root: Any) -> tuple[int, int] | None:
-    """Height and width of `<size>`; None where it is absent, unreadable or zero, as some tools write it."""
+    """Return height and width of `<size>`; None if absent, unreadable or zero, as some tools write it."""
     try:
         height, width = int(float(root.findtext("size/height"))), int(float(root.findtext("size/width")))
     except (TypeError, ValueError, OverflowError):
@@ -219,22 +227,22 @@ def _declared_hw(root: Any) -> tuple[int, int] | None:
 
 
 def _read_plain_objects(root: Any) -> list[SourceObject] | None:
-    """All objects at once, if each has the same plain fields in the same order; None for `_read_object` to look closer.
+    """Read all objects at once if each has the same plain fields in the same order; else return None.
 
-    Most files are like that, and this takes a quarter of the time.
+    Most files are like that, and this takes a quarter of the time of `_read_object`.
     """
     found = [(element.tag, element.text) for element in root.iter("object", *_PLAIN_FIELDS)]
     tags = [tag for tag, _ in found]
     num_objects = tags.count("object")
     if num_objects == 0:
         return []
-    start = tags.index("object")  # <owner> has a <name> too
+    start = tags.index("object")  # <owner> also has a <name>
     del found[:start], tags[:start]
     stride = len(tags) // num_objects
     fields = tags[:stride]
     if fields * num_objects != tags or len(set(fields)) != stride:
         return None
-    # Each occurs once an object; that all of them stand where they belong is left to see.
+    # Each field occurs once per object; next, check that all are at the right depth.
     if not _NEEDED_FIELDS.issubset(fields) or _count_needed(root) != len(_NEEDED_PATHS) * num_objects:
         return None
     texts = [text for _, text in found]
@@ -255,7 +263,7 @@ def _read_flags(texts: list[str | None], fields: list[str], name: str, num_objec
 
 
 def _read_object(element: Any) -> SourceObject | str:
-    """The object, or what is wrong with it."""
+    """Return the object, or an error text."""
     name = (element.findtext("name") or "").strip()
     if not name:
         return "<name> is missing or empty"

@@ -1,6 +1,6 @@
-"""XML from strangers: no DTD, so no entities; no network; bounded in bytes, tags, names and depth.
+"""Parse untrusted XML: no DTD, so no entities; no network; bounded bytes, tags, names and depth.
 
-lxml (libxml2, BSD and MIT licences) reads a VOC file five times faster than defusedxml. Its own limits stay on: 256
+lxml (libxml2, BSD and MIT licences) reads a VOC file five times as fast as defusedxml. Its own limits stay enabled: 256
 levels, 10 MB for one text or attribute.
 """
 
@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 from lxml import etree
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
-MAX_MARKS = 1_000_000  # of < and = in one document or streamed element; libxml2 keeps about 120 bytes for each
-MAX_NAMES = 1_000  # different element names; libxml2 keeps each for as long as the thread lives
-_SMALL_BYTES = 1 << 16  # not worth counting names in
+MAX_MARKS = 1_000_000  # number of < and = in one document or streamed element; libxml2 keeps about 120 bytes for each
+MAX_NAMES = 1_000  # different element names; libxml2 keeps them until the thread ends
+_SMALL_BYTES = 1 << 16  # below this, names are not counted
 _BLOCK_BYTES = 1 << 16
 _FIRST_BYTES = 4096
 _ELEMENT_NAME = re.compile(rb"<([^\s<>/=!?]+)")
@@ -28,15 +28,15 @@ _PARSER_OPTIONS: dict[str, Any] = {
     "huge_tree": False,
     "remove_comments": True,
     "remove_pis": True,
-    "collect_ids": False,  # a table of all xml:id attributes that nobody asks for
+    "collect_ids": False,  # avoids an unused table of all xml:id attributes
 }
 
 
 def parse_xml(data: bytes) -> Any:
-    """The root element.
+    """Return the root element.
 
     Raises:
-        SourceError: not XML, a document type declaration, or more of it than an annotation can need.
+        SourceError: for text that is not XML, a document type declaration, or more content than an annotation can need.
     """
     text = _without_zeros(data)
     if _DOCTYPE in text:
@@ -48,13 +48,13 @@ def parse_xml(data: bytes) -> Any:
         root = etree.fromstring(data, etree.XMLParser(**_PARSER_OPTIONS))
     except (etree.LxmlError, ValueError, LookupError) as error:
         raise _syntax_error(error) from None
-    if root.getroottree().docinfo.internalDTD is not None:  # in an encoding in which the bytes look different
+    if root.getroottree().docinfo.internalDTD is not None:  # a DTD in an encoding that hides the bytes searched above
         raise _doctype_error()
     return root
 
 
 def has_root(folder: DataFolder, path: str, tag: str) -> bool:
-    """Whether a start tag of that name, with or without attributes, stands in the first bytes of the file."""
+    """Return whether the first bytes of the file contain a start tag with this name."""
     try:
         with folder.open(path) as file:
             text = _without_zeros(file.read(_FIRST_BYTES))
@@ -64,10 +64,10 @@ def has_root(folder: DataFolder, path: str, tag: str) -> bool:
 
 
 def stream_children(file: BinaryIO, root_tag: str, tags: tuple[str, ...], max_element_bytes: int) -> Iterator[Any]:
-    """The root's children of these names in the order of the file, each whole, and emptied before the next one is read.
+    """Yield the root's children with these names in file order; each is complete, and cleared before the next.
 
     Raises:
-        SourceError: as `parse_xml`; another root; a child that takes more than `max_element_bytes`.
+        SourceError: as `parse_xml`; also for another root, or a child larger than `max_element_bytes`.
     """
     parser = etree.XMLPullParser(events=("end",), tag=tags, **_PARSER_OPTIONS)
     scan = _Scan(max_element_bytes)
@@ -96,7 +96,7 @@ def stream_children(file: BinaryIO, root_tag: str, tags: tuple[str, ...], max_el
 
 
 class _Scan:
-    """Looks at the bytes before the parser does."""
+    """A scanner that checks the bytes before the parser gets them."""
 
     def __init__(self, max_element_bytes: int) -> None:
         self._max_element_bytes = max_element_bytes
@@ -111,7 +111,7 @@ class _Scan:
         text = self._tail + (block.replace(b"\0", b"") if self._has_zeros else block)
         if _DOCTYPE in text:
             raise _doctype_error()
-        # What follows the last "<" may be cut off; the next block shows all of it.
+        # The text after the last "<" may be cut; the next block completes it.
         cut = text.rfind(b"<", max(len(text) - 1024, 0))
         cut = len(text) if cut < 0 else cut
         self._names.update(_ELEMENT_NAME.findall(text, 0, cut))
@@ -137,19 +137,19 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _without_zeros(data: bytes) -> bytes:
-    """The bytes with which markup can be searched for; those of UTF-16 and UTF-32 have zeros between them."""
+    """Return bytes in which markup can be searched: UTF-16 and UTF-32 have zeros between them."""
     return data.replace(b"\0", b"") if b"\0" in data[:4] else data
 
 
 def _check_marks(num_marks: int) -> None:
     if num_marks > MAX_MARKS:
-        detail = f"one annotation of more than {MAX_MARKS} tags and attributes"
+        detail = f"one annotation has more than {MAX_MARKS} tags and attributes"
         raise SourceError(Reason.UNREADABLE_ANNOTATION, detail)
 
 
 def _check_names(names: set[bytes]) -> None:
     if len(names) > MAX_NAMES:
-        detail = f"more than {MAX_NAMES} different element names; annotations have some twenty"
+        detail = f"more than {MAX_NAMES} different element names; annotations have about twenty"
         raise SourceError(Reason.UNREADABLE_ANNOTATION, detail)
 
 
@@ -162,7 +162,7 @@ def _check_root(root: Any, root_tag: str) -> None:
 
 
 def _doctype_error() -> SourceError:
-    return SourceError(Reason.UNREADABLE_ANNOTATION, "a DTD or entity declaration is refused (<!DOCTYPE>)")
+    return SourceError(Reason.UNREADABLE_ANNOTATION, "a DTD or entity declaration is not allowed (<!DOCTYPE>)")
 
 
 def _syntax_error(error: Exception) -> SourceError:

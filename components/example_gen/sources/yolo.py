@@ -1,15 +1,15 @@
-"""YOLO: data.yaml, images/..., and labels/.../<stem>.txt with a line an object, relative to the image's size.
+"""Read YOLO: data.yaml, images/..., and labels/.../<stem>.txt with one line per object, relative to the image's size.
 
-Labels beside their images are read too: labelImg's, with classes.txt, and Darknet's as CVAT exports them (obj.names and
+Labels beside their images are read too: labelImg's, with classes.txt, and Darknet's as exported by CVAT (obj.names and
 train.txt).
 
-A line is a box `class cx cy w h`, a polygon `class x1 y1 x2 y2 ...` of three points or more, of which the box around is
-taken, or, where data.yaml has `kpt_shape`, a box followed by its keypoints. An image without a label file, or with an
-empty one, is an image without boxes.
+A line is a box `class cx cy w h`, a polygon `class x1 y1 x2 y2 ...` of at least three points, which becomes its
+bounding box, or, if data.yaml has `kpt_shape`, a box followed by its keypoints. An image with an empty or missing label
+file is an image without boxes.
 
-A source is a key of data.yaml (train, val, test), a folder of images, or a list of image paths (.txt); "" is all that
-data.yaml names, else `images/`. The record key is the image's path without its suffix: below the source if that is one
-folder, else below the data folder.
+A source is a key of data.yaml (train, val, test), a folder of images, or a list of image paths (.txt); "" is everything
+that data.yaml names, else `images/`. The record key is the image's path without its suffix: relative to the source if
+that is one folder, else to the data folder.
 """
 
 import itertools
@@ -19,11 +19,13 @@ from collections.abc import Iterable, Iterator
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
 from detloom.components.example_gen.sources.json_values import show
-from detloom.components.example_gen.sources.layout import find_split_folders, find_split_word, name_splits
-from detloom.components.example_gen.sources.name_list import (
+from detloom.components.example_gen.sources.layout import (
     IMAGE_SUFFIXES,
     count_lines,
+    find_split_folders,
+    find_split_word,
     first_fields,
+    name_splits,
     read_names,
     split_lines,
 )
@@ -35,25 +37,26 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
+    bounding_box,
     cut_into_chunks,
     reject_box,
     reject_record,
 )
 from detloom.components.example_gen.sources.yolo_data import SPLIT_KEYS, DataFile, find_data_file, read_data_file
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
 
-IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in small letters; labels/ lies beside them
+IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in lower case; labels/ is beside them
 DARKNET_NAMES = "obj.names"
-MAX_LINE = 1 << 20  # characters: a polygon of some hundred thousand points
+MAX_LINE = 1 << 20  # characters: a polygon of about a hundred thousand points
 _LONG_LINE = (Reason.UNREADABLE_ANNOTATION, f"the line is longer than the {MAX_LINE} characters allowed")
-_MAX_LISTED = 100_000  # files of one folder, looked at for labels beside their images
+_MAX_LISTED = 100_000  # files of one folder that are searched for labels beside their images
 
 
 def detect(folder: DataFolder) -> Evidence | None:
-    """A data.yaml with names or splits, or a label file whose first line is a class number and 4 or more numbers.
+    """Find a data.yaml with names or splits, or a label file whose first line is a class number and at least 4 numbers.
 
-    Labels are looked for in labels/ and beside their images, at the top and in its folders.
+    Labels are searched in labels/ and beside their images, at the top and in its folders.
     """
     path = find_data_file(folder)
     if path:
@@ -61,7 +64,7 @@ def detect(folder: DataFolder) -> Evidence | None:
             data = read_data_file(folder)
             splits = {key: key for key, _ in data.locations if key in SPLIT_KEYS and _find_locations(folder, data, key)}
         except InputError:
-            return Evidence(f"{path} is there", {})
+            return Evidence(f"{path} exists", {})
         if data.names or data.locations:
             return Evidence(f"{path} names classes", splits)
     lists = _find_darknet_lists(folder)
@@ -82,7 +85,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Image paths relative to the data folder."""
+    """List image paths relative to the data folder."""
     data = read_data_file(folder)
     keys = [key for key, _ in data.locations] if not source else [source]
     places = list(dict.fromkeys(place for key in keys for place in _find_locations(folder, data, key)))
@@ -91,22 +94,20 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
             known = ", ".join(key for key, _ in data.locations) or "none"
             raise InputError(
                 f"{folder.root}/{source}: got {source!r} for split {split!r}, allowed: a folder of images, a list of "
-                f"image paths (.txt), or a key of data.yaml (there: {known})."
+                f"image paths (.txt), or a key of data.yaml (existing: {known})."
             )
         places = [source] if source else _find_darknet_lists(folder)
         places = places or [settings.images_dir or ("images" if folder.is_folder("images") else "")]
     names = _list_images(folder, split, places)
     named_as = places[0] or "." if len(places) == 1 else data.path
-    num_chunks = 0
-    for chunk in cut_into_chunks(split, named_as, names, settings):
-        num_chunks += 1
-        yield chunk
-    if num_chunks == 0:
-        raise InputError(f"{folder.root}/{named_as}: no images there for split {split!r}; give a folder that has some.")
+    if_empty = f"{folder.root}/{named_as}: no images for split {split!r}; give a folder with images."
+    yield from cut_into_chunks(split, named_as, names, settings, if_empty)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """One record an image; the label file lies where `labels` stands for the last `images` in the path, else beside."""
+    """Yield one record per image; its label file is found by replacing the last `images` in the path by `labels`, else
+    beside it.
+    """
     data = read_data_file(folder)
     yield from (SourceClass(name) for name in data.names)
     prefix = chunk.source + "/"
@@ -147,7 +148,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
 
 
 class _LineReader:
-    """Reads the fields of one label line."""
+    """A reader of the fields of one label line."""
 
     def __init__(self, data: DataFile, settings: ReaderSettings) -> None:
         self._names = data.names
@@ -156,12 +157,12 @@ class _LineReader:
         self._with_keypoints = settings.with_keypoints
 
     def read(self, fields: list[str]) -> SourceObject | tuple[Reason, str]:
-        """The object, or why there is none."""
+        """Return the object, or the reason for rejecting it."""
         size = len(fields)
         is_pose = size == self._pose_size
         if size != 5 and not is_pose and (size < 7 or size % 2 == 0):
             return Reason.UNREADABLE_ANNOTATION, (
-                f"got {size} values, allowed: a class and 4 numbers of a box, or 6 and more, even, of a polygon"
+                f"got {size} values, allowed: a class and 4 numbers (box) or 6, 8, ... numbers (polygon)"
             )
         try:
             values = list(map(float, fields[1:]))
@@ -172,8 +173,7 @@ class _LineReader:
             allowed = f"0 to {len(self._names) - 1}" if self._names else "whole numbers from 0"
             return Reason.UNKNOWN_CLASS, f"got the class {show(fields[0])}, allowed: {allowed}"
         if size != 5 and not is_pose:
-            xs, ys = values[0::2], values[1::2]
-            return SourceObject(name, _box_around(xs, ys))
+            return SourceObject(name, bounding_box(values[0::2], values[1::2]))
         centre_x, centre_y, width, height = values[:4]
         box = (centre_x - width / 2, centre_y - height / 2, centre_x + width / 2, centre_y + height / 2)
         if is_pose and self._with_keypoints:
@@ -181,7 +181,7 @@ class _LineReader:
         return SourceObject(name, box)
 
     def _read_class(self, text: str) -> str | None:
-        """Name by number; some tools write "3.0"."""
+        """Return the name by number; some tools write "3.0"."""
         try:
             number = int(text) if text.isdecimal() else int(value) if (value := float(text)).is_integer() else -1
         except (ValueError, OverflowError):
@@ -193,7 +193,7 @@ class _LineReader:
         return self._names[number] if number < len(self._names) else None
 
     def _read_keypoints(self, values: list[float]) -> tuple[tuple[float, float, int], ...]:
-        """Visibility as written; without one, a point at the corner 0, 0 or before it was not labelled."""
+        """Read the visibility as written; without one, a point at or before the corner 0, 0 was not labelled."""
         size = self._keypoint_size
         points = []
         for at in range(0, len(values), size):
@@ -203,22 +203,15 @@ class _LineReader:
         return tuple(points)
 
 
-def _box_around(xs: list[float], ys: list[float]) -> tuple[float, float, float, float]:
-    """The box around points; not finite if one of them is not, which `min` would hide."""
-    if not all(value - value == 0 for value in (*xs, *ys)):
-        return float("nan"), float("nan"), float("nan"), float("nan")
-    return min(xs), min(ys), max(xs), max(ys)
-
-
 class _LabelFinder:
-    """Finds the label file of an image: in the labels/ that belongs to its folder, if there is one, else beside it."""
+    """Find the label file of an image: in the labels/ that belongs to its folder, if that exists, else beside it."""
 
     def __init__(self, folder: DataFolder) -> None:
         self._folder = folder
         self._labels_dirs: dict[str, tuple[str, ...]] = {}  # by folder of images
 
     def find(self, image_path: str) -> str:
-        """Where the label file lies, or would."""
+        """Return the path of the label file, whether or not it exists."""
         images_dir, name = posixpath.split(image_path)
         labels_dirs = self._labels_dirs.get(images_dir)
         if labels_dirs is None:
@@ -233,8 +226,8 @@ class _LabelFinder:
         at = max((i for i, part in enumerate(parts) if part.lower() in IMAGES_DIRS), default=None)
         if at is not None:
             labels_dir = "/".join((*parts[:at], "labels"))
-            is_there = self._folder.is_folder(labels_dir)
-            return ("/".join((labels_dir, *parts[at + 1 :])) if is_there else images_dir,)
+            exists = self._folder.is_folder(labels_dir)
+            return ("/".join((labels_dir, *parts[at + 1 :])) if exists else images_dir,)
         labels_dir = posixpath.join(images_dir, "labels")
         return (images_dir, labels_dir) if self._folder.is_folder(labels_dir) else (images_dir,)
 
@@ -248,21 +241,21 @@ def _list_images(folder: DataFolder, split: str, places: list[str]) -> Iterator[
         has_data = folder.is_folder("data")
         for line in read_names(folder, place, split):
             if not has_data:
-                line = line.removeprefix("data/")  # of Darknet's own folder, in which CVAT assumes its export
+                line = line.removeprefix("data/")  # Darknet's own folder, which CVAT's export assumes
             beside = join_inside(base, line) if line.startswith("./") else None
             yield beside or _inside_or_as_is(folder, line)
 
 
 def _inside_or_as_is(folder: DataFolder, line: str) -> str:
-    """A listed path, in normal form if it stays inside; an absolute one below the data folder counts as that."""
+    """Normalize a listed path that stays inside; an absolute one below the data folder becomes relative."""
     return join_inside("", line.removeprefix(folder.root.rstrip("/") + "/")) or line
 
 
 def _find_locations(folder: DataFolder, data: DataFile, key: str) -> list[str]:
-    """Folders and lists that a split key names, relative to the data folder; none if there is no such key.
+    """Return the folders and lists that a split key names, relative to the data folder; an empty list without the key.
 
-    They are looked for below `path`, beside data.yaml, and without a leading `../`, which Roboflow writes for folders
-    beside data.yaml; it also names a `test` that it did not write. Nothing outside the data folder is looked at.
+    They are searched below `path`, beside data.yaml, and without a leading `../`, which Roboflow writes for folders
+    beside data.yaml. Roboflow also names a `test` that it did not write. Nothing outside the data folder is read.
     """
     places = []
     for location in dict(data.locations).get(key, ()):
@@ -287,7 +280,7 @@ def _find_locations(folder: DataFolder, data: DataFile, key: str) -> list[str]:
 
 
 def _find_darknet_lists(folder: DataFolder) -> list[str]:
-    """Lists of images at the top that are called like splits, beside obj.names; as CVAT exports them."""
+    """Return the lists of images at the top with names of splits, beside obj.names, as CVAT exports them."""
     if find_data_file(folder) or not folder.is_file(DARKNET_NAMES):
         return []
     return [
@@ -298,7 +291,7 @@ def _find_darknet_lists(folder: DataFolder) -> list[str]:
 
 
 def _find_labelled(folder: DataFolder) -> dict[str, str]:
-    """Folders of images that have YOLO labels, each with one of its labels; "images" alone where there is labels/."""
+    """Return the folders of images with YOLO labels, each with one of its labels; only "images" if labels/ exists."""
     label = _first_label(folder, _list_texts(folder, "labels"))
     if label:
         return {"images": label}
@@ -314,12 +307,12 @@ def _find_labelled(folder: DataFolder) -> dict[str, str]:
 
 
 def _is_split_place(path: str) -> bool:
-    """Whether a folder, or for its images/ the folder around it, is called like a split."""
+    """Return whether a folder, or the folder around its images/, has the name of a split."""
     return any(find_split_word(name) for name in path.split("/"))
 
 
 def _find_unlabelled_splits(folder: DataFolder, places: list[str]) -> list[str]:
-    """Further folders at the top that are called like splits: with images, but without an object in them."""
+    """Return further top-level folders with names of splits, which have images but no labels with content."""
     tops = {place.split("/", 1)[0] for place in places}
     parts = [part for part in find_split_folders(folder, IMAGE_SUFFIXES).values() if part not in tops]
     return [path if folder.is_folder(path := f"{part}/images") else part for part in parts]
@@ -332,7 +325,7 @@ def _list_texts(folder: DataFolder, labels_dir: str) -> Iterator[str]:
 
 
 def _list_texts_beside(folder: DataFolder, images_dir: str) -> list[str]:
-    """Text files that are called like an image beside them."""
+    """Return the text files with the name of an image beside them."""
     stems, texts = set(), []
     for item in itertools.islice(folder.walk(images_dir, recursive=False), _MAX_LISTED):
         stem, suffix = posixpath.splitext(item.path)
@@ -344,7 +337,7 @@ def _list_texts_beside(folder: DataFolder, images_dir: str) -> list[str]:
 
 
 def _first_label(folder: DataFolder, paths: Iterable[str]) -> str | None:
-    """A YOLO label among the first that say something: numbers only, the first of them whole."""
+    """Return the first YOLO label among the first files with content: only numbers, the first one whole."""
     for path, fields in first_fields(folder, paths):
         try:
             numbers = [float(field) for field in fields]

@@ -1,20 +1,21 @@
-"""What belongs to all labels of a YOLO data set: data.yaml, or a list of class names."""
+"""Read the settings of a YOLO data set: data.yaml, or a list of class names."""
 
 import functools
 from dataclasses import dataclass
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder, FileStatus, SourceError
-from detloom.components.example_gen.ingest_job import TOO_MANY_CLASSES
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources.json_values import show
-from detloom.components.example_gen.sources.name_list import split_lines
+from detloom.components.example_gen.sources.layout import split_lines
+from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
+from detloom.components.storage.storage import Entry
 from detloom.schemas.errors import InputError
-from detloom.schemas.yaml_file import parse_yaml
+from detloom.schemas.reading.yaml_file import parse_yaml
 
 DATA_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 CLASSES_FILES = ("classes.txt", "labels/classes.txt", "obj.names", "data/obj.names")
 SPLIT_KEYS = ("train", "val", "test")
-# labelImg and Roboflow put the names beside the labels of each split.
+# labelImg and Roboflow write the names beside the labels of each split.
 _SPLIT_CLASSES_FILES = tuple(
     f"{part}/{name}"
     for part in ("images", "train", "val", "valid", "test")
@@ -25,12 +26,12 @@ _MAX_DATA_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """What data.yaml or a list of names says; `path` is "" without one.
+    """The content of data.yaml or of a list of names; `path` is "" without one.
 
     Attributes:
         names: by class number; empty: the numbers are the names.
         num_keypoints, keypoint_size: of `kpt_shape`; 0 without.
-        locations: what the split keys name: folders or lists, as written.
+        locations: folders or lists that the split keys name, as written.
         base: `path` as written.
     """
 
@@ -43,7 +44,8 @@ class DataFile:
 
 
 def read_data_file(folder: DataFolder) -> DataFile:
-    """
+    """Read data.yaml, or a list of class names.
+
     Raises:
         InputError: if it is damaged, or the splits' lists of class names differ.
     """
@@ -55,14 +57,14 @@ def read_data_file(folder: DataFolder) -> DataFile:
     for other in found[1:]:
         if other.names != found[0].names:
             raise InputError(
-                f"{folder.root}/{other.path}: other class names than in {found[0].path}, allowed: one list for all; "
+                f"{folder.root}/{other.path}: class names differ from {found[0].path}, allowed: one list for all; "
                 "ingest the folders one by one, or put one classes.txt at the top."
             )
     return found[0]
 
 
 def find_data_file(folder: DataFolder) -> str:
-    """The path of data.yaml; "" without one."""
+    """Return the path of data.yaml; "" without one."""
     return next(filter(folder.is_file, DATA_FILES), "")
 
 
@@ -74,8 +76,8 @@ def _read_one(folder: DataFolder, path: str) -> DataFile:
 
 
 @functools.lru_cache(maxsize=16)
-def _read_cached(folder: DataFolder, path: str, status: FileStatus | None) -> DataFile:
-    """A chunk has some hundred records, and YAML takes longer than one of them; the status is part of the key."""
+def _read_cached(folder: DataFolder, path: str, status: Entry | None) -> DataFile:
+    """Read a data file. Cached, because parsing YAML takes longer than reading a record; the key has the status."""
     text = folder.read_text(path, _MAX_DATA_BYTES)
     where = f"{folder.root}/{path}"
     if path not in DATA_FILES:
@@ -124,7 +126,7 @@ def _check_names(where: str, names: list[Any]) -> tuple[str, ...]:
     for i, value in enumerate(names):
         name = _check_name(f"{where}[{i}]", value)
         if name in checked:
-            raise InputError(f"{where}: {show(name)} stands twice, allowed: different names.")
+            raise InputError(f"{where}: {show(name)} occurs twice, allowed: unique names.")
         checked[name] = None
     return tuple(checked)
 

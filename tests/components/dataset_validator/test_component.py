@@ -14,9 +14,9 @@ from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.dataset_validator.executor import Executor
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.validate import validate
-from detloom.schemas.data_checks import CHECK_NAMES, DataChecks, NearDuplicates, UnsoundBoxes
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap, write_label_map
+from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks, NearDuplicates, UnsoundBoxes
 
 LABEL_MAP = LabelMap.from_names(["<cat>", "dog"])
 BOX = (0.1, 0.1, 0.6, 0.6)
@@ -25,7 +25,7 @@ INVERTED = (0.5, 0, 0.4, 1)
 
 @pytest.fixture
 def artifacts(tmp_path, make_example, write_records):
-    """Examples of span 7, two sound records a split, and where the outputs go."""
+    """Examples of span 7 with two valid records per split, and the output artifacts."""
     examples, report, page, metrics = standard_artifacts.Examples(), DatasetReport(), PageForUi(), MetricsForUi()
     examples.uri = str(tmp_path / "gen/examples/1")
     outputs = {"report": report, "page": page, "metrics": metrics}
@@ -34,7 +34,7 @@ def artifacts(tmp_path, make_example, write_records):
     examples.split_names = artifact_utils.encode_split_names(["train", "eval"])
     examples.set_int_custom_property("span", 7)
     for index, split in enumerate(("train", "eval")):
-        # Pictures of different size are different files.
+        # Images of different sizes have different bytes.
         records = [
             make_example([BOX], [1], (64 + index, 64), f"{split}_1"),
             make_example([BOX], [2], (64, 70 + index), f"{split}_2"),
@@ -45,7 +45,7 @@ def artifacts(tmp_path, make_example, write_records):
 
 
 def run(artifacts, params=None, **inputs):
-    """The report's folder after one execution."""
+    """Execute once and return the folder of the report."""
     params = params or DatasetValidatorParams()
     Executor().Do({**artifacts[0], **inputs}, artifacts[1], params.to_properties())
     return Path(artifacts[1]["report"][0].uri)
@@ -55,7 +55,7 @@ def train_file(artifacts):
     return Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
 
 
-def test_the_constructor_takes_examples_and_offers_report_page_and_metrics():
+def test_the_constructor_declares_inputs_and_outputs():
     params = DatasetValidatorParams(checks=DataChecks(boxes=UnsoundBoxes(severity="warn")))
     component = DatasetValidator(Channel(type=standard_artifacts.Examples), params)
     assert {name: channel.type for name, channel in component.outputs.items()} == {
@@ -81,12 +81,12 @@ def test_the_executor_path_is_stable():
     assert DatasetValidator.EXECUTOR_SPEC.class_path == path
 
 
-def test_user_interfaces_know_the_types_by_these_names():
+def test_artifact_type_names_match_the_user_interfaces():
     assert (MetricsForUi.TYPE_NAME, PageForUi.TYPE_NAME) == ("system.Metrics", "system.HTML")
 
 
-def test_do_writes_json_and_a_page_that_fetches_nothing(artifacts):
-    # The made-up pictures look alike.
+def test_do_writes_json_and_a_self_contained_page(artifacts, with_beam):
+    # The synthetic images are near-duplicates.
     folder = run(artifacts, DatasetValidatorParams(checks=DataChecks(near_duplicates=NearDuplicates(severity="off"))))
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.json"]
     report = json.loads((folder / "report.json").read_text())
@@ -98,12 +98,12 @@ def test_do_writes_json_and_a_page_that_fetches_nothing(artifacts):
     assert not re.search(r"https?://|<script|<link|@import|src=[\"'](?!data:)", page)
 
 
-def test_the_span_travels_with_the_report(artifacts):
+def test_the_report_has_the_span_as_a_property(artifacts):
     run(artifacts)
     assert artifacts[1]["report"][0].get_int_custom_property("span") == 7
 
 
-def test_user_interfaces_get_the_page_and_the_numbers(artifacts):
+def test_do_writes_the_page_and_metrics_artifacts(artifacts):
     folder = run(artifacts)
     page, metrics = Path(artifacts[1]["page"][0].uri), artifacts[1]["metrics"][0]
     assert [path.name for path in page.iterdir()] == ["report.html"]
@@ -123,36 +123,36 @@ def test_drift_is_measured_against_the_earlier_report(artifacts, tmp_path):
     assert report["drift"]["splits"]["train"]["class_distance"] == 0.0
 
 
-def test_without_a_resolver_the_report_of_the_earlier_span_comes_from_the_history(artifacts, tmp_path):
+def test_without_a_resolver_the_earlier_report_comes_from_the_history(artifacts, tmp_path):
     params = DatasetValidatorParams(history=str(tmp_path / "history"))
     assert DatasetValidatorParams.from_properties(params.to_properties()) == params
     first = json.loads((run(artifacts, params) / "report.json").read_text())
     assert first["drift"]["reason"] == "no earlier span"
     again = json.loads((run(artifacts, params) / "report.json").read_text())
-    assert again["drift"]["reason"] == "no earlier span"  # its own is no earlier one
+    assert again["drift"]["reason"] == "no earlier span"  # the report of the same span does not count
     artifacts[0]["examples"][0].set_int_custom_property("span", 8)
     second = json.loads((run(artifacts, params) / "report.json").read_text())
     assert second["drift"]["previous_span"] == 7
     assert len(list((tmp_path / "history").iterdir())) == 2
 
 
-def test_data_that_fail_leave_no_report_for_the_next_span(artifacts, tmp_path, write_records):
+def test_failed_data_leave_no_report_for_the_next_span(artifacts, tmp_path, write_records):
     write_records(train_file(artifacts), [])
-    with pytest.raises(InputError, match=r"does not pass: .* Report: .*/history/failed-00000007\.html$"):
+    with pytest.raises(InputError, match=r"/history/failed-00000007\.html$"):
         run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
     assert [path.name for path in (tmp_path / "history").iterdir()] == ["failed-00000007.html"]
     assert "</html>" in (tmp_path / "history" / "failed-00000007.html").read_text()
 
 
-def test_a_history_that_cannot_be_written_hides_no_failure(artifacts, tmp_path, write_records, caplog):
+def test_a_history_that_cannot_be_written_does_not_hide_the_failure(artifacts, tmp_path, write_records, caplog):
     write_records(train_file(artifacts), [])
     (tmp_path / "history").write_text("a file")
     examples = artifacts[0]["examples"][0]
     del examples.mlmd_artifact.custom_properties["span"]  # with a span, earlier reports are read first
-    with pytest.raises(InputError, match=r"does not pass: .* Report: .*/failed/.*/report\.html$"):
+    with pytest.raises(InputError, match=r"/failed/.*/report\.html$"):
         run(artifacts, DatasetValidatorParams(history=str(tmp_path / "history")))
     assert list(tmp_path.glob("**/failed/*/*/report.html"))
-    assert "the page cannot be kept there" in caplog.text
+    assert f"{tmp_path}/history: " in caplog.text
 
 
 def test_names_from_the_data_are_escaped_on_the_page(artifacts):
@@ -161,17 +161,11 @@ def test_names_from_the_data_are_escaped_on_the_page(artifacts):
     assert "<cat>" not in page
 
 
-def test_a_failed_gate_names_check_numbers_records_and_the_kept_report(
-    artifacts, tmp_path, make_example, write_records
-):
+def test_a_failed_check_names_numbers_records_and_the_kept_report(artifacts, tmp_path, make_example, write_records):
     path = Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
     write_records(path, [make_example([BOX, INVERTED], [1, 2], name="img_9")])
     kept = tmp_path / "validator/failed/report/2/report.html"
-    message = (
-        r"check boxes: 1 of 4 boxes are unsound \(inverted 1\): 25 %; at most 0 % allowed, "
-        rf"first in records train/img_9\. Report: {kept}"
-    )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=rf"check boxes: 1 of 4 .*inverted 1.*25 %.*train/img_9.*{kept}"):
         run(artifacts)
     assert "img_9" in kept.read_text()
     assert json.loads(kept.with_suffix(".json").read_text())["verdict"] == "failed"
@@ -184,7 +178,7 @@ def test_a_warning_does_not_fail_the_node(artifacts, make_example, write_records
     assert report["verdict"] == "warned"
 
 
-def test_the_page_of_empty_splits_can_be_read(tmp_path):
+def test_empty_splits_have_a_page(tmp_path):
     patterns = {"train": f"{tmp_path}/train/*", "eval": f"{tmp_path}/eval/*"}
     report = validate(patterns, LABEL_MAP, DatasetValidatorParams(), tmp_path / "out", test_pipeline.TestPipeline)
     assert report["verdict"] == "failed"

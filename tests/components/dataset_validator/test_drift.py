@@ -1,4 +1,4 @@
-"""Distances of distributions, and what becomes of an earlier report."""
+"""Distances between distributions, and reports of earlier spans."""
 
 import json
 import math
@@ -11,7 +11,9 @@ from detloom.components.dataset_validator.drift import (
     PreviousReport,
     chance_distance,
     describe_drift,
+    earlier_report,
     jensen_shannon_distance,
+    keep_report,
     read_previous_report,
 )
 from detloom.schemas.errors import InputError
@@ -21,11 +23,11 @@ def make_split(classes, sizes):
     return {"boxes_by_class": classes, "distributions": {"box_areas_rel": {"bins": ["a", "b"], "counts": sizes}}}
 
 
-def test_equal_shares_have_no_distance_whatever_the_counts():
+def test_equal_distributions_have_distance_zero():
     assert jensen_shannon_distance([1, 3], [10, 30]) == 0.0
 
 
-def test_shares_with_nothing_in_common_have_distance_one():
+def test_distributions_without_overlap_have_distance_one():
     assert jensen_shannon_distance([5, 0], [0, 7]) == 1.0
 
 
@@ -35,7 +37,7 @@ def test_the_distance_is_the_root_of_the_divergence_to_base_two():
     assert jensen_shannon_distance([4, 0], [3, 3]) == pytest.approx(0.55792, abs=1e-5)
 
 
-def test_the_distance_is_that_of_scipy_and_symmetric():
+def test_the_distance_matches_scipy_and_is_symmetric():
     random = np.random.default_rng(0)
     for _ in range(20):
         p, q = random.integers(0, 20, 8).tolist(), random.integers(0, 20, 8).tolist()
@@ -43,12 +45,12 @@ def test_the_distance_is_that_of_scipy_and_symmetric():
         assert jensen_shannon_distance(p, q) == pytest.approx(jensen_shannon_distance(q, p), abs=1e-12)
 
 
-def test_nothing_has_no_distance():
+def test_empty_counts_have_no_distance():
     assert jensen_shannon_distance([0, 0], [1, 2]) is None
     assert chance_distance([1, 2], [0, 0]) is None
 
 
-def test_chance_is_what_two_draws_from_one_distribution_give():
+def test_the_chance_distance_matches_simulated_samples():
     random = np.random.default_rng(1)
     draws = [random.multinomial(1000, [0.1] * 10).tolist() for _ in range(400)]
     measured = [jensen_shannon_distance(p, q) for p, q in zip(draws[::2], draws[1::2], strict=True)]
@@ -71,19 +73,19 @@ def test_drift_is_described_for_splits_that_both_reports_have():
     assert (drift["previous_span"], drift["reason"]) == (3, "")
 
 
-def test_a_class_that_is_gone_is_a_drift():
+def test_a_class_that_disappeared_is_drift():
     now, before = make_split({"cat": 1}, [1, 0]), make_split({"cat": 1, "dog": 1}, [1, 0])
     drift = describe_drift({"train": now}, "train", PreviousReport(1, {"train": before}))
     assert [each["name"] for each in drift["classes"]] == ["cat", "dog"]
     assert drift["splits"]["train"]["class_distance"] > 0.5
 
 
-def test_without_an_earlier_report_the_reason_is_told():
+def test_without_an_earlier_report_the_reason_is_given():
     drift = describe_drift({}, "train", "no earlier span")
     assert drift == {"previous_span": None, "reason": "no earlier span", "splits": {}, "classes": [], "sizes": None}
 
 
-def test_a_report_is_found_by_its_folder_or_its_name(tmp_path):
+def test_a_report_is_found_by_folder_or_file_name(tmp_path):
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"format": 2, "span": 4, "splits": {}}))
     assert read_previous_report(tmp_path) == read_previous_report(path) == PreviousReport(4, {})
@@ -91,7 +93,7 @@ def test_a_report_is_found_by_its_folder_or_its_name(tmp_path):
 
 def test_a_report_of_another_version_is_not_compared(tmp_path):
     (tmp_path / "report.json").write_text(json.dumps({"splits": {"train": {}}}))
-    assert read_previous_report(tmp_path) == "the earlier report is of another version"
+    assert "another version" in read_previous_report(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +107,67 @@ def test_a_report_of_another_version_is_not_compared(tmp_path):
         '{"format": 2, "splits": {"train": 1}}',
     ],
 )
-def test_what_is_no_report_is_refused_by_name(tmp_path, text):
+def test_an_invalid_report_is_refused_with_its_name(tmp_path, text):
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(InputError, match=r"report\.json: "):
         read_previous_report(tmp_path)
 
 
-def test_a_missing_report_is_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere.json: the earlier report cannot be read"):
+def test_a_missing_report_is_refused_with_its_name(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.json"):
         read_previous_report(tmp_path / "nowhere.json")
+
+
+@pytest.fixture
+def history(tmp_path):
+    """Reports of spans 3, 5 and 11."""
+    folder = tmp_path / "history"
+    for span in (5, 3, 11):
+        report = tmp_path / "report.json"
+        report.write_text(json.dumps({"format": 2, "span": span, "splits": {}}))
+        keep_report(str(folder), span, report)
+    return folder
+
+
+def span_of_earlier(history, span):
+    with earlier_report(str(history), span) as report:
+        return json.loads(report.read_text())["span"] if report else None
+
+
+@pytest.mark.parametrize(("span", "earlier"), [(12, 11), (11, 5), (10, 5), (4, 3), (3, None), (0, None), (None, None)])
+def test_the_latest_earlier_span_is_selected(history, span, earlier):
+    assert span_of_earlier(history, span) == earlier
+
+
+def test_files_are_named_by_span(history):
+    assert sorted(path.name for path in history.iterdir()) == [
+        "span-00000003.json",
+        "span-00000005.json",
+        "span-00000011.json",
+    ]
+
+
+def test_without_a_history_nothing_is_read_or_written(tmp_path):
+    keep_report("", 3, tmp_path / "not there")
+    assert span_of_earlier("", 4) is None
+
+
+def test_a_missing_history_has_no_report(tmp_path):
+    assert span_of_earlier(tmp_path / "nothing", 4) is None
+
+
+def test_a_truncated_report_is_skipped_for_the_one_before(history):
+    (history / "span-00000011.json").write_text('{"format": 2, "sp')
+    assert span_of_earlier(history, 12) == 5
+
+
+def test_other_files_are_ignored(history):
+    (history / "span-00000012.json.bak").write_text("{}")
+    (history / "notes.txt").write_text("{}")
+    assert span_of_earlier(history, 13) == 11
+
+
+def test_the_copy_is_removed_afterwards(history):
+    with earlier_report(str(history), 12) as report:
+        assert report.is_file()
+    assert not report.exists()

@@ -1,4 +1,4 @@
-"""From an examples folder to the verdict, without TFX."""
+"""Validate an examples folder, without TFX."""
 
 import json
 
@@ -12,8 +12,10 @@ from PIL import Image
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.validate import describe_failures, validate, validate_examples
-from detloom.schemas import example_keys as keys
-from detloom.schemas.data_checks import (
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data_checks import (
     ClassDrift,
     DataChecks,
     ExactDuplicates,
@@ -21,20 +23,18 @@ from detloom.schemas.data_checks import (
     NearDuplicatesWithinSplit,
     UnreadableRecords,
 )
-from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
 
 BOX = (0.1, 0.1, 0.6, 0.6)
 
 
 @pytest.fixture
 def make_folder(tmp_path, make_example, write_records):
-    """An examples folder of {split: [(name, seed of the picture, class id)]}; equal seeds are equal pictures."""
+    """An examples folder of {split: [(name, seed of the image, class id)]}; equal seeds are equal images."""
 
-    def picture(seed, quality):
+    def image(seed, quality):
         # Smooth patterns: noise would not survive the scaling to 9 x 8 cells.
         small = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-        file = tmp_path / "picture.jpg"
+        file = tmp_path / "image.jpg"
         Image.fromarray(small).resize((96, 96), Image.Resampling.BICUBIC).save(file, quality=quality)
         return file.read_bytes()
 
@@ -44,7 +44,7 @@ def make_folder(tmp_path, make_example, write_records):
             records = []
             for name, seed, class_id in images:
                 example = tf.train.Example.FromString(make_example([BOX], [class_id], (96, 96), name))
-                encoded = picture(seed, quality if split == "train" else 90)
+                encoded = image(seed, quality if split == "train" else 90)
                 example.features.feature[keys.IMAGE_ENCODED].bytes_list.value[0] = encoded
                 records.append(example.SerializeToString())
             shard = path / f"Split-{split}" / f"data_tfrecord-00000-of-00001{suffix}"
@@ -69,7 +69,7 @@ def results(report):
     return {check["check"]: check for check in report["checks"]}
 
 
-def test_good_examples_pass_and_the_report_says_so(make_folder, tmp_path):
+def test_good_examples_pass(make_folder, tmp_path):
     report = validate_examples(make_folder(train=TRAIN, eval=EVAL), tmp_path / "out")
     assert (report["verdict"], describe_failures(report)) == ("passed", "")
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
@@ -77,14 +77,13 @@ def test_good_examples_pass_and_the_report_says_so(make_folder, tmp_path):
     assert list(report["splits"]) == ["train", "eval"]
 
 
-def test_a_picture_in_two_splits_is_leakage_and_fails(make_folder, tmp_path):
+def test_an_image_in_two_splits_is_leakage_and_fails(make_folder, tmp_path):
     report = validate_examples(make_folder(train=TRAIN, eval=[*EVAL, ("z", 3, 1)]), tmp_path / "out")
     assert results(report)["exact_duplicates"]["status"] == "failed"
-    expected = (
-        "check exact_duplicates: images are, byte by byte, in split 'train': 1 of 3 in split 'eval' (33.3 %); "
-        "at most 0 % allowed, first in records eval/z."
-    )
-    assert describe_failures(report) == expected
+    failures = describe_failures(report)
+    assert failures.startswith("check exact_duplicates: ")
+    assert "1 of 3 in split 'eval' (33.3 %)" in failures
+    assert failures.endswith("eval/z.")
     (group,) = report["duplicates"]["exact"]["groups"]
     assert group == {
         "size": 2,
@@ -93,19 +92,19 @@ def test_a_picture_in_two_splits_is_leakage_and_fails(make_folder, tmp_path):
     }
 
 
-def test_a_picture_saved_again_is_a_near_duplicate_only(make_folder, tmp_path):
+def test_a_recompressed_image_is_only_a_near_duplicate(make_folder, tmp_path):
     report = validate_examples(make_folder(quality=40, train=TRAIN, eval=[*EVAL, ("z", 3, 1)]), tmp_path / "out")
     assert results(report)["exact_duplicates"]["status"] == "passed"
     assert results(report)["near_duplicates"]["status"] == "warned"
     assert results(report)["near_duplicates"]["record_keys"] == ["eval/z"]
 
 
-def test_evaluation_splits_may_share_pictures(make_folder, tmp_path):
+def test_evaluation_splits_may_share_images(make_folder, tmp_path):
     report = validate_examples(make_folder(train=TRAIN, eval=EVAL, test=EVAL), tmp_path / "out")
     assert report["verdict"] == "passed"
 
 
-def test_a_picture_twice_in_a_split_is_no_leakage(make_folder, tmp_path):
+def test_identical_images_in_one_split_are_not_leakage(make_folder, tmp_path):
     report = validate_examples(make_folder(train=[*TRAIN, ("d", 3, 1)], eval=EVAL), tmp_path / "out")
     found = results(report)
     assert found["exact_duplicates_within_split"]["value"] == 0.25
@@ -114,7 +113,7 @@ def test_a_picture_twice_in_a_split_is_no_leakage(make_folder, tmp_path):
     assert found["exact_duplicates"]["status"] == "passed"
 
 
-def test_what_is_off_is_not_looked_for(make_folder, tmp_path):
+def test_checks_that_are_off_are_not_computed(make_folder, tmp_path):
     checks = DataChecks(
         near_duplicates=NearDuplicates(severity="off"),
         near_duplicates_within_split=NearDuplicatesWithinSplit(severity="fail"),
@@ -146,10 +145,11 @@ def test_drift_against_an_earlier_report_can_fail(make_folder, tmp_path):
     # P = (1, 0), Q = (2/3, 1/3), M = (5/6, 1/6): KL(P, M) = log2(6/5) = 0.26303,
     # KL(Q, M) = 2/3 log2(4/5) + 1/3 log2(2) = 0.11871; the root of half of their sum is 0.43689.
     assert results(report)["class_drift"]["value"] == pytest.approx(0.43689, abs=1e-5)
-    assert "distance of 0.437 from those of span 1" in describe_failures(report)
+    assert "0.437" in describe_failures(report)
+    assert "span 1" in describe_failures(report)
 
 
-def test_another_training_split_and_missing_splits_can_be_named(make_folder, tmp_path):
+def test_training_split_and_required_splits_can_be_set(make_folder, tmp_path):
     report = validate_examples(
         make_folder(main=TRAIN, eval=EVAL), tmp_path / "out", splits=["main", "test"], train_split="main"
     )
@@ -157,46 +157,46 @@ def test_another_training_split_and_missing_splits_can_be_named(make_folder, tmp
     assert "split 'test' has 0" in results(report)["examples_per_split"]["sentence"]
 
 
-def test_without_a_split_called_train_the_first_is_trained_on(make_folder, tmp_path):
+def test_without_a_split_named_train_the_first_is_the_training_split(make_folder, tmp_path):
     report = validate_examples(make_folder(b=TRAIN, a=EVAL), tmp_path / "out")
     assert (report["train_split"], list(report["splits"])) == ("a", ["a", "b"])
 
 
 def test_a_folder_without_splits_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no Split-\* folder, needed: examples"):
+    with pytest.raises(InputError, match=r"Split-\*"):
         validate_examples(tmp_path, tmp_path / "out")
 
 
-def test_a_path_is_no_pattern_and_other_files_of_a_split_are_left_alone(make_folder, tmp_path):
+def test_paths_are_not_patterns_and_other_files_are_ignored(make_folder, tmp_path):
     folder = make_folder("a[1]*?\\", train=TRAIN, eval=EVAL)
     (folder / "Split-train/README.md").write_text("no records")
     report = validate_examples(folder, tmp_path / "out")
     assert (report["verdict"], report["splits"]["train"]["num_examples"]) == ("passed", 3)
 
 
-def test_too_many_splits_are_refused_in_a_sentence(tmp_path):
+def test_too_many_splits_are_refused(tmp_path):
     shards = {f"split{i}": [] for i in range(64)}
     with pytest.raises(InputError, match="splits: got 64, allowed: at most 63"):
         validate(shards, LabelMap.from_names(["cat"]), DatasetValidatorParams(), tmp_path / "out", TestPipeline)
 
 
-def test_shards_that_are_missing_fail_whatever_the_share(make_folder, tmp_path):
+def test_missing_shards_fail_for_any_threshold(make_folder, tmp_path):
     folder = make_folder(train=TRAIN, eval=EVAL)
     shard = folder / "Split-train/data_tfrecord-00000-of-00001"
     shard.rename(shard.with_name("data_tfrecord-00002-of-00007"))
     checks = DataChecks(records=UnreadableRecords(threshold=1.0))
     found = results(validate_examples(folder, tmp_path / "out", checks=checks))["records"]
     assert (found["status"], found["value"]) == ("failed", 0.0)
-    assert "split 'train' lacks 6 of 7 shards" in found["sentence"]
+    assert "split 'train': 6 of 7 shards are missing" in found["sentence"]
 
 
-def test_hostile_names_reach_neither_pattern_nor_page(make_folder, tmp_path):
+def test_hostile_names_are_escaped_and_not_used_as_patterns(make_folder, tmp_path):
     report = validate_examples(make_folder("<b>[x]*", train=[("<script>", 1, 1)], eval=EVAL), tmp_path / "out")
     assert report["splits"]["train"]["num_examples"] == 1
     assert "<script>" not in (tmp_path / "out/report.html").read_text()
 
 
-def test_more_workers_write_the_same_report(make_folder, tmp_path):
+def test_the_report_does_not_depend_on_the_number_of_workers(make_folder, tmp_path, with_beam):
     folder = make_folder(train=TRAIN, eval=EVAL)
     options = PipelineOptions(["--direct_running_mode=multi_threading", "--direct_num_workers=2"])
     validate_examples(folder, tmp_path / "many", make_pipeline=lambda: beam.Pipeline(options=options))
@@ -205,7 +205,7 @@ def test_more_workers_write_the_same_report(make_folder, tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
 
 
-def test_a_report_is_written_even_where_nothing_can_be_read(tmp_path):
+def test_a_report_is_written_if_nothing_can_be_read(tmp_path):
     shard = tmp_path / "Split-train/data_tfrecord-00000-of-00001"
     shard.parent.mkdir()
     shard.write_bytes(b"this is no TFRecord file")

@@ -1,16 +1,17 @@
-"""Models, pictures and splits for the evaluator's tests. TensorFlow is imported late: most tests here need none."""
+"""Fixtures with models, images and splits; TensorFlow is imported lazily because most tests do not need it."""
 
 import importlib.util
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.schemas import example_keys as keys
-from detloom.schemas.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
 
 LABEL_MAP = LabelMap(((1, "cat"), (3, "dog"), (4, "owl")))
 
@@ -35,7 +36,7 @@ def write_tiny_tflite(tiny_detector):
 
 @pytest.fixture(scope="session")
 def good_model_uri(tmp_path_factory, write_tiny_detector):
-    """A Model artifact's folder whose detector is always right."""
+    """The folder of a Model artifact with a detector that makes no errors."""
     uri = tmp_path_factory.mktemp("good_model")
     write_tiny_detector(uri / "Format-Serving")
     return uri
@@ -43,14 +44,33 @@ def good_model_uri(tmp_path_factory, write_tiny_detector):
 
 @pytest.fixture(scope="session")
 def shifted_model_uri(tmp_path_factory, write_tiny_detector):
-    """A Model artifact's folder whose boxes lie a tenth of the picture too low: still right at IoU 0.50."""
+    """The folder of a Model artifact with boxes shifted down by a tenth of the image, still correct at IoU 0.50."""
     uri = tmp_path_factory.mktemp("shifted_model")
     write_tiny_detector(uri / "Format-Serving", shift=0.1)
     return uri
 
 
-def make_picture_example(source_id, red=None, green=None, image_hw=(60, 80), truth=True, **changes):
-    """A serialized tf.Example with a red and a green rectangle at the given pixels (top, left, bottom, right)."""
+@pytest.fixture
+def copy_model(good_model_uri):
+    """Copy the SavedModel without errors to `folder`, with another label map or without some signatures."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    def copy(folder, label_map=None, without=()):
+        shutil.copytree(good_model_uri / "Format-Serving", folder)
+        if label_map is not None:
+            write_label_map(folder / "assets" / LABEL_MAP_FILE, label_map)
+        if without:
+            saved_model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+            for name in without:
+                del saved_model.meta_graphs[0].signature_def[name]
+            (folder / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+        return folder
+
+    return copy
+
+
+def make_image_example(source_id, red=None, green=None, image_hw=(60, 80), truth=True, **changes):
+    """Make a tf.Example with a red and a green rectangle at the given pixels (top, left, bottom, right)."""
     import tensorflow as tf
 
     image = np.zeros((*image_hw, 3), np.uint8)
@@ -90,13 +110,13 @@ def _feature(value):
 
 
 @pytest.fixture
-def make_picture():
-    return make_picture_example
+def make_record():
+    return make_image_example
 
 
 @pytest.fixture(scope="session")
 def write_split():
-    """Writes shards of examples below `uri` and returns the split's folder."""
+    """Write shards of examples below `uri` and return the split's folder."""
     import tensorflow as tf
 
     def write(uri, examples, split="test", num_shards=2, label_map=None):
@@ -112,19 +132,19 @@ def write_split():
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def five_examples():
-    """Six boxes on five pictures; the last one is empty."""
+    """Five images with six boxes; the last image is empty."""
     return [
-        make_picture_example("e", red=(5, 5, 25, 45), green=(30, 10, 55, 70)),
-        make_picture_example("a", red=(10, 30, 50, 75)),
-        make_picture_example("d", green=(0, 0, 60, 80), image_hw=(60, 80)),
-        make_picture_example("b", red=(20, 20, 100, 120), green=(110, 10, 190, 200), image_hw=(200, 300)),
-        make_picture_example("c"),
+        make_image_example("e", red=(5, 5, 25, 45), green=(30, 10, 55, 70)),
+        make_image_example("a", red=(10, 30, 50, 75)),
+        make_image_example("d", green=(0, 0, 60, 80), image_hw=(60, 80)),
+        make_image_example("b", red=(20, 20, 100, 120), green=(110, 10, 190, 200), image_hw=(200, 300)),
+        make_image_example("c"),
     ]
 
 
-# --- random splits, as hard as the COCO API's rules can be: crowds, equal scores, equal overlaps, empty images
+# --- random splits with hard cases of the COCO API's rules: crowds, tied scores, equal overlaps, empty images
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +154,7 @@ def label_map():
 
 @pytest.fixture(scope="session")
 def make_image():
-    """(truth, found) of one image of 100 x 100 pixels; boxes as (class id, ymin, xmin, ymax, xmax[, score])."""
+    """Make (truth, found) of an image of 100 x 100 pixels; boxes are (class id, ymin, xmin, ymax, xmax[, score])."""
 
     def make(image_id, truth=(), found=(), crowds=()):
         truth, found = np.reshape(truth, (-1, 5)).astype(float), np.reshape(found, (-1, 6)).astype(float)
@@ -149,7 +169,7 @@ def make_image():
 
 @pytest.fixture(scope="session")
 def make_split():
-    """(ground truth, detections) of random images; detections lie near objects, scores and corners repeat."""
+    """Make (ground truth, detections) of random images with detections near objects, tied scores and corners."""
 
     def make(seed, num_images=12, max_boxes=7, max_found=12, crowd_share=0.15):
         generator = np.random.default_rng(seed)
@@ -176,7 +196,7 @@ def make_split():
 
 @pytest.fixture(scope="session")
 def make_good_split():
-    """(ground truth, detections of one model, of another) as real ones look: most right, a few faint extras."""
+    """Make (ground truth, detections of two models) that look real: mostly correct, a few extras with low scores."""
 
     def make(seed, num_images):
         generator = np.random.default_rng(seed)

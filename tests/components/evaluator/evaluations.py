@@ -1,4 +1,4 @@
-"""Small evaluations made by hand, for the tests of the report. Nothing here needs TensorFlow."""
+"""Small evaluations for the tests of the report, without TensorFlow."""
 
 import datetime
 
@@ -6,12 +6,18 @@ import numpy as np
 
 from detloom.components.evaluator.comparison import compare
 from detloom.components.evaluator.decision import Evidence, Latency, decide
-from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, Picture
+from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, ReportImage
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
-from detloom.schemas.gates_config import BaselineGate, Gates, MetricFloor
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
-from detloom.trainer_module.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.run_file.evaluator_and_gates import (
+    BaselineGate,
+    Gates,
+    ImageSlices,
+    MetricFloor,
+    ObjectSlices,
+    SizeBin,
+)
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
 
 HOSTILE = "<b>dog</b>"
 IMAGE_HW = (200, 400)
@@ -37,7 +43,7 @@ def make_found(image_id, boxes=(), class_ids=(), scores=()):
 
 
 def make_split(names=("cat", HOSTILE)):
-    """Three images: a cat and a dog, a dog, nothing."""
+    """Make a split of three images: a cat and a dog, a dog, no object."""
     second = min(2, len(names))
     truth = [make_truth(1, [LEFT, RIGHT], [1, second]), make_truth(2, [LEFT], [second]), make_truth(3)]
     features = [{"image/camera": ("north",)}, {"image/camera": ("north",)}, {"image/camera": ("south",)}]
@@ -45,7 +51,7 @@ def make_split(names=("cat", HOSTILE)):
 
 
 def make_models(num_classes=2):
-    """The candidate finds all three; the baseline misses the second image's and takes the dog for a cat."""
+    """Make detections: the candidate detects all objects; the baseline confuses a dog with a cat and misses one."""
     second = min(2, num_classes)
     candidate = [
         make_found(1, [LEFT, RIGHT], [1, second], [0.9, 0.8]),
@@ -78,13 +84,13 @@ def make_evaluation(
     return Evaluation(**{**values, **more})
 
 
-def make_picture(kind="first", size=4, **changes):
+def make_image(kind="first", size=4, **changes):
     values = {
         "name": "a.jpg",
-        "text": "2 labelled, 1 found",
+        "text": "objects: 2, detections: 1",
         "left_uri": "data:image/jpeg;base64," + "A" * size,
         "right_uri": "data:image/jpeg;base64," + "B" * size,
-        "left_label": "labelled",
+        "left_label": "ground truth",
         "right_label": "candidate",
     }
-    return Picture(kind=kind, **{**values, **changes})
+    return ReportImage(kind=kind, **{**values, **changes})

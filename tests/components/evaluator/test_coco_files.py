@@ -32,7 +32,7 @@ def read_found(tmp_path, *rows, truth=None):
     return read_coco_detections(path, truth or read_truth(tmp_path))
 
 
-def test_images_come_by_ascending_id_with_boxes_relative_to_their_size(tmp_path):
+def test_images_are_sorted_by_id_with_relative_boxes(tmp_path):
     nameless = {"id": 2, "height": 50, "width": 50.0}
     read = read_truth(tmp_path, images=[IMAGE, nameless], annotations=[BOX, {**BOX, "id": 9, "iscrowd": 1, "area": 12}])
     assert read.file_names == ["2", "seven.jpg"]
@@ -43,16 +43,16 @@ def test_images_come_by_ascending_id_with_boxes_relative_to_their_size(tmp_path)
     np.testing.assert_allclose(seven.boxes_yxyx_rel, [[0.1, 0.1, 0.6, 0.6]] * 2)
     assert seven.class_ids.tolist() == [3, 3]
     assert seven.is_crowd.tolist() == [False, True]
-    assert seven.area_px.tolist() == [5000, 12]  # 100 x 50, where the file does not say it
+    assert seven.area_px.tolist() == [5000, 12]  # 100 x 50 for the missing area
     assert read.split.label_map.names_by_id == ((3, "cat"), (8, "dog"))
 
 
-def test_features_of_an_image_are_those_of_its_entry(tmp_path):
+def test_features_of_an_image_are_read(tmp_path):
     images = [{**IMAGE, "features": {"weather": ["rain", "fog"], "hour": [7]}}, {**IMAGE, "id": 8}]
     assert read_truth(tmp_path, images=images).split.features == [{"weather": ("rain", "fog"), "hour": (7.0,)}, {}]
 
 
-def test_the_dataset_keeps_only_what_evaluation_needs(tmp_path):
+def test_the_dataset_keeps_only_keys_that_evaluation_needs(tmp_path):
     row = {**BOX, "drop": True, "ignore": 1, "segmentation": [], "keypoints": [1, 2, 2], "num_keypoints": 1}
     dataset = read_truth(tmp_path, annotations=[row]).dataset
     completed = {
@@ -68,13 +68,13 @@ def test_the_dataset_keeps_only_what_evaluation_needs(tmp_path):
     assert dataset["images"] == [IMAGE]
 
 
-def test_an_unused_category_0_is_left_out_even_if_it_is_named_like_another(tmp_path):
+def test_an_unused_category_0_is_dropped_even_with_a_duplicate_name(tmp_path):
     read = read_truth(tmp_path, categories=[{"id": 0, "name": "cat"}, CAT])
     assert read.split.label_map.names == ("cat",)
     assert read.dataset["categories"] == [CAT]
 
 
-def test_detections_come_by_image_and_by_descending_score_ties_in_the_order_of_the_file(tmp_path):
+def test_detections_are_grouped_by_image_and_sorted_by_score(tmp_path):
     truth = read_truth(tmp_path, images=[IMAGE, {**IMAGE, "id": 2}])
     rows = [{**FOUND, "score": score, "category_id": k} for score, k in ((0.5, 3), (0.9, 3), (0.5, 8), (1, 8))]
     read = read_found(tmp_path, *rows, truth=truth)
@@ -85,7 +85,7 @@ def test_detections_come_by_image_and_by_descending_score_ties_in_the_order_of_t
     assert read.results[0] == {**FOUND, "area": 5000}
 
 
-def test_no_detections_are_an_empty_entry_for_every_image(tmp_path):
+def test_an_empty_results_file_gives_an_empty_entry_per_image(tmp_path):
     read = read_found(tmp_path)
     assert (read.results, [len(each.scores) for each in read.detections]) == ([], [0])
 
@@ -95,20 +95,20 @@ def test_no_detections_are_an_empty_entry_for_every_image(tmp_path):
     [RIGHT_HALF, [[100, 0, 200, 0, 200, 100, 100, 100]], coco_mask.frPyObjects(RIGHT_HALF, 100, 200)],
     ids=["runs", "polygon", "compressed runs"],
 )
-def test_a_mask_gives_the_box_that_is_missing_and_the_area(mask, tmp_path):
+def test_a_mask_provides_a_missing_box_and_the_area(mask, tmp_path):
     if isinstance(mask, dict) and isinstance(mask["counts"], bytes):
         mask = {**mask, "counts": mask["counts"].decode()}
     row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
     read = read_found(tmp_path, {**row, "bbox": [], "segmentation": mask})
-    # Columns 100 to 199 of 100 x 200 pixels; by column, 100 columns of 100 pixels come first.
+    # Columns 100 to 199 of 100 x 200 pixels; in column order, 100 columns of 100 pixels come first.
     assert (read.results[0]["bbox"], read.results[0]["area"]) == ([100, 0, 100, 100], 10_000)
     np.testing.assert_allclose(read.detections[0].boxes_yxyx_rel, [[0, 0.5, 1, 1]])
     with_box = read_found(tmp_path, {**FOUND, "segmentation": mask}).results[0]
-    assert (with_box["bbox"], with_box["area"]) == (FOUND["bbox"], 5000)  # then the box's, as loadRes does it
+    assert (with_box["bbox"], with_box["area"]) == (FOUND["bbox"], 5000)  # the area of the box, as in loadRes
     assert with_box["segmentation"] == read.results[0]["segmentation"]
 
 
-def test_keypoints_give_the_box_around_them_to_the_detections_and_not_to_the_results(tmp_path):
+def test_keypoints_provide_the_box_of_detections_but_not_of_results(tmp_path):
     row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
     read = read_found(tmp_path, {**row, "keypoints": [20, 10, 1, 120, 60, 0]})
     assert "bbox" not in read.results[0]
@@ -119,48 +119,45 @@ def test_keypoints_give_the_box_around_them_to_the_detections_and_not_to_the_res
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"got a list, allowed: a COCO annotation file"),
-        ({"images": [], "categories": []}, "got an object without the list 'annotations', allowed"),
-        (truth_of(images=["x"]), r"images\[0\]: got text, allowed: an object"),
-        (truth_of(images=[{**IMAGE, "id": "7"}]), r"images\[0\]: 'id' must be a whole number, got '7'"),
-        (truth_of(images=[{**IMAGE, "id": True}]), r"images\[0\]: 'id' must be a whole number, got True"),
-        (truth_of(images=[{**IMAGE, "id": 2**63}]), r"images\[0\]: 'id' must be a whole number"),
-        (
-            truth_of(images=[{**IMAGE, "height": 0}]),
-            r"images\[0\]: 'height' must be a whole number of pixels, .* got 0",
-        ),
-        (truth_of(images=[{"id": 7, "height": 9}]), r"images\[0\]: 'width' must be .* got nothing"),
-        (truth_of(images=[{**IMAGE, "file_name": 4}]), r"images\[0\]: 'file_name' must be text, got 4"),
-        (truth_of(images=[IMAGE, IMAGE]), "images: the id 7 stands twice"),
-        (truth_of(images=[{**IMAGE, "features": [1]}]), r"images\[0\]: 'features' must be an object"),
-        (truth_of(images=[{**IMAGE, "features": {"a": 1}}]), r"'features': 'a' must be a list .* got 1"),
-        (truth_of(images=[{**IMAGE, "features": {"a": [None]}}]), "must be text or finite numbers, got None"),
-        (truth_of(categories=[{**CAT, "id": None}]), r"categories\[0\]: 'id' must be a whole number, got None"),
-        (truth_of(categories=[CAT, {"id": 8}]), r"categories\[1\]: 'name' must be text, got nothing"),
-        (truth_of(categories=[CAT, CAT]), "categories: the id 3 stands twice"),
-        (truth_of(categories=[CAT, {**DOG, "name": "cat"}]), "categories: label map: name 'cat' stands twice"),
-        (truth_of(categories=[CAT, {**DOG, "id": -1}]), "categories: got the id -1, allowed: 1 and up"),
+        ([], "got a list"),
+        ({"images": [], "categories": []}, "'annotations'"),
+        (truth_of(images=["x"]), r"images\[0\]: got text"),
+        (truth_of(images=[{**IMAGE, "id": "7"}]), r"images\[0\]: 'id' .*'7'"),
+        (truth_of(images=[{**IMAGE, "id": True}]), r"images\[0\]: 'id' .*True"),
+        (truth_of(images=[{**IMAGE, "id": 2**63}]), r"images\[0\]: 'id' .*9223372036854775808"),
+        (truth_of(images=[{**IMAGE, "height": 0}]), r"images\[0\]: 'height' .*1 to 1048576, got 0"),
+        (truth_of(images=[{"id": 7, "height": 9}]), r"images\[0\]: 'width' .*got nothing"),
+        (truth_of(images=[{**IMAGE, "file_name": 4}]), r"images\[0\]: 'file_name' .*got 4"),
+        (truth_of(images=[IMAGE, IMAGE]), "images: .*id 7"),
+        (truth_of(images=[{**IMAGE, "features": [1]}]), r"images\[0\]: 'features' "),
+        (truth_of(images=[{**IMAGE, "features": {"a": 1}}]), r"images\[0\]: 'features': 'a' .*got 1"),
+        (truth_of(images=[{**IMAGE, "features": {"a": [None]}}]), r"images\[0\]: 'features' .*got None"),
+        (truth_of(categories=[{**CAT, "id": None}]), r"categories\[0\]: 'id' .*got None"),
+        (truth_of(categories=[CAT, {"id": 8}]), r"categories\[1\]: 'name' .*got nothing"),
+        (truth_of(categories=[CAT, CAT]), "categories: .*id 3"),
+        (truth_of(categories=[CAT, {**DOG, "name": "cat"}]), "categories: .*'cat'"),
+        (truth_of(categories=[CAT, {**DOG, "id": -1}]), "categories: got id -1, allowed: 1 "),
         (
             truth_of(categories=[CAT, {**DOG, "id": 0}], annotations=[{**BOX, "category_id": 0}]),
-            "categories: got the id 0, allowed: 1 and up .* raise all category ids",
+            "categories: got id 0, allowed: 1 ",
         ),
-        (truth_of(annotations=[], categories=[]), "categories: label map: no classes"),
-        (truth_of(annotations=[BOX, BOX]), "annotations: the id 1 stands twice"),
-        (truth_of(annotations=[{**BOX, "id": 1.0}]), r"annotations\[0\]: 'id' must be a whole number, got 1.0"),
-        (truth_of(annotations=[{**BOX, "image_id": 4}]), r"annotations\[0\]: 'image_id' 4 is not among the images"),
-        (truth_of(annotations=[{**BOX, "category_id": 4}]), r"'category_id' 4 is not among the categories"),
-        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3]}]), r"annotations\[0\]: 'bbox' must be four numbers"),
-        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3, "4"]}]), r"annotations\[0\]: 'bbox' must be .* got '4'"),
-        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3, np.inf]}]), r"'bbox' must be .* all finite, got inf"),
-        (truth_of(annotations=[{**BOX, "bbox": [np.nan, 2, 3, 4]}]), r"'bbox' must be .* all finite, got nan"),
-        (truth_of(annotations=[{**BOX, "bbox": [10**400, 2, 3, 4]}]), r"'bbox' must be .* all finite"),
-        (truth_of(annotations=[{**BOX, "bbox": [1, 2, -3, 4]}]), r"annotations\[0\]: 'bbox' has a negative width"),
-        (truth_of(annotations=[{**BOX, "area": -1}]), r"annotations\[0\]: 'area' must be 0 or more, got -1"),
-        (truth_of(annotations=[{**BOX, "area": "big"}]), r"annotations\[0\]: 'area' must be a finite number"),
-        (truth_of(annotations=[{**BOX, "iscrowd": 2}]), r"annotations\[0\]: 'iscrowd' must be 0 or 1, got 2"),
+        (truth_of(annotations=[], categories=[]), "categories: "),
+        (truth_of(annotations=[BOX, BOX]), "annotations: .*id 1"),
+        (truth_of(annotations=[{**BOX, "id": 1.0}]), r"annotations\[0\]: 'id' .*got 1.0"),
+        (truth_of(annotations=[{**BOX, "image_id": 4}]), r"annotations\[0\]: 'image_id' 4 "),
+        (truth_of(annotations=[{**BOX, "category_id": 4}]), r"annotations\[0\]: 'category_id' 4 "),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3]}]), r"annotations\[0\]: 'bbox' .*four numbers"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3, "4"]}]), r"annotations\[0\]: 'bbox' .*got '4'"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, 3, np.inf]}]), r"annotations\[0\]: 'bbox' .*got inf"),
+        (truth_of(annotations=[{**BOX, "bbox": [np.nan, 2, 3, 4]}]), r"annotations\[0\]: 'bbox' .*got nan"),
+        (truth_of(annotations=[{**BOX, "bbox": [10**400, 2, 3, 4]}]), r"annotations\[0\]: 'bbox' .*finite"),
+        (truth_of(annotations=[{**BOX, "bbox": [1, 2, -3, 4]}]), r"annotations\[0\]: 'bbox' .*-3.*0 or more"),
+        (truth_of(annotations=[{**BOX, "area": -1}]), r"annotations\[0\]: 'area' .*0 or more, got -1"),
+        (truth_of(annotations=[{**BOX, "area": "big"}]), r"annotations\[0\]: 'area' .*finite.*'big'"),
+        (truth_of(annotations=[{**BOX, "iscrowd": 2}]), r"annotations\[0\]: 'iscrowd' .*0 or 1, got 2"),
     ],
 )
-def test_an_annotation_file_that_is_not_cocos_is_refused_by_its_place(content, message, tmp_path):
+def test_an_invalid_annotation_file_is_refused_with_the_entry(content, message, tmp_path):
     with pytest.raises(InputError, match=rf"truth\.json: .*{message}"):
         read_truth(tmp_path, content)
 
@@ -168,57 +165,57 @@ def test_an_annotation_file_that_is_not_cocos_is_refused_by_its_place(content, m
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_id": 9}, "'image_id' 9 is not among the images of the ground truth"),
-        ({"category_id": 9}, "'category_id' 9 is not among the categories of the ground truth"),
-        ({"score": None}, "'score' must be a finite number, got None"),
-        ({"score": np.nan}, "'score' must be a finite number, got nan"),
-        ({"score": True}, "'score' must be a finite number, got True"),
-        ({"bbox": [1, 2, 3, -4]}, "'bbox' has a negative width or height"),
-        ({"bbox": None}, "has none of them, allowed: bbox, as the first detection"),
-        ({"keypoints": [1, 2, 2]}, "has bbox and keypoints, allowed: bbox, as the first detection"),
+        ({"image_id": 9}, "'image_id' 9 "),
+        ({"category_id": 9}, "'category_id' 9 "),
+        ({"score": None}, "'score' .*got None"),
+        ({"score": np.nan}, "'score' .*got nan"),
+        ({"score": True}, "'score' .*got True"),
+        ({"bbox": [1, 2, 3, -4]}, "'bbox' .*-4.*0 or more"),
+        ({"bbox": None}, "has none .*allowed: bbox "),
+        ({"keypoints": [1, 2, 2]}, "has bbox and keypoints, allowed: bbox "),
     ],
 )
-def test_a_detection_that_is_not_cocos_is_refused_by_its_place(changes, message, tmp_path):
+def test_an_invalid_detection_is_refused_with_the_row(changes, message, tmp_path):
     with pytest.raises(InputError, match=rf"found\.json: results\[1\]: {message}"):
         read_found(tmp_path, FOUND, {**FOUND, **changes})
 
 
-def test_a_results_file_without_anything_to_measure_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"results\[0\]: has none of 'bbox', 'segmentation' and 'keypoints'"):
+def test_a_results_row_without_box_mask_and_keypoints_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"results\[0\]: .*'bbox', 'segmentation' and 'keypoints'"):
         read_found(tmp_path, {**FOUND, "bbox": []})
 
 
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ("mask", "must be polygons or runs, got text"),
-        ([[1, 2, 3, 4]], "polygon 0 must be x, y of three points and more, got 4 numbers"),
-        ([[1, 2, 3, 4, 5, None]], "polygon 0 must hold finite numbers"),
-        ([[1, 2, 3, 4, 5, np.nan]], "polygon 0 must hold finite numbers"),
-        ([[1, 2, 3, 4, 5, 301]], "polygon 0 lies outside the image of 200x100 px"),
-        ([[0, 0, 200, 100] * 20_000], "has an outline of"),
-        ([[0, 0] * 200_000], "has 200000 points, allowed: 3 to"),
-        ({"size": [200, 100], "counts": [20_000]}, r"has the size \[200, 100\], allowed: .*\[100, 200\]"),
-        ({"size": [100, 200]}, "must have whole numbers or text as 'counts', got None"),
-        ({"size": [100, 200], "counts": [20_000.0]}, "must have whole numbers or text as 'counts'"),
-        ({"size": [100, 200], "counts": [19_999]}, "has runs over 19999 pixels, allowed: the 20000"),
-        ({"size": [100, 200], "counts": [-1, 20_001]}, "has runs over less than no pixels"),
-        ({"size": [100, 200], "counts": []}, "has runs over less than no pixels"),
-        ({"size": [100, 200], "counts": ""}, "must have compressed runs as 'counts'"),
-        ({"size": [100, 200], "counts": "é"}, "must have compressed runs as 'counts'"),
-        ({"size": [100, 200], "counts": "0\0"}, "must have compressed runs as 'counts'"),
-        ({"size": [100, 200], "counts": "0P"}, "must have compressed runs as 'counts'"),  # ends within a number
-        ({"size": [100, 200], "counts": "P" * 20 + "0"}, "must have compressed runs as 'counts'"),
-        ({"size": [100, 200], "counts": "01"}, "has runs over 1 pixels"),
+        ("mask", "got text"),
+        ([[1, 2, 3, 4]], "polygon 0 .*got 4 numbers"),
+        ([[1, 2, 3, 4, 5, None]], "polygon 0 .*finite"),
+        ([[1, 2, 3, 4, 5, np.nan]], "polygon 0 .*finite"),
+        ([[1, 2, 3, 4, 5, 301]], "polygon 0 .*200x100 px"),
+        ([[0, 0, 200, 100] * 20_000], "outline"),
+        ([[0, 0] * 200_000], "200000 points, allowed: 3 to"),
+        ({"size": [200, 100], "counts": [20_000]}, r"size \[200, 100\], allowed: .*\[100, 200\]"),
+        ({"size": [100, 200]}, "'counts' .*got None"),
+        ({"size": [100, 200], "counts": [20_000.0]}, "'counts' .*got "),
+        ({"size": [100, 200], "counts": [19_999]}, "19999 pixels, allowed: .*20000"),
+        ({"size": [100, 200], "counts": [-1, 20_001]}, "runs over .*20000"),
+        ({"size": [100, 200], "counts": []}, "runs over .*20000"),
+        ({"size": [100, 200], "counts": ""}, "'counts' .*got "),
+        ({"size": [100, 200], "counts": "é"}, "'counts' .*got "),
+        ({"size": [100, 200], "counts": "0\0"}, "'counts' .*got "),
+        ({"size": [100, 200], "counts": "0P"}, "'counts' .*got "),  # ends within a number
+        ({"size": [100, 200], "counts": "P" * 20 + "0"}, "'counts' .*got "),
+        ({"size": [100, 200], "counts": "01"}, "runs over 1 pixels, .*20000"),
     ],
 )
-def test_a_mask_that_c_code_must_not_see_is_refused(mask, message, tmp_path):
+def test_an_invalid_mask_is_refused_before_pycocotools_reads_it(mask, message, tmp_path):
     row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
     with pytest.raises(InputError, match=rf"results\[0\]: 'segmentation'.*{message}"):
         read_found(tmp_path, {**row, "segmentation": mask})
 
 
-def test_compressed_runs_of_every_length_are_taken():
+def test_compressed_run_lengths_of_all_sizes_are_accepted():
     rng = np.random.default_rng(0)
     for exponent in range(1, 12):
         image_hw = (int(rng.integers(1, 2**exponent)), int(rng.integers(1, 2 ** (12 - exponent))))
@@ -233,8 +230,8 @@ def test_compressed_runs_of_every_length_are_taken():
         (b"{\n]", r"truth\.json:2: not JSON"),
         (b"", r"truth\.json:1: not JSON"),
         (b'"\xff"', r"truth\.json: not JSON"),
-        (b"[" * 200_000, r"truth\.json: not a COCO file, its JSON is nested too deeply"),
-        (b"x" * 100, r"truth\.json: got more than 50 bytes, which is more than can be held"),
+        (b"[" * 200_000, r"truth\.json: .*nested too deeply"),
+        (b"x" * 100, r"truth\.json: got more than 50 bytes"),
     ],
 )
 def test_a_file_that_cannot_be_parsed_is_refused(data, message, tmp_path, monkeypatch):
@@ -253,5 +250,5 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 def test_an_annotation_file_for_a_results_file_is_refused(tmp_path):
     truth = read_truth(tmp_path)
-    with pytest.raises(InputError, match=r"truth\.json: got an object, allowed: a COCO results file, a list"):
+    with pytest.raises(InputError, match=r"truth\.json: got an object, allowed: .*a list"):
         read_coco_detections(tmp_path / "truth.json", truth)

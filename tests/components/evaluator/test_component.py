@@ -11,7 +11,7 @@ def make_component(**inputs):
     return DetectionEvaluator(examples=Channel(type=Examples), model=Channel(type=Model), params=params, **inputs)
 
 
-def test_outputs_have_the_types_of_the_stock_evaluator():
+def test_outputs_have_the_types_of_tfxs_evaluator():
     outputs = make_component().outputs
     assert outputs["evaluation"].type is ModelEvaluation
     assert outputs["blessing"].type is ModelBlessing
@@ -28,7 +28,7 @@ def test_the_baseline_is_optional():
 
 
 def test_the_executor_path_is_stable():
-    # Compiled pipelines store it.
+    # Compiled pipelines store this path.
     path = f"{Executor.__module__}.{Executor.__name__}"
     assert path == "detloom.components.evaluator.executor.Executor"
     assert DetectionEvaluator.EXECUTOR_SPEC.class_path == path

@@ -1,4 +1,4 @@
-"""Evaluation where Dataflow or Flink would do it: at addresses only, and by workers in processes of their own."""
+"""Evaluation under the conditions of Dataflow or Flink: remote addresses only, workers in separate processes."""
 
 import apache_beam as beam
 import numpy as np
@@ -12,10 +12,11 @@ from detloom.components.artifact_types import CurvesForUi, MetricsForUi, PageFor
 from detloom.components.evaluator.executor import Executor
 from detloom.components.evaluator.inference import run_inference
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.pipelines.compile.beam_options import flink_args
-from detloom.schemas.beam_config import Flink
-from detloom.schemas.evaluator_config import Evaluator
+from detloom.pipelines.dag.beam_options import flink_args
+from detloom.schemas.run_file.beam import Flink
+from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate
 
+QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=3))
 UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
 
 
@@ -25,7 +26,7 @@ def make_artifact(kind, uri, artifact_id):
     return artifact
 
 
-def test_the_executor_reads_and_writes_addresses(
+def test_the_executor_reads_and_writes_remote_addresses(
     ram_folder, copy_folder, tmp_path, write_split, five_examples, good_model_uri
 ):
     write_split(tmp_path / "examples", five_examples)
@@ -42,7 +43,7 @@ def test_the_executor_reads_and_writes_addresses(
         "model": [make_artifact(Model, models[0], 7)],
         "baseline_model": [make_artifact(Model, models[1], 5)],
     }
-    properties = EvaluatorParams(settings=Evaluator(batch_size=2, num_pictures=2)).to_properties()
+    properties = EvaluatorParams(settings=Evaluator(batch_size=2, num_images=2), gates=QUICK).to_properties()
     Executor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
     assert outputs["blessing"][0].get_int_custom_property("blessed") in (0, 1)
     written = {name.rstrip("/") for name in tf.io.gfile.listdir(f"{ram_folder}/evaluation")}
@@ -52,10 +53,10 @@ def test_the_executor_reads_and_writes_addresses(
 
 
 @pytest.mark.slow
-def test_workers_in_processes_of_their_own_find_the_same(
+def test_separate_worker_processes_give_the_same_records(
     job_endpoint, worker_pool, tmp_path, write_split, five_examples, good_model_uri
 ):
-    """With the options of a Flink cluster, whose job service Beam's own in Python stands for: there is no Java here."""
+    """Uses the options of a Flink cluster, with Beam's Python job service instead of Flink's, which needs Java."""
 
     def records(args):
         return run_inference(
@@ -75,5 +76,6 @@ def test_workers_in_processes_of_their_own_find_the_same(
     here = records(["--direct_running_mode=in_memory"])
     assert [record.source_id for record in there] == [record.source_id for record in here] == list("abcde")
     for one, other in zip(there, here, strict=True):
-        for values, expected in zip(one.found["candidate"], other.found["candidate"], strict=True):
-            np.testing.assert_array_equal(values, expected)
+        found, expected = (record.detections(1, "candidate") for record in (one, other))
+        for name in ("boxes_yxyx_rel", "scores", "class_ids"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

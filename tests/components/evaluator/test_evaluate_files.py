@@ -6,17 +6,21 @@ from PIL import Image
 
 from detloom.components.evaluator.evaluate_files import OTHER_METRICS_FILE, FileInputs, evaluate_files
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report import DETECTIONS_FILE, GROUND_TRUTH_FILE, METRICS_FILE, PAGE_FILE
+from detloom.components.evaluator.report.report import DETECTIONS_FILE, GROUND_TRUTH_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.errors import InputError
-from detloom.schemas.gates_config import BaselineGate, Gates
-from detloom.trainer_module.coco_metrics import compute_coco_metrics, format_coco_ground_truth, format_coco_results
+from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Gates
+from detloom.trainer_module.evaluation.coco_metrics import (
+    compute_coco_metrics,
+    format_coco_ground_truth,
+    format_coco_results,
+)
 
 PARAMS = EvaluatorParams(gates=Gates(baseline=BaselineGate(num_resamples=100)))
 
 
 @pytest.fixture
 def write_files(tmp_path, make_good_split, label_map):
-    """Writes the files of a split with two models; returns the inputs with the given changes."""
+    """Write the files of a split with two models; return the inputs with the given changes."""
     truth, *models = make_good_split(0, 20)
     hw_by_id = {image.image_id: image.image_hw for image in truth}
     names = {image.image_id: f"{image.image_id}.png" for image in truth}
@@ -34,7 +38,7 @@ def write_files(tmp_path, make_good_split, label_map):
     return write
 
 
-def test_numbers_are_those_of_the_files(write_files, tmp_path, label_map):
+def test_metrics_equal_those_of_the_files(write_files, tmp_path, label_map):
     result = evaluate_files(write_files(), PARAMS, tmp_path / "out").evaluation
     expected = compute_coco_metrics(write_files.truth, write_files.found, label_map)
     assert result.candidate.find_value("AP")[0] == pytest.approx(expected.AP, abs=1e-12)
@@ -44,7 +48,7 @@ def test_numbers_are_those_of_the_files(write_files, tmp_path, label_map):
     assert not (tmp_path / "out" / OTHER_METRICS_FILE).exists()
 
 
-def test_what_it_wrote_can_be_evaluated_again_with_the_same_numbers(write_files, tmp_path):
+def test_written_files_can_be_evaluated_again_with_the_same_metrics(write_files, tmp_path):
     first = evaluate_files(write_files(baseline_detections=None), PARAMS, tmp_path / "out").evaluation
     inputs = FileInputs(
         ground_truth=tmp_path / "out" / GROUND_TRUTH_FILE, detections=tmp_path / "out" / DETECTIONS_FILE
@@ -54,7 +58,7 @@ def test_what_it_wrote_can_be_evaluated_again_with_the_same_numbers(write_files,
     assert again.file_names == first.file_names
 
 
-def test_masks_get_numbers_of_their_own(write_files, tmp_path):
+def test_masks_have_their_own_metrics(write_files, tmp_path):
     inputs = write_files(baseline_detections=None)
     dataset, found = (json.loads(path.read_text()) for path in (inputs.ground_truth, inputs.detections))
     for row in (*dataset["annotations"], *found):
@@ -68,7 +72,7 @@ def test_masks_get_numbers_of_their_own(write_files, tmp_path):
     assert result.candidate_others["segm"]["AP"] == pytest.approx(result.evaluation.candidate.coco.AP, abs=0.05)
 
 
-def test_pictures_of_the_images_that_are_there(write_files, tmp_path, monkeypatch):
+def test_existing_images_are_shown(write_files, tmp_path, monkeypatch):
     warnings = []
     monkeypatch.setattr("absl.logging.warning", lambda text, *values: warnings.append(text % values))
     images = tmp_path / "images"
@@ -78,14 +82,14 @@ def test_pictures_of_the_images_that_are_there(write_files, tmp_path, monkeypatc
     evaluate_files(write_files(images_dir=images), PARAMS, tmp_path / "out")
     page = (tmp_path / "out" / PAGE_FILE).read_text()
     assert "data:image/jpeg" in page
-    assert any("2.png: is not drawn" in text for text in warnings)
+    assert any(text.startswith("2.png: ") for text in warnings)
 
 
-def test_a_file_name_that_leaves_the_folder_is_refused(write_files, tmp_path):
+def test_a_file_name_outside_the_folder_is_refused(write_files, tmp_path):
     inputs = write_files(images_dir=tmp_path)
     dataset = json.loads(inputs.ground_truth.read_text())
     for image in dataset["images"]:
         image["file_name"] = "../secret.png"
     inputs.ground_truth.write_text(json.dumps(dataset))
-    with pytest.raises(InputError, match=r"\.\./secret\.png: lies outside of"):
+    with pytest.raises(InputError, match=r"\.\./secret\.png: "):
         evaluate_files(inputs, PARAMS, tmp_path / "out")

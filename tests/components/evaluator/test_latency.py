@@ -7,7 +7,7 @@ from PIL import Image
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency, summarize, time_in_turn
 
 
-def test_models_take_turns_and_each_begins_as_often():
+def test_models_alternate():
     order = []
     models = {name: lambda batch, name=name: order.append((name, batch[0])) for name in ("new", "old")}
     seconds = time_in_turn(models, [b"1", b"2"])
@@ -15,7 +15,7 @@ def test_models_take_turns_and_each_begins_as_often():
     assert [len(seconds[name]) for name in models] == [2, 2]
 
 
-def test_median_and_95th_percentile_in_milliseconds():
+def test_latency_is_summarized_in_milliseconds():
     latency = summarize([number / 1000 for number in range(101)])
     assert (latency.median_ms, latency.p95_ms, latency.num_images) == (pytest.approx(50), pytest.approx(95), 101)
 
@@ -33,6 +33,6 @@ def test_without_images_nothing_is_loaded():
     assert measure_latency({"new": "/nowhere"}, []) == {}
 
 
-def test_the_size_is_that_of_all_files(good_model_uri):
+def test_the_model_size_is_the_sum_of_all_files(good_model_uri):
     folder = good_model_uri / "Format-Serving"
     assert count_model_bytes(str(folder)) == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -5,10 +5,9 @@ import pytest
 
 from detloom.components.evaluator.comparison import compare
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
-from detloom.components.evaluator.ui_artifacts import confidence_metrics, confusion_matrix
-from detloom.schemas.gates_config import BaselineGate
-from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
-from detloom.trainer_module.coco_metrics import compute_coco_metrics
+from detloom.components.evaluator.report.report import confidence_metrics, confusion_matrix
+from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, ImageSlices, ObjectSlices, SizeBin
+from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
 OPTIONS = MeasureOptions(
     image_slices=(ImageSlices(feature="camera"),),
@@ -45,33 +44,33 @@ def test_a_metric_is_found_by_its_name(measured, make_split, label_map):
     [
         ("APl", "", "no ground truth of this size"),
         ("APl/cat", "", "no ground truth of this class and size"),
-        ("AP/cow", "", "there is no class 'cow'"),
-        ("AP", "camera=west", "there is no slice 'camera=west' in this split, only: camera=north, camera=south"),
+        ("AP/cow", "", "no class 'cow'"),
+        ("AP", "camera=west", "this split has no slice 'camera=west', only: camera=north, camera=south"),
     ],
 )
-def test_what_cannot_be_measured_says_why(make_image, split_of, metric, slice_name, why):
+def test_an_unmeasured_metric_has_a_reason(make_image, split_of, metric, slice_name, why):
     pairs = [make_image(number, truth=[(1, 0, 0, 20, 20)]) for number in (1, 2)]
     truth, found = zip(*pairs, strict=True)
     assert measure(split_of(truth), found, OPTIONS).find_value(metric, slice_name) == (None, why)
 
 
-def test_a_crowd_is_a_group_to_open_images(make_image, split_of):
+def test_a_crowd_is_a_group_for_open_images(make_image, split_of):
     truth, found = make_image(
         1, truth=[(1, 0, 0, 20, 20), (1, 40, 40, 99, 99)], found=[(1, 0, 0, 20, 20, 0.9)], crowds=[1]
     )
     voc = measure(split_of([truth]), [found], OPTIONS).voc
     assert voc["open_images_v2"].mAP == 1
-    assert voc["open_images_challenge"].AP_by_class_id[1] == 0.5  # the group counts, and nothing found it
+    assert voc["open_images_challenge"].AP_by_class_id[1] == 0.5  # the group counts, but is not detected
 
 
-def test_without_classes_a_wrong_name_does_not_matter(make_image, split_of):
+def test_class_agnostic_metrics_ignore_a_wrong_class(make_image, split_of):
     truth, found = make_image(1, truth=[(1, 0, 0, 20, 20)], found=[(3, 0, 0, 20, 20, 0.9)])
     measured = measure(split_of([truth]), [found], OPTIONS)
     assert [each.value_of("AP") for each in (measured.coco, measured.class_agnostic)] == pytest.approx([0, 1])
-    assert measured.min_scores == (math.inf,) * 3  # nothing is right: nothing is used
+    assert measured.min_scores == (math.inf,) * 3  # no true positives: no detection is used
 
 
-def test_all_of_it_is_plain_json(measured):
+def test_measurements_are_plain_json(measured):
     values = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
     assert values["coco"]["AP"] == measured.coco.AP
     assert set(values["errors"]["cost_by_type"]) == {
@@ -103,7 +102,7 @@ def test_a_model_compared_with_itself(measured, label_map):
     assert (alone.ap_change, alone.candidate.AP) == (None, comparison.candidate.AP)
 
 
-def test_points_for_the_interfaces(measured):
+def test_ui_points_and_matrix_are_limited_and_sorted(measured):
     points = confidence_metrics(measured)
     assert len(points) <= 50
     assert points[0]["confidenceThreshold"] > points[-1]["confidenceThreshold"]

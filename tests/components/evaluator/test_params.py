@@ -2,16 +2,25 @@ import json
 
 import pytest
 
-from detloom.components.evaluator.params import PROPERTY_TYPES, EvaluatorParams
-from detloom.schemas.evaluator_config import Evaluator
-from detloom.schemas.gates_config import BaselineGate, Gates, LatencyGate, MetricChange, MetricFloor, Override
-from detloom.schemas.slices_config import ImageSlices, ObjectSlices, SizeBin
+from detloom.components.evaluator.params import EvaluatorParams
+from detloom.schemas.run_file.evaluator_and_gates import (
+    BaselineGate,
+    Evaluator,
+    Gates,
+    ImageSlices,
+    LatencyGate,
+    MetricChange,
+    MetricFloor,
+    ObjectSlices,
+    Override,
+    SizeBin,
+)
 
 PARAMS = EvaluatorParams(
     split="val",
     settings=Evaluator(
         batch_size=3,
-        num_pictures=0,
+        num_images=0,
         image_slices=(ImageSlices(feature="image/camera"), ImageSlices(by="num_boxes", edges=(1, 10))),
         object_slices=(ObjectSlices(by="border_distance", edges=(0.05,)),),
         sizes=(SizeBin(name="tiny", max_side_px=16),),
@@ -33,10 +42,10 @@ def test_parameters_survive_the_round_trip_through_properties(params):
 
 
 def test_properties_are_flat_and_of_the_declared_types():
-    assert {name: type(value) for name, value in PARAMS.to_properties().items()} == PROPERTY_TYPES
+    assert {name: type(value) for name, value in PARAMS.to_properties().items()} == EvaluatorParams.property_types()
 
 
 @pytest.mark.parametrize("name", ["gates", "settings"])
-def test_what_has_parts_is_one_canonical_json_text(name):
+def test_nested_settings_are_canonical_json(name):
     text = PARAMS.to_properties()[name]
     assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))

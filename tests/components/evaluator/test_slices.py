@@ -3,14 +3,14 @@ import pytest
 from detloom.components.evaluator.analysis.matches import match_detections
 from detloom.components.evaluator.slices import check_features, measure_objects, measure_slices, split_images
 from detloom.schemas.errors import InputError
-from detloom.schemas.slices_config import ImageSlices, ObjectSlices
+from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
 
 CAT = (1, 0, 0, 20, 20)
 
 
 @pytest.fixture
 def pairs(make_image):
-    """Three images: a cat found, a cat missed, two cats of which one is found."""
+    """Three images: a detected cat, a missed cat, a detected and a missed cat."""
     two = [CAT, (1, 50, 40, 90, 50)]
     return [
         make_image(1, truth=[CAT], found=[(*CAT, 0.9)]),
@@ -30,14 +30,14 @@ def split(pairs, *slices, features=FEATURES):
     return split_images([truth for truth, _ in pairs], features, slices)
 
 
-def test_images_by_a_feature(pairs):
+def test_images_are_sliced_by_a_feature(pairs):
     assert split(pairs, ImageSlices(feature="image/camera")) == {
         "image/camera=north": [0, 2],
         "image/camera=south": [1],
     }
 
 
-def test_an_image_with_several_values_is_in_several_slices_and_one_without_in_its_own(pairs):
+def test_images_with_several_values_or_none_are_in_several_slices_or_a_separate_one(pairs):
     assert split(pairs, ImageSlices(feature="tags")) == {
         "tags=(none)": [2],
         "tags=dark": [0],
@@ -45,7 +45,7 @@ def test_an_image_with_several_values_is_in_several_slices_and_one_without_in_it
     }
 
 
-def test_numbers_in_bins_in_their_order(pairs):
+def test_numbers_are_binned_in_order(pairs):
     slices = split(pairs, ImageSlices(feature="image/hour", edges=(6, 12, 20)))
     assert slices == {
         "image/hour=6 to below 12": [0],
@@ -71,39 +71,37 @@ def test_numbers_keep_all_their_digits(make_image):
     ]
 
 
-def test_images_by_the_number_of_boxes(pairs):
+def test_images_are_sliced_by_the_number_of_boxes(pairs):
     assert split(pairs, ImageSlices(by="num_boxes", edges=(2,))) == {
         "num_boxes=below 2": [0, 1],
         "num_boxes=2 or more": [2],
     }
 
 
-def test_images_by_shape(pairs):
+def test_images_are_sliced_by_shape(pairs):
     assert split(pairs, ImageSlices(by="aspect_ratio", edges=(1.2,)))["aspect_ratio=below 1.2"] == [0, 1, 2]
     assert split(pairs, ImageSlices(by="short_side_px", edges=(50,)))["short_side_px=50 or more"] == [0, 1, 2]
 
 
-def test_a_feature_that_is_no_number_has_no_edges(pairs):
-    message = "image_slices: got 'wet' as 'tags' of image 1, needed with edges: a number"
-    with pytest.raises(InputError, match=message):
+def test_a_text_feature_with_edges_is_refused(pairs):
+    with pytest.raises(InputError, match="image_slices: got 'wet' as 'tags' of image 1"):
         split(pairs, ImageSlices(feature="tags", edges=(1,)))
 
 
-def test_a_feature_that_no_example_has_is_refused_beforehand():
+def test_a_feature_that_no_example_has_is_refused():
     check_features(FEATURES, [ImageSlices(feature="tags"), ImageSlices(by="num_boxes", edges=(1,))], "Split-test")
-    message = "Split-test: evaluator.image_slices: got the feature 'image/cam', which none of the first 3 examples has"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"Split-test: evaluator.image_slices: got the feature 'image/cam', .* 3 "):
         check_features(FEATURES, [ImageSlices(feature="image/cam")], "Split-test")
 
 
-def test_a_feature_that_differs_everywhere_is_refused(make_image):
+def test_a_feature_with_too_many_values_is_refused(make_image):
     pairs = [make_image(number) for number in range(101)]
     features = [{"id": (float(number),)} for number in range(101)]
-    with pytest.raises(InputError, match="got 101 values of 'id', allowed: 100 at most; give edges"):
+    with pytest.raises(InputError, match="got 101 values of 'id', allowed: at most 100"):
         split(pairs, ImageSlices(feature="id"), features=features)
 
 
-def test_every_slice_is_measured_by_its_images_alone(pairs, label_map):
+def test_every_slice_is_measured_on_its_images_only(pairs, label_map):
     truth, found = zip(*pairs, strict=True)
     members = split(pairs, ImageSlices(feature="image/camera"))
     north, south = measure_slices(truth, found, label_map, members, min_images=2)
@@ -111,12 +109,12 @@ def test_every_slice_is_measured_by_its_images_alone(pairs, label_map):
     assert (north.metrics.AR100, south.metrics.AR100, south.is_small) == (pytest.approx(2 / 3), 0, True)
 
 
-def test_recall_of_objects_by_the_shape_of_their_box(pairs, label_map):
+def test_recall_is_measured_by_box_shape_and_position(pairs, label_map):
     truth, found = zip(*pairs, strict=True)
     matches = match_detections(truth, found, label_map)
     slices = (
         ObjectSlices(by="aspect_ratio", edges=(0.5,)),  # the second cat of the third image is 10 wide and 40 high
-        ObjectSlices(by="border_distance", edges=(0.05,)),  # it alone does not touch the border
+        ObjectSlices(by="border_distance", edges=(0.05,)),  # only this cat does not touch the border
         ObjectSlices(by="side_px", edges=(20, 30)),  # all have an area of 400: a side of 20
         ObjectSlices(by="relative_area", edges=(0.04,)),
     )
@@ -130,7 +128,7 @@ def test_recall_of_objects_by_the_shape_of_their_box(pairs, label_map):
     assert rows["relative_area=0.04 or more"].num_objects == 4
 
 
-def test_crowds_are_no_objects(make_image, label_map):
+def test_crowds_are_excluded_from_object_slices(make_image, label_map):
     truth, found = make_image(1, truth=[CAT], crowds=[0])
     matches = match_detections([truth], [found], label_map)
     (below, above) = measure_objects(matches, [(100, 100)], (ObjectSlices(by="side_px", edges=(5,)),), 1)

@@ -1,4 +1,4 @@
-"""A real SavedModel with the three signatures that needs no training: it finds the red and the green area of a picture.
+"""A real SavedModel with the three signatures that needs no training: it detects red and green areas.
 
 Class 1 is "red", class 2 is "green". A red area has score 0.9, a green one 0.8.
 """
@@ -7,22 +7,20 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from detloom.schemas import detections as names
-from detloom.schemas import example_keys
-from detloom.schemas.label_map import LabelMap, write_label_map
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts import example_keys
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 
 RED_GREEN = LabelMap.from_names(["red", "green"])
 
 
 class TinyDetector(tf.Module):
-    """`shift` moves every box down by that share of the picture; `class_offset` is added to every class id."""
+    """Detector of colours; `shift` moves boxes down by a share of the image, `score_factor` scales scores."""
 
-    def __init__(
-        self, label_map_path: str, shift: float = 0.0, class_offset: int = 0, score_factor: float = 1.0
-    ) -> None:
+    def __init__(self, label_map_path: str, shift: float = 0.0, score_factor: float = 1.0) -> None:
         super().__init__()
         self.label_map = tf.saved_model.Asset(label_map_path)
-        self.shift, self.class_offset, self.score_factor = tf.Variable(shift), class_offset, score_factor
+        self.shift, self.score_factor = tf.Variable(shift), score_factor
 
     def _detect_one(self, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         height_width = tf.cast(tf.shape(image)[:2], tf.float32)
@@ -43,7 +41,7 @@ class TinyDetector(tf.Module):
         mask = tf.cast(tf.gather(found, order), tf.float32)
         boxes = tf.clip_by_value(tf.gather(tf.stack(boxes), order), 0.0, 1.0) * mask[:, None]
         scores = tf.gather(tf.constant([0.9, 0.8]) * self.score_factor, order) * mask
-        class_ids = tf.gather(tf.constant([1.0, 2.0]) + self.class_offset, order) * mask
+        class_ids = tf.gather(tf.constant([1.0, 2.0]), order) * mask
         return boxes, scores, class_ids, tf.reduce_sum(mask)
 
     def _detect(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -76,7 +74,6 @@ def write_tiny_detector(
     *,
     label_map: LabelMap = RED_GREEN,
     shift: float = 0.0,
-    class_offset: int = 0,
     score_factor: float = 1.0,
     signatures: tuple[str, ...] = tuple(names.SIGNATURE_INPUTS),
 ) -> Path:
@@ -84,7 +81,7 @@ def write_tiny_detector(
     folder.mkdir(parents=True, exist_ok=True)
     label_map_path = folder.parent / names.ASSET_LABEL_MAP  # `save` copies it into assets/ under its own name
     write_label_map(label_map_path, label_map)
-    model = TinyDetector(str(label_map_path), shift, class_offset, score_factor)
+    model = TinyDetector(str(label_map_path), shift, score_factor)
     functions = {
         names.SIGNATURE_IMAGES: model.from_images,
         names.SIGNATURE_ENCODED: model.from_encoded,
@@ -95,18 +92,18 @@ def write_tiny_detector(
 
 
 class TinyTflite(tf.Module):
-    """The same for one picture of 60 x 80 pixels, with operations that TFLite has."""
+    """The same detector for one image of 60 x 80 pixels, with operations that TFLite supports."""
 
     def __init__(self, shift: float, dtype: tf.DType) -> None:
         super().__init__()
         self.shift, self.dtype = shift, dtype
 
     def detect(self, input_tensor: tf.Tensor) -> dict[str, tf.Tensor]:
-        picture = tf.cast(input_tensor, tf.float32)[0]
+        image = tf.cast(input_tensor, tf.float32)[0]
         boxes, found = [], []
         for channel in (0, 1):
-            others = tf.maximum(picture[..., 1 - channel], picture[..., 2])
-            mask = tf.cast((picture[..., channel] > 200) & (others < 100), tf.float32)
+            others = tf.maximum(image[..., 1 - channel], image[..., 2])
+            mask = tf.cast((image[..., channel] > 200) & (others < 100), tf.float32)
             ends = []
             for axis, length in ((0, 60), (1, 80)):
                 along = tf.reduce_max(mask, axis=1 - axis)
@@ -127,7 +124,7 @@ class TinyTflite(tf.Module):
 
 
 def write_tiny_tflite(path: Path, *, shift: float = 0.0, dtype: tf.DType = tf.uint8, output: str = names.BOXES) -> Path:
-    """Write the model to `path`; `output` is what its first output is called."""
+    """Write the model to `path`; `output` is the name of its first output."""
     module = TinyTflite(shift, dtype)
 
     @tf.function(input_signature=[tf.TensorSpec([1, 60, 80, 3], dtype, "input_tensor")])

@@ -1,4 +1,4 @@
-"""Tiny data sets in VOC and COCO form, made in the test's folder."""
+"""Create small data sets in VOC and COCO format in the test's folder."""
 
 import io
 import json
@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen import ingest as ingest_module
+from detloom.components.example_gen.ingest import IngestFolders
+from detloom.components.example_gen.ingest_job import IngestJob
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.schemas.rejects import Reason, read_rejects
+from detloom.components.example_gen.plan import plan
+from detloom.components.example_gen.read_annotations import read_annotations
+from detloom.components.example_gen.write_shard import write_shard
+from detloom.schemas.contracts.rejects import Reason, read_rejects
 
 VocObject = tuple[str, float, float, float, float]  # class, xmin, ymin, xmax, ymax in pixels
 
@@ -37,7 +43,7 @@ def format_voc(filename: str, image_hw: tuple[int, int], objects: Sequence[VocOb
 
 @pytest.fixture
 def make_voc(tmp_path: Path) -> Callable[..., Path]:
-    """A VOC folder: image stems by list name, each image 60x40 px with one 'cat'; `objects` overrides by stem."""
+    """Create a VOC folder: image stems by list; each image is 60x40 px with one 'cat'; `objects` overrides by stem."""
 
     def make(
         lists: dict[str, Sequence[str]],
@@ -61,7 +67,7 @@ def make_voc(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def make_coco(tmp_path: Path) -> Callable[..., Path]:
-    """A COCO folder: annotation file name to (images, annotations); images get written as 60x40 px JPEG."""
+    """Create a COCO folder: annotation file name to (images, annotations); images are 60x40 px JPEG files."""
 
     def make(
         files: dict[str, tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]],
@@ -82,23 +88,37 @@ def make_coco(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+def run_steps(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], Any]) -> None:
+    """Run the steps of an ingestion in sequence, in place of the Beam job, which takes seconds to start."""
+    for index in range(num_chunks):
+        read_annotations(index, job)
+    for shard in plan(num_chunks, job):
+        write_shard(shard, job)
+
+
+@pytest.fixture
+def without_beam(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest_module, "_run", run_steps)
+
+
 @pytest.fixture
 def run_ingest() -> Callable[..., dict[str, Any]]:
-    """Ingest `folder` into `out` with Beam's test pipeline; `changes` are parameters other than VOC's train and val."""
-    from apache_beam.testing import test_pipeline
+    """Ingest `folder` into `out`, without Beam by default; `changes` are other parameters than VOC's train and val."""
 
-    def run(
-        folder: Path, out: Path, make_pipeline: Callable[[], Any] = test_pipeline.TestPipeline, **changes: Any
-    ) -> dict[str, Any]:
+    def run(folder: Path, out: Path, make_pipeline: Callable[[], Any] | None = None, **changes: Any) -> dict[str, Any]:
         params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
-        return ingest(folder, params, IngestFolders(str(out), str(out / "rejects")), make_pipeline)
+        folders = IngestFolders(str(out), str(out / "rejects"))
+        if make_pipeline:
+            return ingest_module.ingest(folder, params, folders, make_pipeline)
+        with mock.patch.object(ingest_module, "_run", run_steps):
+            return ingest_module.ingest(folder, params, folders, dict)
 
     return run
 
 
 @pytest.fixture
 def read_features() -> Callable[[Path], list[Any]]:
-    """The features of all examples of a split folder, in the order of the shards."""
+    """Return the features of all examples of a split folder, in shard order."""
     import tensorflow as tf
 
     def read(folder: Path) -> list[Any]:
@@ -110,7 +130,7 @@ def read_features() -> Callable[[Path], list[Any]]:
 
 @dataclass
 class HostileOutcome:
-    """Of ingesting a damaged folder.
+    """The outcome of ingesting a damaged folder.
 
     Attributes:
         found: by record key, "record:<reason>" or "box:<reason>" of each reject, and "written".
@@ -120,9 +140,9 @@ class HostileOutcome:
     found: dict[str, list[str]]
 
     def of(self, key: str) -> Reason | str | set[str]:
-        """A Reason is that of the record; "box:<reason>" that of a box of a written record, "written" that of none.
+        """Return a Reason if the record was rejected, "box:<reason>" if only a box was, "written" if nothing was.
 
-        Anything else is all that was found.
+        For any other combination, return everything that was found.
         """
         found = set(self.found.get(key, ()))
         match sorted(found):
@@ -135,23 +155,19 @@ class HostileOutcome:
 
 @pytest.fixture(scope="session")
 def hostile_ingest() -> Callable[..., HostileOutcome]:
-    """Ingest `folder` with a budget of 100 % into `<folder>_out`; keywords go to ExampleGenParams."""
-    import apache_beam as beam
+    """Ingest `folder` into `<folder>_out` with no limit for rejects; keywords are passed to ExampleGenParams."""
     import tensorflow as tf
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    from detloom.components.example_gen.ingest import IngestFolders, ingest
-    from detloom.components.example_gen.params import ExampleGenParams
 
     def run(folder: Path, data_format: str, **params: Any) -> HostileOutcome:
         params = {"splits": {"train": ""}, "max_reject_fraction": 1.0, "max_image_bytes": 1 << 20, **params}
         out = folder.parent / f"{folder.name}_out"
-        report = ingest(
-            folder,
-            ExampleGenParams(data_format=data_format, **params),
-            IngestFolders(str(out), str(out / "rejects")),
-            lambda: beam.Pipeline(options=PipelineOptions(["--direct_running_mode=in_memory"])),
-        )
+        with mock.patch.object(ingest_module, "_run", run_steps):
+            report = ingest_module.ingest(
+                folder,
+                ExampleGenParams(data_format=data_format, **params),
+                IngestFolders(str(out), str(out / "rejects")),
+                dict,
+            )
         found: dict[str, list[str]] = {}
         for reject in read_rejects(out / "rejects"):
             found.setdefault(reject.record_key, []).append(f"{reject.scope}:{reject.reason.value}")

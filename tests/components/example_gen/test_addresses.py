@@ -1,4 +1,4 @@
-"""Ingestion at addresses only, as on Dataflow, whose workers see no folder."""
+"""Ingestion with addresses only, as on Dataflow, whose workers see no local folder."""
 
 import apache_beam as beam
 import tensorflow as tf
@@ -7,7 +7,7 @@ from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
 
 
-def test_an_address_is_ingested_to_an_address_with_the_bytes_of_a_folder(ram_folder, copy_folder, make_voc, tmp_path):
+def test_ingestion_between_addresses_writes_the_same_bytes_as_a_local_one(ram_folder, copy_folder, make_voc, tmp_path):
     folder = make_voc({"train": [f"a{number}" for number in range(8)], "eval": ["b1", "b2"]})
     params = ExampleGenParams(data_format="voc", splits={"train": "train", "eval": "eval"})
 

@@ -1,4 +1,4 @@
-"""COCO: what is read, what is quarantined, what is refused as a whole."""
+"""COCO: records read, records quarantined, and errors that refuse the whole file."""
 
 import json
 import math
@@ -9,8 +9,8 @@ import pytest
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import coco
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 CATEGORIES = ({"id": 3, "name": "cat"}, {"id": 7, "name": "dog"})
 
@@ -71,11 +71,11 @@ def test_numbers_that_are_not_finite_pass_through(tmp_path):
     assert (item.box_xyxy[1], item.box_xyxy[3], item.area_px) == (1e308, math.inf, math.inf)
 
 
-def test_file_names_are_relative_to_the_data_folder_where_it_has_no_images_folder(tmp_path):
+def test_without_an_images_folder_file_names_are_relative_to_the_data_folder(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "train2017/a.jpg"}])
     assert only(SourceRecord, read_items(tmp_path))[0].image_path == "train2017/a.jpg"
-    (record,) = only(SourceRecord, read_items(tmp_path, images_dir="pictures"))
-    assert record.image_path == "pictures/train2017/a.jpg"
+    (record,) = only(SourceRecord, read_items(tmp_path, images_dir="photos"))
+    assert record.image_path == "photos/train2017/a.jpg"
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_file_names_are_relative_to_the_data_folder_where_it_has_no_images_folde
         ("annotations/train.json", "elsewhere/a.jpg", "a.jpg"),
     ],
 )
-def test_images_are_found_where_data_sets_usually_have_them(tmp_path, source, image, expected):
+def test_images_are_found_in_the_usual_folders(tmp_path, source, image, expected):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name=source)
     (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / image).write_bytes(b"image")
     assert only(SourceRecord, read_items(tmp_path, source))[0].image_path == expected
 
 
-def test_masks_and_keypoints_are_kept_when_asked(tmp_path):
+def test_masks_and_keypoints_are_kept_on_request(tmp_path):
     polygons = [[1, 1, 5, 1, 5, 5.5]]
     annotation = {"bbox": [1, 1, 4, 4], "segmentation": polygons, "keypoints": [1, 2, 2, 0, 0, 0]}
     (item,), rejects = read_objects(tmp_path, annotation, with_masks=True, with_keypoints=True)
@@ -109,32 +109,32 @@ def test_masks_and_keypoints_are_kept_when_asked(tmp_path):
 
 
 @pytest.mark.parametrize("counts", ["04", [0, 4]])
-def test_masks_of_runs_stay_as_they_stand(tmp_path, counts):
+def test_run_length_masks_are_unchanged(tmp_path, counts):
     runs = {"size": [2, 2], "counts": counts}
     (item,), _ = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "segmentation": runs}, with_masks=True)
     assert item.mask == runs
 
 
 @pytest.mark.parametrize("keypoints", [[1, 2], [1, 2, 3], "text", [1, None, 2], {}])
-def test_keypoints_at_fault_refuse_the_box(tmp_path, keypoints):
+def test_invalid_keypoints_reject_the_box(tmp_path, keypoints):
     objects, (reject,) = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "keypoints": keypoints}, with_keypoints=True)
     assert objects == ()
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "box")
 
 
-def test_a_category_0_called_like_its_only_class_is_dropped_where_no_annotation_uses_it(tmp_path):
-    """As Roboflow writes it for a project that is named like its class."""
+def test_an_unused_category_0_with_the_name_of_a_class_is_dropped(tmp_path):
+    """Roboflow writes such a category for a project named after its class."""
     categories = [{"id": 0, "name": "pothole"}, {"id": 1, "name": "pothole"}]
     images, box = [{"id": 1, "file_name": "a.jpg"}], {"image_id": 1, "bbox": [1, 2, 3, 4]}
     items = read_items(write(tmp_path, images, [{**box, "category_id": 1}], categories))
     assert only(SourceClass, items) == [SourceClass("pothole", 1)]
     assert [item.class_name for item in only(SourceRecord, items)[0].objects] == ["pothole"]
     write(tmp_path, images, [{**box, "category_id": 1}, {**box, "category_id": 0}], categories)
-    with pytest.raises(InputError, match="'pothole' stands twice, with the ids 0 and 1"):
+    with pytest.raises(InputError, match=r"'pothole'.*ids 0 and 1"):
         read_items(tmp_path)
 
 
-def test_backslashes_in_file_names_are_slashes(tmp_path):
+def test_backslashes_in_file_names_become_slashes(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "i0.jpg").write_bytes(b"image")
     write(tmp_path, [{"id": 1, "file_name": "images\\i0.jpg"}, {"id": 2, "file_name": "..\\..\\x.jpg"}])
@@ -143,49 +143,59 @@ def test_backslashes_in_file_names_are_slashes(tmp_path):
     assert [reject.reason for reject in only(Reject, items)] == [Reason.PATH_OUTSIDE]
 
 
-def test_a_size_may_be_a_whole_number_with_a_point(tmp_path):
+def test_a_size_may_be_a_float_with_a_whole_value(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg", "height": 40.0, "width": 64.0}])
     assert only(SourceRecord, read_items(tmp_path))[0].declared_hw == (40, 64)
 
 
-def test_annotations_of_no_image_are_told_one_by_one_up_to_a_limit(tmp_path, monkeypatch):
+def test_annotations_without_an_image_are_listed_up_to_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(coco, "_MAX_STRAYS", 3)
     strays = [1, 1, {"image_id": 9}, {"image_id": 9}, 1, {"image_id": 9}]
     rejects = only(Reject, read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], strays)))
     # 1, 1, 1 while the file is read; then the three of image 9
     assert [(reject.scope, reject.num_boxes) for reject in rejects] == [("box", 1)] * 3 + [("box", 3)]
-    assert rejects[-1].detail == "3 more annotations that belong to no image or cannot be read"
+    assert rejects[-1].detail.startswith("3 more annotations")
 
 
 def test_broken_json_names_file_and_line(tmp_path):
     (tmp_path / "train.json").write_text('{"images": [],\n "annotations": [oops]}')
-    with pytest.raises(InputError, match=r"train\.json:2: not readable as JSON"):
+    with pytest.raises(InputError, match=r"train\.json:2: .*JSON"):
         read_items(tmp_path)
+
+
+def with_categories(text):
+    return f'{{"images": [], "annotations": [], "categories": [{text}]}}'
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "top level must be an object, got a list"),
-        ('{"images": {}}', "'images' must be a list, got an object"),
-        ('{"images": [], "annotations": []}', "'categories' must be a list, got nothing"),
-        ('{"images": [], "annotations": [], "categories": [{"id": "1", "name": "a"}]}', r"categories\[0\] needs"),
-        ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": " "}]}', r"categories\[0\] needs"),
-        ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}', "twice"),
-        ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a "}]}', "twice"),
-        ("[" * 100_000, "top level must be an object"),
-        ("\xff", "cannot be read"),
-        ("", "empty file"),
+        ("[]", "got a list"),
+        ('{"images": {}}', "'images'.*got an object"),
+        ('{"images": [], "annotations": []}', "'categories'.*got nothing"),
+        (with_categories('{"id": "1", "name": "a"}'), r"categories\[0\]"),
+        (with_categories('{"id": 1, "name": " "}'), r"categories\[0\]"),
+        (
+            '{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
+            r"categories\[1\]: id 1",
+        ),
+        (
+            '{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a "}]}',
+            "'a'.*ids 1 and 2",
+        ),
+        ("[" * 100_000, "object"),
+        ("\xff", "UTF-8"),
+        ("", "empty"),
     ],
 )
-def test_a_file_of_the_wrong_shape_is_refused_with_its_name(tmp_path, text, message):
+def test_a_file_with_the_wrong_structure_is_an_error_with_its_name(tmp_path, text, message):
     (tmp_path / "train.json").write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=rf"train\.json.*{message}"):
         read_items(tmp_path)
 
 
-def test_a_missing_file_is_refused_with_its_name_and_split(tmp_path):
-    with pytest.raises(InputError, match=r"train\.json: the annotation file of split 'train' cannot be read.*missing"):
+def test_a_missing_file_is_an_error_with_its_name_and_split(tmp_path):
+    with pytest.raises(InputError, match=r"train\.json.*split 'train'.*missing"):
         read_items(tmp_path)
 
 
@@ -209,7 +219,7 @@ def test_a_missing_file_is_refused_with_its_name_and_split(tmp_path):
         ({"id": 1, "file_name": "/a.jpg"}, Reason.PATH_OUTSIDE),
     ],
 )
-def test_an_image_entry_at_fault_quarantines_its_record(tmp_path, image, reason):
+def test_an_invalid_image_entry_quarantines_its_record(tmp_path, image, reason):
     annotation = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
     write(tmp_path, [image], [annotation] if isinstance(image, dict) and image["id"] == 1 else [])
     (reject,) = only(Reject, read_items(tmp_path))
@@ -217,7 +227,7 @@ def test_an_image_entry_at_fault_quarantines_its_record(tmp_path, image, reason)
     assert reject.num_boxes == (reject.record_key == "1")
 
 
-def test_of_images_with_one_id_none_is_kept(tmp_path):
+def test_images_with_the_same_id_are_all_rejected(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}, {"id": 1, "file_name": "c.jpg"}]
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 2
     items = read_items(write(tmp_path, images, annotations))
@@ -247,7 +257,7 @@ def test_of_images_with_one_id_none_is_kept(tmp_path):
         ("text", Reason.UNKNOWN_IMAGE),
     ],
 )
-def test_an_annotation_at_fault_is_refused_as_a_box(tmp_path, annotation, reason):
+def test_an_invalid_annotation_is_rejected_as_a_box(tmp_path, annotation, reason):
     items = read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation]))
     (reject,) = only(Reject, items)
     assert (reject.reason, reject.scope, reject.num_boxes) == (reason, "box", 1)
@@ -255,12 +265,12 @@ def test_an_annotation_at_fault_is_refused_as_a_box(tmp_path, annotation, reason
     assert len(only(SourceRecord, items)) == 1
 
 
-def test_an_unknown_category_is_said_in_words(tmp_path):
+def test_an_unknown_category_is_named_in_the_reject(tmp_path):
     _, (reject,) = read_objects(tmp_path, {"category_id": 99, "bbox": [1, 2, 3, 4]})
-    assert reject.detail == "annotations[0]: category_id 99 is not among the categories"
+    assert reject.detail.startswith("annotations[0]: category_id 99 ")
 
 
-def test_entries_that_are_too_large_are_refused_alone(tmp_path):
+def test_only_the_oversized_entries_are_rejected(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b" * 3000}]
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}, {"image_id": 1, "text": "x" * 3000}]
     items = read_items(write(tmp_path, images, annotations), max_annotation_bytes=1000)
@@ -272,18 +282,19 @@ def test_entries_that_are_too_large_are_refused_alone(tmp_path):
     ]
 
 
-def test_an_image_with_more_objects_than_can_be_held_is_refused(tmp_path, monkeypatch):
+def test_an_image_with_too_many_objects_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(coco, "MAX_OBJECTS_PER_IMAGE", 3)
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 5
     (reject,) = only(Reject, read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], annotations)))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
 
 
-def test_details_quote_little_of_a_huge_value(tmp_path):
+def test_details_quote_only_the_start_of_a_huge_value(tmp_path):
     _, (reject,) = read_objects(tmp_path, {"bbox": ["x" * 100_000, [[[[[1]]]]]]})
     assert len(reject.detail) < 150
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     peaks = []
     for num_images in (500, 4000):
@@ -327,7 +338,7 @@ def test_roboflow_folders_are_detected_with_their_splits(tmp_path):
     }
 
 
-def test_a_single_file_without_a_word_for_a_split_is_no_split(tmp_path):
+def test_a_single_file_without_a_split_name_is_not_a_split(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name="labels.json")
     evidence = coco.detect(DataFolder(str(tmp_path)))
     assert evidence is not None
@@ -339,14 +350,14 @@ def test_a_single_file_without_a_word_for_a_split_is_no_split(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {}}),  # of Label Studio
+        ("notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {}}),  # written by Label Studio
         ("test.json", {"images": [], "categories": []}),
         ("image_info_test2017.json", {"images": [{"id": 1, "file_name": "a" * 40_000}], "categories": []}),
         ("panoptic_val2017.json", {"images": [{"file_name": "a" * 40_000}], "annotations": [], "categories": []}),
         ("x.json", {"images": [], "annotations": [{"segments_info": [{"bbox": [1, 2, 3, 4]}]}], "categories": []}),
     ],
 )
-def test_files_without_boxes_are_left_out(tmp_path, name, data):
+def test_files_without_boxes_are_not_detected(tmp_path, name, data):
     (tmp_path / name).write_text(json.dumps(data))
     write(tmp_path, [], name="labels.json")
     evidence = coco.detect(DataFolder(str(tmp_path)))
@@ -359,18 +370,18 @@ def test_files_without_boxes_are_left_out(tmp_path, name, data):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"images": []}, "'annotations' must be a list, got nothing"),
-        ({"annotations": [{"segments_info": []}]}, "has 'segments_info' and no 'bbox': a panoptic file, allowed"),
-        ({"annotations": [{"caption": "a cat"}]}, "has 'caption' and no 'bbox': a caption file, allowed"),
+        ({"images": []}, "'annotations'.*got nothing"),
+        ({"annotations": [{"segments_info": []}]}, "'segments_info'.*panoptic"),
+        ({"annotations": [{"caption": "a cat"}]}, "'caption'.*caption file"),
     ],
 )
-def test_a_file_without_boxes_that_is_named_as_the_source_is_refused(tmp_path, data, message):
+def test_a_source_file_without_boxes_is_an_error(tmp_path, data, message):
     (tmp_path / "panoptic_val2017.json").write_text(json.dumps({"categories": [], **data}))
     with pytest.raises(InputError, match=rf"panoptic_val2017\.json: .*{message}"):
         read_items(tmp_path, "panoptic_val2017.json")
 
 
-def test_a_file_is_detected_whose_categories_fill_its_beginning(tmp_path):
+def test_a_file_that_starts_with_many_categories_is_detected(tmp_path):
     annotation = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
     categories = [{"id": number, "name": f"class {number}"} for number in range(2000)]
     images = [{"id": 1, "file_name": "a.jpg"}]
@@ -380,6 +391,6 @@ def test_a_file_is_detected_whose_categories_fill_its_beginning(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0"])
-def test_other_json_is_not_taken_for_coco(tmp_path, text):
+def test_other_json_is_not_detected_as_coco(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     assert coco.detect(DataFolder(str(tmp_path))) is None

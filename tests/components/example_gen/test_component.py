@@ -1,4 +1,4 @@
-"""The TFX side: watched files, driver, constructor, executor."""
+"""The TFX component: watched files, driver, constructor, executor."""
 
 import json
 import pickle
@@ -16,19 +16,18 @@ from tfx.utils import proto_utils
 
 from detloom.components.artifact_types import Rejects
 from detloom.components.example_gen.component import DetectionExampleGen
-from detloom.components.example_gen.driver import Driver
+from detloom.components.example_gen.driver import Driver, file_pattern, split_input_base, subfolder_of
 from detloom.components.example_gen.executor import Executor
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.spans import file_pattern, split_input_base, subfolder_of
+from detloom.schemas.contracts.label_map import read_label_map
+from detloom.schemas.contracts.rejects import read_rejects
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import read_label_map
-from detloom.schemas.rejects import read_rejects
 
 VOC = ExampleGenParams(data_format="voc", splits={"train": "train", "eval": "val"})
 
 
 def resolve(input_base, params=VOC, range_config=None):
-    """Run our driver's resolution the way TFX's launcher does."""
+    """Run our driver's resolution as TFX's launcher does."""
     component = DetectionExampleGen(str(input_base), params, range_config)
     properties = dict(component.exec_properties)
     info = data_types.PipelineInfo("", "")
@@ -52,21 +51,21 @@ def make_artifacts(tmp_path):
         ("/{SPAN}", ("/", "{SPAN}")),
     ],
 )
-def test_the_base_is_cut_in_front_of_the_first_placeholder(input_base, expected):
+def test_the_base_is_cut_before_the_first_placeholder(input_base, expected):
     assert split_input_base(input_base) == expected
 
 
 @pytest.mark.parametrize("rest", ["", "span-{SPAN}", "{YYYY}-{MM}-{DD}/voc"])
-def test_the_data_folder_is_found_from_a_resolved_pattern(rest):
+def test_the_data_folder_is_extracted_from_a_resolved_pattern(rest):
     assert subfolder_of(file_pattern(rest)) == rest
 
 
-def test_a_pattern_sign_after_a_placeholder_is_refused():
-    with pytest.raises(InputError, match=r"span-\{SPAN\}/\*: in a path with placeholders"):
+def test_wildcards_in_a_path_with_placeholders_are_an_error():
+    with pytest.raises(InputError, match=r"span-\{SPAN\}/\*: .*placeholders"):
         split_input_base("/data/span-{SPAN}/*")
 
 
-def test_the_constructor_offers_examples_and_rejects_and_survives_pickling():
+def test_the_component_outputs_examples_and_rejects_and_can_be_pickled():
     component = DetectionExampleGen("/data/set", VOC)
     assert component.outputs["examples"].type is standard_artifacts.Examples
     assert component.outputs["rejects"].type is Rejects
@@ -74,7 +73,7 @@ def test_the_constructor_offers_examples_and_rejects_and_survives_pickling():
     assert pickle.loads(pickle.dumps((Executor, Driver, VOC))) == (Executor, Driver, VOC)
 
 
-def test_the_driver_sees_a_changed_image_and_an_unchanged_folder(make_voc):
+def test_the_fingerprint_changes_with_an_image_only(make_voc):
     folder = make_voc({"train": ["a"], "val": ["b"]})
     before = resolve(folder)["input_fingerprint"]
     assert resolve(folder)["input_fingerprint"] == before
@@ -82,7 +81,7 @@ def test_the_driver_sees_a_changed_image_and_an_unchanged_folder(make_voc):
     assert resolve(folder)["input_fingerprint"] != before
 
 
-def test_the_driver_sees_a_changed_image_in_a_subfolder_of_coco(make_coco):
+def test_the_fingerprint_covers_images_in_subfolders(make_coco):
     folder = make_coco({"annotations/t.json": ([{"id": 1, "file_name": "train/a.jpg"}], [])})
     params = ExampleGenParams(data_format="coco", splits={"train": "annotations/t.json"})
     before = resolve(folder, params)["input_fingerprint"]
@@ -90,7 +89,7 @@ def test_the_driver_sees_a_changed_image_in_a_subfolder_of_coco(make_coco):
     assert resolve(folder, params)["input_fingerprint"] != before
 
 
-def test_the_driver_sees_a_changed_image_behind_a_linked_folder_and_survives_a_loop(make_voc, tmp_path):
+def test_the_fingerprint_covers_linked_folders_and_tolerates_loops(make_voc, tmp_path):
     folder = make_voc({"train": ["a"], "val": ["b"]})
     (folder / "JPEGImages").rename(tmp_path / "disk2")
     (folder / "JPEGImages").symlink_to(tmp_path / "disk2")
@@ -100,7 +99,7 @@ def test_the_driver_sees_a_changed_image_behind_a_linked_folder_and_survives_a_l
     assert resolve(folder)["input_fingerprint"] != before
 
 
-def test_the_driver_takes_the_latest_span_and_its_latest_version(make_voc, tmp_path):
+def test_the_driver_selects_the_latest_version_of_the_latest_span(make_voc, tmp_path):
     for span, version in ((1, 9), (2, 1), (10, 1), (10, 2)):
         make_voc({"train": ["a"], "val": ["b"]}, name=f"span-{span}/v{version}")
     resolved = resolve(tmp_path / "span-{SPAN}/v{VERSION}")
@@ -108,7 +107,7 @@ def test_the_driver_takes_the_latest_span_and_its_latest_version(make_voc, tmp_p
     assert json.loads(resolved["data_folders"]) == ["span-10/v2"]
 
 
-def test_a_rolling_window_takes_the_latest_spans_oldest_first(make_voc, tmp_path):
+def test_a_rolling_window_lists_the_latest_spans_oldest_first(make_voc, tmp_path):
     for span in ("2026-10-30", "2026-11-02", "2026-11-07", "2025-01-01"):
         make_voc({"train": ["a"], "val": ["b"]}, name=f"{span}/set")
     window = replace(VOC, num_spans=3)
@@ -120,36 +119,36 @@ def test_a_rolling_window_takes_the_latest_spans_oldest_first(make_voc, tmp_path
     assert resolve(tmp_path / "{YYYY}-{MM}-{DD}/set", replace(VOC, num_spans=2))["span"] == resolved["span"]
 
 
-def test_an_entry_that_is_no_span_is_named(make_voc, tmp_path):
+def test_an_entry_that_is_not_a_span_is_named(make_voc, tmp_path):
     for name in ("span-1", "span-tmp"):
         make_voc({"train": ["a"], "val": ["b"]}, name=name)
-    with pytest.raises(InputError, match=r"no span of the data can be chosen.*; not numbered: span-tmp: move them"):
+    with pytest.raises(InputError, match=r"not numbered: span-tmp"):
         resolve(tmp_path / "span-{SPAN}")
 
 
-def test_a_window_of_several_versions_takes_the_latest_of_each_span(make_voc, tmp_path):
+def test_a_rolling_window_selects_the_latest_version_of_each_span(make_voc, tmp_path):
     for span, version in ((1, 9), (1, 10), (2, 1)):
         make_voc({"train": ["a"], "val": ["b"]}, name=f"span-{span}/v{version}")
     resolved = resolve(tmp_path / "span-{SPAN}/v{VERSION}", replace(VOC, num_spans=5))
     assert json.loads(resolved["data_folders"]) == ["span-1/v10", "span-2/v1"]
 
 
-def test_a_window_without_spans_is_refused():
-    with pytest.raises(InputError, match=r"num_spans: got 2 with the path '/data/set', which has no \{SPAN\}"):
+def test_num_spans_without_a_span_placeholder_is_an_error():
+    with pytest.raises(InputError, match=r"num_spans: got 2 .*'/data/set'"):
         DetectionExampleGen("/data/set", replace(VOC, num_spans=2))
 
 
-def test_a_missing_data_folder_is_one_sentence_with_its_path(tmp_path):
-    with pytest.raises(InputError, match=rf"{tmp_path}/nowhere: the data folder is missing"):
+def test_a_missing_data_folder_is_an_error_with_its_path(tmp_path):
+    with pytest.raises(InputError, match=rf"{tmp_path}/nowhere: "):
         resolve(tmp_path / "nowhere")
 
 
-def test_a_missing_span_is_one_sentence_with_its_path(tmp_path):
-    with pytest.raises(InputError, match=rf"{tmp_path}: no span of the data can be chosen"):
+def test_a_missing_span_is_an_error_with_its_path(tmp_path):
+    with pytest.raises(InputError, match=rf"{tmp_path}: no span"):
         resolve(tmp_path / "span-{SPAN}")
 
 
-def test_a_changed_annotation_file_is_seen_below_a_span(make_coco, tmp_path):
+def test_the_fingerprint_covers_annotation_files_below_a_span(make_coco, tmp_path):
     folder = make_coco({"train[1].json": ([{"id": 1, "file_name": "a.jpg"}], [])})
     (tmp_path / "span-7").symlink_to(folder)
     params = ExampleGenParams(data_format="coco", splits={"train": "train[1].json"})
@@ -158,13 +157,13 @@ def test_a_changed_annotation_file_is_seen_below_a_span(make_coco, tmp_path):
     assert resolve(tmp_path / "span-{SPAN}", params)["input_fingerprint"] != before
 
 
-def test_a_split_without_its_list_file_is_one_sentence_with_its_path(make_voc, tmp_path):
+def test_a_missing_list_file_is_an_error_with_its_path(make_voc, tmp_path):
     folder = make_voc({"train": ["a"]})
     with pytest.raises(InputError, match=r"ImageSets/Main/val\.txt.*split 'eval'"):
         Executor().Do({}, make_artifacts(tmp_path), resolve(folder))
 
 
-def test_do_fills_the_artifacts_that_downstream_nodes_read(make_voc, tmp_path):
+def test_do_sets_the_artifact_properties_that_downstream_nodes_read(make_voc, tmp_path):
     folder = make_voc({"train": ["a", "b"], "val": ["c"]})
     outputs = make_artifacts(tmp_path)
     Executor().Do({}, outputs, resolve(folder))
@@ -182,7 +181,7 @@ def test_do_fills_the_artifacts_that_downstream_nodes_read(make_voc, tmp_path):
     assert list(read_rejects(Path(rejects.uri))) == []
 
 
-def test_stock_readers_take_the_shards_as_they_are(make_voc, tmp_path):
+def test_tfx_readers_accept_the_shards(make_voc, tmp_path):
     folder = make_voc({"train": ["a", "b"], "val": ["c"]})
     outputs = make_artifacts(tmp_path)
     Executor().Do({}, outputs, resolve(folder))
@@ -195,7 +194,7 @@ def test_stock_readers_take_the_shards_as_they_are(make_voc, tmp_path):
         assert_that(pipeline | tfxio.BeamSource(), check)
 
 
-def test_a_failed_ingestion_keeps_its_rejects_where_tfx_does_not_delete_them(make_voc, tmp_path):
+def test_a_failed_ingestion_keeps_its_rejects_outside_the_artifact(make_voc, tmp_path):
     folder = make_voc({"train": ["a", "b"], "val": ["c"]})
     (folder / "JPEGImages/a.jpg").unlink()
     with pytest.raises(InputError, match=rf"All rejects: {tmp_path}/gen/failed/rejects/1"):
@@ -204,7 +203,7 @@ def test_a_failed_ingestion_keeps_its_rejects_where_tfx_does_not_delete_them(mak
     assert reject.file == "JPEGImages/a.jpg"
 
 
-def test_the_spec_keeps_what_the_driver_of_tfx_reads():
+def test_the_spec_has_the_parameters_that_tfx_driver_reads():
     config = DetectionExampleGen("/data/{SPAN}", VOC).spec.exec_properties["input_config"]
     parsed = example_gen_pb2.Input()
     proto_utils.json_to_proto(config, parsed) if isinstance(config, str) else parsed.CopyFrom(config)

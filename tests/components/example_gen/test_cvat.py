@@ -1,6 +1,7 @@
-"""CVAT for images: what the reader returns, what it quarantines, what it refuses as a whole."""
+"""CVAT for images: records read, records quarantined, and errors that refuse the whole file."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import cvat
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 BOX = '<box label="cat" occluded="1" xtl="1" ytl="2" xbr="30.5" ybr="4"/>'
 META = """<version>1.1</version><meta><task><labels>
@@ -28,7 +29,7 @@ def write(folder, *parts, name="annotations.xml"):
 
 
 def read(folder, source="", **settings):
-    """All items of a source."""
+    """Return all items of a source."""
     reader_settings = ReaderSettings(**settings)
     chunks = list(cvat.list_chunks(folder, "train", source, reader_settings))
     return [item for chunk in chunks for item in cvat.read_chunk(folder, chunk, reader_settings)]
@@ -39,20 +40,20 @@ def records(items):
 
 
 def read_shape(tmp_path, shape, **settings):
-    """The only object."""
+    """Return the only object."""
     (record,) = read(write(tmp_path, image(shape)), **settings)
     (item,) = record.objects
     return item
 
 
-def test_boxes_are_pixels_as_they_stand(tmp_path):
+def test_box_coordinates_are_unchanged_pixels(tmp_path):
     (record,) = read(write(tmp_path, image(BOX, "part/a.jpg")))
     assert (record.record_key, record.image_path, record.declared_hw) == ("part/a", "part/a.jpg", (40, 60))
     (item,) = record.objects
     assert (item.class_name, item.box_xyxy, item.difficult) == ("cat", (1, 2, 30.5, 4), False)
 
 
-def test_declared_labels_are_classes_without_those_that_have_no_box(tmp_path):
+def test_declared_labels_with_boxes_are_classes(tmp_path):
     items = read(write(tmp_path, META, image(BOX)))
     assert [item for item in items if isinstance(item, SourceClass)] == [SourceClass("dog"), SourceClass("cat")]
 
@@ -66,16 +67,16 @@ def test_attributes_with_known_names_are_flags(tmp_path):
     assert (item.difficult, item.truncated, item.is_crowd) == (True, True, True)
 
 
-def test_attributes_that_are_off_are_no_flags(tmp_path):
+def test_false_attributes_set_no_flags(tmp_path):
     item = read_shape(tmp_path, BOX.replace("/>", '><attribute name="difficult">false</attribute></box>'))
     assert not item.difficult
 
 
-def test_a_turned_box_becomes_the_box_around_it(tmp_path):
+def test_a_rotated_box_becomes_its_bounding_box(tmp_path):
     # 8 wide, 4 high, centre 6, 6; a quarter turn makes it 4 wide, 8 high
     item = read_shape(tmp_path, '<box label="cat" xtl="2" ytl="4" xbr="10" ybr="8" rotation="90"/>')
     assert item.box_xyxy == pytest.approx((4, 2, 8, 10))
-    # by 45 degrees both sides of the box around are (8 + 4) / sqrt 2
+    # rotated by 45 degrees, both sides of the bounding box are (8 + 4) / sqrt 2
     item = read_shape(tmp_path, '<box label="cat" xtl="2" ytl="4" xbr="10" ybr="8" rotation="45.0"/>')
     half = 6 / math.sqrt(2)
     assert item.box_xyxy == pytest.approx((6 - half, 6 - half, 6 + half, 6 + half))
@@ -95,11 +96,11 @@ def test_a_turned_box_becomes_the_box_around_it(tmp_path):
         ),
     ],
 )
-def test_other_shapes_become_the_box_around_them(tmp_path, shape, expected):
+def test_other_shapes_become_their_bounding_box(tmp_path, shape, expected):
     assert read_shape(tmp_path, shape).box_xyxy == pytest.approx(expected)
 
 
-def test_a_polygon_is_a_mask_where_masks_are_wanted(tmp_path):
+def test_a_polygon_is_a_mask_if_masks_are_requested(tmp_path):
     polygon = '<polygon label="cat" points="1.5,9;5,2;3,4"/>'
     assert read_shape(tmp_path, polygon).mask is None
     assert read_shape(tmp_path, polygon, with_masks=True).mask == [[1.5, 9, 5, 2, 3, 4]]
@@ -112,12 +113,12 @@ def test_a_mask_runs_down_the_columns_of_the_image(tmp_path):
     mask = '<mask label="cat" rle="1, 2, 1, 1, 1" left="1" top="0" width="2" height="3"/>'
     folder = write(tmp_path, image(mask, size='width="4" height="3"'))
     (record,) = read(folder, with_masks=True)
-    # column 0 is empty: 3 + 1 zeros, then 2 ones in column 1 and 1 in column 2 that follows on, then 2 + 3 zeros
+    # column 0 is empty: 3 + 1 zeros, then 2 ones in column 1 and the adjacent 1 in column 2, then 2 + 3 zeros
     assert record.objects[0].mask == {"size": [3, 4], "counts": [4, 3, 5]}
     assert read(folder)[0].objects[0].mask is None
 
 
-def test_a_mask_is_what_its_pixels_say(tmp_path):
+def test_a_converted_mask_has_the_same_pixels(tmp_path):
     from pycocotools import mask as coco_masks
 
     pixels = np.random.default_rng(0).random((5, 7)) < 0.5
@@ -146,7 +147,7 @@ def test_a_mask_is_what_its_pixels_say(tmp_path):
         ('rle="8" left="4" top="5" width="4" height="2"', ""),
     ],
 )
-def test_a_mask_at_fault_is_refused_where_masks_are_wanted(tmp_path, mask, size):
+def test_an_invalid_mask_is_rejected_if_masks_are_requested(tmp_path, mask, size):
     reject, record = read(write(tmp_path, image(f'<mask label="cat" {mask}/>', size=size)), with_masks=True)
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_MASK, "box")
     assert record.objects == ()
@@ -159,7 +160,7 @@ def test_a_mask_at_fault_is_refused_where_masks_are_wanted(tmp_path, mask, size)
         '<box label="cat" xtl="1" ytl="2" xbr="3" ybr="4" rotation="inf"/>',
     ],
 )
-def test_a_shape_that_is_not_finite_is_left_to_the_gate(tmp_path, shape):
+def test_a_shape_that_is_not_finite_is_passed_on(tmp_path, shape):
     assert all(math.isnan(side) for side in read_shape(tmp_path, shape).box_xyxy)
 
 
@@ -173,22 +174,21 @@ def test_marks_without_a_box_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "detail"),
     [
-        (BOX.replace('label="cat"', 'label=" "'), "<box>: the attribute label is missing or empty"),
-        (BOX.replace('xtl="1"', ""), "class 'cat': <box> needs a number xtl, got None"),
-        (BOX.replace('xtl="1"', 'xtl="left"'), "class 'cat': <box> needs a number xtl, got 'left'"),
-        ('<polygon label="cat" points="1,2;3,4"/>', "three or more, got '1,2;3,4'"),
-        ('<polygon label="cat" points="1,2;3,4;5"/>', "three or more"),
-        ('<polygon label="cat"/>', "three or more, got ''"),
-        ('<star label="cat"/>', "class 'cat': <star>, allowed: box, polygon"),
+        (BOX.replace('label="cat"', 'label=" "'), "<box>: .*label"),
+        (BOX.replace('xtl="1"', ""), "'cat': <box> .*xtl.*None"),
+        (BOX.replace('xtl="1"', 'xtl="left"'), "'cat': <box> .*xtl.*'left'"),
+        ('<polygon label="cat" points="1,2;3,4"/>', "'1,2;3,4'"),
+        ('<polygon label="cat" points="1,2;3,4;5"/>', "'1,2;3,4;5'"),
+        ('<polygon label="cat"/>', "''"),
+        ('<star label="cat"/>', "'cat': <star>, allowed: box, polygon"),
     ],
 )
-def test_a_shape_at_fault_is_refused_as_a_box(tmp_path, shape, detail):
+def test_an_invalid_shape_is_rejected_as_a_box(tmp_path, shape, detail):
     items = read(write(tmp_path, image(BOX + shape)))
     (reject,) = (item for item in items if isinstance(item, Reject))
     assert (reject.reason, reject.scope, reject.file) == (Reason.UNREADABLE_ANNOTATION, "box", "annotations.xml")
     assert (reject.record_key, reject.num_boxes) == ("a", 1)
-    assert reject.detail.startswith("image 0, shape 1: ")
-    assert detail in reject.detail
+    assert re.match(f"image 0, shape 1: .*{detail}", reject.detail)
     assert len(records(items)[0].objects) == 1
 
 
@@ -200,7 +200,7 @@ def test_a_shape_at_fault_is_refused_as_a_box(tmp_path, shape, detail):
         ("/etc/passwd", Reason.PATH_OUTSIDE, "/etc/passwd"),
     ],
 )
-def test_an_image_at_fault_is_quarantined_with_its_boxes(tmp_path, name, reason, key):
+def test_an_invalid_image_is_quarantined_with_its_boxes(tmp_path, name, reason, key):
     items = read(write(tmp_path, image(BOX), image(BOX + BOX + '<tag label="x"/>', name), image(BOX, "c.jpg")))
     (reject,) = (item for item in items if isinstance(item, Reject))
     assert (reject.reason, reject.scope, reject.record_key, reject.num_boxes) == (reason, "record", key, 2)
@@ -208,12 +208,12 @@ def test_an_image_at_fault_is_quarantined_with_its_boxes(tmp_path, name, reason,
 
 
 @pytest.mark.parametrize("size", ["", 'width="0" height="0"', 'width="x" height="40"'])
-def test_a_size_that_is_none_is_not_declared(tmp_path, size):
+def test_an_invalid_size_is_not_declared(tmp_path, size):
     (record,) = read(write(tmp_path, image(BOX, size=size)))
     assert record.declared_hw is None
 
 
-def test_a_subset_is_chosen_by_the_source(tmp_path):
+def test_the_source_selects_a_subset(tmp_path):
     folder = write(
         tmp_path, image(name="a.jpg", subset="Train"), image(name="b.jpg", subset="Test"), image(name="c.jpg")
     )
@@ -228,7 +228,7 @@ def test_a_file_with_a_hash_sign_in_its_name_is_a_file(tmp_path):
     assert [record.record_key for record in read(folder, "job#3.xml#")] == ["a"]
 
 
-def test_images_lie_in_images_or_below_it_by_subset(tmp_path):
+def test_images_are_found_in_images_or_in_a_folder_per_subset(tmp_path):
     folder = write(tmp_path, image(name="a.jpg", subset="Train"), image(name="b.jpg", subset="Train"))
     (tmp_path / "images/Train").mkdir(parents=True)
     (tmp_path / "images/Train/a.jpg").write_bytes(b"x")
@@ -239,15 +239,15 @@ def test_images_lie_in_images_or_below_it_by_subset(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<annotations><image name='a'>", "not readable as XML"),
-        ("<annotation/>", "the root element is <annotation>, not <annotations>"),
-        ("<!DOCTYPE a [<!ENTITY b 'c'>]><annotations/>", "a DTD or entity declaration is refused"),
-        ("<annotations><track id='0'/></annotations>", "holds tracks of a video.*'CVAT for images 1.1'"),
-        ("<annotations></annotations>", "no image for split 'train'"),
-        ("<annotations><image>" + "<box/>" * 400_000, "more than the 1000000 bytes"),
+        ("<annotations><image name='a'>", "XML"),
+        ("<annotation/>", "<annotation>, not <annotations>"),
+        ("<!DOCTYPE a [<!ENTITY b 'c'>]><annotations/>", "DTD"),
+        ("<annotations><track id='0'/></annotations>", "tracks.*'CVAT for images 1.1'"),
+        ("<annotations></annotations>", "split 'train'"),
+        ("<annotations><image>" + "<box/>" * 400_000, "1000000 bytes"),
     ],
 )
-def test_a_file_at_fault_is_refused_with_its_name(tmp_path, text, message):
+def test_a_damaged_file_is_an_error_with_its_name(tmp_path, text, message):
     (tmp_path / "annotations.xml").write_text(text)
     with pytest.raises(InputError, match=rf"annotations\.xml: .*{message}"):
         read(DataFolder(str(tmp_path)), "annotations.xml", max_annotation_bytes=1_000_000)
@@ -256,32 +256,32 @@ def test_a_file_at_fault_is_refused_with_its_name(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "no CVAT annotations for split 'train'"),
-        ("b.xml", r"b\.xml: the annotations of split 'train' are missing"),
-        ("../b.xml", "are missing"),
+        ("", "split 'train'"),
+        ("b.xml", r"b\.xml: .*split 'train'"),
+        ("../b.xml", r"\.\./b\.xml"),
     ],
 )
-def test_a_source_that_is_not_there_is_refused(tmp_path, source, message):
+def test_a_missing_source_is_an_error(tmp_path, source, message):
     with pytest.raises(InputError, match=message):
         read(DataFolder(str(tmp_path)), source)
 
 
-def test_a_subset_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no image of the subset 'Tset' for split 'train'"):
+def test_a_missing_subset_is_an_error(tmp_path):
+    with pytest.raises(InputError, match=r"subset 'Tset' .*split 'train'"):
         read(write(tmp_path, image(subset="Test")), "annotations.xml#Tset")
 
 
-def test_detection_offers_subsets_as_splits(tmp_path):
+def test_subsets_are_detected_as_splits(tmp_path):
     evidence = cvat.detect(write(tmp_path, META, image(subset="Train"), image(subset="Validation")))
     assert evidence.sentence == "annotations.xml is a CVAT annotation"
     assert evidence.splits == {"train": "annotations.xml#Train", "val": "annotations.xml#Validation"}
 
 
-def test_detection_offers_no_splits_where_an_image_belongs_to_none(tmp_path):
+def test_no_splits_are_detected_if_an_image_has_no_subset(tmp_path):
     assert cvat.detect(write(tmp_path, image(subset="Train"), image())).splits == {}
 
 
-def test_detection_takes_the_only_xml_file_there_is(tmp_path):
+def test_the_only_xml_file_is_detected(tmp_path):
     folder = write(tmp_path, image(), name="job.xml")
     assert cvat.detect(folder).sentence == "job.xml is a CVAT annotation"
     write(tmp_path, image(), name="job2.xml")

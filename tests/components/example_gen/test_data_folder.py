@@ -1,4 +1,4 @@
-"""Reads of untrusted data: nothing leaves the folder, nothing is waited for, nothing fills the memory."""
+"""Reads of untrusted data: no read leaves the folder, blocks, or fills the memory."""
 
 import os
 
@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_a_name_stays_in_its_folder(folder_name, name, expected):
     assert join_inside(folder_name, name) == expected
 
 
-def test_a_file_is_read_up_to_its_limit(folder):
+def test_a_file_above_the_limit_is_not_read(folder):
     assert folder.read_bytes("images/a.jpg", 5) == b"12345"
     assert refusal(folder.read_bytes, "images/a.jpg", 4) is Reason.FILE_TOO_LARGE
 
 
-def test_text_loses_its_byte_order_mark_and_must_be_utf_8(folder):
+def test_text_must_be_utf_8_and_loses_its_byte_order_mark(folder):
     assert folder.read_text("list.txt", 100) == "äöü"
     with open(f"{folder.root}/bad.txt", "wb") as file:
         file.write(b"caf\xe9")
@@ -61,11 +61,11 @@ def test_text_loses_its_byte_order_mark_and_must_be_utf_8(folder):
 @pytest.mark.parametrize(
     "path", ["../secret.txt", "images/../../secret.txt", "/etc/passwd", "..", "images/..", "a\0b/c"]
 )
-def test_a_path_that_leads_out_is_refused(folder, path):
+def test_a_path_that_leads_outside_is_an_error(folder, path):
     assert refusal(folder.read_bytes, path, 100) is Reason.PATH_OUTSIDE
 
 
-def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_followed(folder, tmp_path):
+def test_a_link_is_followed_only_inside_the_folder(folder, tmp_path):
     os.symlink(tmp_path / "secret.txt", f"{folder.root}/images/out.jpg")
     os.symlink("a.jpg", f"{folder.root}/images/in.jpg")
     os.symlink(tmp_path, f"{folder.root}/images/up")
@@ -75,7 +75,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_followed(folder, 
     assert not folder.is_file("images/out.jpg")
 
 
-def test_a_folder_of_the_first_level_may_be_a_link(folder, tmp_path):
+def test_a_top_level_folder_may_be_a_link(folder, tmp_path):
     (tmp_path / "disk2").mkdir()
     (tmp_path / "disk2/c.jpg").write_bytes(b"c")
     os.symlink(tmp_path / "disk2", f"{folder.root}/more")
@@ -84,33 +84,33 @@ def test_a_folder_of_the_first_level_may_be_a_link(folder, tmp_path):
     assert refusal(folder.read_bytes, "more/out.jpg", 100) is Reason.PATH_OUTSIDE
 
 
-def test_a_loop_of_links_and_a_missing_file_are_refused(folder):
+def test_a_loop_of_links_and_a_missing_file_are_errors(folder):
     os.symlink("loop.jpg", f"{folder.root}/images/loop.jpg")
     assert refusal(folder.read_bytes, "images/loop.jpg", 100) is Reason.UNREADABLE_FILE
     assert refusal(folder.read_bytes, "images/none.jpg", 100) is Reason.MISSING_FILE
     assert refusal(folder.read_bytes, "images/a.jpg/b.jpg", 100) is Reason.MISSING_FILE
 
 
-def test_a_pipe_and_a_folder_are_no_files(folder):
+def test_a_pipe_and_a_folder_are_not_files(folder):
     os.mkfifo(f"{folder.root}/images/pipe.jpg")
     assert refusal(folder.read_bytes, "images/pipe.jpg", 100) is Reason.UNREADABLE_FILE
     assert refusal(folder.read_bytes, "images/deep", 100) is Reason.UNREADABLE_FILE
     assert folder.status("images/pipe.jpg") is None
 
 
-def test_listings_are_sorted_leave_hidden_files_out_and_take_suffixes_in_any_case(folder):
+def test_listings_are_sorted_and_skip_hidden_files_and_ignore_the_case_of_suffixes(folder):
     assert folder.list_files("images", (".jpg",)) == ["images/a.jpg"]
     assert folder.list_files("", (".jpg",), recursive=True) == ["images/a.jpg", "images/deep/b.JPG"]
     assert folder.list_folders("images") == ["images/deep"]
     assert folder.list_files("nowhere") == []
 
 
-def test_a_walk_ends_where_links_go_in_circles(folder):
+def test_a_walk_ends_at_loops_of_links(folder):
     os.symlink(f"{folder.root}/images", f"{folder.root}/images/deep/again")
     assert [file.path for file in folder.walk()] == ["list.txt", "images/a.jpg", "images/deep/b.JPG"]
 
 
-def test_what_is_no_regular_file_is_listed_so_that_reading_it_says_why(folder, tmp_path):
+def test_a_special_file_is_listed_and_reading_it_is_an_error(folder, tmp_path):
     os.mkfifo(f"{folder.root}/images/pipe.jpg")
     os.symlink("nowhere", f"{folder.root}/images/gone.jpg")
     os.symlink(tmp_path / "secret.txt", f"{folder.root}/images/out.jpg")
@@ -127,13 +127,13 @@ def test_a_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(InputError, match=r"images: the folder cannot be listed \(Permission denied\)"):
+    with pytest.raises(InputError, match=r"images: .*Permission denied"):
         folder.list_files("images")
 
 
-def test_a_folder_of_a_depth_that_no_data_set_has_is_an_error(folder):
+def test_a_folder_nested_too_deeply_is_an_error(folder):
     os.makedirs(f"{folder.root}/images/" + "d/" * 70)
-    with pytest.raises(InputError, match="more than 64 folders deep"):
+    with pytest.raises(InputError, match="64 folders"):
         list(folder.walk())
 
 

@@ -1,4 +1,4 @@
-"""The TFMD schema says what ingestion writes: TFDV finds nothing on good data, and something on bad data."""
+"""The TFMD schema describes what ingestion writes: TFDV finds no anomaly in valid data, and finds invalid data."""
 
 import io
 from pathlib import Path
@@ -12,16 +12,20 @@ from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-import detloom.schemas
+import detloom.schemas.contracts
 from detloom.components.example_gen.build_example import BuiltExample, SourceImage, build_example
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.sources.source_record import SourceObject, SourceRecord
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
 
 
 @pytest.fixture(scope="module")
 def schema():
-    (path,) = [path for folder in detloom.schemas.__path__ if (path := Path(folder) / "example_schema.pbtxt").is_file()]
+    (path,) = [
+        path
+        for folder in detloom.schemas.contracts.__path__
+        if (path := Path(folder) / "example_schema.pbtxt").is_file()
+    ]
     return text_format.Parse(path.read_text(), schema_pb2.Schema())
 
 
@@ -58,7 +62,7 @@ def test_the_schema_has_the_keys_of_the_contract(schema):
     assert {feature.name for feature in schema.feature} == {keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS}
 
 
-def test_good_examples_have_no_anomalies_though_their_lists_differ_in_length(schema, examples):
+def test_valid_examples_with_lists_of_different_lengths_have_no_anomalies(schema, examples):
     assert find_anomalies(schema, examples) == {}
 
 

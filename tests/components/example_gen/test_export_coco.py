@@ -16,9 +16,9 @@ from PIL import Image
 
 from detloom.components.example_gen.export_coco import box_xywh_px, export_coco
 from detloom.components.example_gen.exported_folder import UNSOUND_BOX
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap, write_label_map
 
 
 def encode_png(image_hw: tuple[int, int] = (40, 60), grey: int = 0, image_format: str = "PNG") -> bytes:
@@ -30,7 +30,7 @@ def encode_png(image_hw: tuple[int, int] = (40, 60), grey: int = 0, image_format
 def make_record(
     source_id="1", filename="images/a.png", boxes=((0.25, 0.5, 0.75, 1.0),), class_ids=(3,), **more
 ) -> bytes:
-    """A 40x60 example; `more` are features by the name of their constant, lists of int, float or bytes."""
+    """Create a 40x60 example; `more` are features by the name of their constant, lists of int, float or bytes."""
     example = tf.train.Example()
     features = {
         "IMAGE_ENCODED": [more.pop("image", encode_png())],
@@ -117,7 +117,7 @@ def test_pycocotools_loads_it(examples, tmp_path):
     assert len(coco.getAnnIds(imgIds=[1])) == 1
 
 
-def test_images_are_written_byte_by_byte(examples, tmp_path):
+def test_image_bytes_are_unchanged(examples, tmp_path):
     image = encode_png(grey=77) + b"trailing"
     exported(examples(train=[make_record(image=image)]), tmp_path)
     assert (tmp_path / "out/images/a.png").read_bytes() == image
@@ -128,7 +128,7 @@ def test_gzipped_shards_are_read(examples, tmp_path):
 
 
 @pytest.mark.parametrize("ids", [["1", "BloodImage_2"], ["5", "5"], ["001", "2"], ["1", "-2"], ["1", "9" * 30]])
-def test_ids_that_are_no_different_whole_numbers_are_numbered(ids, examples, tmp_path):
+def test_ids_that_are_not_unique_whole_numbers_are_renumbered(ids, examples, tmp_path):
     records = [make_record(key, f"{number}.png", image=encode_png(grey=number)) for number, key in enumerate(ids)]
     got = exported(examples(train=records), tmp_path)
     assert [image["id"] for image in got["images"]] == [1, 2]
@@ -156,14 +156,14 @@ def test_file_names_are_made_safe(name, expected, examples, tmp_path):
     assert (tmp_path / "out/images" / expected).is_file()
 
 
-def test_different_images_of_one_name_are_both_kept(examples, tmp_path):
+def test_different_images_with_one_name_are_both_kept(examples, tmp_path):
     records = [make_record(str(grey), "a.png", image=encode_png(grey=grey)) for grey in (1, 2)]
     got = exported(examples(train=records[:1], test=records), tmp_path, "test")
     assert [image["file_name"] for image in got["images"]] == ["a.png", "a-2.png"]
     assert sorted(path.name for path in (tmp_path / "out/images").iterdir()) == ["a-2.png", "a.png"]
 
 
-def test_an_image_named_like_the_folder_of_another_is_kept(examples, tmp_path):
+def test_an_image_with_the_name_of_another_images_folder_is_kept(examples, tmp_path):
     records = [make_record("1", "a.png"), make_record("2", "a.png/b.png", image=encode_png(grey=3))]
     got = exported(examples(train=records), tmp_path)
     assert [image["file_name"] for image in got["images"]] == ["a.png", "a.png_b.png"]
@@ -180,9 +180,9 @@ def test_masks_become_run_lengths(examples, tmp_path):
     np.testing.assert_array_equal(coco_mask.decode(got["annotations"][0]["segmentation"]), mask)
 
 
-def test_a_mask_of_another_size_is_refused_before_it_is_decoded(examples, tmp_path):
+def test_a_mask_with_a_wrong_size_is_an_error_before_decoding(examples, tmp_path):
     folder = examples(train=[make_record(MASK=[encode_png((41, 60))])])
-    with pytest.raises(InputError, match=r"a mask of \(60, 41\)"):
+    with pytest.raises(InputError, match=r"mask .*\(60, 41\)"):
         export_coco(folder, tmp_path / "out")
 
 
@@ -202,44 +202,44 @@ def test_keypoints_become_pixels(examples, tmp_path):
     assert got["categories"][0]["keypoints"] == ["keypoint_1", "keypoint_2"]
 
 
-def test_flags_without_a_place_in_coco_are_counted(examples, tmp_path):
+def test_flags_that_coco_cannot_store_are_counted(examples, tmp_path):
     record = make_record(DIFFICULT=[1], TRUNCATED=[1], GROUP_OF=[0])
     counts = export_coco(examples(train=[record]), tmp_path / "out")
     assert counts.lost == {"difficult": 1, "truncated": 1}
 
 
-def test_an_output_that_holds_something_is_refused(examples, tmp_path):
+def test_an_output_that_is_not_empty_is_an_error(examples, tmp_path):
     folder = examples(train=[make_record()])
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("keep")
-    with pytest.raises(InputError, match="already there"):
+    with pytest.raises(InputError, match="empty"):
         export_coco(folder, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
-def test_a_damaged_shard_leaves_nothing_behind(examples, tmp_path):
+def test_a_damaged_shard_leaves_no_output(examples, tmp_path):
     folder = examples(train=[make_record(), make_record("2", "b.png", image=encode_png(grey=9))])
     shard = folder / "Split-train/data_tfrecord-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-10])
-    with pytest.raises(InputError, match="damaged after 1 examples"):
+    with pytest.raises(InputError, match=r"data_tfrecord.* 1 example"):
         export_coco(folder, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["examples"]
 
 
 @pytest.mark.parametrize("box", [(float("nan"), 0.0, 1.0, 1.0), (0.0, 0.0, float("inf"), 1.0)])
-def test_a_box_that_is_not_finite_is_refused_by_example(box, examples, tmp_path):
-    with pytest.raises(InputError, match="example 0: a box with a coordinate that is not finite"):
+def test_a_box_that_is_not_finite_is_an_error_naming_the_example(box, examples, tmp_path):
+    with pytest.raises(InputError, match=r"example 0: .*finite"):
         export_coco(examples(train=[make_record(boxes=[box])]), tmp_path / "out")
 
 
-def test_a_folder_without_examples_is_refused(tmp_path):
+def test_a_folder_without_examples_is_an_error(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no Split-<name>"):
+    with pytest.raises(InputError, match="Split-<name>"):
         export_coco(tmp_path / "empty", tmp_path / "out")
 
 
-def test_a_class_id_outside_the_label_map_is_refused(examples, tmp_path):
-    with pytest.raises(InputError, match="class id 9 is not in the label map"):
+def test_a_class_id_outside_the_label_map_is_an_error(examples, tmp_path):
+    with pytest.raises(InputError, match="class id 9 "):
         export_coco(examples(train=[make_record(class_ids=(9,))]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -252,7 +252,7 @@ def test_unsound_boxes_are_left_out_and_counted(examples, tmp_path):
     assert counts.lost == {UNSOUND_BOX: 3}
 
 
-def test_for_an_area_that_is_not_finite_the_boxs_is_written(examples, tmp_path):
+def test_an_area_that_is_not_finite_is_replaced_by_the_box_area(examples, tmp_path):
     counts = export_coco(examples(train=[make_record(AREA=[float("inf")])]), tmp_path / "out")
     got = json.loads((tmp_path / "out/annotations/train.json").read_text())
     assert got["annotations"][0]["area"] == 600  # 20 x 30 px
@@ -268,7 +268,7 @@ def test_other_features_are_counted(examples, tmp_path):
 
 
 @pytest.mark.parametrize(("ids", "expected"), [(("4", "9"), [4, 9]), (("4", "4"), [1, 2]), (("4", "x"), [1, 2])])
-def test_ids_differ_over_all_splits(ids, expected, examples, tmp_path):
+def test_ids_are_unique_over_all_splits(ids, expected, examples, tmp_path):
     export_coco(examples(eval=[make_record(ids[0])], train=[make_record(ids[1], "b.png")]), tmp_path / "out")
     files = [json.loads((tmp_path / f"out/annotations/{split}.json").read_text()) for split in ("eval", "train")]
     assert [file["images"][0]["id"] for file in files] == expected
@@ -282,16 +282,16 @@ def test_an_empty_split_is_left_out_and_named(examples, tmp_path):
     assert [path.name for path in (tmp_path / "out/annotations").iterdir()] == ["train.json"]
 
 
-def test_examples_that_are_all_empty_are_refused(examples, tmp_path):
-    with pytest.raises(InputError, match=r"no examples in any split \(train\)"):
+def test_splits_that_are_all_empty_are_an_error(examples, tmp_path):
+    with pytest.raises(InputError, match=r"\(train\)"):
         export_coco(examples(train=[]), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("data_tfrecord-00000-of-00003", "2 of 3 shards are missing: 00001, 00002"),
-        ("data_tfrecord-00002-of-99999", "99998 of 99999 shards are missing: 00000, 00001, 00003, 00004, 00005, ..."),
+        ("data_tfrecord-00000-of-00003", "2 of 3 .*: 00001, 00002"),
+        ("data_tfrecord-00002-of-99999", r"99998 of 99999 .*: 00000, 00001, 00003, 00004, 00005, \.\.\."),
         ("data_tfrecord-00001-of-00001", "shard 1 of 1, allowed: 0 to 0"),
     ],
 )
@@ -302,16 +302,16 @@ def test_missing_shards_are_named(name, message, examples, tmp_path):
         export_coco(folder, tmp_path / "out")
 
 
-def test_a_shard_that_stands_there_twice_is_refused(examples, tmp_path):
+def test_a_shard_that_exists_twice_is_an_error(examples, tmp_path):
     folder = examples(train=[make_record()])
     (folder / "Split-train/data_tfrecord-00000-of-00001.gz").write_bytes(b"")
-    with pytest.raises(InputError, match="a shard stands there twice"):
+    with pytest.raises(InputError, match=r"\.gz"):
         export_coco(folder, tmp_path / "out")
 
 
 @pytest.mark.parametrize("length", [1000, 2**31, 2**40, 2**63])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_an_absurd_length_is_refused_before_it_is_allocated(length, suffix, examples, tmp_path):
+def test_a_huge_length_is_an_error_before_allocation(length, suffix, examples, tmp_path):
     folder = examples(train=[])
     raw = struct.pack("<Q", length)
     checksum = google_crc32c.value(raw)
@@ -325,11 +325,11 @@ def test_an_absurd_length_is_refused_before_it_is_allocated(length, suffix, exam
     assert sorted(path.name for path in tmp_path.iterdir()) == ["examples"]
 
 
-def test_a_truncated_gzip_shard_is_refused(examples, tmp_path):
+def test_a_truncated_gzip_shard_is_an_error(examples, tmp_path):
     folder = examples(gzip=True, train=[make_record()])
     shard = folder / "Split-train/data_tfrecord-00000-of-00001.gz"
     shard.write_bytes(shard.read_bytes()[:-20])
-    with pytest.raises(InputError, match="damaged after"):
+    with pytest.raises(InputError, match=r"\.gz: damaged"):
         export_coco(folder, tmp_path / "out")
 
 
@@ -353,11 +353,11 @@ def test_a_link_to_an_empty_folder_is_filled(examples, tmp_path):
     assert (tmp_path / "real/annotations/train.json").is_file()
 
 
-def test_the_working_directory_is_refused(examples, tmp_path, monkeypatch):
+def test_the_working_directory_as_output_is_an_error(examples, tmp_path, monkeypatch):
     folder = examples(train=[make_record()])
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(InputError, match="the working directory itself"):
+    with pytest.raises(InputError, match="working directory"):
         export_coco(folder, Path())
     assert os.listdir(tmp_path / "here") == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["examples", "here"]

@@ -15,9 +15,9 @@ from detloom.components.example_gen.export_yolo import box_cxcywh_rel, export_yo
 from detloom.components.example_gen.exported_folder import UNSOUND_BOX
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
 from detloom.components.example_gen.sources.yolo import list_chunks, read_chunk
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import LabelMap, write_label_map
 
 
 def make_record(name="images/a.png", boxes=((0.25, 0.5, 0.75, 1.0),), class_ids=(7,), grey=0, **flags) -> bytes:
@@ -53,7 +53,7 @@ def examples(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-# 0, or from 2^-27 up: below, no centre and width in float64 can say it, and no picture has a pixel that small.
+# 0, or from 2^-27 up: below, no centre and width in float64 restore it, and no image has a pixel that small.
 coordinate = st.one_of(st.just(0.0), st.floats(2**-27, 1, width=32))
 
 
@@ -69,7 +69,7 @@ def test_centre_and_extent_read_back_to_the_same_float32(one, other):
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0, 2**-27, width=32), st.floats(0, 1, width=32))
-def test_a_start_below_any_pixel_moves_by_less_than_can_be_drawn(low, high):
+def test_a_start_near_zero_moves_by_less_than_a_pixel(low, high):
     low, high = sorted((low, high))
     cx, _, width, _ = box_cxcywh_rel((low, low, high, high))
     start = cx - width / 2
@@ -85,7 +85,7 @@ def test_numbers_have_as_few_decimals_as_read_back():
 def test_one_example_becomes_an_image_and_a_label_file(examples, tmp_path):
     export_yolo(examples(train=[make_record()]), tmp_path / "out")
     assert (tmp_path / "out/images/train/a.png").is_file()
-    # centre (0.75, 0.5), 0.5 by 0.5; class id 7 is the second of the label map
+    # centre (0.75, 0.5), size 0.5 by 0.5; class id 7 is the second in the label map
     assert (tmp_path / "out/labels/train/a.txt").read_text() == "1 0.75 0.5 0.5 0.5\n"
 
 
@@ -104,7 +104,7 @@ def test_data_yaml_names_the_splits_and_the_classes(examples, tmp_path):
     }
 
 
-def test_two_images_of_one_stem_have_label_files_of_their_own(examples, tmp_path):
+def test_two_images_with_one_stem_have_separate_label_files(examples, tmp_path):
     records = [make_record("a.png", grey=1), make_record("a.jpg", grey=2, boxes=(), class_ids=())]
     export_yolo(examples(train=records), tmp_path / "out")
     labels = {path.name: path.read_text() for path in (tmp_path / "out/labels/train").iterdir()}
@@ -112,7 +112,7 @@ def test_two_images_of_one_stem_have_label_files_of_their_own(examples, tmp_path
     assert sorted(path.name for path in (tmp_path / "out/images/train").iterdir()) == ["a-2.png", "a.png"]
 
 
-def test_one_image_with_two_labellings_is_written_twice(examples, tmp_path):
+def test_one_image_with_different_labels_is_written_twice(examples, tmp_path):
     records = [make_record("a.png"), make_record("a.png", boxes=(), class_ids=())]
     export_yolo(examples(train=records), tmp_path / "out")
     assert len(list((tmp_path / "out/images/train").iterdir())) == 2
@@ -136,8 +136,8 @@ def test_crowds_and_groups_are_left_out_and_counted(examples, tmp_path):
     }
 
 
-def test_a_class_id_outside_the_label_map_is_refused(examples, tmp_path):
-    with pytest.raises(InputError, match="class id 4 is not in the label map"):
+def test_a_class_id_outside_the_label_map_is_an_error(examples, tmp_path):
+    with pytest.raises(InputError, match="class id 4 "):
         export_yolo(examples(train=[make_record(class_ids=(4,))]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -149,16 +149,16 @@ def test_a_class_id_outside_the_label_map_is_refused(examples, tmp_path):
         ("images/images/b.png", "images_/b"),  # the first is the usual root
         ("x/Labels/a.png", "x/Labels_/a"),
         ("x/JPEGImages/img/a.png", "x/JPEGImages_/img_/a"),
-        ("x/imgs/images.png", "x/imgs_/images"),  # only folders mean something
+        ("x/imgs/images.png", "x/imgs_/images"),  # only folders have a meaning
     ],
 )
-def test_folders_that_readers_look_for_are_renamed(name, expected, examples, tmp_path):
+def test_folders_with_a_meaning_for_readers_are_renamed(name, expected, examples, tmp_path):
     export_yolo(examples(train=[make_record(name)]), tmp_path / "out")
     assert (tmp_path / f"out/images/train/{expected}.png").is_file()
     assert (tmp_path / f"out/labels/train/{expected}.txt").read_text() == "1 0.75 0.5 0.5 0.5\n"
 
 
-def test_a_split_called_images_has_a_folder_of_another_name(examples, tmp_path):
+def test_a_split_named_images_gets_a_renamed_folder(examples, tmp_path):
     export_yolo(examples(images=[make_record()], images_=[make_record()]), tmp_path / "out")
     data = yaml.safe_load((tmp_path / "out/data.yaml").read_text())
     assert (data["images"], data["images_"]) == ("images/images__", "images/images_")
@@ -166,13 +166,13 @@ def test_a_split_called_images_has_a_folder_of_another_name(examples, tmp_path):
 
 
 @pytest.mark.parametrize("names", [("a.png", "a.txt/b.png"), ("a.txt/b.png", "a.png")])
-def test_a_folder_called_like_a_label_file_is_kept_apart(names, examples, tmp_path):
+def test_a_folder_named_like_a_label_file_is_renamed(names, examples, tmp_path):
     export_yolo(examples(train=[make_record(name) for name in names]), tmp_path / "out")
     labels = tmp_path / "out/labels/train"
     assert sorted(str(path.relative_to(labels)) for path in labels.rglob("*.txt")) == ["a.txt", "a.txt_/b.txt"]
 
 
-def test_what_the_reader_finds_is_what_was_exported(examples, tmp_path):
+def test_the_exported_data_set_reads_back_equal(examples, tmp_path):
     names = ["x/images/a.png", "images/images/b.png", "a.png", "a.txt/b.png", "x/labels/a.png"]
     records = [make_record(name, grey=number) for number, name in enumerate(names)]
     export_yolo(examples(train=records, images=[make_record(grey=9)]), tmp_path / "out")
@@ -200,7 +200,7 @@ def test_an_unsound_box_is_left_out_and_counted(box, examples, tmp_path):
     assert counts.lost[UNSOUND_BOX] == 1
 
 
-def test_an_area_of_its_own_and_other_features_are_counted(examples, tmp_path):
+def test_areas_other_than_the_boxs_and_other_features_are_counted(examples, tmp_path):
     example = tf.train.Example.FromString(make_record())
     example.features.feature[keys.AREA].float_list.value.append(1.5)  # the box has 20 x 30 px
     example.features.feature[keys.MASK].bytes_list.value.append(b"png")

@@ -1,4 +1,4 @@
-"""Which format a folder holds, and that a worker imports no more than that format's reader."""
+"""Detection of a folder's format; a worker imports only the reader that it needs."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ import pytest
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas.contracts.rejects import Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reject
 
 KITTI_LINE = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
 FOLDERS = {
@@ -42,7 +42,7 @@ CVAT_XML = (
     '<?xml version="1.0"?>\n<annotations version="1.1"><image name="a.jpg" width="9" height="9">'
     '<box label="cat" xtl="1" ytl="2" xbr="3" ybr="4"/></image></annotations>'
 )
-# As other tools leave them: format, files, and split: number of objects.
+# Folders as other tools write them: format, files, and split: number of objects.
 LAYOUTS = {
     "labelImg VOC": ("voc", {"Annotations/a.xml": VOC_XML, "JPEGImages/a.jpg": ""}, {"": 1}),
     "Kaggle VOC": ("voc", {"annotations/a.xml": VOC_XML, "images/a.jpg": ""}, {"": 1}),
@@ -118,19 +118,19 @@ def write(folder, files):
     return DataFolder(str(folder))
 
 
-def test_there_is_a_folder_of_every_format_here():
+def test_every_format_has_a_test_folder():
     assert tuple(FOLDERS) == formats.FORMATS
 
 
 @pytest.mark.parametrize(("name", "files"), [*FOLDERS.items(), *VARIANTS.items()])
-def test_a_folder_of_one_format_is_that_format(tmp_path, name, files):
+def test_a_folder_with_one_format_is_detected(tmp_path, name, files):
     found, evidence = formats.detect_format(write(tmp_path, files))
     assert found == name
     assert evidence.sentence
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_labels_of_other_tools_are_found_and_read(tmp_path, layout):
+def test_labels_of_other_tools_are_detected_and_read(tmp_path, layout):
     name, files, expected = LAYOUTS[layout]
     folder = write(tmp_path, files)
     found, evidence = formats.detect_format(folder)
@@ -149,45 +149,45 @@ def test_the_labels_of_other_tools_are_found_and_read(tmp_path, layout):
     "label",
     ["via_region_data.json", "boxes.xml", "train/a.csv", "a.txt", "my_labels/x.txt", "a.JSONL", "b/c.txt"],
 )
-def test_images_beside_something_like_labels_are_not_taken_as_unlabelled(tmp_path, label):
+def test_images_beside_possible_labels_are_not_detected_as_unlabelled(tmp_path, label):
     folder = write(tmp_path, {"a.jpg": "", "b/c.jpg": "", label: "x"})
-    message = rf"holds images such as a\.jpg, and {label}, which may hold labels.*--format images"
+    message = rf"a\.jpg, and {label}, .*--format images"
     with pytest.raises(InputError, match=message):
         formats.detect_format(folder)
 
 
-def test_a_text_beside_images_that_is_called_like_none_is_no_label(tmp_path):
+def test_a_text_file_without_an_image_of_its_name_is_not_a_label(tmp_path):
     folder = write(tmp_path, {"a.jpg": "", "b/a.png": "", "README.txt": "x", "b/licence.txt": "x", "LICENSE": ""})
     assert formats.detect_format(folder)[0] == "images"
 
 
-def test_a_file_in_place_of_the_folder_is_told_so(tmp_path):
+def test_a_file_instead_of_a_folder_is_an_error(tmp_path):
     folder = write(tmp_path, {"coco.json": "{}"})
     file = DataFolder(f"{folder.root}/coco.json")
-    message = rf"coco\.json: this is a file; give the folder that holds the data set, such as {folder.root}\.$"
+    message = rf"coco\.json: .*file.*{folder.root}\.$"
     with pytest.raises(InputError, match=message):
         formats.detect_format(file)
     with pytest.raises(InputError, match=message):
         formats.list_chunks("coco", file, "train", "", ReaderSettings())
 
 
-def test_two_labelled_formats_are_a_question(tmp_path):
+def test_two_labelled_formats_are_an_error(tmp_path):
     folder = write(tmp_path, {**FOLDERS["voc"], **FOLDERS["coco"]})
-    with pytest.raises(InputError, match=r"\(coco: .*train\.json; voc: Annotations/a\.xml.*\); choose by --format"):
+    with pytest.raises(InputError, match=r"\(coco: .*train\.json; voc: Annotations/a\.xml.*\).*--format"):
         formats.detect_format(folder)
 
 
-def test_a_folder_of_nothing_is_told_what_was_looked_for(tmp_path):
-    with pytest.raises(InputError, match=r"no format is recognised; looked for coco: a JSON file.*images: image files"):
+def test_an_unrecognised_folder_is_an_error_listing_the_formats(tmp_path):
+    with pytest.raises(InputError, match=r"coco: .*JSON.*images: "):
         formats.detect_format(write(tmp_path, {"notes.txt": "x"}))
 
 
-def test_a_folder_that_is_not_there_is_told_so(tmp_path):
-    with pytest.raises(InputError, match="nowhere: there is no such folder"):
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere: .*not exist"):
         formats.detect_format(DataFolder(str(tmp_path / "nowhere")))
 
 
-def test_an_unknown_format_names_those_there_are(tmp_path):
+def test_an_unknown_format_is_an_error_listing_the_formats(tmp_path):
     with pytest.raises(InputError, match="got 'pascal', allowed: auto, coco, voc"):
         formats.list_chunks("pascal", DataFolder(str(tmp_path)), "train", "", ReaderSettings())
 
@@ -200,14 +200,14 @@ def test_chunks_are_listed_and_read_by_the_reader_of_the_format(tmp_path):
 
 
 @pytest.mark.parametrize("name", formats.FORMATS)
-def test_every_reader_refuses_an_empty_folder_with_its_name(tmp_path, name):
+def test_an_empty_folder_is_an_error_naming_it_in_every_reader(tmp_path, name):
     folder = DataFolder(str(tmp_path))
     with pytest.raises(InputError, match=str(tmp_path)):
         list(formats.list_chunks(name, folder, "train", "", ReaderSettings()))
     assert formats.find_evidence(name, folder) is None
 
 
-def test_asking_every_reader_imports_neither_tfx_nor_beam_nor_tensorflow(tmp_path):
+def test_detection_does_not_import_tfx_beam_or_tensorflow(tmp_path):
     folder = write(tmp_path, FOLDERS["voc"])
     code = (
         "import sys; from detloom.components.example_gen.data_folder import DataFolder;"

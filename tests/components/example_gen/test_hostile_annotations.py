@@ -1,6 +1,6 @@
-"""Damage that only one format can hold, and to files that all depends on; and that memory does not follow the data.
+"""Damage specific to one format or in shared files; memory does not depend on the content.
 
-test_hostile_folder.py: files, paths, images and XML.
+test_hostile_folder.py tests files, paths, images and XML.
 """
 
 import io
@@ -18,15 +18,15 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason
 
 WRITTEN = "written"
-MAX_GROWTH_MB = 250  # of resident memory over a harmless run, whatever the data holds
+MAX_GROWTH_MB = 250  # growth of resident memory over a harmless run, for any data
 
 
 def encode_image(seed: int = 0) -> bytes:
-    """60x40 px of noise."""
+    """Return 60x40 px of noise."""
     pixels = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="JPEG")
@@ -49,7 +49,7 @@ def box(reason: Reason) -> str:
 
 Item = dict[str, Any]
 WRONG_TYPE = Reason.UNREADABLE_ANNOTATION
-# By image id: what differs in the image's entry, and in the annotation of its second box.
+# By image id: changes of the image's entry, and of the annotation of its second box.
 COCO: dict[str, tuple[Item, Item, Reason | str]] = {
     "file_name_number": ({"file_name": 7}, {}, WRONG_TYPE),
     "file_name_missing": ({"file_name": None}, {}, WRONG_TYPE),
@@ -95,18 +95,18 @@ def coco(tmp_path_factory: pytest.TempPathFactory, hostile_ingest) -> Any:
 
 
 @pytest.mark.parametrize("name", COCO)
-def test_a_damaged_coco_record_has_its_reason(name, coco):
+def test_a_damaged_coco_record_is_rejected_with_its_reason(name, coco):
     assert coco.of(name) == COCO[name][2]
 
 
-def test_coco_entries_that_are_none_are_accounted_for(coco):
+def test_invalid_coco_entries_are_counted(coco):
     assert coco.found["twice"] == ["record:duplicate_id"] * 2
     assert coco.report["num_in"] == len(COCO) + 2 + 7
     assert coco.report["num_in"] == coco.report["num_written"] + coco.report["num_quarantined"]
-    assert coco.report["rejects_by_reason"]["unknown_image"] == 6  # five are no annotations at all
+    assert coco.report["rejects_by_reason"]["unknown_image"] == 6  # five are not annotations
 
 
-# By name of the image: its label file, and what becomes of it.
+# By image name: its label file, and the expected outcome.
 YOLO: dict[str, tuple[bytes, Reason | str]] = {
     "text": (b"cat is here\n", box(WRONG_TYPE)),
     "three_numbers": (b"0 0.5 0.5\n", box(WRONG_TYPE)),
@@ -123,7 +123,7 @@ YOLO: dict[str, tuple[bytes, Reason | str]] = {
 }
 
 
-def test_damaged_yolo_labels_have_their_reasons(tmp_path, hostile_ingest):
+def test_damaged_yolo_labels_are_rejected_with_their_reasons(tmp_path, hostile_ingest):
     folder = tmp_path / "yolo"
     for part in ("images", "labels"):
         (folder / part).mkdir(parents=True)
@@ -140,13 +140,13 @@ def test_damaged_yolo_labels_have_their_reasons(tmp_path, hostile_ingest):
 
 
 def frame(path: Path, payload: bytes) -> bytes:
-    """A records file of one record."""
+    """Return a records file with one record."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(payload)
     return path.read_bytes()
 
 
-def test_damaged_records_files_are_accounted_for(tmp_path, hostile_ingest):
+def test_damaged_records_files_are_counted(tmp_path, hostile_ingest):
     example = tf.train.Example()
     example.features.feature["image/encoded"].bytes_list.value.append(encode_image())
     example.features.feature["image/source_id"].bytes_list.value.append(b"good")
@@ -160,7 +160,8 @@ def test_damaged_records_files_are_accounted_for(tmp_path, hostile_ingest):
     (folder / "c.tfrecord").write_bytes(struct.pack("<QI", 2**60, 0) + b"z" * 40)
     (folder / "label_map.pbtxt").write_text("item { id: 1 name: 'cat' }")
     outcome = hostile_ingest(folder, "tfrecord")
-    assert outcome.report["num_in"] == 5  # a.tfrecord has three; of the others, what cannot be framed is one each
+    # a.tfrecord has three; in each of the others, the unreadable rest counts as one
+    assert outcome.report["num_in"] == 5
     assert outcome.report["num_written"] == 1
     assert outcome.found.pop("good") == [WRITTEN]
     assert all(reason.startswith("record:") for reasons in outcome.found.values() for reason in reasons)
@@ -213,7 +214,7 @@ def test_a_damaged_annotation_file_is_named(name, tmp_path, hostile_ingest):
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 HUGE = 200 * 2**20
-# A file of 200 MB in one piece, as its head, what is repeated, and its tail; and whether it is an InputError.
+# A file of 200 MB in one piece: its head, the repeated part, its tail; and whether an InputError is expected.
 HUGE_FILES = {
     "coco": ("all.json", b'{"categories": [], "annotations": [], "images": [{"id": 1, "file_name": "', b"a", b'"}]}'),
     "cvat": (
@@ -256,7 +257,8 @@ CHILD = """
 """
 
 
-def test_memory_stays_bounded_whatever_a_file_holds(tmp_path):
+@pytest.mark.slow  # nine files of 200 MB in a subprocess
+def test_memory_is_bounded_for_any_file_content(tmp_path):
     bomb = png_of_size(20_000, 20_000, zlib.compress(bytes(20_001 * 20_000), 9))
     jobs = []
     for name, image in (("harmless", encode_image()), ("bomb", bomb)):

@@ -1,6 +1,6 @@
-"""Damage to files, paths, images and XML, made here: no crash, every record accounted for with the reason expected.
+"""Damage to files, paths, images and XML: no crash, and every record is counted with the expected reason.
 
-test_hostile_annotations.py: the other formats, and memory.
+test_hostile_annotations.py tests the other formats, and memory.
 """
 
 import io
@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
 WRITTEN = "written"
 
 
 def encode_image(seed: int = 0, mode: str = "RGB", image_format: str = "JPEG", **save: Any) -> bytes:
-    """60x40 px of noise."""
+    """Return 60x40 px of noise."""
     pixels = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(buffer, format=image_format, **save)
@@ -68,7 +68,7 @@ class VocRecord:
         return self.folder / f"Annotations/{self.stem}.xml"
 
     def write(self, *, objects=(("cat", *GOOD_BOX),), filename=None, size=None, image=None) -> None:
-        """A good record but for what is given."""
+        """Write a valid record, except for the given parts."""
         seed = sum(ord(char) * (position + 1) for position, char in enumerate(self.stem))
         self.image.write_bytes(encode_image(seed) if image is None else image)
         items = "".join(
@@ -248,20 +248,20 @@ def voc(tmp_path_factory: pytest.TempPathFactory, hostile_ingest) -> Any:
 
 
 @pytest.mark.parametrize("name", VOC)
-def test_a_damaged_voc_record_has_its_reason(name, voc):
+def test_a_damaged_voc_record_is_rejected_with_its_reason(name, voc):
     assert voc.of(name) == VOC[name][1]
 
 
 @pytest.mark.parametrize("name", LISTED, ids=lambda name: name[:20])
-def test_a_listed_name_that_is_none_has_its_reason(name, voc):
+def test_an_invalid_listed_name_is_rejected_with_its_reason(name, voc):
     assert voc.of(name) == LISTED[name]
 
 
-def test_what_is_listed_twice_is_written_once(voc):
+def test_a_name_listed_twice_is_written_once(voc):
     assert sorted(voc.found["listed_twice"]) == ["record:duplicate_id", WRITTEN]
 
 
-def test_every_voc_record_is_accounted_for(voc):
+def test_every_voc_record_is_counted(voc):
     assert voc.found["good"] == [WRITTEN]
     assert voc.report["num_in"] == 1 + len(VOC) + len(LISTED) + 2
     assert voc.report["num_in"] == voc.report["num_written"] + voc.report["num_quarantined"]
@@ -278,7 +278,7 @@ def test_an_image_without_read_permission_is_quarantined(tmp_path, hostile_inges
     assert hostile_ingest(tmp_path / "voc", "voc").of("secret") == Reason.UNREADABLE_FILE
 
 
-def test_an_image_turned_by_exif_is_turned_upright_where_that_is_asked(tmp_path, hostile_ingest):
+def test_an_exif_rotated_image_is_rotated_upright_on_request(tmp_path, hostile_ingest):
     for part in ("Annotations", "JPEGImages"):
         (tmp_path / "voc" / part).mkdir(parents=True)
     VocRecord(tmp_path / "voc", "turned").write(image=turned_jpeg())

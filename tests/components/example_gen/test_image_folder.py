@@ -1,4 +1,4 @@
-"""A folder of images: every candidate is a record without objects."""
+"""A folder of images: every image file is a record without objects."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def read(folder, source="", **settings):
     return [record for chunk in chunks for record in image_folder.read_chunk(folder, chunk, reader_settings)]
 
 
-def test_images_of_all_folders_are_records_without_objects(tmp_path):
+def test_images_in_all_folders_are_records_without_objects(tmp_path):
     folder = touch(tmp_path, "a.jpg", "b/C.PNG", "b/d.tiff", "notes.txt", "b/.hidden.jpg")
     records = read(folder)
     assert [(record.record_key, record.image_path) for record in records] == [
@@ -37,9 +37,9 @@ def test_keys_are_relative_to_the_source(tmp_path):
     assert (record.record_key, record.image_path) == ("a.jpg", "x/test/a.jpg")
 
 
-def test_the_folder_of_images_is_the_source_where_none_is_named(tmp_path):
-    (record,) = read(touch(tmp_path, "pictures/a.jpg", "b.jpg"), images_dir="pictures")
-    assert (record.record_key, record.image_path) == ("a.jpg", "pictures/a.jpg")
+def test_the_default_source_is_the_folder_of_images(tmp_path):
+    (record,) = read(touch(tmp_path, "photos/a.jpg", "b.jpg"), images_dir="photos")
+    assert (record.record_key, record.image_path) == ("a.jpg", "photos/a.jpg")
 
 
 def test_chunks_have_a_bounded_number_of_images(tmp_path):
@@ -48,7 +48,7 @@ def test_chunks_have_a_bounded_number_of_images(tmp_path):
     assert [len(chunk.names) for chunk in chunks] == [2, 2, 1]
 
 
-def test_a_link_that_leads_outside_is_a_record_that_the_gate_refuses(tmp_path):
+def test_a_link_that_leads_outside_is_listed_and_reading_it_is_an_error(tmp_path):
     (tmp_path / "secret.jpg").write_bytes(b"")
     folder = touch(tmp_path / "data", "a.jpg")
     (tmp_path / "data" / "b.jpg").symlink_to(tmp_path / "secret.jpg")
@@ -58,16 +58,16 @@ def test_a_link_that_leads_outside_is_a_record_that_the_gate_refuses(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["", "missing", "../data2"])
-def test_a_source_without_images_is_refused_with_its_name(tmp_path, source):
-    with pytest.raises(InputError, match=f"{source}: no image is there"):
+def test_a_source_without_images_is_an_error_naming_it(tmp_path, source):
+    with pytest.raises(InputError, match=f"{source}: no image"):
         read(touch(tmp_path, "a.txt"), source)
 
 
-def test_folders_that_are_called_like_splits_are_splits(tmp_path):
+def test_folders_named_after_splits_are_splits(tmp_path):
     evidence = image_folder.detect(touch(tmp_path, "train/a.jpg", "valid/b.png", "other/c.jpg", "test/readme.txt"))
     assert evidence is not None
     assert evidence.splits == {"train": "train", "val": "valid"}
 
 
-def test_a_folder_without_images_is_no_image_folder(tmp_path):
+def test_a_folder_without_images_is_not_detected(tmp_path):
     assert image_folder.detect(touch(tmp_path, "a.txt")) is None

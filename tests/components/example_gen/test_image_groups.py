@@ -1,4 +1,4 @@
-"""Items by image: complete, in order, on disk."""
+"""Items grouped by image: complete, ordered, on disk."""
 
 import random
 import tracemalloc
@@ -10,19 +10,19 @@ def read(groups):
     return [(image, list(items)) for image, items in groups.by_image()]
 
 
-def test_items_come_by_image_then_kind_then_as_they_were_added(tmp_path):
+def test_items_are_ordered_by_image_kind_and_insertion(tmp_path):
     with ImageGroups(str(tmp_path)) as groups:
         for image, kind, payload in [("b", 1, b"1"), ("a", 1, b"2"), ("b", 0, b"3"), ("b", 1, b"0")]:
             groups.add(image, kind, payload)
         assert read(groups) == [("a", [(1, b"2")]), ("b", [(0, b"3"), (1, b"1"), (1, b"0")])]
 
 
-def test_no_items_are_no_groups():
+def test_no_items_give_no_groups():
     with ImageGroups() as groups:
         assert read(groups) == []
 
 
-def test_many_items_are_all_there_however_scattered(tmp_path):
+def test_many_scattered_items_are_all_grouped(tmp_path):
     order = [(str(image), number) for image in range(500) for number in range(50)]
     random.Random(0).shuffle(order)
     expected: dict[str, list[bytes]] = {}
@@ -36,14 +36,14 @@ def test_many_items_are_all_there_however_scattered(tmp_path):
     assert list(found) == sorted(expected)
 
 
-def test_a_group_that_is_not_taken_to_its_end_does_not_disturb_the_next():
+def test_a_group_that_is_not_consumed_does_not_affect_the_next():
     with ImageGroups() as groups:
         for image in "aab":
             groups.add(image, 0, image.encode())
         assert [(image, next(items)) for image, items in groups.by_image()] == [("a", (0, b"a")), ("b", (0, b"b"))]
 
 
-def test_the_file_has_no_name_so_that_a_killed_worker_leaves_none(tmp_path):
+def test_the_database_file_is_unlinked_while_open(tmp_path):
     with ImageGroups(str(tmp_path)) as groups:
         for number in range(30_000):
             groups.add(str(number), 0, b"x" * 500)
@@ -51,18 +51,18 @@ def test_the_file_has_no_name_so_that_a_killed_worker_leaves_none(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_large_items_are_not_held_until_there_are_many(tmp_path):
+def test_large_items_are_flushed_by_size(tmp_path):
     with ImageGroups(str(tmp_path)) as groups:
         tracemalloc.start()
         for number in range(200):
             groups.add(str(number), 0, bytes([number]) * 2**19)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 16e6  # of 100 MB
+        assert peak < 16e6  # the items have 100 MB
         assert len(read(groups)) == 200
 
 
-def test_strange_names_are_kept_apart():
+def test_unusual_names_are_distinct():
     names = ["", "5", "05", "é", "'; DROP TABLE items; --", "a b", "A", "a"]
     with ImageGroups() as groups:
         for name in names:

@@ -1,4 +1,4 @@
-"""Ingestion end to end under Beam's test pipeline: shards, quarantine, report."""
+"""Ingestion end to end: shards, quarantine, report; with Beam only where its job matters."""
 
 import json
 import os
@@ -18,12 +18,11 @@ from detloom.components.example_gen.ingest_job import IngestJob, encode_record
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import Plan, Shard
 from detloom.components.example_gen.sources.source_record import SourceRecord
-from detloom.components.example_gen.work_files import LineWriter, write_json
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
-from detloom.schemas import example_keys as keys
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import read_label_map
+from detloom.schemas.contracts.rejects import Reason, read_rejects
 from detloom.schemas.errors import InputError
-from detloom.schemas.label_map import read_label_map
-from detloom.schemas.rejects import Reason, read_rejects
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
@@ -33,8 +32,8 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 def test_every_record_is_written_or_quarantined_and_counted(make_voc, tmp_path, run_ingest, read_features):
     objects = {"b": [("cat", 5, 5, 5, 9), ("dog", -1, 1, 9, 9)], "c": []}
     folder = make_voc({"train": ["a", "b", "c", "d"], "val": ["e"]}, objects)
-    (folder / "JPEGImages/d.jpg").write_text("This is not a picture.")
-    report = run_ingest(folder, tmp_path / "out", max_reject_fraction=0.5)
+    (folder / "JPEGImages/d.jpg").write_text("This is not an image.")
+    report = run_ingest(folder, tmp_path / "out", test_pipeline.TestPipeline, max_reject_fraction=0.5)
     train = report["splits"]["train"]
     assert (train["num_in"], train["num_written"], train["num_quarantined"]) == (4, 3, 1)
     assert (train["num_without_boxes"], train["num_boxes_written"], train["num_boxes_rejected"]) == (1, 2, 1)
@@ -71,7 +70,7 @@ def test_a_link_out_of_the_data_folder_is_not_read(make_voc, tmp_path, run_inges
     assert [reject.reason for reject in read_rejects(tmp_path / "out/rejects")] == [Reason.PATH_OUTSIDE]
 
 
-def test_an_image_folder_that_is_a_link_is_followed(make_voc, tmp_path, run_ingest):
+def test_a_linked_image_folder_is_read(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["e"]})
     (folder / "JPEGImages").rename(tmp_path / "disk2")
     (folder / "JPEGImages").symlink_to(tmp_path / "disk2")
@@ -93,7 +92,7 @@ def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path, r
             options=PipelineOptions(direct_running_mode="multi_threading", direct_num_workers=2)
         )
 
-    run_ingest(folder, tmp_path / "one", shard_max_bytes=20_000)
+    run_ingest(folder, tmp_path / "one", test_pipeline.TestPipeline, shard_max_bytes=20_000)
     run_ingest(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
     run_ingest(folder, tmp_path / "two", two_workers, shard_max_bytes=20_000)
     one = read_tree(tmp_path / "one")
@@ -101,7 +100,7 @@ def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path, r
     assert one == read_tree(tmp_path / "two")
 
 
-def test_shards_of_an_earlier_attempt_do_not_stay(make_voc, tmp_path, run_ingest):
+def test_shards_of_an_earlier_attempt_are_deleted(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["e"]})
     stale = tmp_path / "out/Split-train/data_tfrecord-00001-of-00002"
     stale.parent.mkdir(parents=True)
@@ -112,7 +111,7 @@ def test_shards_of_an_earlier_attempt_do_not_stay(make_voc, tmp_path, run_ingest
 
 @pytest.fixture
 def make_job(tmp_path):
-    """A job of one planned shard, `train` 0, that holds the given records."""
+    """Return a job with one planned shard, `train` 0, that holds the given records."""
 
     def make(folder, records):
         job = IngestJob(
@@ -121,19 +120,19 @@ def make_job(tmp_path):
             root=str(folder),
             subfolders=("",),
             sources={"train": "train"},
-            staging=str(tmp_path / "staging"),
-            split_folders={"train": str(tmp_path / "out")},
+            examples=str(tmp_path),
+            output_splits=("train",),
         )
-        with LineWriter(job.shard_records_file("train", 0)) as file:
+        with job.staging.open_to_write(job.shard_records_file("train", 0)) as file:
             for record in records:
-                file.write(encode_record(record))
-        write_json(job.plan_file, {**vars(Plan()), "label_map": [[1, "cat"]]})
+                file.write(encode_record(record) + b"\n")
+        job.staging.write_json(job.plan_file, {**vars(Plan()), "label_map": [[1, "cat"]]})
         return job
 
     return make
 
 
-def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch, make_job):
+def test_a_partly_written_shard_is_not_visible(make_voc, tmp_path, monkeypatch, make_job):
     folder = make_voc({"train": ["a", "b", "c"]})
     records = [
         SourceRecord("train", stem, f"JPEGImages/{stem}.jpg", f"Annotations/{stem}.xml", None, ()) for stem in "abc"
@@ -149,46 +148,44 @@ def test_a_shard_killed_half_way_is_not_visible(make_voc, tmp_path, monkeypatch,
     monkeypatch.setattr(write_shard_module, "build_example", die_on_the_second)
     with pytest.raises(KeyboardInterrupt):
         write_shard(shard, job)
-    assert not (tmp_path / "staging/finished").exists()
+    assert not (tmp_path / ".incomplete/finished").exists()
     monkeypatch.undo()
     write_shard(shard, job)
-    assert os.listdir(tmp_path / "staging/finished/train") == ["data_tfrecord-00000-of-00001"]
+    assert os.listdir(tmp_path / ".incomplete/finished/train") == ["data_tfrecord-00000-of-00001"]
 
 
-def test_a_shard_whose_records_are_all_quarantined_is_an_empty_file(tmp_path, make_job):
+def test_a_shard_without_valid_records_is_an_empty_file(tmp_path, make_job):
     job = make_job(tmp_path, [SourceRecord("train", "a", "gone.jpg", "a.json", None, ())])
     write_shard(Shard("train", 0, 1), job)
-    assert read_shard_outcome(job.shard_outcome_file("train", 0)).counts.num_quarantined == 1
-    path = tmp_path / "staging/finished/train/data_tfrecord-00000-of-00001"
+    assert read_shard_outcome(job, job.shard_outcome_file("train", 0)).counts.num_quarantined == 1
+    path = tmp_path / ".incomplete/finished/train/data_tfrecord-00000-of-00001"
     assert list(tf.data.TFRecordDataset(str(path))) == []
 
 
-def test_an_empty_split_names_split_and_source(make_voc, tmp_path, run_ingest):
+def test_an_empty_split_is_an_error_naming_split_and_source(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["b"]})
     (folder / "JPEGImages/b.jpg").unlink()
     with pytest.raises(InputError, match=r"voc: split 'eval' \(val\) is empty.*missing_file 1"):
         run_ingest(folder, tmp_path / "out", max_reject_fraction=1.0)
 
 
-def test_too_many_rejects_name_numbers_reasons_and_the_first_file(make_voc, tmp_path, run_ingest):
+def test_too_many_rejects_are_an_error_with_counts_reasons_and_the_first_file(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b", "c"], "val": ["e"]})
     (folder / "JPEGImages/b.jpg").write_bytes(b"")
-    message = r"1 of 4 records \(25\.0%\) were refused, allowed: 20\.0%.*empty_image_file 1.*JPEGImages/b\.jpg"
+    message = r"1 of 4 records \(25\.0%\) .*allowed: 20\.0%.*empty_image_file 1.*JPEGImages/b\.jpg"
     with pytest.raises(InputError, match=message):
         run_ingest(folder, tmp_path / "out", max_reject_fraction=0.2)
     assert (tmp_path / "out/rejects/report.json").is_file()
 
 
-def test_boxes_written_as_corners_instead_of_sizes_fail_with_numbers_reasons_and_the_first_box(
-    make_coco, tmp_path, run_ingest
-):
+def test_corners_instead_of_sizes_are_an_error_with_counts_reasons_and_the_first_box(make_coco, tmp_path, run_ingest):
     images = [{"id": index, "file_name": f"{index}.jpg"} for index in range(3)]
     boxes = [[10, 10, 20, 20], [30, 20, 50, 35], [40, 25, 55, 38]]  # 30 + 50 and 40 + 55 are beyond 60 px
     annotations = [{"image_id": index, "category_id": 3, "bbox": box} for index, box in enumerate(boxes)]
     folder = make_coco({"t.json": (images, annotations)})
     changes = {"data_format": "coco", "splits": {"train": "t.json"}}
     message = (
-        r"2 of 3 boxes \(66\.7%\) were refused, allowed: 50\.0% \(max_reject_fraction\); "
+        r"2 of 3 boxes \(66\.7%\) .*allowed: 50\.0% \(max_reject_fraction\); "
         r"reasons: box_outside_image 2; the first is t\.json: object 0 \('cat'\): xmin 30, ymin 20, xmax 80"
     )
     with pytest.raises(InputError, match=message):
@@ -196,7 +193,7 @@ def test_boxes_written_as_corners_instead_of_sizes_fail_with_numbers_reasons_and
     assert run_ingest(folder, tmp_path / "out", max_reject_fraction=0.67, **changes)["num_boxes_rejected"] == 2
 
 
-def test_boxes_of_refused_records_are_counted_as_quarantined(make_coco, tmp_path, run_ingest):
+def test_boxes_of_rejected_records_are_counted_as_quarantined(make_coco, tmp_path, run_ingest):
     names = ["a.jpg", "a.jpg", "../out.jpg", "gone.jpg", "b.jpg"]
     images = [{"id": index, "file_name": name} for index, name in enumerate(names)]
     annotations = [{"image_id": index, "category_id": 3, "bbox": [1, 2, 3, 4]} for index in (0, 1, 1, 2, 3, 4)]
@@ -204,12 +201,12 @@ def test_boxes_of_refused_records_are_counted_as_quarantined(make_coco, tmp_path
     (folder / "images/gone.jpg").unlink()
     changes = {"data_format": "coco", "splits": {"train": "t.json"}, "max_reject_fraction": 1.0}
     train = run_ingest(folder, tmp_path / "out", **changes)
-    # images 0 and 4 are written; quarantined are the duplicate's two boxes, the outside one's and the missing one's
+    # images 0 and 4 are written; quarantined: the two boxes of the duplicate, one outside, one of the missing image
     assert (train["num_boxes_in"], train["num_boxes_written"], train["num_boxes_rejected"]) == (8, 2, 2)
     assert train["num_boxes_quarantined"] == 4
 
 
-def test_boxes_of_an_annotation_whose_image_leads_outside_are_counted_as_quarantined(make_voc, tmp_path, run_ingest):
+def test_boxes_of_an_image_path_that_leads_outside_are_counted_as_quarantined(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"]}, {"b": [("cat", 1, 1, 9, 9), ("cat", 2, 2, 9, 9)]})
     path = folder / "Annotations/b.xml"
     path.write_text(path.read_text().replace("<filename>b.jpg", "<filename>../b.jpg"))
@@ -218,12 +215,12 @@ def test_boxes_of_an_annotation_whose_image_leads_outside_are_counted_as_quarant
     assert report["splits"]["train"]["num_boxes_quarantined"] == 2
 
 
-def test_what_travels_to_the_workers_can_be_pickled(tmp_path, make_job):
+def test_the_job_and_its_elements_can_be_pickled(tmp_path, make_job):
     sent = (make_job(tmp_path, []), Shard("train", 0, 1), write_shard)
     assert pickle.loads(pickle.dumps(sent)) == sent
 
 
-def test_without_splits_asked_for_those_of_the_data_set_are_taken(make_voc, tmp_path, run_ingest):
+def test_the_default_splits_are_the_data_sets_own(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["b"], "trainval": ["a", "b"]})
     report = run_ingest(folder, tmp_path / "out", splits={}, data_format="auto")
     assert {split: part["num_written"] for split, part in report["splits"].items()} == {"train": 1, "val": 1}
@@ -238,7 +235,7 @@ def test_shards_can_be_compressed(make_voc, tmp_path, run_ingest):
     assert len(list(tf.data.TFRecordDataset(str(path), "GZIP"))) == 1
 
 
-def test_records_without_a_split_are_counted_on_their_own_by_ratio(make_voc, tmp_path, run_ingest):
+def test_with_ratios_records_without_a_split_are_counted_separately(make_voc, tmp_path, run_ingest):
     folder = make_voc({"all": [f"{index:02d}" for index in range(20)]})
     (folder / "Annotations/03.xml").write_text("<broken")
     ratios = {"train": 0.5, "eval": 0.5}
@@ -247,12 +244,12 @@ def test_records_without_a_split_are_counted_on_their_own_by_ratio(make_voc, tmp
     assert sum(part["num_in"] for part in report["splits"].values()) == report["num_in"] == 20
 
 
-def test_several_folders_become_one_data_set_with_keys_of_their_own(make_voc, tmp_path, read_features):
+def test_several_folders_become_one_data_set_with_unique_keys(make_voc, tmp_path, read_features, without_beam):
     for span in (1, 2):
         make_voc({"train": ["a"]}, {"a": [(f"class{span}", 1, 1, 9, 9)]}, name=f"span-{span}")
     params = ExampleGenParams(data_format="voc", splits={"train": "train"})
     folders = IngestFolders(str(tmp_path / "out"), str(tmp_path / "out/rejects"))
-    report = ingest(tmp_path, params, folders, test_pipeline.TestPipeline, subfolders=("span-1", "span-2"))
+    report = ingest(tmp_path, params, folders, dict, subfolders=("span-1", "span-2"))
     assert report["num_written"] == 2
     assert report["label_map"] == [[1, "class1"], [2, "class2"]]
     keys_and_files = sorted(
@@ -262,18 +259,18 @@ def test_several_folders_become_one_data_set_with_keys_of_their_own(make_voc, tm
     assert keys_and_files == [(b"span-1/a", b"span-1/JPEGImages/a.jpg"), (b"span-2/a", b"span-2/JPEGImages/a.jpg")]
 
 
-def test_an_output_at_an_address_is_written_like_a_local_one(make_voc, tmp_path, run_ingest):
+def test_an_output_at_an_address_equals_a_local_one(make_voc, tmp_path, run_ingest, without_beam):
     folder = make_voc({"train": ["a", "b"]})
     run_ingest(folder, tmp_path / "out", splits={"train": "train"})
     params = ExampleGenParams(data_format="voc", splits={"train": "train"})
-    ingest(folder, params, IngestFolders("ram://ingested", "ram://ingested/rejects"), test_pipeline.TestPipeline)
+    ingest(folder, params, IngestFolders("ram://ingested", "ram://ingested/rejects"), dict)
     name = "Split-train/data_tfrecord-00000-of-00001"
     with tf.io.gfile.GFile(f"ram://ingested/{name}", "rb") as file:
         assert file.read() == (tmp_path / "out" / name).read_bytes()
     assert tf.io.gfile.exists("ram://ingested/rejects/report.json")
 
 
-def test_bccd_is_ingested_whole_with_its_two_boxes_without_area_in_the_rejects(tmp_path, run_ingest):
+def test_bccd_is_ingested_and_its_two_boxes_without_area_are_rejected(tmp_path, run_ingest):
     default = Path(__file__).parents[4] / "shared/data/bccd"
     folder = Path(os.environ.get("DETLOOM_BCCD", default))
     if not (folder / "Annotations").is_dir():
@@ -295,7 +292,7 @@ def test_bccd_is_ingested_whole_with_its_two_boxes_without_area_in_the_rejects(t
     assert counted == names
 
 
-def test_a_split_whose_annotations_are_all_damaged_says_so_and_leaves_its_rejects(make_voc, tmp_path, run_ingest):
+def test_a_split_with_only_damaged_annotations_is_an_error_and_its_rejects_are_written(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"]})
     for path in (folder / "Annotations").iterdir():
         path.write_text("<broken")
@@ -305,20 +302,20 @@ def test_a_split_whose_annotations_are_all_damaged_says_so_and_leaves_its_reject
 
 
 @pytest.mark.parametrize("output", ["voc", "voc/out", "."])
-def test_an_output_that_overlaps_the_data_is_refused(make_voc, tmp_path, run_ingest, output):
+def test_an_output_that_overlaps_the_data_is_an_error(make_voc, tmp_path, run_ingest, output):
     folder = make_voc({"train": ["a"]})
-    with pytest.raises(InputError, match=r"the output and the data folder .* overlap"):
+    with pytest.raises(InputError, match=r"overlap"):
         run_ingest(folder, tmp_path / output, splits={"train": "train"})
     assert (folder / "JPEGImages/a.jpg").is_file()
 
 
-def test_an_output_below_a_file_is_refused(make_voc, tmp_path, run_ingest):
+def test_an_output_below_a_file_is_an_error(make_voc, tmp_path, run_ingest):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file is no folder"):
+    with pytest.raises(InputError, match=r"file .*folder"):
         run_ingest(make_voc({"train": ["a"]}), tmp_path / "file/out", splits={"train": "train"})
 
 
-def test_a_source_that_is_not_there_leaves_what_an_earlier_ingestion_wrote(make_voc, tmp_path, run_ingest):
+def test_a_missing_source_keeps_the_output_of_an_earlier_ingestion(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"]})
     run_ingest(folder, tmp_path / "out", splits={"train": "train"})
     before = read_tree(tmp_path / "out")
@@ -328,7 +325,7 @@ def test_a_source_that_is_not_there_leaves_what_an_earlier_ingestion_wrote(make_
     assert {name: data for name, data in after.items() if not name.startswith(".incomplete")} == before
 
 
-def test_a_report_of_refused_data_says_so(make_voc, tmp_path, run_ingest):
+def test_the_report_of_refused_data_has_the_error(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"]})
     (folder / "JPEGImages/a.jpg").unlink()
     with pytest.raises(InputError) as caught:
@@ -336,7 +333,7 @@ def test_a_report_of_refused_data_says_so(make_voc, tmp_path, run_ingest):
     assert json.loads((tmp_path / "out/rejects/report.json").read_text())["error"] == str(caught.value)
 
 
-def test_ids_of_several_files_that_are_divided_together_do_not_collide(make_coco, tmp_path, run_ingest):
+def test_ids_of_several_files_split_together_do_not_collide(make_coco, tmp_path, run_ingest):
     files = {
         f"annotations/{part}.json": ([{"id": index, "file_name": f"{part}/{index}.jpg"} for index in range(20)], [])
         for part in ("train", "val")
@@ -346,7 +343,7 @@ def test_ids_of_several_files_that_are_divided_together_do_not_collide(make_coco
     assert (report["num_written"], report["rejects_by_reason"]) == (40, {})
 
 
-def test_a_record_keeps_split_and_key_when_the_window_of_spans_grows(make_voc, tmp_path, read_features):
+def test_a_record_keeps_split_and_key_when_a_span_is_added(make_voc, tmp_path, read_features, without_beam):
     for span in (1, 2):
         make_voc({"all": [f"{index:02d}" for index in range(20)]}, name=f"span-{span}")
     ratios = {"split_ratios": {"train": 0.5, "eval": 0.5}, "source": "all", "num_spans": 2}
@@ -354,14 +351,14 @@ def test_a_record_keeps_split_and_key_when_the_window_of_spans_grows(make_voc, t
 
     def run_window(name, subfolders):
         folders = IngestFolders(str(tmp_path / name), str(tmp_path / name / "rejects"))
-        ingest(tmp_path, params, folders, test_pipeline.TestPipeline, subfolders=subfolders)
+        ingest(tmp_path, params, folders, dict, subfolders=subfolders)
         features = read_features(tmp_path / name / "Split-train")
         return {feature[keys.IMAGE_SOURCE_ID].bytes_list.value[0] for feature in features}
 
     assert run_window("one", ("span-1",)) < run_window("two", ("span-1", "span-2"))
 
 
-def test_a_class_that_the_data_set_lacks_is_left_out_on_request(make_coco, tmp_path, run_ingest):
+def test_an_undeclared_class_is_left_out_on_request(make_coco, tmp_path, run_ingest):
     annotations = [{"image_id": 1, "category_id": class_id, "bbox": [1, 2, 3, 4]} for class_id in (3, 99)]
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], annotations)})
     settings = {"data_format": "coco", "splits": {"train": "t.json"}, "unknown_class": "leave_out"}
@@ -369,7 +366,7 @@ def test_a_class_that_the_data_set_lacks_is_left_out_on_request(make_coco, tmp_p
     assert (report["num_boxes_written"], report["left_out"], report["rejects_by_reason"]) == (1, {"other_class": 1}, {})
 
 
-def test_a_share_that_gets_no_record_is_told(make_voc, tmp_path, run_ingest):
+def test_a_split_ratio_without_records_is_an_error(make_voc, tmp_path, run_ingest):
     ratios = {"train": 0.999999, "eval": 0.000001}
-    with pytest.raises(InputError, match="split 'eval' got none of the 2 records that were divided; give it a larger"):
+    with pytest.raises(InputError, match=r"split 'eval' .*2 records"):
         run_ingest(make_voc({"all": ["a", "b"]}), tmp_path / "out", splits={}, split_ratios=ratios, source="all")

@@ -1,4 +1,4 @@
-"""Streaming the lists of a JSON object: the same elements as `json.loads`, in bounded memory, or one sentence."""
+"""Stream the lists of a JSON object: the elements of `json.loads` in bounded memory, or an error with its line."""
 
 import io
 import json
@@ -21,7 +21,7 @@ def stream(text, keys=("a",), max_bytes=1000):
 
 
 class Generated(io.RawIOBase):
-    """A file that is made while it is read."""
+    """A file that is generated while it is read."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -30,7 +30,7 @@ class Generated(io.RawIOBase):
         return next(self._pieces, b"")
 
 
-def test_elements_come_with_key_and_index_in_the_order_of_the_file():
+def test_elements_have_key_and_index_in_file_order():
     text = '{"b": [1, "x"], "info": {"y": [2]}, "a": [{"k": [true, null]}]}'
     assert stream(text, ("a", "b")) == [("b", 0, 1), ("b", 1, "x"), ("a", 0, {"k": [True, None]})]
 
@@ -42,7 +42,7 @@ def test_nan_and_infinity_are_floats():
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 64])
-def test_elements_do_not_depend_on_where_the_file_is_cut(monkeypatch, step):
+def test_elements_do_not_depend_on_block_boundaries(monkeypatch, step):
     monkeypatch.setattr(json_stream, "_STEP", step)
     data = {
         'skip \\" é': {"x": ['a"b\\', {"y": "]}"}], "z": -1.5e-3},
@@ -53,7 +53,7 @@ def test_elements_do_not_depend_on_where_the_file_is_cut(monkeypatch, step):
         assert [element for _, _, element in stream(text)] == data["a"]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text():
+def test_a_byte_order_mark_is_removed():
     assert stream(b'\xef\xbb\xbf{"a": [1]}') == [("a", 0, 1)]
 
 
@@ -64,28 +64,28 @@ def test_an_empty_list_has_no_elements():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"f\.json:1: the top level must be an object, got an empty file\."),
-        ("[1]", r"f\.json:1: the top level must be an object, got a list\."),
-        ("12", r"f\.json:1: the top level must be an object, got 12\."),
-        ('{"a": {}}', r"f\.json:1: 'a' must be a list, got an object\."),
-        ('{"b": [1]}', r"f\.json: 'a' must be a list, got nothing\."),
-        ('{"a": [1],\n\n"a": [2]}', r"f\.json:3: .*'a' stands twice"),
+        ("", r"f\.json:1: .*object, got an empty file\."),
+        ("[1]", r"f\.json:1: .*object, got a list\."),
+        ("12", r"f\.json:1: .*object, got 12\."),
+        ('{"a": {}}', r"f\.json:1: 'a' .*list, got an object\."),
+        ('{"b": [1]}', r"f\.json: 'a' .*list, got nothing\."),
+        ('{"a": [1],\n\n"a": [2]}', r"f\.json:3: .*'a'"),
         ('{"a": [1,\n2 3]}', r"f\.json:2: .*got '3', expected"),
         ('{"a": [1,\n{"b": oops}]}', r"f\.json:2: .*Expecting value"),
         ('{"a": [1],}', r"f\.json:1: .*expected a key"),
         ('{"a": [1,]}', r"f\.json:1: .*Expecting value"),
         ('{"b": }', r"f\.json:1: .*expected a value"),
-        ('{"a": [1]', r"f\.json:1: .*it ends where"),
-        ('{"a": [{"b": 1', r"f\.json:1: not readable as JSON"),
+        ('{"a": [1]', r"f\.json:1: .*ends"),
+        ('{"a": [{"b": 1', r"f\.json:1: .*JSON"),
         ('{"a": ["bc', r"f\.json:1: .*Unterminated string"),
-        ('{"b": "c\\', r"f\.json:1: .*it ends within text"),
-        ('{"b": [[1]', r"f\.json:1: .*it ends within a value"),
-        ('{"a": [1]} x', r"f\.json:1: .*more text after the end"),
-        (b'{"a": [1,\n"\xff"]}', r"f\.json:2: cannot be read \(not UTF-8: byte 0xff\)"),
-        (b'{"a": [1]}\xc3', r"f\.json:1: cannot be read \(not UTF-8"),
+        ('{"b": "c\\', r"f\.json:1: .*ends within"),
+        ('{"b": [[1]', r"f\.json:1: .*ends within"),
+        ('{"a": [1]} x', r"f\.json:1: .*after the end"),
+        (b'{"a": [1,\n"\xff"]}', r"f\.json:2: .*UTF-8: byte 0xff"),
+        (b'{"a": [1]}\xc3', r"f\.json:1: .*UTF-8"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_line(text, message):
+def test_a_damaged_file_is_an_error_with_its_line(text, message):
     with pytest.raises(InputError, match=message):
         stream(text)
 
@@ -93,13 +93,13 @@ def test_a_damaged_file_is_refused_with_its_line(text, message):
 @pytest.mark.parametrize(
     ("element", "detail"),
     [
-        ('"' + "x" * 2000 + '"', "larger than the 1000 bytes"),
-        ("[" + "1," * 600 + "1]", "larger than the 1000 bytes"),
+        ('"' + "x" * 2000 + '"', "1000 bytes"),
+        ("[" + "1," * 600 + "1]", "1000 bytes"),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ('{"id": ' + "1" * 5000 + "}", "too many digits"),
     ],
 )
-def test_an_element_that_cannot_be_held_is_passed_over_alone(element, detail):
+def test_only_an_oversized_element_is_skipped(element, detail):
     found = stream('{"a": [0, ' + element + ", 2]}", max_bytes=10_000 if "digits" in detail else 1000)
     assert [index for _, index, _ in found] == [0, 1, 2]
     assert isinstance(found[1][2], UnreadableElement)
@@ -113,7 +113,7 @@ def test_an_element_that_cannot_be_held_is_passed_over_alone(element, detail):
     ids=["text", "escapes", "brackets", "two-byte characters"],
 )
 @pytest.mark.parametrize("key", [b"a", b"other"])
-def test_a_string_of_any_size_does_not_fill_the_memory(middle, key):
+def test_a_string_of_any_size_uses_bounded_memory(middle, key):
     num_mib = 48
 
     def pieces():
@@ -127,11 +127,11 @@ def test_a_string_of_any_size_does_not_fill_the_memory(middle, key):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found[-1][2] == 7
-    # a window of 2 MiB, its copy while it slides, and four bytes a character at worst
+    # a window of 2 MiB, its copy while it slides, and at most four bytes per character
     assert peak < 24 * MIB
 
 
-def test_a_long_list_is_not_held():
+def test_a_long_list_uses_bounded_memory():
     def pieces():
         yield b'{"a": ['
         for _ in range(100):
@@ -142,5 +142,5 @@ def test_a_long_list_is_not_held():
     num = sum(1 for _ in stream_lists(Generated(pieces()), "f.json", ("a",), MIB))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert num == 100_001  # of 192 bytes
+    assert num == 100_001  # elements of 192 bytes
     assert peak < 8 * MIB

@@ -1,12 +1,12 @@
-"""KITTI: what the reader returns, what it quarantines, what it refuses as a whole."""
+"""KITTI: records read, records quarantined, and errors that refuse the whole source."""
 
 import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import kitti
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 CAR = "Car 0.00 2 -1.58 587.01 173.33 614.12 200.5 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59"
 DONT_CARE = "DontCare -1 -1 -10 503.89 169.71 590.61 190.13 -1 -1 -1 -1000 -1000 -1000 -10"
@@ -21,7 +21,7 @@ def write(folder, files):
 
 
 def read(folder, source="", **settings):
-    """All items of a source."""
+    """Return all items of a source."""
     reader_settings = ReaderSettings(**settings)
     chunks = list(kitti.list_chunks(folder, "train", source, reader_settings))
     return [item for chunk in chunks for item in kitti.read_chunk(folder, chunk, reader_settings)]
@@ -35,7 +35,7 @@ def rejects(items):
     return [item for item in items if isinstance(item, Reject)]
 
 
-def test_boxes_are_pixels_and_regions_without_labels_are_counted(tmp_path):
+def test_boxes_are_pixels_and_dont_care_regions_are_counted(tmp_path):
     text = f"{CAR}\n{DONT_CARE}\n{CAR.replace('Car 0.00', 'Van 0.01')} 0.9\n"
     (record,) = read(write(tmp_path, {"label_2/000001.txt": text, "image_2/000001.png": b"x"}))
     assert (record.record_key, record.image_path) == ("000001", "image_2/000001.png")
@@ -51,12 +51,12 @@ def test_an_empty_label_file_is_an_image_without_boxes(tmp_path):
     assert (record.record_key, record.image_path, record.objects) == ("part/a", "images/part/a.jpg", ())
 
 
-def test_a_missing_image_has_the_name_that_kitti_gives(tmp_path):
+def test_a_missing_image_gets_kittis_default_name(tmp_path):
     (record,) = read(write(tmp_path, {"training/label_2/a.txt": CAR}), "training")
     assert record.image_path == "training/image_2/a.png"
 
 
-def test_images_lie_where_the_setting_says(tmp_path):
+def test_images_are_read_from_the_configured_folder(tmp_path):
     (record,) = read(write(tmp_path, {"label_2/a.txt": CAR, "left/a.jpg": b"x"}), images_dir="left")
     assert record.image_path == "left/a.jpg"
 
@@ -70,7 +70,7 @@ def test_a_list_names_the_records_of_a_split(tmp_path):
     assert [record.record_key for record in read(folder, "ImageSets/train.txt")] == ["b", "a"]
 
 
-def test_labels_in_several_folders_give_keys_from_the_data_folder(tmp_path):
+def test_with_several_label_folders_keys_are_relative_to_the_data_folder(tmp_path):
     folder = write(tmp_path, {"train/labels/1.txt": CAR, "val/labels/1.txt": CAR})
     assert [record.record_key for record in read(folder)] == ["train/labels/1", "val/labels/1"]
     assert [record.record_key for record in read(folder, "val")] == ["1"]
@@ -81,13 +81,13 @@ def test_labels_in_several_folders_give_keys_from_the_data_folder(tmp_path):
     [
         (CAR.rsplit(" ", 1)[0], "got 14 columns, allowed: 15, or 16 with a score"),
         (CAR + " 1 2", "got 17 columns"),
-        (CAR.replace("587.01", "x"), "allowed: numbers in columns 2 to 8"),
-        (CAR.replace("0.00", "no"), "allowed: numbers in columns 2 to 8"),
-        (CAR.replace("Car", "C\0r"), "got the type"),
+        (CAR.replace("587.01", "x"), "columns 2 to 8"),
+        (CAR.replace("0.00", "no"), "columns 2 to 8"),
+        (CAR.replace("Car", "C\0r"), "type"),
         ("x" * 70_000, "got 1 columns"),
     ],
 )
-def test_a_line_at_fault_is_refused_as_a_box(tmp_path, line, detail):
+def test_an_invalid_line_is_rejected_as_a_box(tmp_path, line, detail):
     items = read(write(tmp_path, {"label_2/a.txt": f"{CAR}\n{line}\n"}))
     (reject,) = rejects(items)
     assert (reject.reason, reject.scope, reject.record_key) == (Reason.UNREADABLE_ANNOTATION, "box", "a")
@@ -104,14 +104,14 @@ def test_a_line_at_fault_is_refused_as_a_box(tmp_path, line, detail):
         (b"\n" * 100_001, Reason.TOO_MANY_BOXES),
     ],
 )
-def test_a_label_file_at_fault_quarantines_its_record_only(tmp_path, label, reason):
+def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason):
     items = read(write(tmp_path, {"label_2/a.txt": label, "label_2/b.txt": CAR}), max_annotation_bytes=2_000_000)
     assert [(item.reason, item.scope, item.record_key) for item in rejects(items)] == [(reason, "record", "a")]
     assert [record.record_key for record in records(items)] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a\0b"])
-def test_a_listed_name_that_leads_outside_is_refused(tmp_path, name):
+def test_a_listed_name_that_leads_outside_is_rejected(tmp_path, name):
     folder = write(tmp_path, {"ImageSets/train.txt": f"{name}\na", "label_2/a.txt": CAR, "etc/passwd.txt": CAR})
     items = read(folder, "train")
     assert [(item.reason, item.record_key) for item in rejects(items)] == [(Reason.PATH_OUTSIDE, name)]
@@ -120,22 +120,22 @@ def test_a_listed_name_that_leads_outside_is_refused(tmp_path, name):
 
 def test_a_listed_record_without_a_label_file_is_a_missing_file(tmp_path):
     (reject,) = read(write(tmp_path, {"ImageSets/train.txt": "a", "label_2/b.txt": CAR}), "train")
-    assert (reject.reason, reject.detail) == (Reason.MISSING_FILE, "the label file is missing")
+    assert (reject.reason, reject.file) == (Reason.MISSING_FILE, "label_2/a.txt")
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "no label files for split 'train', allowed: .txt files in label_2"),
-        ("val", r"ImageSets/val\.txt: the list of split 'train' cannot be read .*lists there: \['train'\]"),
+        ("", "split 'train'.*label_2"),
+        ("val", r"ImageSets/val\.txt: .*split 'train'.*\['train'\]"),
     ],
 )
-def test_a_source_that_is_not_there_is_refused(tmp_path, source, message):
+def test_a_missing_source_is_an_error(tmp_path, source, message):
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, {"ImageSets/train.txt": "a"}), source)
 
 
-def test_detection_takes_lists_as_splits(tmp_path):
+def test_lists_are_detected_as_splits(tmp_path):
     folder = write(
         tmp_path,
         {
@@ -151,17 +151,17 @@ def test_detection_takes_lists_as_splits(tmp_path):
     assert evidence.splits == {"train": "ImageSets/train.txt", "val": "ImageSets/val.txt"}
 
 
-def test_detection_takes_folders_as_splits(tmp_path):
+def test_folders_are_detected_as_splits(tmp_path):
     files = {f"{part}/{name}": CAR for part in ("train", "val") for name in ("labels/a.txt", "images/a.png")}
     assert kitti.detect(write(tmp_path, files)).splits == {"train": "train", "val": "val"}
 
 
-def test_labels_of_another_kind_are_not_detected(tmp_path):
+def test_other_label_files_are_not_detected(tmp_path):
     folder = write(tmp_path, {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": b"x"})
     assert kitti.detect(folder) is None
 
 
-def test_label_files_in_capital_letters_are_read(tmp_path):
+def test_label_files_with_upper_case_suffixes_are_read(tmp_path):
     folder = write(tmp_path, {"label_2/a.TXT": CAR, "image_2/a.png": b"x", "ImageSets/train.txt": "a\n"})
     for source in ("", "train"):
         (record,) = read(folder, source)
@@ -170,12 +170,12 @@ def test_label_files_in_capital_letters_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
-def test_only_line_ends_end_a_line(tmp_path, end):
+def test_only_line_ends_separate_lines(tmp_path, end):
     (reject, record) = read(write(tmp_path, {"label_2/a.txt": f"{CAR}{end}{CAR}\r\n"}))
     assert "got 30 columns" in reject.detail
     assert record.objects == ()
 
 
-def test_lines_of_windows_are_counted_once(tmp_path):
-    items = read(write(tmp_path, {"label_2/a.txt": "\r\n" * 99_999}))  # of 100,000 lines, the last is empty
+def test_windows_line_ends_are_counted_once(tmp_path):
+    items = read(write(tmp_path, {"label_2/a.txt": "\r\n" * 99_999}))  # 100,000 lines, the last one is empty
     assert [record.objects for record in records(items)] == [()]

@@ -1,4 +1,4 @@
-"""LabelMe: shapes to boxes, and each file that cannot be read refused alone."""
+"""LabelMe: shapes become boxes, and only unreadable files are rejected."""
 
 import json
 import math
@@ -8,8 +8,8 @@ import pytest
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import labelme
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 
 def write(folder, name="a.json", shapes=(), **values):
@@ -35,7 +35,7 @@ def read_shape(folder, found, **settings):
     return item
 
 
-def test_a_rectangle_is_a_box_and_the_record_has_the_name_of_its_file(tmp_path):
+def test_a_rectangle_is_a_box_and_the_record_key_is_the_file_name(tmp_path):
     (record,) = read(write(tmp_path, "x/a.json", [shape()]))
     assert (record.record_key, record.image_path, record.annotation_path) == ("x/a", "x/a.jpg", "x/a.json")
     assert (record.declared_hw, record.is_relative) == ((40, 60), False)
@@ -46,7 +46,7 @@ def test_a_rectangle_may_be_drawn_from_any_corner(tmp_path):
     assert read_shape(tmp_path, shape(points=[(30, 2), (1, 20)])).box_xyxy == (1, 2, 30, 20)
 
 
-def test_a_polygon_is_the_box_around_it_and_a_mask_when_asked(tmp_path):
+def test_a_polygon_is_its_bounding_box_and_a_mask_on_request(tmp_path):
     found = shape("polygon", [(5, 1), (9, 7), (2, 3)])
     assert read_shape(tmp_path, found).box_xyxy == (2, 1, 9, 7)
     assert read_shape(tmp_path, found).mask is None
@@ -58,8 +58,8 @@ def test_a_shape_without_a_type_is_a_polygon(tmp_path):
     assert read_shape(tmp_path, found).box_xyxy == (2, 1, 9, 7)
 
 
-def test_a_circle_is_the_box_around_it(tmp_path):
-    # centre (20, 10), a point of its edge 3 right and 4 down: radius 5
+def test_a_circle_is_its_bounding_box(tmp_path):
+    # centre (20, 10), a point on its edge 3 right and 4 down: radius 5
     assert read_shape(tmp_path, shape("circle", [(20, 10), (23, 14)])).box_xyxy == (15, 5, 25, 15)
 
 
@@ -68,7 +68,7 @@ def test_a_mask_is_the_box_of_its_two_corners(tmp_path):
     assert (item.box_xyxy, item.mask) == ((1, 2, 30, 20), None)
 
 
-def test_shapes_that_enclose_nothing_are_left_out(tmp_path):
+def test_shapes_without_an_area_are_left_out(tmp_path):
     open_shapes = [
         shape("point", [(1, 2)]),
         shape("line"),
@@ -81,23 +81,23 @@ def test_shapes_that_enclose_nothing_are_left_out(tmp_path):
     assert len(record.objects) == 1
 
 
-def test_more_shapes_than_can_be_held_refuse_the_record(tmp_path, monkeypatch):
+def test_too_many_shapes_reject_the_record(tmp_path, monkeypatch):
     monkeypatch.setattr(labelme, "MAX_OBJECTS_PER_IMAGE", 3)
     (reject,) = read(write(tmp_path, shapes=[[]] * 4))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 4)
 
 
-def test_a_size_may_be_a_whole_number_with_a_point(tmp_path):
+def test_a_size_may_be_a_float_with_a_whole_value(tmp_path):
     (record,) = read(write(tmp_path, imageHeight=40.0, imageWidth=64.0))
     assert record.declared_hw == (40, 64)
 
 
-def test_flags_are_honoured(tmp_path):
+def test_flags_are_read(tmp_path):
     item = read_shape(tmp_path, shape(flags={"difficult": True, "truncated": False, "other": True}))
     assert (item.difficult, item.truncated) == (True, False)
 
 
-def test_a_point_that_is_no_number_makes_a_box_that_is_none(tmp_path):
+def test_a_nan_point_gives_a_nan_box(tmp_path):
     for points in ([(1, 2), (math.nan, 3), (3, 4)], [(math.nan, 2), (1, 3), (3, 4)]):
         assert all(map(math.isnan, read_shape(tmp_path, shape("polygon", points)).box_xyxy))
 
@@ -110,17 +110,17 @@ def test_a_point_that_is_no_number_makes_a_box_that_is_none(tmp_path):
         (shape(["x"]), "shape_type"),
         (shape("polygon"), "of 2 points"),
         (shape(points=[]), "of 0 points"),
-        (shape(points=[(1, "2"), (3, 4)]), "'points' must be pairs"),
-        (shape(points=[(1,), (3, 4)]), "'points' must be pairs"),
-        ({**shape(), "points": "text"}, "'points' must be pairs"),
-        (shape(label=" "), "'label' must be text"),
-        (shape(label=3), "'label' must be text"),
-        (shape(label="x" * 4097), "'label' must be text of at most 4096 bytes"),
-        (shape(label="\ud800"), "'label' must be text"),
-        ("text", "must be an object"),
+        (shape(points=[(1, "2"), (3, 4)]), "'points'"),
+        (shape(points=[(1,), (3, 4)]), "'points'"),
+        ({**shape(), "points": "text"}, "'points'"),
+        (shape(label=" "), "'label'"),
+        (shape(label=3), "'label'"),
+        (shape(label="x" * 4097), "4096 bytes"),
+        (shape(label="\ud800"), "'label'"),
+        ("text", "object"),
     ],
 )
-def test_a_shape_at_fault_is_refused_as_a_box(tmp_path, found, words):
+def test_an_invalid_shape_is_rejected_as_a_box(tmp_path, found, words):
     reject, record = read(write(tmp_path, shapes=[found]))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.UNREADABLE_ANNOTATION, "box", 1)
     assert reject.detail.startswith("shapes[0]: ")
@@ -145,7 +145,7 @@ def test_a_shape_at_fault_is_refused_as_a_box(tmp_path, found, words):
         ('{"shapes": [], "imagePath": "C:\\\\data\\\\a.jpg"}', Reason.PATH_OUTSIDE),
     ],
 )
-def test_a_file_at_fault_quarantines_its_record_only(tmp_path, text, reason):
+def test_a_damaged_file_quarantines_only_its_record(tmp_path, text, reason):
     write(tmp_path, "b.json", imagePath="b.jpg")
     (tmp_path / "a.json").write_text(text, encoding="latin-1")
     reject, record = read(tmp_path, max_annotation_bytes=150_000)
@@ -154,13 +154,13 @@ def test_a_file_at_fault_quarantines_its_record_only(tmp_path, text, reason):
     assert len(reject.detail) < 200
 
 
-def test_a_refused_record_counts_its_boxes(tmp_path):
+def test_a_rejected_record_counts_its_boxes(tmp_path):
     (reject,) = read(write(tmp_path, shapes=[shape(), shape()], imagePath="../../x.jpg"))
     assert isinstance(reject, Reject)
     assert reject.num_boxes == 2
 
 
-def test_a_file_that_went_missing_is_a_missing_file(tmp_path):
+def test_a_deleted_file_is_a_missing_file(tmp_path):
     folder, settings = DataFolder(str(write(tmp_path))), ReaderSettings()
     (chunk,) = labelme.list_chunks(folder, "train", "", settings)
     (tmp_path / "a.json").unlink()
@@ -172,16 +172,16 @@ def test_a_file_that_went_missing_is_a_missing_file(tmp_path):
     ("image_path", "expected"),
     [("..\\images\\a.jpg", "images/a.jpg"), ("../images/a.jpg", "images/a.jpg"), ("./a.jpg", "labels/a.jpg")],
 )
-def test_the_image_may_lie_in_another_folder_of_the_data(tmp_path, image_path, expected):
+def test_the_image_may_be_in_another_folder_of_the_data(tmp_path, image_path, expected):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.jpg").write_bytes(b"")
     (record,) = read(write(tmp_path, "labels/a.json", imagePath=image_path))
     assert record.image_path == expected
 
 
-def test_the_image_folder_of_the_settings_goes_before(tmp_path):
-    (record,) = read(write(tmp_path, imagePath="..\\x\\a.jpg"), images_dir="pictures")
-    assert record.image_path == "pictures/a.jpg"
+def test_the_configured_image_folder_takes_precedence(tmp_path):
+    (record,) = read(write(tmp_path, imagePath="..\\x\\a.jpg"), images_dir="photos")
+    assert record.image_path == "photos/a.jpg"
 
 
 def test_the_image_is_found_by_stem_when_both_were_renamed(tmp_path):
@@ -190,12 +190,12 @@ def test_the_image_is_found_by_stem_when_both_were_renamed(tmp_path):
     assert record.image_path == "a.png"
 
 
-def test_a_source_without_files_is_refused_with_its_name(tmp_path):
-    with pytest.raises(InputError, match="val: no JSON file is there"):
+def test_a_source_without_files_is_an_error_naming_it(tmp_path):
+    with pytest.raises(InputError, match="val: no JSON file"):
         read(write(tmp_path), "val")
 
 
-def test_folders_that_are_called_like_splits_are_splits(tmp_path):
+def test_folders_named_after_splits_are_splits(tmp_path):
     for part in ("train", "val", "other"):
         write(tmp_path, f"{part}/a.json", [shape()])
     evidence = labelme.detect(DataFolder(str(tmp_path)))
@@ -206,6 +206,6 @@ def test_folders_that_are_called_like_splits_are_splits(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['{"images": [], "annotations": []}', "[]", ""])
-def test_other_json_is_not_taken_for_labelme(tmp_path, text):
+def test_other_json_is_not_detected_as_labelme(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     assert labelme.detect(DataFolder(str(tmp_path))) is None

@@ -1,4 +1,4 @@
-"""Masks as PNG: exact pixels, and nothing unchecked before C code."""
+"""Masks as PNG: exact pixels, and nothing unchecked reaches C code."""
 
 import io
 import math
@@ -19,23 +19,23 @@ def decode(png):
 
 def test_a_rectangle_as_a_polygon_fills_its_pixels():
     found = decode(encode_mask_png([[1, 1, 4, 1, 4, 3, 1, 3]], (4, 6)))
-    # columns 1 to 3 and rows 1 to 2: the far edge is not in
+    # columns 1 to 3 and rows 1 to 2: the far edge is excluded
     assert found.tolist() == [[0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]]
 
 
-def test_several_polygons_are_one_mask():
+def test_several_polygons_become_one_mask():
     polygons = [[0, 0, 2, 0, 2, 2, 0, 2], [3, 0, 5, 0, 5, 2, 3, 2]]
     assert decode(encode_mask_png(polygons, (2, 5))).tolist() == [[1, 1, 0, 1, 1]] * 2
 
 
 def test_runs_go_down_the_columns():
-    # of 2 rows and 3 columns: 1 off, 3 on, 2 off
+    # 2 rows and 3 columns: 1 off, 3 on, 2 off
     found = decode(encode_mask_png({"size": [2, 3], "counts": [1, 3, 2]}, (2, 3)))
     assert found.tolist() == [[0, 1, 0], [1, 1, 0]]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_compressed_runs_are_read_as_pycocotools_reads_them(seed):
+def test_compressed_run_lengths_equal_pycocotools(seed):
     random = np.random.default_rng(seed)
     height, width = random.integers(1, 70, 2).tolist()
     pixels = (random.random((height, width)) < random.choice([0.02, 0.5, 0.98])).astype(np.uint8)
@@ -44,7 +44,7 @@ def test_compressed_runs_are_read_as_pycocotools_reads_them(seed):
     assert (decode(encode_mask_png(mask, (height, width))) == pixels).all()
 
 
-def test_long_runs_of_a_large_image_are_read_as_pycocotools_reads_them():
+def test_long_run_lengths_of_a_large_image_equal_pycocotools():
     pixels = np.zeros((1500, 900), np.uint8)
     pixels[700:1400, 100:850] = 1
     runs = coco_mask.encode(np.asfortranarray(pixels))
@@ -55,14 +55,14 @@ def test_long_runs_of_a_large_image_are_read_as_pycocotools_reads_them():
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (None, "polygons or runs"),
-        ("text", "polygons or runs"),
+        (None, "polygons"),
+        ("text", "polygons"),
         ([], "no polygon"),
-        ([[1, 1, 2, 2]], "three points and more, got 4 numbers"),
+        ([[1, 1, 2, 2]], "got 4 numbers"),
         ([[1, 1, 2, 2, 3, 3, 4]], "got 7 numbers"),
         (["123456"], "got str"),
-        ([[1, 1, 2, 2, 3, "3"]], "no number"),
-        ([[1, 1, 2, 2, 3, True]], "no number"),
+        ([[1, 1, 2, 2, 3, "3"]], "number"),
+        ([[1, 1, 2, 2, 3, True]], "number"),
         ([[1, 1, 2, 2, 3, math.nan]], "outside"),
         ([[1, 1, 2, 2, 3, math.inf]], "outside"),
         ([[1, 1, 2, 2, 3, 10**400]], "outside"),
@@ -73,7 +73,7 @@ def test_long_runs_of_a_large_image_are_read_as_pycocotools_reads_them():
         ({"size": [20, 10], "counts": [200]}, "size"),
         ({"size": [10.0, 20.0], "counts": [200]}, "size"),
         ({"size": [10, 20], "counts": None}, "text or a list"),
-        ({"size": [10, 20], "counts": [199]}, "cover 199 pixels, the image has 200"),
+        ({"size": [10, 20], "counts": [199]}, "199 pixels.* 200"),
         ({"size": [10, 20], "counts": [201]}, "runs must be"),
         ({"size": [10, 20], "counts": [-1, 201]}, "runs must be"),
         ({"size": [10, 20], "counts": [2**70]}, "runs must be"),
@@ -81,26 +81,26 @@ def test_long_runs_of_a_large_image_are_read_as_pycocotools_reads_them():
         ({"size": [10, 20], "counts": [0] * 300}, "runs must be"),
         ({"size": [10, 20], "counts": "0"}, "cover 0 pixels"),
         ({"size": [10, 20], "counts": "é"}, "ASCII"),
-        ({"size": [10, 20], "counts": "!"}, "cannot"),
-        ({"size": [10, 20], "counts": "ooooooooooooooo"}, "cannot"),
+        ({"size": [10, 20], "counts": "!"}, "not allowed"),
+        ({"size": [10, 20], "counts": "ooooooooooooooo"}, "not allowed"),
         ({"size": [10, 20], "counts": "o"}, "end within a number"),
         ({"size": [10, 20], "counts": "oooo1"}, "run of"),
         ({"size": [10, 20], "counts": "@"}, "run of"),
     ],
 )
-def test_a_mask_at_fault_is_refused_with_a_sentence(mask, message):
+def test_an_invalid_mask_is_an_error(mask, message):
     with pytest.raises(ValueError, match=message):
         encode_mask_png(mask, (10, 20))
 
 
-def test_an_outline_that_would_fill_the_memory_is_refused():
+def test_an_outline_that_is_too_long_is_an_error():
     zigzag = [value for index in range(2000) for value in (0 if index % 2 else 3000, index)]
     with pytest.raises(ValueError, match="outline is"):
         encode_mask_png([zigzag], (3000, 3000))
 
 
 @pytest.mark.parametrize("pixels", [[[0, 1], [0, 1], [1, 1]], [[1, 1]], [[0, 0]], [[1]]])
-def test_a_mask_comes_back_from_its_png(pixels):
+def test_a_mask_survives_the_round_trip_through_png(pixels):
     array = np.array(pixels, np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(array).save(buffer, "PNG")
@@ -110,7 +110,7 @@ def test_a_mask_comes_back_from_its_png(pixels):
     assert decode(encode_mask_png(mask, array.shape)).tolist() == pixels
 
 
-def test_a_png_that_is_no_mask_is_none():
+def test_a_png_that_is_not_a_mask_gives_none():
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4)).save(buffer, "PNG")
     assert decode_mask_png(buffer.getvalue(), 100) is None

@@ -8,12 +8,12 @@ import pytest
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import open_images
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
 NAMES = "/m/01,Cat\n/m/02,Animal\n/m/03,Dog\n/m/04,Husky\n"
-# Entity: Animal (Cat, Dog (Husky)), with the part of an animal that is none of its subcategories
+# Entity: Animal (Cat, Dog (Husky)), with a part of an animal that is not a subcategory
 HIERARCHY = {
     "LabelName": "/m/0bl9f",
     "Subcategory": [
@@ -51,7 +51,7 @@ def only(kind, items):
     return [item for item in items if isinstance(item, kind)]
 
 
-def test_corners_are_fractions_and_the_class_has_its_name(tmp_path):
+def test_corners_are_fractions_and_classes_have_names(tmp_path):
     items = read(write(tmp_path, row()))
     (record,) = only(SourceRecord, items)
     (item,) = record.objects
@@ -61,7 +61,7 @@ def test_corners_are_fractions_and_the_class_has_its_name(tmp_path):
     assert only(SourceClass, items) == [SourceClass(name) for name in ("Cat", "Animal", "Dog", "Husky")]
 
 
-def test_rows_of_one_image_are_one_record_wherever_they_stand(tmp_path):
+def test_scattered_rows_of_one_image_are_one_record(tmp_path):
     records = only(SourceRecord, read(write(tmp_path, row("b"), row("a"), row("b", "/m/03"))))
     assert [(record.record_key, [item.class_name for item in record.objects]) for record in records] == [
         ("a", ["Cat"]),
@@ -104,18 +104,18 @@ def test_numbers_that_are_not_finite_pass_through(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason", "key", "words"),
     [
-        (row(label="/m/99"), Reason.UNKNOWN_CLASS, "a1", "'/m/99' is not among the class descriptions"),
-        (row(label=""), Reason.UNREADABLE_ANNOTATION, "a1", "LabelName is empty"),
+        (row(label="/m/99"), Reason.UNKNOWN_CLASS, "a1", "LabelName '/m/99'"),
+        (row(label=""), Reason.UNREADABLE_ANNOTATION, "a1", "LabelName"),
         (row(box=("x", 1, 1, 1)), Reason.UNREADABLE_ANNOTATION, "a1", "XMin 'x'"),
         (row(box=("", 1, 1, 1)), Reason.UNREADABLE_ANNOTATION, "a1", "XMin ''"),
-        (row(""), Reason.UNREADABLE_ANNOTATION, "", "ImageID must be text"),
-        ("a1,xclick", Reason.UNREADABLE_ANNOTATION, "", "must have 13 values, got 2"),
-        (row('"a1'), Reason.UNREADABLE_ANNOTATION, "", "quotes in pairs"),
+        (row(""), Reason.UNREADABLE_ANNOTATION, "", "ImageID"),
+        ("a1,xclick", Reason.UNREADABLE_ANNOTATION, "", "13 values, got 2"),
+        (row('"a1'), Reason.UNREADABLE_ANNOTATION, "", "quotes"),
         (row("\xff"), Reason.UNREADABLE_ANNOTATION, "", "UTF-8"),
-        (row("a" * 100_000), Reason.UNREADABLE_ANNOTATION, "", "shorter than"),
+        (row("a" * 100_000), Reason.UNREADABLE_ANNOTATION, "", "8192 bytes"),
     ],
 )
-def test_a_row_at_fault_is_refused_with_its_line(tmp_path, line, reason, key, words):
+def test_an_invalid_row_is_rejected_with_its_line(tmp_path, line, reason, key, words):
     items = read(write(tmp_path, row("b"), line, row("c")))
     (reject,) = only(Reject, items)
     assert (reject.reason, reject.scope, reject.record_key, reject.num_boxes) == (reason, "box", key, 1)
@@ -124,18 +124,18 @@ def test_a_row_at_fault_is_refused_with_its_line(tmp_path, line, reason, key, wo
     assert [record.record_key for record in only(SourceRecord, items)] == sorted({"b", "c", key} - {""})
 
 
-def test_an_image_id_that_leads_outside_refuses_its_record(tmp_path):
+def test_an_image_id_that_leads_outside_rejects_its_record(tmp_path):
     (reject,) = only(Reject, read(write(tmp_path, row("../../x"), row("../../x"))))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.PATH_OUTSIDE, "record", 2)
 
 
-def test_an_image_with_more_rows_than_can_be_held_is_refused(tmp_path, monkeypatch):
+def test_an_image_with_too_many_rows_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(open_images, "MAX_OBJECTS_PER_IMAGE", 3)
     (reject,) = only(Reject, read(write(tmp_path, *[row()] * 5)))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
 
 
-def test_a_box_becomes_boxes_of_all_ancestors_but_the_root(tmp_path):
+def test_a_box_is_repeated_for_all_ancestors_except_the_root(tmp_path):
     write(tmp_path, row(label="/m/04", flags="0,0,1,0,0"), row(label="/m/02"))
     (tmp_path / "tree.json").write_text(json.dumps(HIERARCHY))
     (record,) = only(SourceRecord, read(tmp_path, hierarchy_file="tree.json"))
@@ -148,7 +148,7 @@ def test_a_box_becomes_boxes_of_all_ancestors_but_the_root(tmp_path):
     assert len({item.box_xyxy for item in record.objects}) == 1
 
 
-def test_a_class_in_two_places_has_the_ancestors_of_both_once(tmp_path):
+def test_a_class_at_two_positions_has_the_ancestors_of_both_once(tmp_path):
     tree = {
         "LabelName": "/m/0bl9f",
         "Subcategory": [
@@ -172,17 +172,17 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "needs a 'LabelName'"),
-        ('{"LabelName": 1}', "needs a 'LabelName'"),
-        ('{"LabelName": "/m/01", "Subcategory": {}}', "needs a 'LabelName'"),
-        ('{"LabelName": "/m/01", "Subcategory": ["x"]}', "needs a 'LabelName'"),
-        ("{", "not readable as JSON"),
-        ("[" * 100_000, "not readable as JSON"),
+        ("[]", "'LabelName'"),
+        ('{"LabelName": 1}', "'LabelName'"),
+        ('{"LabelName": "/m/01", "Subcategory": {}}', "'LabelName'"),
+        ('{"LabelName": "/m/01", "Subcategory": ["x"]}', "'LabelName'"),
+        ("{", "JSON"),
+        ("[" * 100_000, "JSON"),
         (nested(100), "32 levels"),
-        (json.dumps(HIERARCHY).replace("/m/02", "/m/88"), "'/m/88' is not among the classes"),
+        (json.dumps(HIERARCHY).replace("/m/02", "/m/88"), "'/m/88'"),
     ],
 )
-def test_a_hierarchy_at_fault_is_refused_with_its_name(tmp_path, text, words):
+def test_an_invalid_hierarchy_is_an_error_with_its_name(tmp_path, text, words):
     write(tmp_path, row())
     (tmp_path / "tree.json").write_text(text)
     with pytest.raises(InputError, match=rf"tree\.json: .*{words}"):
@@ -199,7 +199,7 @@ def test_a_hierarchy_at_fault_is_refused_with_its_name(tmp_path, text, words):
         ("boxes.csv", "a1.jpg", "a1.jpg"),
     ],
 )
-def test_images_are_found_where_data_sets_usually_have_them(tmp_path, source, image, expected):
+def test_images_are_found_in_the_usual_folders(tmp_path, source, image, expected):
     write(tmp_path, row(), name=source)
     (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / image).write_bytes(b"")
@@ -207,14 +207,14 @@ def test_images_are_found_where_data_sets_usually_have_them(tmp_path, source, im
     assert only(SourceRecord, read(tmp_path, source, images_dir="x"))[0].image_path == "x/a1.jpg"
 
 
-def test_a_file_without_the_columns_is_refused_with_their_names(tmp_path):
+def test_missing_columns_are_an_error_with_their_names(tmp_path):
     write(tmp_path, header="ImageID,LabelName,Confidence")
-    with pytest.raises(InputError, match=r"bbox\.csv:1: the columns XMin, XMax, YMin, YMax are missing"):
+    with pytest.raises(InputError, match=r"bbox\.csv:1: .*XMin, XMax, YMin, YMax"):
         read(tmp_path)
 
 
-def test_a_missing_file_is_refused_with_its_name(tmp_path):
-    with pytest.raises(InputError, match=r"train-annotations-bbox\.csv: cannot be read.*missing"):
+def test_a_missing_file_is_an_error_with_its_name(tmp_path):
+    with pytest.raises(InputError, match=r"train-annotations-bbox\.csv: .*missing"):
         read(tmp_path)
 
 
@@ -229,13 +229,13 @@ def test_box_files_are_detected_with_their_splits(tmp_path):
     }
 
 
-def test_other_tables_are_not_taken_for_open_images(tmp_path):
+def test_other_tables_are_not_detected_as_open_images(tmp_path):
     (tmp_path / "a.csv").write_text("filename,width,height,class,xmin\n")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\0")
     assert open_images.detect(DataFolder(str(tmp_path))) is None
 
 
-def test_the_layout_of_fiftyone_is_detected_and_read(tmp_path):
+def test_fiftyones_layout_is_detected_and_read(tmp_path):
     for part in ("train", "validation"):
         write(tmp_path, row(), names="", name=f"{part}/labels/detections.csv")
         (tmp_path / part / "metadata").mkdir()
@@ -251,6 +251,6 @@ def test_the_layout_of_fiftyone_is_detected_and_read(tmp_path):
     assert only(SourceClass, items)[0] == SourceClass("Cat")
 
 
-def test_an_image_id_of_absurd_length_is_refused(tmp_path):
+def test_an_image_id_that_is_too_long_is_rejected(tmp_path):
     (reject,) = only(Reject, read(write(tmp_path, row("x" * 4097))))
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_ANNOTATION, "box")

@@ -1,9 +1,12 @@
-"""Parameters: round trip and refusals."""
+"""Parameters: round trip and errors."""
+
+from dataclasses import fields
 
 import pytest
 
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import Data, SplitByRatio, Splits
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ from detloom.schemas.errors import InputError
 def test_parameters_survive_the_round_trip_through_properties(splitting):
     params = ExampleGenParams(
         data_format="voc",
-        images_dir="Pictures",
+        images_dir="Photos",
         class_names=("größer", "b"),
         unknown_class="reject",
         shard_max_bytes=7,
@@ -27,8 +30,48 @@ def test_parameters_survive_the_round_trip_through_properties(splitting):
     )
     properties = params.to_properties()
     assert {type(value) for value in properties.values()} <= {str, int, float}
-    assert ExampleGenParams.from_properties({**properties, "input_base": "of TFX"}) == params
+    assert ExampleGenParams.from_properties({**properties, "input_base": "a property of TFX"}) == params
     assert list(ExampleGenParams.from_properties(properties).splits) == list(splitting.get("splits", {}))
+
+
+def test_every_setting_of_the_run_file_becomes_a_parameter():
+    splits = Splits(train="a", eval="b", test="c")
+    data = Data(path="x", format="voc", splits=splits, masks=True, classes=("a",), gzip=True, max_boxes=3, num_spans=1)
+    expected = ExampleGenParams(
+        data_format="voc",
+        splits={"train": "a", "eval": "b", "test": "c"},
+        with_masks=True,
+        class_names=("a",),
+        gzip=True,
+        max_boxes=3,
+        code_fingerprint="f00",
+    )
+    assert ExampleGenParams.from_run_file(data, code_fingerprint="f00") == expected
+    mapped = {"format", "path", "splits", "split_by_ratio", "masks", "keypoints", "classes"}
+    assert {item.name for item in fields(Data)} - mapped <= {item.name for item in fields(ExampleGenParams)}
+
+
+def test_the_ratios_of_the_run_file_become_parameters():
+    ratios = SplitByRatio(train=0.5, eval=0.25, test=0.25, source="s", group_by="(a)", stratify=True, seed=3)
+    params = ExampleGenParams.from_run_file(Data(path="x", split_by_ratio=ratios), code_fingerprint="")
+    assert params.split_ratios == {"train": 0.5, "eval": 0.25, "test": 0.25}
+    assert (params.source, params.split_group, params.split_stratify, params.split_seed) == ("s", "(a)", True, 3)
+
+
+def test_the_options_of_the_command_become_parameters():
+    options = {
+        "data_format": "yolo", "images_dir": "i", "hierarchy": "h", "masks": True, "keypoints": True, "gzip": True,
+        "unknown_class": "reject", "decode_images": True, "max_reject_fraction": 0.5, "source": "s", "group_by": "(a)",
+        "stratify": True, "seed": 3, "output": "of another kind",
+    }  # fmt: skip
+    params = ExampleGenParams.from_options(options, split_ratios={"a": 1.0}, class_names=("c",), shard_max_bytes=7)
+    assert (params.hierarchy_file, params.with_masks, params.class_names, params.shard_max_bytes) == (
+        "h",
+        True,
+        ("c",),
+        7,
+    )
+    assert (params.source, params.split_group, params.split_stratify, params.split_seed) == ("s", "(a)", True, 3)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +87,13 @@ def test_parameters_survive_the_round_trip_through_properties(splitting):
         ({"splits": {}, "split_ratios": {"train": 0.5}}, "a sum of 0.5, allowed: a sum of 1"),
         ({"splits": {}, "split_ratios": {"train": 1.5, "eval": -0.5}}, "allowed: shares above 0"),
         ({"split_group": "(a)"}, "only with split_ratios"),
-        ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "a"}, "allowed: one with a group"),
-        ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "(a"}, "no regular expression"),
-        ({"class_names": ("a", "a")}, "different names"),
+        ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "a"}, "split_group: got 'a'.*group"),
+        ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "(a"}, "split_group: got"),
+        ({"class_names": ("a", "a")}, "class_names: got"),
         ({"max_reject_fraction": 1.5}, "allowed: 0 to 1"),
         ({"max_pixels": 0}, "max_pixels: got 0"),
     ],
 )
-def test_a_wrong_parameter_says_what_is_allowed(change, message):
+def test_an_invalid_parameter_is_an_error_with_the_allowed_values(change, message):
     with pytest.raises(InputError, match=message):
         ExampleGenParams(**{"data_format": "coco", "splits": {"train": "a.json"}, **change})

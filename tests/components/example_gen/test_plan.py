@@ -1,20 +1,19 @@
-"""What is read and how it is cut: classes, duplicates, splits, shards; the steps one after the other, without Beam."""
+"""Classes, duplicates, splits and shards: the steps of planning in sequence, without Beam."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
-from detloom.components.example_gen import work_files
 from detloom.components.example_gen.ingest_job import IngestJob, decode_record
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.plan import plan, read_plan
+from detloom.components.example_gen.plan import hash_fraction, plan, read_plan, split_by_hash, split_stratified
 from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
+from detloom.schemas.contracts.rejects import REJECTS_FILE, read_rejects
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import REJECTS_FILE, read_rejects
 
 
 class Planned:
-    """The outcome of planning: label map, shards, records by split, rejects."""
+    """The result of planning: label map, shards, records by split, rejects."""
 
     def __init__(self, folder, staging, **changes):
         params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
@@ -24,8 +23,8 @@ class Planned:
             root=str(folder),
             subfolders=("",),
             sources={"": params.source} if params.split_ratios else params.splits,
-            staging=str(staging),
-            split_folders=dict.fromkeys(params.split_ratios or params.splits, "unused"),
+            examples=str(staging),
+            output_splits=tuple(params.split_ratios or params.splits),
         )
         num_chunks, _ = list_chunks(job)
         for index in range(num_chunks):
@@ -35,12 +34,12 @@ class Planned:
         if self.plan.error:
             raise InputError(self.plan.error)
         self.num_records_by_shard = []
-        self.keys = {split: [] for split in job.split_folders}
+        self.keys = {split: [] for split in job.output_splits}
         for shard in self.shards:
-            lines = list(work_files.read_lines(job.shard_records_file(shard.split, shard.index)))
+            lines = list(job.staging.read_lines(job.shard_records_file(shard.split, shard.index)))
             self.num_records_by_shard.append(len(lines))
             self.keys[shard.split] += [decode_record(line).record_key for line in lines]
-        parts = sorted((staging / "rejects").iterdir())
+        parts = sorted((staging / ".incomplete/rejects").iterdir())
         (staging / REJECTS_FILE).write_bytes(b"".join(part.read_bytes() for part in parts))
         self.rejects = [(reject.reason.value, reject.split, reject.record_key) for reject in read_rejects(staging)]
         self.details = [reject.detail for reject in read_rejects(staging)]
@@ -53,7 +52,7 @@ def planned(tmp_path):
 
 @pytest.fixture
 def make_sized_voc(make_voc):
-    """A VOC folder of one list, with image files of given sizes in bytes."""
+    """Create a VOC folder with one list, and image files of the given sizes in bytes."""
 
     def make(sizes, name="voc"):
         folder = make_voc({"train": [f"{index:03d}" for index in range(len(sizes))]}, name=name)
@@ -67,7 +66,7 @@ def make_sized_voc(make_voc):
 TRAIN = {"splits": {"train": "train"}}
 
 
-def test_shards_share_the_bytes_and_hold_every_record_once(make_sized_voc, planned):
+def test_shards_have_equal_bytes_and_contain_every_record_once(make_sized_voc, planned):
     found = planned(make_sized_voc([100] * 64), shard_max_bytes=1600, **TRAIN)  # 6400 bytes in all
     assert found.num_records_by_shard == [16, 16, 16, 16]
     assert [shard.file_name for shard in found.shards][:2] == [
@@ -77,7 +76,7 @@ def test_shards_share_the_bytes_and_hold_every_record_once(make_sized_voc, plann
     assert sorted(found.keys["train"]) == [f"{index:03d}" for index in range(64)]
 
 
-def test_a_small_split_is_cut_for_two_workers_but_a_tiny_one_is_not(make_sized_voc, planned):
+def test_a_small_split_is_divided_but_a_tiny_one_is_not(make_sized_voc, planned):
     assert len(planned(make_sized_voc([10] * 70), **TRAIN).shards) == 3  # ceil(70 / 32)
     assert len(planned(make_sized_voc([10] * 20, "tiny"), **TRAIN).shards) == 1
 
@@ -90,7 +89,7 @@ def test_the_plan_does_not_depend_on_the_order_of_the_source(make_sized_voc, pla
     assert planned(folder, shard_max_bytes=200, **TRAIN).keys == before.keys
 
 
-def test_missing_images_are_planned_as_empty_ones(make_voc, planned):
+def test_missing_images_are_planned_with_zero_bytes(make_voc, planned):
     folder = make_voc({"train": ["a"]})
     (folder / "JPEGImages/a.jpg").unlink()
     assert planned(folder, **TRAIN).keys == {"train": ["a"]}
@@ -106,15 +105,15 @@ def test_coco_classes_keep_their_category_ids(make_coco, planned):
     assert planned(folder, data_format="coco", splits={"train": "t.json"}).plan.label_map == [(3, "cat"), (7, "dog")]
 
 
-def test_a_coco_category_id_zero_with_objects_says_what_to_do(make_coco, planned):
+def test_a_used_coco_category_id_zero_is_an_error_with_the_next_step(make_coco, planned):
     annotation = {"image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4]}
     images = [{"id": 1, "file_name": "a.jpg"}]
     folder = make_coco({"t.json": (images, [annotation])}, categories=[{"id": 0, "name": "cat"}])
-    with pytest.raises(InputError, match=r"t\.json.*got id 0.*name the classes in class_names"):
+    with pytest.raises(InputError, match=r"t\.json.*got id 0.*class_names"):
         planned(folder, data_format="coco", splits={"train": "t.json"})
 
 
-def test_a_coco_category_id_zero_that_no_object_has_is_left_out(make_coco, planned):
+def test_an_unused_coco_category_id_zero_is_left_out(make_coco, planned):
     categories = [{"id": 0, "name": "my-project"}, {"id": 1, "name": "cat"}]
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])}, categories=categories)
     assert planned(folder, data_format="coco", splits={"train": "t.json"}).plan.label_map == [(1, "cat")]
@@ -133,31 +132,32 @@ def test_an_unknown_class_fails_with_class_file_and_allowed_names(make_voc, plan
     planned(folder, class_names=("dog", "cat"), unknown_class="leave_out")
 
 
-def test_a_category_id_that_is_not_there_fails_with_file_annotation_and_allowed_ids(make_coco, planned):
+def test_an_unknown_category_id_fails_with_file_annotation_and_allowed_ids(make_coco, planned):
     annotation = {"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [annotation])})
     changes = {"data_format": "coco", "splits": {"train": "t.json"}}
-    message = r"coco/t\.json: annotations\[0\]: category_id 99 is not among the categories, allowed: \[3, 7\]"
+    message = r"coco/t\.json: annotations\[0\]: category_id 99 .*allowed: \[3, 7\]"
     with pytest.raises(InputError, match=message):
         planned(folder, **changes)
     assert planned(folder, unknown_class="reject", **changes).rejects == [("unknown_class", "train", "1")]
 
 
-def test_a_listed_name_that_stands_twice_is_kept_once(make_voc, planned):
+def test_a_name_that_is_listed_twice_is_kept_once(make_voc, planned):
     found = planned(make_voc({"train": ["a", "b", "a"]}), **TRAIN)
     assert sorted(found.keys["train"]) == ["a", "b"]
     assert found.rejects == [("duplicate_id", "train", "a")]
     assert found.plan.counts["train"].num_boxes_quarantined == 1
 
 
-def test_an_image_of_two_splits_is_quarantined_in_the_second(make_voc, planned):
+def test_an_image_in_two_splits_is_quarantined_in_the_second(make_voc, planned):
     found = planned(make_voc({"train": ["a", "b"], "val": ["b", "c"]}))
     assert (sorted(found.keys["train"]), found.keys["eval"]) == (["a", "b"], ["c"])
     assert found.rejects == [("duplicate_image", "eval", "b")]
-    assert found.details == ["the image is that of record 'b' of split 'train' already"]
+    (detail,) = found.details
+    assert "record 'b' of split 'train'" in detail
 
 
-def test_a_refused_record_does_not_cost_another_its_image(make_coco, planned):
+def test_a_rejected_record_does_not_claim_its_image(make_coco, planned):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": "1", "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
     folder = make_coco({"t.json": (images, [])})  # 1 and "1" are two ids but one record key
     found = planned(folder, data_format="coco", splits={"train": "t.json"})
@@ -165,7 +165,7 @@ def test_a_refused_record_does_not_cost_another_its_image(make_coco, planned):
     assert "2" in found.keys["train"]
 
 
-def test_equal_ids_of_different_images_in_two_files_are_no_duplicates(make_coco, planned):
+def test_equal_ids_in_two_files_are_not_duplicates(make_coco, planned):
     folder = make_coco(
         {"t.json": ([{"id": 1, "file_name": "a.jpg"}], []), "e.json": ([{"id": 1, "file_name": "b.jpg"}], [])}
     )
@@ -173,15 +173,15 @@ def test_equal_ids_of_different_images_in_two_files_are_no_duplicates(make_coco,
     assert (found.keys, found.rejects) == ({"train": ["1"], "eval": ["1"]}, [])
 
 
-def test_two_splits_of_one_source_share_its_images_on_purpose(make_voc, planned):
+def test_two_splits_may_share_one_source(make_voc, planned):
     folder = make_voc({"train": ["a"], "val": ["b"]})
     found = planned(folder, splits={"train": "train", "eval": "val", "test": "val"})
     assert found.keys == {"train": ["a"], "eval": ["b"], "test": ["b"]}
 
 
-def test_a_split_that_lists_nothing_is_refused_with_its_file(make_coco, planned):
+def test_an_empty_source_is_an_error_with_its_file(make_coco, planned):
     folder = make_coco({"t.json": ([], [])})
-    with pytest.raises(InputError, match=r"split 'train' \(t\.json\) lists no image"):
+    with pytest.raises(InputError, match=r"split 'train' \(t\.json\)"):
         planned(folder, data_format="coco", splits={"train": "t.json"})
 
 
@@ -198,7 +198,7 @@ def test_a_record_keeps_its_split_when_data_is_added(make_voc, planned):
     assert other.keys["eval"] != many.keys["eval"]
 
 
-def test_groups_never_straddle_splits_and_a_record_without_a_group_is_quarantined(make_voc, planned):
+def test_groups_stay_in_one_split_and_a_record_without_a_group_is_quarantined(make_voc, planned):
     stems = [f"cam{camera}_{index}" for camera in range(12) for index in range(4)]
     found = planned(make_voc({"train": [*stems, "stray"]}), split_group=r"/(cam\d+)_", **RATIOS)
     cameras = {split: {key.split("_")[0] for key in keys} for split, keys in found.keys.items()}
@@ -207,10 +207,52 @@ def test_groups_never_straddle_splits_and_a_record_without_a_group_is_quarantine
     assert found.rejects == [("no_group", "", "stray")]
 
 
-def test_a_rare_class_is_in_every_split_when_stratified(make_voc, planned):
+def test_stratification_puts_a_rare_class_into_every_split(make_voc, planned):
     stems = [f"{index:03d}" for index in range(50)]
     objects = {stem: [("cat", 1, 1, 9, 9), *([("lynx", 2, 2, 9, 9)] if stem < "005" else [])] for stem in stems}
     found = planned(make_voc({"train": stems}, objects), split_stratify=True, **RATIOS)
     lynxes = {split: sum(key < "005" for key in keys) for split, keys in found.keys.items()}
     assert lynxes == {"train": 3, "eval": 2}
     assert Counter({split: len(keys) for split, keys in found.keys.items()}) == {"train": 30, "eval": 20}
+
+
+SHARES = {"train": 0.8, "eval": 0.1, "test": 0.1}
+
+
+def test_the_fraction_of_a_name_is_stable():
+    # sha256("0\\0img_1") starts with febd5f4061ae; divided by 2^48
+    assert hash_fraction("img_1", 0) == pytest.approx(0.995077088564, abs=1e-12)
+    assert hash_fraction("img_1", 1) != hash_fraction("img_1", 0)
+
+
+def test_ratios_are_approximately_met():
+    counts = Counter(split_by_hash(f"img_{index}", SHARES, seed=0) for index in range(20_000))
+    # standard deviation of a share of 0.1 among 20,000: 0.0021
+    assert counts["eval"] / 20_000 == pytest.approx(0.1, abs=0.01)
+    assert counts["test"] / 20_000 == pytest.approx(0.1, abs=0.01)
+
+
+def test_rounded_ratios_still_assign_every_fraction():
+    thirds = {"a": 0.1, "b": 0.2, "c": 0.7 - 1e-9}
+    assert {split_by_hash(str(index), thirds, seed=3) for index in range(200)} == {"a", "b", "c"}
+
+
+def test_each_stratum_is_divided_by_the_ratios():
+    groups = [(f"{stratum}-{index}", stratum, 1) for stratum in range(3) for index in range(50)]
+    found = defaultdict(Counter)
+    for (_, stratum, _), (_, split) in zip(groups, split_stratified(groups, SHARES), strict=True):
+        found[stratum][split] += 1
+    assert all(counts == {"train": 40, "eval": 5, "test": 5} for counts in found.values())
+
+
+def test_strata_with_one_group_do_not_all_go_to_the_largest_split():
+    groups = [(str(stratum), stratum, 1) for stratum in range(40)]
+    counts = Counter(split for _, split in split_stratified(groups, SHARES))
+    assert counts == {"train": 32, "eval": 4, "test": 4}
+
+
+def test_groups_count_by_their_size():
+    groups = [("big", 0, 80), *((str(index), 0, 1) for index in range(20))]
+    splits = dict(split_stratified(groups, SHARES))
+    assert splits["big"] == "train"
+    assert Counter(splits.values())["train"] == 1

@@ -1,4 +1,4 @@
-"""Through Beam's portable job service with worker processes of their own: the path that Flink and Spark take too."""
+"""Ingestion through Beam's portable job service with separate worker processes, as on Flink and Spark."""
 
 import sys
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
 
+pytestmark = pytest.mark.slow  # a job service and worker processes
+
 
 @pytest.fixture
 def data_folder(make_voc) -> Path:
@@ -21,7 +23,7 @@ def data_folder(make_voc) -> Path:
 
 
 def ingested(data_folder: Path, out: Path, beam_args: Sequence[str]) -> dict[str, bytes]:
-    """All files of the output."""
+    """Return all files of the output."""
     params = ExampleGenParams(
         data_format="voc",
         splits={"train": "train", "eval": "eval"},
@@ -70,7 +72,7 @@ def test_a_worker_subprocess_writes_the_same_bytes(data_folder, tmp_path, job_en
     )
 
 
-def test_a_mistake_of_the_user_is_one_sentence_there_too(data_folder, tmp_path, job_endpoint, worker_pool):
+def test_a_user_error_is_reported_without_a_traceback(data_folder, tmp_path, job_endpoint, worker_pool):
     from detloom.schemas.errors import InputError
 
     (data_folder / "JPEGImages/b1.jpg").unlink()

@@ -1,4 +1,4 @@
-"""One scene in every format: the readers see the same, and ingestion writes the same bytes."""
+"""One scene in every format: all readers return the same records, and ingestion writes the same bytes."""
 
 import csv
 import io
@@ -11,10 +11,10 @@ from PIL import Image, ImageDraw
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
-from detloom.schemas import example_keys as keys
-from detloom.schemas.label_map import read_label_map
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import read_label_map
 
-WIDTH, HEIGHT = 64, 32  # powers of two: pixels and fractions of the size are both exact, in float32 too
+WIDTH, HEIGHT = 64, 32  # powers of two: pixels and relative coordinates are both exact, also in float32
 # class, xmin, ymin, xmax, ymax in pixels, by image
 SCENE = {
     "1": [("cat", 8, 4, 24, 20), ("dog", 32, 8, 64, 32)],
@@ -159,7 +159,7 @@ def write_text(folder, name, text):
 
 @pytest.fixture
 def make_scene(tmp_path):
-    """A folder that holds the scene in one format, the images as images/1.jpg and so on."""
+    """Create a folder with the scene in one format, the images as images/1.jpg etc."""
 
     def make(data_format):
         folder = tmp_path / data_format
@@ -177,7 +177,7 @@ def make_scene(tmp_path):
 
 
 def read_relative(folder, data_format):
-    """Image path and objects by record key, boxes from 0 to 1."""
+    """Return image path and objects by record key, boxes from 0 to 1."""
     data, settings = DataFolder(str(folder)), ReaderSettings()
     found = {}
     for chunk in formats.list_chunks(data_format, data, "train", SOURCES[data_format], settings):
@@ -206,7 +206,7 @@ def expected_scene(data_format):
         for key, objects in SCENE.items()
     }
     if data_format == "open_images":
-        del scene["3"]  # an image without a row is not known
+        del scene["3"]  # an image without a row is unknown
     if data_format == "tfrecord":
         return {key: ("train.tfrecord", objects) for key, (_, objects) in scene.items()}
     if data_format == "images":
@@ -214,12 +214,12 @@ def expected_scene(data_format):
     return scene
 
 
-def test_the_scene_is_written_in_every_format_there_is():
+def test_the_scene_exists_in_every_format():
     assert tuple(SOURCES) == formats.FORMATS
 
 
 @pytest.mark.parametrize("data_format", SOURCES)
-def test_every_reader_sees_the_same_scene(make_scene, data_format):
+def test_every_reader_returns_the_same_scene(make_scene, data_format):
     assert read_relative(make_scene(data_format), data_format) == expected_scene(data_format)
 
 
@@ -228,7 +228,7 @@ def test_every_scene_is_detected_as_its_format(make_scene, data_format):
     assert formats.detect_format(DataFolder(str(make_scene(data_format))))[0] == data_format
 
 
-def test_ingestion_writes_the_same_bytes_whatever_the_format(make_scene, tmp_path, run_ingest):
+def test_ingestion_writes_the_same_bytes_for_every_format(make_scene, tmp_path, run_ingest):
     shards, examples = {}, {}
     for data_format in LABELLED:
         out = tmp_path / f"{data_format}-out"
@@ -242,7 +242,7 @@ def test_ingestion_writes_the_same_bytes_whatever_the_format(make_scene, tmp_pat
         examples[data_format] = list(tf.data.TFRecordDataset([str(path) for path in files]).as_numpy_iterator())
     expected = examples["voc"]
     assert len(expected) == 3
-    # Open Images' CSV does not know the image without boxes.
+    # Open Images' CSV does not contain the image without boxes.
     del shards["open_images"]
     assert sorted(examples["open_images"]) == sorted(each for each in expected if b"images/3.jpg" not in each)
     assert [data_format for data_format, files in shards.items() if files != shards["voc"]] == []

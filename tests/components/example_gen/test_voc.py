@@ -1,18 +1,18 @@
-"""Pascal VOC: what the reader returns, what it quarantines, what it refuses as a whole."""
+"""Pascal VOC: records read, records quarantined, and errors that refuse the whole source."""
 
 import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import voc
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>"
 
 
 def read(folder, source="train", **settings):
-    """All items of a source."""
+    """Return all items of a source."""
     data, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
     chunks = list(voc.list_chunks(data, "train", source, reader_settings))
     return [item for chunk in chunks for item in voc.read_chunk(data, chunk, reader_settings)]
@@ -31,7 +31,7 @@ def write_objects(folder, objects, stem="a"):
     (folder / f"Annotations/{stem}.xml").write_text(text)
 
 
-def test_pixel_values_are_kept_as_they_stand(make_voc):
+def test_pixel_coordinates_are_unchanged(make_voc):
     (record,) = read(make_voc({"train": ["a"]}, {"a": [("cat", 1, 2, 30.5, 40)]}))
     (item,) = record.objects
     assert (record.split, record.record_key, record.image_path) == ("train", "a", "JPEGImages/a.jpg")
@@ -49,7 +49,7 @@ def test_pixel_values_are_kept_as_they_stand(make_voc):
         f"<object><part><name>head</name>{BOX}</part><name>cat</name><difficult>1</difficult>{BOX}</object>",
     ],
 )
-def test_an_object_is_read_whatever_stands_around_its_fields(make_voc, objects):
+def test_an_object_is_read_regardless_of_other_fields(make_voc, objects):
     folder = make_voc({"train": ["a"]})
     write_objects(folder, objects)
     (record,) = read(folder)
@@ -57,7 +57,7 @@ def test_an_object_is_read_whatever_stands_around_its_fields(make_voc, objects):
     assert (item.class_name, item.box_xyxy, item.difficult, item.truncated) == ("cat", (1, 2, 3, 4), True, False)
 
 
-def test_objects_with_different_fields_are_each_read_by_their_own(make_voc):
+def test_objects_with_different_fields_are_read(make_voc):
     folder = make_voc({"train": ["a"]})
     first = f"<object><name>cat</name><truncated>1</truncated>{BOX}</object>"
     second = f"<object><name>dog</name>{BOX.replace('<xmin>1', '<xmin>2')}</object>"
@@ -67,7 +67,7 @@ def test_objects_with_different_fields_are_each_read_by_their_own(make_voc):
     assert found == [("cat", True, (1, 2, 3, 4)), ("dog", False, (2, 2, 3, 4))]
 
 
-def test_a_crowd_of_objects_is_read_alike_in_plain_and_in_mixed_files(make_voc):
+def test_plain_and_mixed_files_give_the_same_objects(make_voc):
     folder = make_voc({"train": ["a"]})
     plain = "".join(f"<object><name>c{i}</name>{BOX.replace('<ymax>4', f'<ymax>{i}')}</object>" for i in range(5, 105))
     write_objects(folder, plain)
@@ -78,7 +78,7 @@ def test_a_crowd_of_objects_is_read_alike_in_plain_and_in_mixed_files(make_voc):
     assert fast.objects[99].box_xyxy == (1, 2, 3, 104)
 
 
-def test_numbers_that_are_none_or_huge_are_left_to_the_gate(make_voc):
+def test_nan_and_huge_numbers_are_passed_on(make_voc):
     folder = make_voc({"train": ["a"]})
     box = "<bndbox><xmin>nan</xmin><ymin>-inf</ymin><xmax>1e400</xmax><ymax>1e9</ymax></bndbox>"
     write_objects(folder, f"<object><name>cat</name>{box}</object>")
@@ -97,7 +97,7 @@ def test_numbers_that_are_none_or_huge_are_left_to_the_gate(make_voc):
         ("", None),
     ],
 )
-def test_the_declared_size_is_taken_where_it_is_one(make_voc, size, expected):
+def test_the_declared_size_is_used_if_valid(make_voc, size, expected):
     folder = make_voc({"train": ["a"]})
     (folder / "Annotations/a.xml").write_text(f"<annotation>{size}</annotation>")
     (record,) = read(folder)
@@ -105,7 +105,7 @@ def test_the_declared_size_is_taken_where_it_is_one(make_voc, size, expected):
     assert record.objects == ()
 
 
-def test_a_list_of_one_class_drops_its_flags(make_voc):
+def test_the_flags_of_a_one_class_list_are_dropped(make_voc):
     folder = make_voc({"train": ["a", "b"]})
     (folder / "ImageSets/Main/cat_train.txt").write_text("a  1\nb -1\n")
     assert [record.record_key for record in read(folder, "cat_train")] == ["a", "b"]
@@ -122,7 +122,7 @@ def test_without_a_list_all_annotations_are_read(make_voc):
     assert found[3] == ("part/d", "JPEGImages/part/d.png")
 
 
-def test_xml_files_beside_their_images_are_read_too(tmp_path):
+def test_xml_files_beside_their_images_are_read(tmp_path):
     for part in ("train", "valid"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
@@ -145,35 +145,35 @@ def test_the_image_is_found_by_stem_when_filename_is_stale(make_voc):
     assert read(folder)[0].image_path == "JPEGImages/a.jpg"
 
 
-def test_an_image_that_is_not_there_keeps_the_name_that_the_file_gives(make_voc):
+def test_a_missing_image_keeps_the_annotated_name(make_voc):
     folder = make_voc({"train": ["a"]})
     (folder / "JPEGImages/a.jpg").unlink()
     assert read(folder)[0].image_path == "JPEGImages/a.jpg"
 
 
-def test_images_lie_where_the_setting_says_or_in_images(make_voc):
+def test_images_are_found_in_the_configured_folder_or_in_images(make_voc):
     folder = make_voc({"train": ["a"]})
     (folder / "JPEGImages").rename(folder / "images")
     assert read(folder)[0].image_path == "images/a.jpg"
-    assert read(folder, images_dir="pictures/big")[0].image_path == "pictures/big/a.jpg"
+    assert read(folder, images_dir="photos/big")[0].image_path == "photos/big/a.jpg"
 
 
-def test_a_missing_list_names_file_and_alternatives(make_voc):
+def test_a_missing_list_is_an_error_with_file_and_existing_lists(make_voc):
     folder = make_voc({"train": ["a"]})
-    with pytest.raises(InputError, match=r"ImageSets/Main/trian\.txt.*split 'train'.*lists there: \['train'\]"):
+    with pytest.raises(InputError, match=r"ImageSets/Main/trian\.txt.*split 'train'.*\['train'\]"):
         read(folder, "trian")
 
 
-@pytest.mark.parametrize(("data", "message"), [(b" \n\n", "is empty"), (b"\xff", "not UTF-8")])
-def test_a_list_that_names_nothing_is_refused(make_voc, data, message):
+@pytest.mark.parametrize(("data", "message"), [(b" \n\n", "empty"), (b"\xff", "UTF-8")])
+def test_an_empty_list_is_an_error(make_voc, data, message):
     folder = make_voc({"train": ["a"]})
     (folder / "ImageSets/Main/train.txt").write_bytes(data)
-    with pytest.raises(InputError, match=rf"train\.txt: the list of split 'train' .*{message}"):
+    with pytest.raises(InputError, match=rf"train\.txt: .*'train' .*{message}"):
         read(folder)
 
 
-def test_a_folder_without_xml_files_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no XML files there"):
+def test_a_folder_without_xml_files_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no XML files"):
         read(tmp_path, "")
 
 
@@ -189,7 +189,7 @@ def test_a_folder_without_xml_files_is_refused(tmp_path):
         ("<annotation>" + " " * 2000 + "</annotation>", Reason.FILE_TOO_LARGE, 0),
     ],
 )
-def test_an_annotation_file_at_fault_quarantines_its_record_only(make_voc, text, reason, num_boxes):
+def test_a_damaged_annotation_file_quarantines_only_its_record(make_voc, text, reason, num_boxes):
     folder = make_voc({"train": ["a", "b"]})
     (folder / "Annotations/a.xml").write_text(text)
     items = read(folder, max_annotation_bytes=1000)
@@ -207,7 +207,7 @@ def test_a_missing_annotation_file_is_a_missing_file(make_voc):
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a\0b", "x" * 5000])
-def test_a_listed_name_that_is_none_quarantines_its_record_only(make_voc, name):
+def test_an_invalid_listed_name_quarantines_only_its_record(make_voc, name):
     folder = make_voc({"train": ["a"]})
     (folder / "ImageSets/Main/train.txt").write_text(f"{name}\na\n")
     items = read(folder)
@@ -229,7 +229,7 @@ def test_a_listed_name_that_is_none_quarantines_its_record_only(make_voc, name):
         ("<object><name>c</name><bndbox/><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></object>", "xmin"),
     ],
 )
-def test_a_box_at_fault_is_refused_alone(make_voc, element, detail):
+def test_only_an_invalid_box_is_rejected(make_voc, element, detail):
     folder = make_voc({"train": ["a"]})
     write_objects(folder, f"<object><name>cat</name>{BOX}</object>{element}")
     items = read(folder)
@@ -237,25 +237,25 @@ def test_a_box_at_fault_is_refused_alone(make_voc, element, detail):
     assert items[0].detail.startswith("object 1: ")
     assert detail in items[0].detail
     assert len(records(items)[0].objects) == 1
-    write_objects(folder, element)  # alone, and so alike in all objects
+    write_objects(folder, element)  # alone, so that all objects are equal
     assert reasons(read(folder)) == [(Reason.UNREADABLE_ANNOTATION, "box", "a")]
 
 
-def test_names_are_cut_into_chunks_of_the_size_that_is_set(make_voc):
+def test_names_are_cut_into_chunks_of_the_configured_size(make_voc):
     folder = DataFolder(str(make_voc({"train": ["a", "b", "c"]})))
     chunks = list(voc.list_chunks(folder, "train", "train", ReaderSettings(records_per_chunk=2)))
     assert [chunk.names for chunk in chunks] == [("a", "b"), ("c",)]
     assert {chunk.source for chunk in chunks} == {"ImageSets/Main/train.txt"}
 
 
-def test_detection_names_a_file_and_the_lists_that_are_splits(make_voc):
+def test_detection_names_a_file_and_the_lists_of_splits(make_voc):
     folder = make_voc({"train": ["a"], "val": ["b"], "cat_train": ["a"], "trainval": ["a", "b"]})
     evidence = voc.detect(DataFolder(str(folder)))
     assert evidence.sentence == "Annotations/a.xml is a VOC annotation"
     assert evidence.splits == {"train": "train", "val": "val"}
 
 
-def test_detection_takes_folders_named_after_splits(tmp_path):
+def test_folders_named_after_splits_are_detected(tmp_path):
     for part in ("train", "valid"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
@@ -267,7 +267,7 @@ def test_xml_of_another_kind_is_not_detected(tmp_path):
     assert voc.detect(DataFolder(str(tmp_path))) is None
 
 
-def test_a_root_with_attributes_is_detected_though_other_xml_lies_before_it(tmp_path):
+def test_a_root_with_attributes_is_detected_after_other_xml(tmp_path):
     folder = tmp_path / "Annotations"
     folder.mkdir()
     (folder / "_.xml").write_text("<other/>")
@@ -275,7 +275,7 @@ def test_a_root_with_attributes_is_detected_though_other_xml_lies_before_it(tmp_
     assert voc.detect(DataFolder(str(tmp_path))).sentence == "Annotations/a.xml is a VOC annotation"
 
 
-def test_detection_takes_folders_below_annotations_as_splits(tmp_path):
+def test_folders_below_annotations_are_detected_as_splits(tmp_path):
     for part in ("train", "val 2"):
         (tmp_path / "annotations" / part).mkdir(parents=True)
         (tmp_path / "annotations" / part / "a.xml").write_text("<annotation/>")
@@ -286,33 +286,33 @@ def test_detection_takes_folders_below_annotations_as_splits(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".XML", ".Xml"])
-def test_xml_files_in_capital_letters_are_read(tmp_path, suffix):
+def test_xml_files_with_upper_case_suffixes_are_read(tmp_path, suffix):
     (tmp_path / f"a{suffix}").write_text("<annotation><filename>a.png</filename></annotation>")
     (tmp_path / "a.png").write_bytes(b"x")
     (record,) = read(tmp_path, "")
     assert (record.record_key, record.image_path, record.annotation_path) == ("a", "a.png", f"a{suffix}")
 
 
-def test_a_listed_xml_file_in_capital_letters_is_read(make_voc):
+def test_a_listed_xml_file_with_an_upper_case_suffix_is_read(make_voc):
     folder = make_voc({"train": ["a"]})
     (folder / "Annotations/a.xml").rename(folder / "Annotations/a.XML")
     assert read(folder)[0].annotation_path == "Annotations/a.XML"
 
 
-def test_a_list_goes_with_annotations_in_small_letters(make_voc):
+def test_a_list_works_with_lower_case_annotations(make_voc):
     folder = make_voc({"train": ["a"]})
     (folder / "Annotations").rename(folder / "annotations")
     assert read(folder)[0].annotation_path == "annotations/a.xml"
 
 
 @pytest.mark.parametrize("filename", ["part\\b.jpg", "images\\part\\b.jpg", "C:\\data\\a.jpg"])
-def test_backslashes_in_filename_are_slashes(make_voc, filename):
+def test_backslashes_in_filename_become_slashes(make_voc, filename):
     folder = make_voc({"train": ["a"]})
     (folder / "JPEGImages/part").mkdir()
     (folder / "JPEGImages/part/b.jpg").write_bytes(b"x")
     path = folder / "Annotations/a.xml"
     path.write_text(path.read_text().replace("<filename>a.jpg", f"<filename>{filename}"))
-    expected = "JPEGImages/part/b.jpg" if filename.startswith("part") else "JPEGImages/a.jpg"  # by its stem
+    expected = "JPEGImages/part/b.jpg" if filename.startswith("part") else "JPEGImages/a.jpg"  # found by its stem
     assert read(folder)[0].image_path == expected
 
 
@@ -323,7 +323,7 @@ def test_backslashes_do_not_lead_outside(make_voc):
     assert reasons(read(folder)) == [(Reason.PATH_OUTSIDE, "record", "a")]
 
 
-def test_a_voc_folder_further_down_with_its_own_splits_is_not_read_as_one(make_voc):
+def test_a_nested_voc_folder_with_its_own_splits_is_not_detected(make_voc):
     folder = make_voc({"train": ["a"], "test": ["b"]}, name="data/voc")
     assert voc.detect(DataFolder(str(folder.parent))) is None
     assert set(voc.detect(DataFolder(str(folder))).splits) == {"train", "test"}

@@ -1,4 +1,4 @@
-"""XML from strangers is read, or refused with a sentence."""
+"""Untrusted XML is read, or rejected with one sentence."""
 
 import io
 import itertools
@@ -8,7 +8,7 @@ import pytest
 
 from detloom.components.example_gen.data_folder import SourceError
 from detloom.components.example_gen.sources.xml_file import MAX_MARKS, MAX_NAMES, parse_xml, stream_children
-from detloom.schemas.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'
 LIMIT = 1 << 20
@@ -18,7 +18,7 @@ def stream(data, limit=LIMIT, tags=("image",)):
     return stream_children(io.BytesIO(data), "annotations", tags, limit)
 
 
-def test_plain_xml_gives_its_root():
+def test_parsing_returns_the_root():
     root = parse_xml('<?xml version="1.0" encoding="utf-8"?><a><b>é &amp; &#233;</b></a>'.encode())
     assert (root.tag, root.findtext("b")) == ("a", "é & é")
 
@@ -42,8 +42,8 @@ def test_comments_and_processing_instructions_are_left_out():
         b"<!DOCTYPE a><a/>",
     ],
 )
-def test_a_document_type_is_refused(data):
-    with pytest.raises(SourceError, match="a DTD or entity declaration is refused") as caught:
+def test_a_document_type_is_an_error(data):
+    with pytest.raises(SourceError, match="DTD") as caught:
         parse_xml(data)
     assert caught.value.reason is Reason.UNREADABLE_ANNOTATION
 
@@ -52,19 +52,19 @@ def test_a_document_type_is_refused(data):
     ("data", "message"),
     [
         (b"", "empty"),
-        (b"<a>", "not readable as XML"),
-        (b"<a>&b;</a>", "not readable as XML"),
-        (b"<a>\xff</a>", "not readable as XML"),
-        (b"<a>\0</a>", "not readable as XML"),
-        (b"<a>&#xD800;</a>", "not readable as XML"),
-        (b'<?xml version="1.0" encoding="no-such"?><a/>', "not readable as XML"),
-        (b"<a>" * 100_000, "not readable as XML"),
-        (b"<a>" + b"x" * 11_000_000 + b"</a>", "not readable as XML"),
-        (b"<a>" + b"<b/>" * (MAX_MARKS + 1) + b"</a>", "more than 1000000 tags"),
+        (b"<a>", "XML"),
+        (b"<a>&b;</a>", "XML"),
+        (b"<a>\xff</a>", "XML"),
+        (b"<a>\0</a>", "XML"),
+        (b"<a>&#xD800;</a>", "XML"),
+        (b'<?xml version="1.0" encoding="no-such"?><a/>', "XML"),
+        (b"<a>" * 100_000, "XML"),
+        (b"<a>" + b"x" * 11_000_000 + b"</a>", "XML"),
+        (b"<a>" + b"<b/>" * (MAX_MARKS + 1) + b"</a>", "1000000 tags"),
         (b"<a>" + b"".join(b"<b%d>                              </b%d>" % (i, i) for i in range(2000)), "different"),
     ],
 )
-def test_what_is_no_annotation_is_refused_with_a_short_sentence(data, message):
+def test_text_that_is_not_an_annotation_is_an_error_with_a_short_detail(data, message):
     with pytest.raises(SourceError, match=message) as caught:
         parse_xml(data)
     assert caught.value.reason is Reason.UNREADABLE_ANNOTATION
@@ -72,20 +72,20 @@ def test_what_is_no_annotation_is_refused_with_a_short_sentence(data, message):
     assert "\n" not in caught.value.detail
 
 
-def test_children_are_streamed_whole_and_in_order():
+def test_children_are_streamed_complete_and_in_order():
     data = b"<annotations><meta><image id='not a child of the root'/></meta>"
     data += b"".join(b"<image id='%d'><box/><box/></image> " % i for i in range(3)) + b"</annotations>"
     assert [(item.get("id"), len(item)) for item in stream(data)] == [("0", 2), ("1", 2), ("2", 2)]
 
 
-def test_children_may_cross_the_blocks_that_are_read():
-    filler = b"<!--" + b"x" * 65_490 + b"-->"  # a block is 65,536 bytes, so the names below are cut at every place
+def test_children_may_span_blocks():
+    filler = b"<!--" + b"x" * 65_490 + b"-->"  # a block is 65,536 bytes, so the names below are cut at every position
     for shift in range(60):
         data = b"<annotations>" + filler + b" " * shift + b"<image id='7'><box/></image></annotations>"
         assert [item.get("id") for item in stream(data)] == ["7"]
 
 
-def test_a_document_type_is_refused_wherever_a_block_ends():
+def test_a_document_type_is_an_error_at_any_block_boundary():
     for shift in range(65_500, 65_540, 3):
         with pytest.raises(SourceError, match="DTD"):
             list(stream(b"<!--" + b"x" * shift + b"-->" + BOMB.encode()))
@@ -94,22 +94,22 @@ def test_a_document_type_is_refused_wherever_a_block_ends():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not readable as XML"),
-        (b"<annotations><image>", "not readable as XML"),
-        (b"<annotation><image/></annotation>", "the root element is <annotation>, not <annotations>"),
-        (b"<annotation/>", "the root element is <annotation>, not <annotations>"),
-        (b"<annotations><image>" + b"<box/>" * 400_000, "more than the 1048576 bytes"),
-        (b"<annotations>" + b"<junk/>" * 400_000, "more than the 1048576 bytes"),
-        (b"<annotations><image a='" + b"x" * 2_000_000, "more than the 1048576 bytes"),
+        (b"", "XML"),
+        (b"<annotations><image>", "XML"),
+        (b"<annotation><image/></annotation>", "<annotation>, not <annotations>"),
+        (b"<annotation/>", "<annotation>, not <annotations>"),
+        (b"<annotations><image>" + b"<box/>" * 400_000, "1048576 bytes"),
+        (b"<annotations>" + b"<junk/>" * 400_000, "1048576 bytes"),
+        (b"<annotations><image a='" + b"x" * 2_000_000, "1048576 bytes"),
         (b"<annotations>" + b"".join(b"<b%d/>" % i for i in range(MAX_NAMES + 9)), "different element names"),
     ],
 )
-def test_a_stream_that_is_no_annotation_is_refused(data, message):
+def test_a_stream_that_is_not_an_annotation_is_an_error(data, message):
     with pytest.raises(SourceError, match=message):
         list(stream(data))
 
 
-def test_what_was_streamed_is_forgotten():
+def test_streamed_elements_are_freed():
     class Endless(io.RawIOBase):
         """Blocks of 2,000 images each, without an end."""
 
@@ -124,11 +124,11 @@ def test_what_was_streamed_is_forgotten():
     num_images, remembered = 0, []
     for image in itertools.islice(stream_children(Endless(), "annotations", ("image",), LIMIT), 98 * 2000):
         num_images += 1
-        before = image.getprevious()  # emptied, and alone
+        before = image.getprevious()  # cleared, and the only one
         if before is not None and (len(before) or before.attrib or before.getprevious() is not None):
             remembered.append(num_images)
     assert num_images == 98 * 2000
     assert not remembered, remembered[:3]
-    # Kept, they would take 196,000 * (2 elements + attribute + text: 4 * 96 bytes or more) = 75 MB, in a process that
-    # holds no memory which an earlier test freed.
+    # If kept, they would take 196,000 * (2 elements + attribute + text: at least 4 * 96 bytes) = 75 MB, in a process
+    # that has no memory freed by an earlier test.
     assert psutil.Process().memory_info().rss - held < 25 << 20

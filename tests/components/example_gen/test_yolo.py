@@ -1,4 +1,4 @@
-"""YOLO: what the reader returns, what it quarantines, what it refuses as a whole."""
+"""YOLO: records read, records quarantined, and errors that refuse the whole source."""
 
 import math
 
@@ -7,8 +7,8 @@ import pytest
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import yolo
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
-from detloom.schemas.rejects import Reason, Reject
 
 DATA = "names: [cat, dog]\ntrain: images/train\nval: images/val\n"
 
@@ -22,7 +22,7 @@ def write(folder, files):
 
 
 def read(folder, source="train", **settings):
-    """All items of a source."""
+    """Return all items of a source."""
     reader_settings = ReaderSettings(**settings)
     chunks = list(yolo.list_chunks(folder, "train", source, reader_settings))
     return [item for chunk in chunks for item in yolo.read_chunk(folder, chunk, reader_settings)]
@@ -37,7 +37,7 @@ def rejects(items):
 
 
 def read_line(tmp_path, line, data=DATA, **settings):
-    """The objects and the rejects of one label file."""
+    """Return the objects and the rejects of one label file."""
     folder = write(tmp_path, {"data.yaml": data, "images/train/a.jpg": b"x", "labels/train/a.txt": line})
     items = read(folder, **settings)
     return records(items)[0].objects if records(items) else (), rejects(items)
@@ -58,19 +58,19 @@ def test_a_box_is_relative_and_its_corners_come_from_its_centre(tmp_path):
     assert [item.name for item in items if isinstance(item, SourceClass)] == ["cat", "dog"]
 
 
-def test_an_image_without_labels_is_an_image_without_boxes(tmp_path):
+def test_an_image_without_a_label_file_has_no_boxes(tmp_path):
     folder = write(
         tmp_path, {"data.yaml": DATA, "images/train/a.jpg": b"x", "images/train/b.png": b"x", "labels/train/b.txt": ""}
     )
     assert [(record.record_key, record.objects) for record in records(read(folder))] == [("a", ()), ("b", ())]
 
 
-def test_a_polygon_becomes_the_box_around_it(tmp_path):
+def test_a_polygon_becomes_its_bounding_box(tmp_path):
     (item,), _ = read_line(tmp_path, "0 0.1 0.9 0.5 0.2 0.3 0.4")
     assert item.box_xyxy == (0.1, 0.2, 0.5, 0.9)
 
 
-def test_a_polygon_with_a_point_that_is_no_number_is_not_made_finite(tmp_path):
+def test_a_polygon_with_a_nan_point_gives_a_nan_box(tmp_path):
     (item,), _ = read_line(tmp_path, "0 0.1 0.9 nan 0.2 0.3 0.4")
     assert all(math.isnan(side) for side in item.box_xyxy)
 
@@ -82,7 +82,7 @@ def test_a_polygon_with_a_point_that_is_no_number_is_not_made_finite(tmp_path):
         ("[2, 2]", "0.1 0.2 0 0", ((0.1, 0.2, 2), (0.0, 0.0, 0))),
     ],
 )
-def test_keypoints_are_read_where_the_data_file_states_their_shape(tmp_path, shape, points, expected):
+def test_keypoints_are_read_if_the_data_file_has_their_shape(tmp_path, shape, points, expected):
     data = DATA + f"kpt_shape: {shape}\n"
     (item,), _ = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5 {points}", data, with_keypoints=True)
     assert (item.box_xyxy, item.keypoints) == ((0.25, 0.25, 0.75, 0.75), expected)
@@ -90,7 +90,7 @@ def test_keypoints_are_read_where_the_data_file_states_their_shape(tmp_path, sha
     assert without.keypoints is None
 
 
-def test_numbers_that_are_none_or_huge_are_left_to_the_gate(tmp_path):
+def test_nan_and_huge_numbers_are_passed_on(tmp_path):
     (item,), refused = read_line(tmp_path, "0 nan 0.5 1e400 0.5")
     assert refused == []
     assert math.isnan(item.box_xyxy[0])
@@ -99,7 +99,7 @@ def test_numbers_that_are_none_or_huge_are_left_to_the_gate(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason", "detail"),
     [
-        ("2 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "line 1: got the class '2', allowed: 0 to 1"),
+        ("2 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'2', allowed: 0 to 1"),
         ("-1 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'-1'"),
         ("0.5 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'0.5'"),
         ("inf 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'inf'"),
@@ -108,11 +108,11 @@ def test_numbers_that_are_none_or_huge_are_left_to_the_gate(tmp_path):
         ("0 0.5 0.5 0.1", Reason.UNREADABLE_ANNOTATION, "got 4 values"),
         ("0 0.5 0.5 0.1 0.1 0.9", Reason.UNREADABLE_ANNOTATION, "got 6 values"),
         ("0 0.5 0.5 0.1 x", Reason.UNREADABLE_ANNOTATION, "allowed: numbers"),
-        ("0 " + "0.5 " * 400_000, Reason.UNREADABLE_ANNOTATION, "longer than"),
+        ("0 " + "0.5 " * 400_000, Reason.UNREADABLE_ANNOTATION, "1048576 characters"),
         ("\0", Reason.UNREADABLE_ANNOTATION, "got 1 values"),
     ],
 )
-def test_a_line_at_fault_is_refused_as_a_box(tmp_path, line, reason, detail):
+def test_an_invalid_line_is_rejected_as_a_box(tmp_path, line, reason, detail):
     objects, (reject,) = read_line(tmp_path, line)
     assert objects == ()
     assert (reject.reason, reject.scope, reject.file, reject.record_key) == (reason, "box", "labels/train/a.txt", "a")
@@ -128,7 +128,7 @@ def test_a_line_at_fault_is_refused_as_a_box(tmp_path, line, reason, detail):
         (b"\n" * 100_001, Reason.TOO_MANY_BOXES),
     ],
 )
-def test_a_label_file_at_fault_quarantines_its_record_only(tmp_path, label, reason):
+def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason):
     folder = write(
         tmp_path,
         {"data.yaml": DATA, "images/train/a.jpg": b"x", "images/train/b.jpg": b"x", "labels/train/a.txt": label},
@@ -138,7 +138,7 @@ def test_a_label_file_at_fault_quarantines_its_record_only(tmp_path, label, reas
     assert [record.record_key for record in records(items)] == ["b"]
 
 
-def test_names_by_number_are_read_in_their_order(tmp_path):
+def test_names_by_number_are_ordered_by_number(tmp_path):
     (item,), _ = read_line(tmp_path, "1.0 0.5 0.5 0.5 0.5", "names:\n  1: dog\n  0: cat\nnc: 2\ntrain: images/train\n")
     assert item.class_name == "dog"
 
@@ -148,7 +148,7 @@ def test_without_names_the_numbers_are_names(tmp_path):
     assert records(read(folder, ""))[0].objects[0].class_name == "7"
 
 
-def test_names_come_from_a_classes_file_where_there_is_no_data_file(tmp_path):
+def test_without_a_data_file_names_come_from_a_classes_file(tmp_path):
     files = {"images/a.jpg": b"x", "labels/a.txt": "1 0.5 0.5 0.5 0.5", "classes.txt": "cat\ndog\n\n"}
     assert records(read(write(tmp_path, files), ""))[0].objects[0].class_name == "dog"
 
@@ -156,22 +156,22 @@ def test_names_come_from_a_classes_file_where_there_is_no_data_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("names: [cat, yes]", r"names\[1\]: got the class name True"),
-        ("names: [cat, '']", r"names\[1\]: got the class name ''"),
-        ("names: [cat, cat]", "'cat' stands twice"),
-        ("names: {0: cat, 2: dog}", "number 1 is missing"),
-        ("names: cat", "got 'cat', allowed: a list"),
-        ("names: [cat]\nnc: 2", "nc: got 2, but names has 1"),
+        ("names: [cat, yes]", r"names\[1\]: .*True"),
+        ("names: [cat, '']", r"names\[1\]: .*''"),
+        ("names: [cat, cat]", "names: .*'cat'"),
+        ("names: {0: cat, 2: dog}", "names: number 1 "),
+        ("names: cat", "names: got 'cat'"),
+        ("names: [cat]\nnc: 2", "nc: got 2.* 1"),
         ("names: [cat]\nkpt_shape: [1, 4]", "kpt_shape: got"),
         ("names: [cat]\ntrain: [1]", "train: got"),
         ("names: [cat]\npath: [1]", "path: got"),
-        ("- cat", "allowed: keys such as names"),
+        ("- cat", "names, train"),
         ("a: &a [x]\nb: *a", "anchors and aliases"),
         ("names: [", "not valid YAML"),
         ("names: !!python/object:os.system [cat]", "YAML tag"),
     ],
 )
-def test_a_data_file_at_fault_is_refused_with_its_name(tmp_path, text, message):
+def test_an_invalid_data_file_is_an_error_with_its_name(tmp_path, text, message):
     folder = write(tmp_path, {"data.yaml": text, "images/a.jpg": b"x"})
     with pytest.raises(InputError, match=rf"data\.yaml.*{message}"):
         read(folder, "")
@@ -195,14 +195,14 @@ def test_folders_are_found_below_path_or_beside_the_data_file(tmp_path, data, im
     assert record.image_path == image
 
 
-def test_several_folders_give_keys_from_the_data_folder(tmp_path):
+def test_with_several_folders_keys_are_relative_to_the_data_folder(tmp_path):
     folder = write(
         tmp_path, {"data.yaml": "train: [a/images, b/images]", "a/images/1.jpg": b"x", "b/images/1.jpg": b"x"}
     )
     assert [record.record_key for record in records(read(folder))] == ["a/images/1", "b/images/1"]
 
 
-def test_all_there_is_counts_a_folder_of_two_splits_once(tmp_path):
+def test_the_default_source_reads_a_folder_of_two_splits_once(tmp_path):
     folder = write(
         tmp_path,
         {"data.yaml": "train: images/a\nval: images/a\ntest: images/none", "images/a/1.jpg": b"x"},
@@ -210,7 +210,7 @@ def test_all_there_is_counts_a_folder_of_two_splits_once(tmp_path):
     assert [record.record_key for record in records(read(folder, ""))] == ["1"]
 
 
-def test_a_list_of_images_is_read_and_nothing_outside_is(tmp_path):
+def test_a_list_of_images_is_read_only_inside_the_folder(tmp_path):
     lines = f"images/train/a.jpg\n./images/train/b.jpg\n{tmp_path}/images/train/c.jpg\n/etc/d.jpg\n../e.jpg\n"
     folder = write(tmp_path, {"data.yaml": "train: train.txt", "train.txt": lines})
     items = read(folder)
@@ -231,19 +231,19 @@ def test_a_folder_may_be_the_source(tmp_path):
 @pytest.mark.parametrize(
     ("data", "source", "message"),
     [
-        (DATA, "train", "train: got 'images/train'.*inside the data folder"),
+        (DATA, "train", "train: got 'images/train'"),
         ("train: /etc", "train", "train: got '/etc'"),
         ("train: ../../etc", "train", "train: got '../../etc'"),
-        (DATA, "tset", r"got 'tset' for split 'train', allowed: .*there: train, val"),
-        ("names: [cat]", "", "no images there for split 'train'"),
+        (DATA, "tset", r"got 'tset' for split 'train', allowed: .*train, val"),
+        ("names: [cat]", "", "no images for split 'train'"),
     ],
 )
-def test_a_source_that_is_not_there_is_refused(tmp_path, data, source, message):
+def test_a_missing_source_is_an_error(tmp_path, data, source, message):
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, {"data.yaml": data}), source)
 
 
-def test_detection_offers_the_splits_that_have_a_folder(tmp_path):
+def test_splits_with_a_folder_are_detected(tmp_path):
     folder = write(
         tmp_path, {"data.yaml": DATA + "test: images/test\n", "images/train/a.jpg": b"", "images/val/b.jpg": b""}
     )
@@ -252,14 +252,14 @@ def test_detection_offers_the_splits_that_have_a_folder(tmp_path):
     assert evidence.splits == {"train": "train", "val": "val"}
 
 
-def test_detection_knows_labels_without_a_data_file_by_their_first_line(tmp_path):
+def test_labels_without_a_data_file_are_detected_by_their_first_line(tmp_path):
     folder = write(tmp_path, {"labels/train/a.txt": "0 0.5 0.5 0.5 0.5\n", "images/train/a.jpg": b""})
     assert yolo.detect(folder).splits == {"train": "images/train"}
     write(tmp_path, {"labels/train/a.txt": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 0 1 46 -1\n"})
     assert yolo.detect(folder) is None
 
 
-def test_a_damaged_data_file_is_evidence_still(tmp_path):
+def test_a_damaged_data_file_is_still_evidence(tmp_path):
     assert yolo.detect(write(tmp_path, {"data.yaml": "names: ["})).splits == {}
 
 
@@ -270,42 +270,42 @@ def test_a_changed_data_file_is_read_again(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
-def test_only_line_ends_end_a_line(tmp_path, end):
+def test_only_line_ends_separate_lines(tmp_path, end):
     objects, (reject,) = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5{end}0 0.5 0.5 0.5 0.5\r\n")
     assert (objects, reject.detail[:14]) == ((), "line 1: got 10")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_lines_of_every_system_are_counted_once(tmp_path, end):
+def test_all_line_ends_are_counted_once(tmp_path, end):
     objects, found = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5{end}" + end * 99_998)
     assert (len(objects), found) == (1, [])
 
 
-def test_a_list_is_cut_at_line_ends_only(tmp_path):
+def test_a_list_is_split_only_at_line_ends(tmp_path):
     folder = write(tmp_path, {"data.yaml": "train: train.txt", "train.txt": "images/a\x0cb.jpg\r\n\r\nimages/c.jpg"})
     assert [record.image_path for record in records(read(folder))] == ["images/a\x0cb.jpg", "images/c.jpg"]
 
 
-def test_a_label_file_in_capital_letters_is_read(tmp_path):
+def test_a_label_file_with_an_upper_case_suffix_is_read(tmp_path):
     folder = write(tmp_path, {"images/a.jpg": b"x", "labels/a.TXT": "0 0.5 0.5 0.5 0.5"})
     assert yolo.detect(folder) is not None
     (record,) = records(read(folder, ""))
     assert (record.annotation_path, len(record.objects)) == ("labels/a.TXT", 1)
 
 
-def test_labels_beside_images_are_not_read_where_there_is_a_folder_of_labels(tmp_path):
+def test_labels_beside_images_are_ignored_if_a_labels_folder_exists(tmp_path):
     folder = write(tmp_path, {"images/a.jpg": b"x", "images/a.txt": "a caption", "labels/b.txt": ""})
     (record,) = read(folder, "")
     assert (record.annotation_path, record.objects) == ("labels/a.txt", ())
 
 
-def test_labels_lie_in_a_folder_beside_or_among_the_images(tmp_path):
+def test_labels_are_found_in_a_folder_beside_or_among_the_images(tmp_path):
     line = "0 0.5 0.5 0.5 0.5"
     files = {"train/a.jpg": b"x", "train/labels/a.txt": line, "train/b.jpg": b"x", "train/b.txt": line}
     assert [len(record.objects) for record in records(read(write(tmp_path, files)))] == [1, 1]
 
 
-def test_names_of_splits_are_ones_that_a_split_may_have(tmp_path):
+def test_detected_split_names_are_valid(tmp_path):
     files = {
         f"{root}/{part}/a.{suffix}": b"0 0.5 0.5 0.5 0.5"
         for part in ("train 2", "val,x")
@@ -314,12 +314,12 @@ def test_names_of_splits_are_ones_that_a_split_may_have(tmp_path):
     assert yolo.detect(write(tmp_path, files)).splits == {"train": "images/train 2", "val": "images/val,x"}
 
 
-def test_images_without_labels_of_a_split_are_not_left_out(tmp_path):
+def test_unlabelled_images_of_a_split_are_included(tmp_path):
     files = {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5", "test/images/a.jpg": b"x"}
     assert yolo.detect(write(tmp_path, files)).splits == {"train": "train/images", "test": "test/images"}
 
 
-def test_lists_of_darknet_are_read_with_and_without_its_folder(tmp_path):
+def test_darknet_lists_are_read_with_and_without_its_folder(tmp_path):
     files = {"obj.names": "cat", "train.txt": "data/obj_train_data/a.jpg", "obj_train_data/a.jpg": b"x"}
     (record,) = records(read(write(tmp_path, files), "train.txt"))
     assert (record.record_key, record.image_path) == ("obj_train_data/a", "obj_train_data/a.jpg")
@@ -330,23 +330,23 @@ def test_lists_of_darknet_are_read_with_and_without_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"classes.txt": "cat\ncat"}, r"classes\.txt: 'cat' stands twice"),
-        ({"classes.txt": "cat\n\ndog"}, r"classes\.txt\[1\]: got the class name ''"),
-        ({"classes.txt": "\n".join(map(str, range(100_001)))}, "got 100001 class names, allowed: 100000 at most"),
-        ({"train/classes.txt": "cat", "val/classes.txt": "dog"}, r"val/classes\.txt: other class names than in train"),
+        ({"classes.txt": "cat\ncat"}, r"classes\.txt: 'cat'"),
+        ({"classes.txt": "cat\n\ndog"}, r"classes\.txt\[1\]: .*''"),
+        ({"classes.txt": "\n".join(map(str, range(100_001)))}, "got 100001 .*allowed: 100000"),
+        ({"train/classes.txt": "cat", "val/classes.txt": "dog"}, r"val/classes\.txt: .* train/classes\.txt"),
     ],
 )
-def test_lists_of_names_at_fault_are_refused(tmp_path, files, message):
+def test_invalid_lists_of_names_are_errors(tmp_path, files, message):
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, {**files, "train/a.jpg": b"x"}), "train")
 
 
-def test_one_name_of_many_that_stands_twice_is_found(tmp_path):
-    names = [f"class {number}" for number in range(60_000)]  # each counted in all of them, this would take minutes
-    with pytest.raises(InputError, match="'class 59999' stands twice"):
+def test_one_repeated_name_among_many_is_found(tmp_path):
+    names = [f"class {number}" for number in range(60_000)]  # takes minutes if each name is counted in the whole list
+    with pytest.raises(InputError, match="'class 59999'"):
         read(write(tmp_path, {"classes.txt": "\n".join([*names, names[-1]]), "a.jpg": b"x"}), "")
 
 
-def test_a_character_beyond_unicode_in_the_data_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.yaml:1: not valid YAML"):
+def test_an_invalid_character_in_the_data_file_is_an_error(tmp_path):
+    with pytest.raises(InputError, match=r"data\.yaml:1: .*YAML"):
         read(write(tmp_path, {"data.yaml": 'names: ["\\UFFFFFFFF"]'}), "")

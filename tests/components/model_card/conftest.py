@@ -1,4 +1,4 @@
-"""Folders as the nodes before the card leave them, written by the nodes' own code where that is cheap."""
+"""Folders like the outputs of the upstream nodes, written by the nodes' own code where that is fast."""
 
 import dataclasses
 import importlib.util
@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from detloom.components.dataset_validator.build_report import build_report, describe_split
 from detloom.components.dataset_validator.checks import CheckResult
 from detloom.components.dataset_validator.params import DatasetValidatorParams
-from detloom.components.dataset_validator.report import REPORT_JSON
-from detloom.components.dataset_validator.split_statistics import SplitStatistics
+from detloom.components.dataset_validator.report.build_report import build_report, describe_split
+from detloom.components.dataset_validator.statistics.split_statistics import SplitStatistics
 from detloom.components.model_card.card import CardInputs
-from detloom.schemas.label_map import LabelMap, write_label_map
-from detloom.schemas.presets import find_preset
+from detloom.components.properties import DATASET_REPORT_FILE
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.schemas.presets.presets import find_preset
 
 HOSTILE = "<b>dog</b>"
 LABEL_MAP = LabelMap.from_names(["cat", HOSTILE])
@@ -29,7 +29,7 @@ SIGNATURES = {
 
 @pytest.fixture(scope="session")
 def evaluations():
-    """The evaluator's hand-made evaluations."""
+    """Load the evaluator's test module of hand-made evaluations."""
     path = Path(__file__).parents[1] / "evaluator" / "evaluations.py"
     spec = importlib.util.spec_from_file_location("evaluations_for_cards", path)
     module = importlib.util.module_from_spec(spec)
@@ -44,7 +44,7 @@ def config():
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, evaluations, config):
-    """A folder with all that a card is made from; `inputs_of` names its parts. Tests that change it copy it."""
+    """A folder with all sources of a card; `inputs_of` names its parts. Tests copy it before they change it."""
     root = tmp_path_factory.mktemp("finished_run")
     write_model(root / "model/Format-Serving", config)
     write_run(root / "model_run", root / "examples", config)
@@ -56,7 +56,7 @@ def folders(tmp_path_factory, evaluations, config):
 
 @pytest.fixture
 def make_inputs(folders):
-    """`CardInputs` of the folders; changes are those of its fields."""
+    """Create `CardInputs` of the folders with changed fields."""
 
     def make(root=None, **changes):
         return inputs_of(root or folders, **changes)
@@ -79,12 +79,12 @@ def inputs_of(root, **changes):
 
 
 def write_model(folder, config):
-    """The head of a SavedModel, which is all that a card reads, and its assets."""
+    """Write the parts of a SavedModel that a card reads, and its assets."""
     from tensorflow.core.framework import types_pb2
     from tensorflow.core.protobuf import saved_model_pb2
 
-    from detloom.schemas.detections import OUTPUT_NAMES
-    from detloom.schemas.typed_dict import to_canonical_json
+    from detloom.schemas.contracts.detections import OUTPUT_NAMES
+    from detloom.schemas.reading.typed_dict import to_canonical_json
 
     saved_model = saved_model_pb2.SavedModel()
     graph = saved_model.meta_graphs.add()
@@ -107,14 +107,13 @@ def write_model(folder, config):
 
 
 def write_run(folder, examples, config):
-    """A finished training, and the examples that it names."""
-    from detloom.schemas.metric_names import METRIC_NAMES
-    from detloom.trainer_module.coco_metrics import CocoMetrics
-    from detloom.trainer_module.freezing import PartCounts
-    from detloom.trainer_module.performance import PerformanceSummary
-    from detloom.trainer_module.run_folder import data_fingerprint, write_settings
-    from detloom.trainer_module.strict_json import to_strict_json
-    from detloom.trainer_module.train_result import SUMMARY_FILE, TrainResult
+    """Write a finished training run and its examples."""
+    from detloom.schemas.contracts.metric_names import METRIC_NAMES
+    from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
+    from detloom.trainer_module.files.strict_json import to_strict_json
+    from detloom.trainer_module.run_state.run_folder import data_fingerprint, write_settings
+    from detloom.trainer_module.run_state.train_result import SUMMARY_FILE, PerformanceSummary, TrainResult
+    from detloom.trainer_module.weights.freezing import PartCounts
 
     for split in COUNTS:
         (examples / f"Split-{split}").mkdir(parents=True)
@@ -152,7 +151,7 @@ def write_run(folder, examples, config):
 
 
 def write_evaluation(folder, evaluation):
-    from detloom.components.evaluator.report import write_report
+    from detloom.components.evaluator.report.report import write_report
 
     folder.mkdir(parents=True)
     write_report(str(folder), evaluation, [])
@@ -164,7 +163,7 @@ def write_dataset_report(folder, counts=COUNTS):
             SplitStatistics(num_examples=num_images, num_boxes=sum(boxes.values()), boxes_by_class_id=Counter(boxes)),
             LABEL_MAP,
             has_model=False,
-            has_looks=False,
+            has_perceptual_hashes=False,
         )
         for name, (num_images, boxes) in counts.items()
     }
@@ -181,11 +180,11 @@ def write_dataset_report(folder, counts=COUNTS):
         duplicates={},
     )
     folder.mkdir(parents=True)
-    (folder / REPORT_JSON).write_text(json.dumps(report))
+    (folder / DATASET_REPORT_FILE).write_text(json.dumps(report))
 
 
 def write_rejects(folder):
-    """The keys that a card reads, as `ingest.py` writes them."""
+    """Write the keys of the ingestion report that a card reads."""
     folder.mkdir(parents=True)
     report = {
         "data_format": "coco",

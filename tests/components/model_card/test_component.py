@@ -6,11 +6,10 @@ from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEv
 
 from detloom.components import artifact_types
 from detloom.components.model_card.component import ModelCard
-from detloom.components.model_card.executor import Executor
-from detloom.components.model_card.params import PROPERTY_TYPES, ModelCardParams
+from detloom.components.model_card.executor import Executor, ModelCardParams
 from detloom.schemas.errors import InputError
-from detloom.schemas.evaluator_config import Evaluator
-from detloom.schemas.model_card_config import ModelCardConfig
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.schemas.run_file.model_card import ModelCardConfig
 
 PARAMS = ModelCardParams(
     name="pets",
@@ -50,20 +49,20 @@ def artifacts(folders, tmp_path):
     return inputs, {"model_card": [output]}
 
 
-def test_parameters_survive_their_way_through_tfx():
+def test_parameters_survive_the_round_trip_through_properties():
     properties = PARAMS.to_properties()
-    assert {name: type(value) for name, value in properties.items()} == PROPERTY_TYPES
+    assert {name: type(value) for name, value in properties.items()} == ModelCardParams.property_types()
     assert ModelCardParams.from_properties({**properties, "added_by_tfx": 1}) == PARAMS
 
 
-def test_only_the_model_is_needed():
+def test_only_the_model_is_required():
     node = ModelCard(Channel(type=Model), params=PARAMS)
     assert set(node.inputs) == {"model"}
     assert {name: channel.type for name, channel in node.outputs.items()} == {"model_card": artifact_types.ModelCard}
     assert ModelCardParams.from_properties(node.exec_properties) == PARAMS
 
 
-def test_the_node_takes_all_that_a_card_is_made_from():
+def test_the_node_accepts_all_optional_inputs():
     channels = {name: Channel(type=kind) for name, kind in TYPES.items()}
     assert set(ModelCard(params=PARAMS, **channels).inputs) == set(TYPES)
 
@@ -76,7 +75,7 @@ def test_the_executor_path_is_stable():
     assert pickle.loads(pickle.dumps(Executor)) is Executor
 
 
-def test_do_writes_the_card_with_what_tfx_knows(artifacts, tmp_path):
+def test_do_writes_the_card_with_tfx_metadata(artifacts, tmp_path):
     Executor().Do(*artifacts, PARAMS.to_properties())
     assert {path.name for path in (tmp_path / "card").iterdir()} == {
         "model_card.html",
@@ -91,24 +90,24 @@ def test_do_writes_the_card_with_what_tfx_knows(artifacts, tmp_path):
         "split 'holdout'",
         "a precision of 50.0 %",
         "- **Examples, span**: 4",
-        r"- **Examples, files ingested**: num\_files:9",
+        r"- **Examples, ingested files**: num\_files:9",
         "- **Model in ML Metadata**: artifact 1",
         "- **Evaluation in ML Metadata**: artifact 3",
         "- **Baseline in ML Metadata**: artifact 99",
-        "- **Training code**: aa",
+        "- **Training code fingerprint**: aa",
     ):
         assert part in text
 
 
-def test_do_needs_no_more_than_the_model(artifacts, tmp_path):
+def test_do_works_with_the_model_alone(artifacts, tmp_path):
     inputs, outputs = artifacts
     Executor().Do({"model": inputs["model"]}, outputs, PARAMS.to_properties())
     assert "No evaluation was given." in (tmp_path / "card/model_card.md").read_text()
 
 
-def test_a_mistake_leaves_no_card(artifacts, tmp_path):
+def test_an_error_leaves_no_card(artifacts, tmp_path):
     inputs, outputs = artifacts
     inputs["evaluation"][0].uri = str(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"nowhere/metrics\.json: no such file, needed for the model card"):
+    with pytest.raises(InputError, match=r"nowhere/metrics\.json: no such file"):
         Executor().Do(inputs, outputs, PARAMS.to_properties())
     assert not (tmp_path / "card").exists()

@@ -2,12 +2,22 @@ import re
 
 import pytest
 
-from detloom.components.model_card.blocks import Bullets, Code, Document, Facts, Folded, Section, Table, Text
 from detloom.components.model_card.card import build_card, write_card
 from detloom.components.model_card.document import build_document
-from detloom.components.model_card.render import format_markdown, format_page
-from detloom.components.pages.markdown_text import escape_markdown
-from detloom.schemas.model_card_config import ModelCardConfig
+from detloom.components.model_card.render import (
+    Bullets,
+    Code,
+    Document,
+    Facts,
+    Folded,
+    Section,
+    Table,
+    Text,
+    format_markdown,
+    format_page,
+)
+from detloom.components.pages.formats import escape_markdown
+from detloom.schemas.run_file.model_card import ModelCardConfig
 
 EVIL = "</td><script>alert(1)</script>|[x](javascript:alert(1))`*_\u202e"
 
@@ -43,7 +53,7 @@ def everything(text):
         ("", ""),
     ],
 )
-def test_text_stays_text_in_markdown(text, escaped):
+def test_markup_is_escaped_in_markdown(text, escaped):
     assert escape_markdown(text) == escaped
 
 
@@ -58,12 +68,12 @@ def test_text_stays_text_in_markdown(text, escaped):
         ("a - b", "a - b"),
     ],
 )
-def test_text_at_the_start_of_a_line_begins_no_list_and_no_heading(text, line):
+def test_text_at_the_start_of_a_line_does_not_begin_a_list_or_heading(text, line):
     assert format_markdown(document_of(Text(text))).splitlines()[-1] == line
     assert format_markdown(document_of(Bullets([text]))).splitlines()[-1] == f"- {line}"
 
 
-def test_markup_in_any_text_stays_text_in_markdown():
+def test_markup_is_escaped_in_every_block_in_markdown():
     text = format_markdown(everything(EVIL))
     fenced = re.compile(r"^````*\n.*?^````*$", re.DOTALL | re.MULTILINE)
     assert len(fenced.findall(text)) == 2
@@ -80,14 +90,14 @@ def test_a_fence_is_longer_than_the_backticks_inside():
     assert lines[-3:] == ["`````", "a ```` b", "`````"]
 
 
-def test_markup_in_any_text_stays_text_on_the_page():
+def test_markup_is_escaped_in_every_block_on_the_page():
     page = format_page(everything(EVIL))
-    assert page.count("<script>") == 1  # ours, which sorts tables
+    assert page.count("<script>") == 1  # the script that sorts tables
     assert "alert(1)</script>" not in page
     assert "\u202e" not in page
 
 
-def test_the_page_fetches_nothing_and_fits_a_phone(make_inputs, tmp_path):
+def test_the_page_has_no_external_resources_and_fits_a_phone(make_inputs, tmp_path):
     write_card(build_card(make_inputs()), str(tmp_path))
     page = (tmp_path / "model_card.html").read_text()
     assert not re.search(r"https?://|<link|@import|src=[\"'](?!data:)", page)
@@ -96,7 +106,7 @@ def test_the_page_fetches_nothing_and_fits_a_phone(make_inputs, tmp_path):
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
 
 
-def test_names_of_classes_are_escaped_in_both(make_inputs, tmp_path):
+def test_class_names_are_escaped_in_both_forms(make_inputs, tmp_path):
     write_card(build_card(make_inputs()), str(tmp_path))
     for name in ("model_card.html", "model_card.md"):
         text = (tmp_path / name).read_text()
@@ -104,7 +114,7 @@ def test_names_of_classes_are_escaped_in_both(make_inputs, tmp_path):
         assert "<b>dog" not in text
 
 
-def test_what_people_state_is_shown_and_the_citation_keeps_its_lines(make_inputs):
+def test_stated_facts_are_shown_and_the_citation_keeps_its_lines(make_inputs):
     stated = ModelCardConfig(
         purpose="Finds pets.", owners=("Ada", "Bo"), citation="@misc{a,\n  year = 2026\n}\n", limits=("Only indoors.",)
     )
@@ -116,23 +126,23 @@ def test_what_people_state_is_shown_and_the_citation_keeps_its_lines(make_inputs
     assert "## Limits\n\n- Only indoors.\n" in text
 
 
-def test_the_outputs_that_all_signatures_have_are_listed_once(make_inputs):
+def test_outputs_common_to_all_signatures_are_listed_once(make_inputs):
     text = format_markdown(build_document(build_card(make_inputs())))
     assert text.count(r"detection\_boxes") == 1
     assert r"| all | out | detection\_boxes | float32 | – |" in text
     assert r"| serving\_encoded | in | image\_bytes | string \[?\] | – |" in text
 
 
-def test_of_very_many_classes_the_tables_show_some_and_say_so():
+def test_omitted_table_rows_are_counted():
     rows = [[{"text": str(number)}] for number in range(500)]
     table = Table([{"title": "Name", "is_number": False}], rows, num_more=1234)
-    assert "1,234 more rows are in the JSON file" in format_markdown(document_of(table))
-    assert "1,234 more rows are in the JSON file" in format_page(document_of(table))
+    assert "1,234 more rows" in format_markdown(document_of(table))
+    assert "1,234 more rows" in format_page(document_of(table))
 
 
-def test_the_whole_configuration_is_folded_in_both(make_inputs, tmp_path):
+def test_the_full_configuration_is_folded_in_both_forms(make_inputs, tmp_path):
     write_card(build_card(make_inputs()), str(tmp_path))
     for name in ("model_card.html", "model_card.md"):
         text = (tmp_path / name).read_text()
-        assert "<details><summary>The whole configuration</summary>" in text
+        assert "<details><summary>Full configuration</summary>" in text
         assert "max_total_detections" in text

@@ -1,4 +1,4 @@
-"""Servers on this machine that messages are sent to."""
+"""Fixtures: web and mail servers on this machine."""
 
 import contextlib
 import datetime
@@ -28,7 +28,7 @@ def no_proxies(monkeypatch):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory) -> Path:
-    """Of 127.0.0.1, signed by itself; one file with the key."""
+    """Return a self-signed certificate for 127.0.0.1, in one file with its key."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime(2020, 1, 1)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     certificate = (
@@ -54,7 +54,7 @@ def certificate(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def trusted(certificate, monkeypatch) -> Path:
-    """The certificate, and this machine trusts it."""
+    """Return the certificate and make this process trust it."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     return certificate
 
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass
 class WebServer:
-    """Answers with `statuses` in order, the last one again and again; keeps what it was asked."""
+    """A web server that responds with `statuses` in order, repeating the last one, and stores the requests."""
 
     url: str = ""
     statuses: list[int] = field(default_factory=lambda: [200])
@@ -142,14 +142,14 @@ def https_web(certificate) -> Iterator[WebServer]:
 
 @dataclass
 class MailServer:
-    """Speaks as much SMTP as smtplib asks for.
+    """A mail server with the part of SMTP that smtplib uses.
 
     Attributes:
-        answers: what a command, or one whole line, is answered instead, such as {"RCPT": "550 no"}; "hang" does not
-            answer, "endless" never stops.
-        commands: all that was said, a line each.
-        mails: what came after DATA.
-        encrypted: whether each of them came through TLS.
+        answers: response to a command or to one whole line, such as {"RCPT": "550 no"}; "hang" does not respond,
+            "endless" never stops.
+        commands: all received commands, one line each.
+        mails: the data of each mail.
+        encrypted: for each mail, True if it came through TLS.
     """
 
     port: int = 0
@@ -181,6 +181,8 @@ def mail_server(certificate: Path, *, tls: bool = False) -> Iterator[MailServer]
                 self.say("220 here")
                 while line := self.rfile.readline(2000).decode().rstrip("\r\n"):
                     verb, _, rest = line.partition(" ")
+                    keyword, colon, address = rest.partition(":")  # smtplib writes TO: or to: depending on its version
+                    rest = f"{keyword.upper()}:{address}" if colon else rest
                     state.commands.append(f"{verb.upper()} {rest}".strip())
                     if self.obey(verb.upper(), state.commands[-1]) == "QUIT":
                         return
@@ -188,7 +190,7 @@ def mail_server(certificate: Path, *, tls: bool = False) -> Iterator[MailServer]
         def obey(self, verb: str, command: str) -> str:
             answer = state.answers.get(command) or state.answers.get(verb)
             if answer == "hang":
-                self.rfile.read(1)  # until the other side gives up
+                self.rfile.read(1)  # until the client gives up
                 return "QUIT"
             if answer == "endless":
                 while not state.is_over:

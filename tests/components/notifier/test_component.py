@@ -12,10 +12,9 @@ from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 from detloom.components.artifact_types import RetrainDecision
 from detloom.components.notifier import executor as module
 from detloom.components.notifier.component import Notifier
-from detloom.components.notifier.executor import Executor, build_message
-from detloom.components.notifier.params import PROPERTY_TYPES, NotifierParams
+from detloom.components.notifier.executor import Executor, NotifierParams, build_message
 from detloom.schemas.errors import InputError
-from detloom.schemas.notifications_config import Notifications, Webhook
+from detloom.schemas.run_file.notifications import Notifications, Webhook
 
 ALL_EVENTS = ("failed", "refused", "pushed", "skipped")
 PARAMS = NotifierParams(
@@ -27,6 +26,7 @@ PARAMS = NotifierParams(
     code_fingerprint="aa",
 )
 RAN = {**PARAMS.to_properties(), "run_name": "cells of monday", "run_id": "1a-2b"}  # as the backend fills it in
+LOCAL = NotifierParams(pipeline="cells", notifications=PARAMS.notifications, place="local").to_properties()
 
 
 def make_blessing(*, blessed, **properties):
@@ -62,9 +62,9 @@ def inputs(blessing=None, pushed=None, decision=None):
     return {name: [] if artifact is None else [artifact] for name, artifact in given.items()}
 
 
-def test_parameters_survive_their_way_through_tfx():
+def test_parameters_survive_the_round_trip_through_properties():
     properties = PARAMS.to_properties()
-    assert {name: type(value) for name, value in properties.items()} == PROPERTY_TYPES
+    assert {name: type(value) for name, value in properties.items()} == NotifierParams.property_types()
     assert NotifierParams.from_properties({**properties, "added_by_tfx": 1}) == PARAMS
 
 
@@ -76,12 +76,12 @@ def test_parameters_survive_their_way_through_tfx():
         ("vertex", "{{$.pipeline_job_name}}", "{{$.pipeline_job_resource_name}}"),
     ],
 )
-def test_a_backend_is_asked_to_fill_in_the_run(place, run_name, run_id):
+def test_backend_placeholders_for_name_and_id_of_the_run(place, run_name, run_id):
     properties = replace(PARAMS, place=place).to_properties()
     assert (properties["run_name"], properties["run_id"]) == (run_name, run_id)
 
 
-def test_the_node_takes_any_of_its_inputs_and_gives_nothing():
+def test_all_inputs_are_optional_and_there_are_no_outputs():
     kinds = {"blessing": ModelBlessing, "pushed_model": PushedModel, "decision": RetrainDecision}
     node = Notifier(params=PARAMS, **{name: Channel(type=kind) for name, kind in kinds.items()})
     assert set(node.inputs) == {"model_blessing", "pushed_model", "decision"}
@@ -90,15 +90,15 @@ def test_the_node_takes_any_of_its_inputs_and_gives_nothing():
     assert set(Notifier(params=PARAMS, decision=Channel(type=RetrainDecision)).inputs) == {"decision"}
 
 
-def test_a_secret_of_kubernetes_is_refused_where_there_is_no_kubernetes():
+def test_kubernetes_secret_is_refused_on_vertex():
     params = NotifierParams(
         pipeline="p", notifications=Notifications(webhook=Webhook(url="kubernetes:hooks/url")), place="vertex"
     )
-    with pytest.raises(InputError, match=r"notifications: got a reference to a Kubernetes secret, .*secret_manager"):
+    with pytest.raises(InputError, match=r"notifications: .*Kubernetes secret, .*secret_manager"):
         Notifier(params=params)
 
 
-def test_the_executor_path_is_stable():
+def test_executor_path_is_stable():
     # Compiled pipelines store it.
     path = "detloom.components.notifier.executor.Executor"
     assert f"{Executor.__module__}.{Executor.__name__}" == path
@@ -106,7 +106,7 @@ def test_the_executor_path_is_stable():
     assert pickle.loads(pickle.dumps(Executor)) is Executor
 
 
-def test_a_push_is_told_with_version_place_and_numbers():
+def test_push_message_has_version_destination_and_metrics():
     message = build_message(inputs(make_blessing(blessed=True), make_pushed(), make_decision(1)), PARAMS, RAN)
     payload = message.to_payload()
     assert payload["event"] == "pushed"
@@ -117,14 +117,14 @@ def test_a_push_is_told_with_version_place_and_numbers():
     assert payload["links"] == {"Page of the run": "https://k.example/#/runs/details/1a-2b"}
 
 
-def test_a_refusal_is_told_with_the_decisions_sentence():
+def test_refusal_message_has_the_reason_and_metrics():
     message = build_message(inputs(make_blessing(blessed=False), make_pushed(pushed=0, version="")), PARAMS, RAN)
     assert message.event == "refused"
     assert message.reason == "AP 0.512 is at least 0.300."
     assert message.numbers == {"AP": 0.512, "AP50": 0.8}
 
 
-def test_a_skipped_training_is_told_with_its_reason():
+def test_skipped_training_message_has_the_reason():
     message = build_message(inputs(decision=make_decision(0)), PARAMS, RAN)
     assert message.event == "skipped"
     assert message.reason == "No reason to train: span 4 was seen."
@@ -141,22 +141,22 @@ def test_a_skipped_training_is_told_with_its_reason():
     ],
     ids=["nothing", "training", "no push", "not pushed", "served already"],
 )
-def test_where_nothing_happened_nothing_is_told(artifacts):
+def test_no_message_if_nothing_happened(artifacts):
     assert build_message(artifacts, PARAMS, RAN) is None
 
 
-def test_runs_of_one_name_are_told_apart():
+def test_runs_with_the_same_name_have_different_message_ids():
     ids = {build_message(inputs(decision=make_decision(0)), PARAMS, {**RAN, "run_id": each}).id for each in ("1", "2")}
     assert len(ids) == 2
 
 
-def test_a_run_that_the_backend_did_not_fill_in_is_unknown():
+def test_placeholder_that_the_backend_did_not_replace_is_ignored():
     message = build_message(inputs(decision=make_decision(0)), PARAMS, PARAMS.to_properties())
     assert message.run == ""
     assert message.links == {}
 
 
-def test_another_evaluators_blessing_has_no_numbers():
+def test_invalid_metrics_in_a_blessing_are_ignored():
     blessing = make_blessing(blessed=False, blessing_metrics="[1]")
     assert build_message(inputs(blessing), PARAMS, RAN).numbers == {}
 
@@ -165,13 +165,13 @@ def do(artifacts, properties=RAN, **context):
     Executor(BaseExecutor.Context(**context)).Do(artifacts, {}, properties)
 
 
-def test_do_sends_what_happened(web, monkeypatch):
+def test_do_sends_the_message(web, monkeypatch):
     monkeypatch.setenv("HOOK", web.url)
     do(inputs(make_blessing(blessed=True), make_pushed()))
     assert json.loads(web.requests[0].body)["text"].startswith("cells: version 7 was pushed\nAP 0.512 is at least")
 
 
-def test_do_sends_the_same_id_when_it_is_tried_again(web, monkeypatch):
+def test_do_sends_the_same_id_on_a_retry(web, monkeypatch):
     monkeypatch.setenv("HOOK", web.url)
     for _ in range(2):
         do(inputs(make_blessing(blessed=False)))
@@ -179,31 +179,28 @@ def test_do_sends_the_same_id_when_it_is_tried_again(web, monkeypatch):
     assert first == second
 
 
-def test_do_says_so_when_there_is_nothing_to_tell(web, monkeypatch, caplog):
+def test_do_logs_if_there_is_no_message(web, monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     monkeypatch.setenv("HOOK", web.url)
     do(inputs())
     assert web.requests == []
-    assert "Notifier: nothing to tell." in caplog.text
+    assert "Notifier: nothing to report." in caplog.text
 
 
-def test_do_fails_for_nothing(monkeypatch, caplog):
+def test_do_never_raises(monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("geheim")
 
     do(inputs(), {})  # not even without parameters
     monkeypatch.setattr(module, "build_message", fail)
     do(inputs())
-    assert "Notifier: no message could be made (RuntimeError)." in caplog.text
+    assert "(RuntimeError)" in caplog.text
     assert "geheim" not in caplog.text
-
-
-LOCAL = NotifierParams(pipeline="cells", notifications=PARAMS.notifications, place="local").to_properties()
 
 
 @pytest.fixture
 def do_locally(web, monkeypatch, tmp_path):
-    """Runs the node as TFX's local runner does, and says what was sent."""
+    """Return a function that runs the node like TFX's local runner and returns the sent events."""
     monkeypatch.setenv("HOOK", web.url)
 
     def run(artifacts, number):
@@ -215,7 +212,7 @@ def do_locally(web, monkeypatch, tmp_path):
     return run
 
 
-def test_a_repeated_run_tells_nothing_twice(do_locally, tmp_path):
+def test_repeated_run_sends_each_message_once(do_locally, tmp_path):
     refused = make_blessing(blessed=False)
     refused.uri = "/run/blessing/1"
     assert do_locally(inputs(refused), 1) == ["refused"]
@@ -225,19 +222,19 @@ def test_a_repeated_run_tells_nothing_twice(do_locally, tmp_path):
     assert do_locally(inputs(refused), 3) == ["refused"]
 
 
-def test_a_push_is_told_once_also_by_the_run_after_one_that_was_killed(do_locally):
+def test_push_of_a_killed_run_is_reported_once_by_the_next_run(do_locally):
     blessed = make_blessing(blessed=True)
-    assert do_locally(inputs(blessed, make_pushed(is_new=0)), 1) == ["pushed"]  # pushed by a run that told nothing
+    assert do_locally(inputs(blessed, make_pushed(is_new=0)), 1) == ["pushed"]  # pushed by a run that sent no message
     assert do_locally(inputs(blessed, make_pushed(is_new=0)), 2) == []
     assert do_locally(inputs(blessed, make_pushed(is_new=1, version="8")), 3) == ["pushed"]
 
 
-def test_each_run_that_skips_says_so(do_locally):
+def test_each_run_that_skips_training_sends_a_message(do_locally):
     assert do_locally(inputs(decision=make_decision(0)), 1) == ["skipped"]
     assert do_locally(inputs(decision=make_decision(0)), 2) == ["skipped"]
 
 
-def test_tfxs_own_runner_repeats_a_run_and_it_is_told_once(web, monkeypatch, tmp_path):
+def test_repeated_run_of_the_local_dag_runner_sends_one_message(web, monkeypatch, tmp_path):
     monkeypatch.setenv("HOOK", web.url)
     (tmp_path / "blessing").mkdir()
     (tmp_path / "blessing" / "NOT_BLESSED").write_text("")
@@ -263,5 +260,5 @@ def test_tfxs_own_runner_repeats_a_run_and_it_is_told_once(web, monkeypatch, tmp
     (request,) = web.requests
     payload = json.loads(request.body)
     assert payload["reason"] == "AP 0.100 is below 0.300."
-    assert payload["run"].startswith("20")  # the moment at which it began
+    assert payload["run"].startswith("20")  # the start time
     assert (tmp_path / "artifacts" / "Notifier" / "told.txt").read_text() == f"{payload['id']} webhook\n"

@@ -27,11 +27,11 @@ PUSHED = Message(
         ("skipped", {}, "cells: training was skipped"),
     ],
 )
-def test_the_title_says_what_happened(event, facts, title):
+def test_title_of_each_event(event, facts, title):
     assert Message(event=event, pipeline="cells", place="local", **facts).title == title
 
 
-def test_people_read_what_where_and_how_good():
+def test_text_has_reason_metrics_destination_and_run():
     assert PUSHED.to_text() == (
         "cells: version 1767323045 was pushed\n"
         "AP 0.512 is at least 0.300.\n"
@@ -41,7 +41,7 @@ def test_people_read_what_where_and_how_good():
     )
 
 
-def test_programs_read_the_same_in_fields():
+def test_payload_has_the_same_facts_as_fields():
     payload = PUSHED.to_payload()
     assert payload.pop("text") == PUSHED.to_text()
     assert len(payload.pop("id")) == 32
@@ -60,7 +60,7 @@ def test_programs_read_the_same_in_fields():
     }
 
 
-def test_what_is_not_known_is_left_out():
+def test_empty_fields_are_left_out():
     message = Message(event="skipped", pipeline="cells", place="kubeflow", time="t")
     assert set(message.to_payload()) == {"text", "sender", "id", "event", "pipeline", "place", "time"}
     assert message.to_text() == "cells: training was skipped\nRun: kubeflow"
@@ -70,35 +70,35 @@ def make(**facts):
     return Message(**{"event": "pushed", "pipeline": "cells", "place": "vertex", "run": "r1", **facts})
 
 
-def test_the_same_event_of_the_same_run_has_the_same_id():
+def test_same_event_of_the_same_run_has_the_same_id():
     assert make(time="a", reason="x").id == make(time="b", reason="y").id
     others = [make(run="r2"), make(event="refused"), make(pipeline="dogs"), make(place="kubeflow")]
     assert len({each.id for each in (make(), *others)}) == 5
 
 
-def test_a_repeated_run_tells_of_the_same_subject_with_the_same_id():
+def test_same_subject_has_the_same_id_in_a_repeated_run():
     assert make(subject="/srv/7", run="r1").id == make(subject="/srv/7", run="r2").id
     assert make(subject="/srv/7").id != make(subject="/srv/8").id
 
 
-def test_without_a_run_the_moment_tells_events_apart():
+def test_without_a_run_the_id_depends_on_the_time():
     facts = {"event": "failed", "pipeline": "cells", "place": "local", "machine": "m"}
     assert Message(**facts, time="a").id != Message(**facts, time="b").id
 
 
-def test_numbers_that_json_does_not_have_are_left_out():
+def test_metrics_that_are_not_finite_are_left_out():
     message = Message(event="pushed", pipeline="p", place="local", numbers={"AP": float("nan"), "AP50": 0.5})
     assert message.to_payload()["numbers"] == {"AP50": 0.5}
     assert "AP50 0.500" in message.to_text()
 
 
-def test_lines_from_outside_stay_on_their_line():
+def test_line_breaks_in_untrusted_text_are_escaped():
     message = Message(event="failed", pipeline="p", place="local", node="A\r\nBcc: x", reason="one\ntwo\x1b[31m")
     assert message.title == r"p failed in A\r\nBcc: x"
     assert r"one\ntwo\x1b[31m" in message.to_text().splitlines()
 
 
-def test_a_class_name_cannot_call_everyone_in_a_chat():
+def test_chat_links_and_mentions_are_neutralized():
     reason = "AP of <!channel> is low, see <https://evil.example|here> @everyone."
     payload = Message(event="refused", pipeline="p", place="local", reason=reason).to_payload()
     assert "＜!channel＞" in payload["text"]
@@ -107,7 +107,7 @@ def test_a_class_name_cannot_call_everyone_in_a_chat():
     assert payload["reason"] == reason
 
 
-def test_addresses_lose_their_user_and_what_follows_the_question_mark():
+def test_credentials_and_queries_in_addresses_are_hidden():
     message = Message(
         event="pushed",
         pipeline="p",
@@ -119,12 +119,12 @@ def test_addresses_lose_their_user_and_what_follows_the_question_mark():
     assert message.to_payload()["destination"] == "s3://(hidden)@bucket/1"
 
 
-def test_a_long_reason_is_cut():
+def test_long_reason_is_truncated():
     payload = Message(event="failed", pipeline="p", place="local", reason="x" * 10_000).to_payload()
     assert payload["reason"] == "x" * 1000 + "..."
 
 
-def test_the_page_of_a_run_is_known_on_vertex_from_its_resource_name():
+def test_vertex_link_is_made_from_the_resource_name():
     name = "projects/my-project/locations/us-central1/pipelineJobs/cells-20260102"
     page = "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/cells-20260102"
     links = run_link("vertex", name)
@@ -133,7 +133,7 @@ def test_the_page_of_a_run_is_known_on_vertex_from_its_resource_name():
     assert message.to_text().splitlines()[-1] == f"Page of the run: {page}?project=my-project"
 
 
-def test_the_page_of_a_run_is_known_on_kubeflow_where_the_host_is():
+def test_kubeflow_link_needs_a_host_and_a_valid_run_id():
     assert run_link("kubeflow", "1a-2b", "https://k.example/pipeline/") == {
         "Page of the run": "https://k.example/pipeline/#/runs/details/1a-2b"
     }

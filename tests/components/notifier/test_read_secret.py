@@ -8,15 +8,15 @@ from google.auth import exceptions
 from detloom.components.notifier import read_secret as module
 from detloom.components.notifier.delivery import NotSentError
 from detloom.components.notifier.read_secret import read_secret, secret_variables, variable_name
-from detloom.schemas.notifications_config import Email, Notifications, Webhook
-from detloom.schemas.secret_reference import SecretReference, parse_secret_reference
+from detloom.schemas.reading.redact import SecretReference, parse_secret_reference
+from detloom.schemas.run_file.notifications import Email, Notifications, Webhook
 
 NAME = "projects/p1/secrets/hook/versions/latest"
 MANAGED = f"secret_manager:{NAME}"
 
 
 class Answer(contextlib.AbstractContextManager):
-    """What `requests` returns."""
+    """A response of `requests`."""
 
     def __init__(self, status, body):
         self.status_code, self._body = status, body
@@ -29,7 +29,7 @@ class Answer(contextlib.AbstractContextManager):
 
 
 class ManagerSession:
-    """Answers as Secret Manager; keeps what it was asked."""
+    """A session that responds like Secret Manager and stores the requests."""
 
     def __init__(self, status=200, body=b"", error=None):
         self.asked, self._answer, self._error = [], Answer(status, body), error
@@ -51,45 +51,45 @@ def refusal_of(text, **settings):
     return caught.value
 
 
-def test_nothing_stands_for_nothing():
+def test_empty_reference_is_an_empty_secret():
     assert read_secret("", timeout_seconds=1) == ""
 
 
-def test_an_environment_variable_loses_the_line_end_that_an_editor_leaves(monkeypatch):
+def test_trailing_line_break_of_an_environment_variable_is_removed(monkeypatch):
     monkeypatch.setenv("DETLOOM_WEBHOOK", "https://host/ geheim \r\n")
     assert read_secret("env:DETLOOM_WEBHOOK", timeout_seconds=1) == "https://host/ geheim "
 
 
-def test_a_variable_that_is_not_set_is_named(monkeypatch):
+def test_missing_or_empty_variable_is_named(monkeypatch):
     monkeypatch.delenv("DETLOOM_WEBHOOK", raising=False)
-    assert str(refusal_of("env:DETLOOM_WEBHOOK")) == "the environment variable DETLOOM_WEBHOOK is not set"
+    assert "DETLOOM_WEBHOOK is not set" in str(refusal_of("env:DETLOOM_WEBHOOK"))
     monkeypatch.setenv("DETLOOM_WEBHOOK", "\n")
-    assert str(refusal_of("env:DETLOOM_WEBHOOK")) == "the secret DETLOOM_WEBHOOK is empty"
+    assert "DETLOOM_WEBHOOK is empty" in str(refusal_of("env:DETLOOM_WEBHOOK"))
 
 
-def test_a_kubernetes_secret_comes_in_a_variable_of_its_own(monkeypatch):
+def test_kubernetes_secret_is_read_from_its_environment_variable(monkeypatch):
     # printf 'hooks.team/slack-url' | sha256sum
     name = "DETLOOM_SECRET_HOOKS_TEAM_SLACK_URL_b0aad226"
     monkeypatch.setenv(name, "https://host/geheim")
     assert read_secret("kubernetes:hooks.team/slack-url", timeout_seconds=1) == "https://host/geheim"
     monkeypatch.delenv(name)
-    assert str(refusal_of("kubernetes:hooks.team/slack-url")) == (
-        f"the environment variable {name}, which holds the Kubernetes secret hooks.team/slack-url, is not set"
-    )
+    error = str(refusal_of("kubernetes:hooks.team/slack-url"))
+    assert name in error
+    assert "hooks.team/slack-url" in error
 
 
-def test_secrets_with_like_names_have_variables_of_their_own():
+def test_similar_secret_names_have_different_variables():
     names = ["a-b/c", "a/b-c", "a.b/c", "a/b_c", "a/b.c"]
     assert len({variable_name(parse_secret_reference(f"kubernetes:{name}")) for name in names}) == 5
 
 
-def test_a_variables_name_is_one_that_kubernetes_takes():
+def test_variable_name_is_valid_in_kubernetes():
     name = variable_name(SecretReference(kind="kubernetes", name="x" * 253, key="..-_" * 60))
     assert name.replace("_", "").isalnum()
     assert len(name) <= 64
 
 
-def test_a_job_is_told_of_kubernetes_secrets_only():
+def test_only_kubernetes_secrets_become_variables_of_a_job():
     notifications = Notifications(
         webhook=Webhook(url="kubernetes:hooks/url", authorization="env:TOKEN"),
         email=Email(host="h", sender="a@b", recipients=("c@d",), user=MANAGED, password="kubernetes:mail/password"),
@@ -104,7 +104,7 @@ def test_a_job_is_told_of_kubernetes_secrets_only():
     assert secret_variables(Notifications(webhook=Webhook(url="env:HOOK"))) == {}
 
 
-def test_secret_manager_is_asked_for_the_version():
+def test_secret_manager_request_and_response():
     session = ManagerSession(body=payload(b"geheim\n"))
     secret = read_secret(MANAGED, timeout_seconds=7.0, session=session, endpoint="http://127.0.0.1:1")
     assert secret == "geheim"
@@ -113,7 +113,7 @@ def test_secret_manager_is_asked_for_the_version():
     ]
 
 
-def test_over_the_wire_with_googles_own_session(web):
+def test_request_with_googles_own_session(web):
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession
 
@@ -126,7 +126,7 @@ def test_over_the_wire_with_googles_own_session(web):
 
     web.answer = answer
     web.requests.clear()
-    # A GET has no body; the server of these tests wants its length.
+    # A GET has no body, but the test server needs its length.
     session = AuthorizedSession(AnonymousCredentials())
     session.headers["Content-Length"] = "0"
     assert read_secret(MANAGED, timeout_seconds=5.0, session=session, endpoint=web.url) == "geheim"
@@ -134,19 +134,21 @@ def test_over_the_wire_with_googles_own_session(web):
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "may_pass"),
+    ("status", "reason", "is_temporary"),
     [
-        (401, "Google does not accept the credentials", False),
-        (403, "the account may not read it; it needs the role secretmanager.secretAccessor", False),
-        (404, "there is no such version", False),
-        (302, "Secret Manager answered 302", False),
-        (503, "Secret Manager answered 503", True),
+        (401, "credentials", False),
+        (403, "secretmanager.secretAccessor", False),
+        (404, "no such version", False),
+        (302, "302", False),
+        (503, "503", True),
     ],
 )
-def test_an_answer_of_error_says_what_to_do(status, reason, may_pass):
+def test_error_status_of_secret_manager_has_a_reason(status, reason, is_temporary):
     error = refusal_of(MANAGED, session=ManagerSession(status, b"geheim"))
-    assert str(error) == f"the secret {NAME} cannot be read: {reason}"
-    assert error.may_pass is may_pass
+    assert NAME in str(error)
+    assert reason in str(error)
+    assert "geheim" not in str(error)
+    assert error.is_temporary is is_temporary
 
 
 @pytest.mark.parametrize(
@@ -163,25 +165,29 @@ def test_an_answer_of_error_says_what_to_do(status, reason, may_pass):
     ],
     ids=["empty", "list", "nothing", "number", "no base64", "no UTF-8", "deep", "huge"],
 )
-def test_an_answer_that_is_no_secret_is_refused(body):
+def test_invalid_response_of_secret_manager_is_an_error(body):
     error = refusal_of(MANAGED, session=ManagerSession(body=body))
-    assert str(error).endswith("Secret Manager's answer is no secret in UTF-8")
+    assert NAME in str(error)
+    assert "UTF-8" in str(error)
 
 
 @pytest.mark.parametrize(
     "error", [ConnectionError("https://geheim"), exceptions.RefreshError("geheim"), exceptions.TransportError("geheim")]
 )
-def test_a_manager_that_cannot_be_reached_may_be_asked_again(error):
+def test_connection_error_of_secret_manager_can_be_retried(error):
     found = refusal_of(MANAGED, session=ManagerSession(error=error))
-    assert str(found) == (
-        f"the secret {NAME} cannot be read: Secret Manager cannot be reached ({type(error).__name__})"
-    )
-    assert found.may_pass
+    assert NAME in str(found)
+    assert type(error).__name__ in str(found)
+    assert "geheim" not in str(found)
+    assert found.is_temporary
 
 
-def test_a_machine_without_credentials_is_told_so(monkeypatch):
+def test_missing_google_credentials_are_reported(monkeypatch):
     def fail():
         raise exceptions.DefaultCredentialsError("geheim")
 
     monkeypatch.setattr(module, "_make_session", fail)
-    assert str(refusal_of(MANAGED)) == f"the secret {NAME} cannot be read: there are no Google credentials"
+    error = str(refusal_of(MANAGED))
+    assert NAME in error
+    assert "credentials" in error
+    assert "geheim" not in error

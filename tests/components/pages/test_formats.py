@@ -15,14 +15,14 @@ from detloom.components.pages import formats
         (1, "100 %"),
     ],
 )
-def test_shares_never_round_to_nothing_or_to_all(share, text):
+def test_shares_are_never_rounded_to_0_or_100_percent(share, text):
     assert formats.format_share(share) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0123, "+0.012"), (-0.5, "-0.500"), (0.0, "0.000"), (-0.0004, "0.000"), (None, "–")]
 )
-def test_a_change_has_a_sign_if_its_digits_show_one(value, text):
+def test_a_change_that_rounds_to_zero_has_no_sign(value, text):
     assert formats.format_signed(value) == text
 
 
@@ -31,14 +31,14 @@ def test_a_percentage_has_one_decimal(value, text):
     assert formats.format_percent(value) == text
 
 
-def test_numbers_have_three_decimals_and_counts_a_separator():
+def test_numbers_have_three_decimals_and_counts_have_separators():
     assert (formats.format_number(0.12345), formats.format_count(1234567.0)) == ("0.123", "1,234,567")
 
 
-def test_what_is_not_known_is_a_dash():
+def test_missing_values_are_dashes():
     assert {format(None) for format in (formats.format_number, formats.format_count, formats.format_share)} == {"–"}
 
 
-def test_a_name_that_is_too_long_is_cut():
+def test_a_long_name_is_cut():
     assert formats.shorten("k" * 80) == "k" * 80
     assert formats.shorten("k" * 81) == "k" * 79 + "…"

@@ -7,7 +7,7 @@ import jinja2
 import pytest
 
 from detloom.components.pages import load_template as module
-from detloom.components.pages.line_chart import PAGE_LOOK, Line, format_svg
+from detloom.components.pages.charts import PAGE_LOOK, Line, format_svg
 
 SCRIPT = (Path(module.__file__).parent / "sort_tables.js").read_text("utf-8")
 PLAIN = """{% extends "page.html.j2" %}
@@ -22,24 +22,24 @@ def policy_of(page):
     return re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
 
 
-def test_a_page_stands_in_the_frame_and_its_texts_are_escaped(render):
+def test_a_page_has_the_shared_frame_and_escaped_texts(render):
     page = render(PLAIN, name="<b>cats & dogs</b>")
     assert page.startswith("<!doctype html>\n")
     assert "<title>&lt;b&gt;cats &amp; dogs&lt;/b&gt;</title>" in page
     assert "<h1>&lt;b&gt;cats &amp; dogs&lt;/b&gt;</h1>" in page
 
 
-def test_a_component_s_own_template_goes_before_the_shared_one(render, tmp_path):
+def test_a_template_of_the_component_overrides_the_shared_one(render, tmp_path):
     (tmp_path / "page.html.j2").write_text("mine: {% block content %}{% endblock %}")
     assert render(PLAIN, name="cats") == "mine: <h1>cats</h1>"
 
 
-def test_a_value_that_was_forgotten_is_an_error(render):
+def test_a_missing_value_is_an_error(render):
     with pytest.raises(jinja2.UndefinedError, match="'name' is undefined"):
         render(PLAIN)
 
 
-def test_numbers_have_their_formats(render):
+def test_number_filters(render):
     text = "{{ a|number }} {{ none|number }} {{ a|signed }} {{ a|percent }} {{ a|share }} {{ 1200|count }}"
     assert render(text, a=0.0123) == "0.012 – +0.012 1.2 % 1.2 % 1,200"
 
@@ -51,7 +51,7 @@ def test_a_page_without_sortable_tables_has_no_script_and_allows_none(render, te
     assert "script" not in page
 
 
-def test_a_page_with_sortable_tables_allows_the_one_script_that_it_holds(render):
+def test_a_page_with_sortable_tables_allows_only_its_own_script(render):
     page = render(SORTABLE, name="cats")
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -60,13 +60,13 @@ def test_a_page_with_sortable_tables_allows_the_one_script_that_it_holds(render)
     assert script == SCRIPT
 
 
-def test_a_script_that_would_end_its_element_is_refused(tmp_path):
+def test_a_script_containing_an_end_tag_is_refused(tmp_path):
     (tmp_path / "bad.js").write_text("const end = '</script>';\n")
     with pytest.raises(AssertionError, match=r"bad\.js"):
         module.read_script(tmp_path / "bad.js")
 
 
-def test_a_sortable_table_holds_values_beside_texts(render):
+def test_a_sortable_table_contains_texts_and_sort_values(render):
     columns = [{"title": "Class", "is_number": False}, {"title": "AP", "is_number": True}]
     rows = [[{"text": "<cat>"}, {"text": "51.2 %", "value": 0.5123}], [{"text": "dog"}, {"text": "–", "value": None}]]
     html = render(WITH_MACROS + "{{ parts.sortable_table(columns, rows) }}", columns=columns, rows=rows)
@@ -80,12 +80,12 @@ def test_a_sortable_table_holds_values_beside_texts(render):
     ]
 
 
-def test_a_figure_without_a_picture_says_so(render):
+def test_a_figure_without_an_image_says_so(render):
     text = WITH_MACROS + "{{ parts.figure(uri, 'two boxes', 'a < b') }}"
     shown, missing = render(text, uri="data:image/jpeg;base64,QUJD"), render(text, uri=None)
     assert 'src="data:image/jpeg;base64,QUJD" alt="two boxes"' in shown
     assert "<img" not in missing
-    assert "no picture" in missing
+    assert "no image" in missing
     assert "<figcaption>a &lt; b</figcaption>" in missing
 
 

@@ -1,4 +1,4 @@
-"""The script in a browser, as far as there is one."""
+"""Run the script in a browser, if one is installed."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ TABLE = """{% import "macros.html.j2" as parts %}
 <div id="{{ name }}">{{ parts.sortable_table(columns, rows) }}</div>
 """
 COLUMNS = [{"title": "Class", "is_number": False}, {"title": "AP", "is_number": True}]
-# As texts, 1e-05 would stand after 0.4, and "img 10" before "img 9".
+# Sorted as text, 1e-05 would come after 0.4, and "img 10" before "img 9".
 ROWS = [
     [{"text": "img 10"}, {"text": "-0.300", "value": -0.3}],
     [{"text": "Zebra"}, {"text": "–"}],
@@ -23,7 +23,7 @@ ROWS = [
     [{"text": "img 9"}, {"text": "0.000", "value": 1e-05}],
 ]
 PRESS = "{bubbles: true, key: "
-DEEDS = {
+ACTIONS = {
     "nothing": "",
     "numbers": "headers[1].click()",
     "numbers_twice": "headers[1].click(); headers[1].click()",
@@ -36,7 +36,7 @@ DEEDS = {
 
 @pytest.fixture(scope="module")
 def dump_dom(tmp_path_factory):
-    """What a page is once its scripts have run."""
+    """Return the DOM of a page after its scripts have run."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser on the PATH; looked for: {', '.join(BROWSERS)}")
@@ -53,15 +53,15 @@ def dump_dom(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(dump_dom, tmp_path_factory):
-    """The table of each deed after it: (first column, aria-sort of both headers). One start of the browser for all."""
+    """Tables after each action as (first column, aria-sort of both headers), from one start of the browser."""
     folder = tmp_path_factory.mktemp("templates")
     (folder / "table.html.j2").write_text(TABLE)
     template = module.load_template(folder, "table.html.j2")
-    tables = "".join(template.render(name=name, columns=COLUMNS, rows=ROWS) for name in DEEDS)
-    deeds = "".join(
-        f"{{ const headers = document.querySelectorAll('#{name} th'); {do} }}" for name, do in DEEDS.items()
+    tables = "".join(template.render(name=name, columns=COLUMNS, rows=ROWS) for name in ACTIONS)
+    actions = "".join(
+        f"{{ const headers = document.querySelectorAll('#{name} th'); {do} }}" for name, do in ACTIONS.items()
     )
-    page = f"<!doctype html><meta charset='utf-8'>{tables}<script>{SCRIPT}</script><script>{deeds}</script>"
+    page = f"<!doctype html><meta charset='utf-8'>{tables}<script>{SCRIPT}</script><script>{actions}</script>"
     parts = re.findall(r'<div id="(\w+)">(.*?)</table>', dump_dom(page), re.DOTALL)
     return {name: (re.findall(r'<td class="name">(.*?)</td>', part), sorts_of(part)) for name, part in parts}
 
@@ -71,32 +71,32 @@ def sorts_of(part):
     return [match and match[1] for match in found]
 
 
-def test_rows_stay_as_they_are_until_something_is_done(tables):
+def test_rows_keep_their_order_without_interaction(tables):
     assert tables["nothing"] == (["img 10", "Zebra", "ant", "img 9"], [None, None])
 
 
-def test_a_click_sorts_by_value_and_what_has_none_comes_last(tables):
+def test_a_click_sorts_by_value_with_missing_values_last(tables):
     assert tables["numbers"] == (["img 10", "img 9", "ant", "Zebra"], [None, "ascending"])
 
 
-def test_a_second_click_turns_the_rows_round_and_what_has_no_value_still_comes_last(tables):
+def test_a_second_click_reverses_the_rows_with_missing_values_last(tables):
     assert tables["numbers_twice"] == (["ant", "img 9", "img 10", "Zebra"], [None, "descending"])
 
 
-def test_texts_are_sorted_as_people_do_it(tables):
+def test_texts_are_sorted_naturally(tables):
     assert tables["texts"] == (["ant", "img 9", "img 10", "Zebra"], ["ascending", None])
 
 
-def test_one_column_at_a_time_says_that_it_is_sorted(tables):
+def test_only_one_column_is_marked_as_sorted(tables):
     assert tables["then_numbers"] == tables["numbers"]
 
 
-def test_enter_does_what_a_click_does_and_other_keys_do_nothing(tables):
+def test_enter_sorts_like_a_click_and_other_keys_do_nothing(tables):
     assert tables["enter"] == tables["numbers"]
     assert tables["other_key"] == tables["nothing"]
 
 
-def test_the_browser_runs_our_script_under_the_page_s_policy_and_no_other(dump_dom, tmp_path):
+def test_the_browser_runs_only_the_page_s_own_script(dump_dom, tmp_path):
     (tmp_path / "own.html.j2").write_text(
         """{% set has_sortable_tables = true %}{% extends "page.html.j2" %}{% import "macros.html.j2" as parts %}
         {% block content %}{{ parts.sortable_table(columns, rows) }}

@@ -1,9 +1,11 @@
-"""Folders that look like models, and a storage without rename."""
+"""Fixtures: folders that look like SavedModels, and a storage without rename."""
 
 import io
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tfx.dsl.io import filesystem, filesystem_registry
@@ -13,7 +15,7 @@ from detloom.components.pusher.manifest import MANIFEST_FILE, Manifest, parse_ma
 
 @pytest.fixture
 def make_model() -> Callable[..., Path]:
-    """What a push takes for a SavedModel."""
+    """Return a function that makes a folder that a push accepts as a SavedModel."""
 
     def make(folder: Path, content: bytes = b"graph") -> Path:
         (folder / "variables").mkdir(parents=True)
@@ -43,23 +45,23 @@ def third_model(make_model, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read_manifest() -> Callable[[Path], Manifest | None]:
-    """Of a version's folder; None for a manifest that is none."""
+    """Return a function that reads the manifest of a version folder; None for an invalid manifest."""
     return lambda version_dir: parse_manifest((version_dir / MANIFEST_FILE).read_bytes())
 
 
 class Stopped(BaseException):
-    """As if the process had been killed: no handler for errors catches it, and nothing after it works any more."""
+    """Simulates a killed process: no `except OSError` catches it, and all later operations raise it as well."""
 
 
 class Objects(filesystem.Filesystem):
-    """objects://bucket/name: whole objects that become visible when they are closed, no folders, no rename.
+    """An object store at objects://bucket/name: an object becomes visible when it is closed; no folders, no rename.
 
     Attributes:
-        root: the folder that holds them.
-        operations: what was asked of it so far.
-        stop_at: number of the operation from which on everything fails, as for a killed process; 0 for none.
-        fail_at: number of the one operation that fails with an error.
-        damage: objects whose name ends so lose half of their bytes when written.
+        root: the folder that contains the objects.
+        operations: all operations so far.
+        stop_at: number of the first operation that fails, with all later ones, as in a killed process; 0 for none.
+        fail_at: number of the single operation that fails with an error.
+        damage: objects whose name has this suffix lose half of their bytes when written.
     """
 
     SUPPORTED_SCHEMES = ["objects://"]
@@ -105,9 +107,20 @@ class Objects(filesystem.Filesystem):
         return cls._at(path, "isdir").is_dir()
 
     @classmethod
+    def stat(cls, path: str) -> SimpleNamespace:
+        found = _existing(cls._at(path, "stat"))
+        status = found.stat()
+        return SimpleNamespace(is_directory=found.is_dir(), length=status.st_size, mtime_nsec=status.st_mtime_ns)
+
+    @classmethod
     def listdir(cls, path: str) -> list[str]:
         found = list(_existing(cls._at(path, "list")).iterdir())
         return [f"{each.name}/" if each.is_dir() else each.name for each in found]  # as gs:// does
+
+    @classmethod
+    def walk(cls, top: str, topdown: bool = True, onerror=None):  # TFX's Pusher copies its artifact with it
+        for folder, folders, files in os.walk(_existing(cls._at(top, "walk")), topdown):
+            yield f"objects://{Path(folder).relative_to(cls.root)}", folders, files
 
     @classmethod
     def makedirs(cls, path: str) -> None:
@@ -128,15 +141,6 @@ class Objects(filesystem.Filesystem):
             cls._at(f"objects://{file.relative_to(cls.root)}", "remove").unlink()
         shutil.rmtree(top)
 
-    @classmethod
-    def walk(cls, top: str, topdown: bool = True, onerror=None) -> Iterator[tuple[str, list[str], list[str]]]:
-        folder = cls._at(top, "walk")
-        for path in sorted([folder, *folder.rglob("*")]):
-            if path.is_dir():
-                names = [each.name for each in path.iterdir() if each.is_file()]
-                inside = path.relative_to(cls.root)
-                yield f"objects://{inside}/", [], names
-
 
 def _existing(path: Path) -> Path:
     if not path.exists():
@@ -146,7 +150,7 @@ def _existing(path: Path) -> Path:
 
 @pytest.fixture
 def objects(tmp_path: Path) -> type[Objects]:
-    """The storage, empty; `objects://` addresses lead there."""
+    """Return an empty object store, registered for `objects://` addresses."""
     Objects.root, Objects.operations, Objects.damage = tmp_path / "objects", [], ""
     Objects.stop_at = Objects.fail_at = 0
     Objects.root.mkdir()

@@ -1,8 +1,8 @@
-"""A program of its own, run by test_crash.py: stop a push at each file operation and look at what is left.
+"""A program, run by test_crash.py, that stops a push at each file operation and examines the result.
 
-Python's audit events stand for the file operations, so the list of steps is the system's, not the test's. Each attempt
-runs in a forked child, which at step `n` dies ("kill"), gets an error ("error"), is interrupted ("interrupt"), or finds
-from then on a full ("full") or a read-only disk ("read_only"). Prints one JSON list.
+Python's audit events give the file operations. Each attempt runs in a forked child, which at step `n` is killed
+("kill"), gets an error ("error") or is interrupted ("interrupt"), or from then on has a full ("full") or read-only disk
+("read_only"). The program prints one JSON list.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ state = {"folder": "", "count": 0, "stop_at": 0, "mode": ""}
 
 
 class Interrupted(BaseException):
-    """As Ctrl-C: no handler for errors catches it."""
+    """Simulates Ctrl-C: no `except OSError` catches it."""
 
 
 def watch(event, args):
@@ -54,7 +54,7 @@ def writes(event, args):
 
 
 def watch_sync(descriptor):
-    """Instead of os.fsync, which has no audit event and costs most of the time."""
+    """Replace os.fsync, which has no audit event and takes most of the time."""
     watch("os.fsync", (state["folder"],))
 
 
@@ -65,11 +65,11 @@ def act(model_dir, push_dir, action, at):
 
 
 def no_check(folder):
-    """Loading is tested elsewhere."""
+    """Accept every copy."""
 
 
 def attempt(model_dir, push_dir, action, stop_at, mode):
-    """Push in a child; false when it has fewer steps than `stop_at`."""
+    """Push in a child process; return False if it has fewer steps than `stop_at`."""
     child = os.fork()
     if child == 0:
         state.update(folder=str(push_dir), stop_at=stop_at, mode=mode)
@@ -84,7 +84,7 @@ def read_manifest(version_dir):
 
 
 def look_at(push_dir):
-    """Versions that are whole, versions that are not, and leftovers."""
+    """Return complete versions, damaged versions and leftovers."""
     versions = list_versions(push_dir)
     whole = [v for v in versions if read_manifest(push_dir / str(v)).files == build_manifest(push_dir / str(v)).files]
     debris = [path.name for prefix in (".push-*", ".trash-*") for path in push_dir.glob(prefix)]
@@ -108,9 +108,9 @@ def main(old_model, new_model, work_dir, mode, action):
         latest = read_manifest(push_dir / str(max(after_stop["whole"])))
         is_done = latest.digest == expected and latest.push["version"] == 1000
         if is_done and action == "rollback":
-            with contextlib.suppress(InputError):  # there is nothing to go back to but the model rolled back
+            with contextlib.suppress(InputError):  # no other model is left to restore
                 act(new_model, push_dir, action, 2000.0)
-            # What is left of it is cleared away by the next push, to which the good model is nothing new.
+            # The next push removes leftovers; it publishes nothing, because the model is already served.
             result = push_model(old_model, push_dir, keep_versions=2, check=no_check, now=lambda: 3000.0)
         else:
             result = act(new_model, push_dir, action, 2000.0)

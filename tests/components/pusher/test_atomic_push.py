@@ -7,13 +7,12 @@ import pytest
 
 from detloom.components.pusher import folder as folder_module
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
-from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
-from detloom.components.pusher.push_record import RECORD_FILE, Origin
+from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE, Origin, build_manifest
 from detloom.schemas.errors import InputError
 
 
 def no_check(folder):
-    """These models hold no graph; test_load_check.py has some."""
+    """Accept every copy; these models have no graph."""
 
 
 def push(model_dir, push_dir, at=1000.0, **options):
@@ -25,7 +24,7 @@ def roll_back_at(push_dir, at, **options):
     return roll_back(push_dir, **{"reason": "bad boxes", "check": no_check, "now": lambda: at, **options})
 
 
-def test_the_version_is_the_time_and_holds_the_model_with_its_manifest(model, read_manifest, tmp_path):
+def test_version_number_is_the_time_and_version_contains_model_and_manifest(model, read_manifest, tmp_path):
     result = push(model, tmp_path / "serving", at=1234.9)
     assert (result.version, result.is_new, result.previous_version) == (1234, True, None)
     assert result.path == tmp_path / "serving" / "1234"
@@ -34,7 +33,7 @@ def test_the_version_is_the_time_and_holds_the_model_with_its_manifest(model, re
     assert read_manifest(result.path).files == build_manifest(model).files
 
 
-def test_versions_grow_even_when_the_clock_goes_back(model, other_model, tmp_path):
+def test_version_numbers_increase_even_if_the_clock_goes_back(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1000.0)
     result = push(other_model, tmp_path / "serving", at=500.0)
     assert (result.version, result.previous_version) == (1001, 1000)
@@ -48,26 +47,26 @@ def test_pushing_the_latest_model_again_changes_nothing(model, tmp_path):
     assert len(read_records(tmp_path / "serving")) == 1
 
 
-def test_going_back_to_an_earlier_model_is_a_new_version(model, other_model, tmp_path):
+def test_pushing_an_earlier_model_again_makes_a_new_version(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     push(other_model, tmp_path / "serving", at=2.0)
     assert push(model, tmp_path / "serving", at=3.0).version == 3
 
 
-def test_a_damaged_latest_version_is_pushed_anew(model, tmp_path):
+def test_damaged_latest_version_is_pushed_again(model, tmp_path):
     first = push(model, tmp_path / "serving", at=1000.0)
     (first.path / "saved_model.pb").write_bytes(b"grapX")
     result = push(model, tmp_path / "serving", at=2000.0)
     assert (result.version, result.is_new) == (2000, True)
 
 
-def test_a_version_that_somebody_else_put_there_is_left_alone(make_model, model, tmp_path):
+def test_version_without_manifest_is_kept(make_model, model, tmp_path):
     make_model(tmp_path / "serving" / "9999")
     assert push(model, tmp_path / "serving", at=1.0).version == 10000
     assert list_versions(tmp_path / "serving") == [9999, 10000]
 
 
-def test_each_push_is_recorded_in_one_line_and_in_its_manifest(model, other_model, read_manifest, tmp_path):
+def test_each_push_writes_one_record_line_and_repeats_it_in_the_manifest(model, other_model, read_manifest, tmp_path):
     push(model, tmp_path / "serving", at=60.0)
     second = push(other_model, tmp_path / "serving", at=3600.0)
     records = read_records(tmp_path / "serving")
@@ -90,21 +89,20 @@ def test_each_push_is_recorded_in_one_line_and_in_its_manifest(model, other_mode
     assert read_manifest(second.path).push == records[1]
 
 
-def test_a_record_that_could_not_be_written_does_not_fail_the_push_and_is_written_by_the_next(
-    model, other_model, tmp_path, monkeypatch, caplog
-):
+def test_missing_record_line_is_written_by_the_next_push(model, other_model, tmp_path, monkeypatch, caplog):
     def refuse(self, line):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(folder_module.Folder, "append_record", refuse)
         assert push(model, tmp_path / "serving", at=1.0).is_new
-    assert "push_record.jsonl could not be written (No space left on device)" in caplog.text
+    assert "push_record.jsonl" in caplog.text
+    assert "No space left on device" in caplog.text
     push(other_model, tmp_path / "serving", at=2.0)
     assert [record["version"] for record in read_records(tmp_path / "serving")] == [1, 2]
 
 
-def test_a_cut_off_record_line_does_not_swallow_the_next(model, other_model, tmp_path):
+def test_truncated_record_line_does_not_affect_the_next_line(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     with open(tmp_path / "serving" / RECORD_FILE, "a") as file:
         file.write('{"version": 2, "mod')
@@ -118,7 +116,7 @@ def test_leftovers_of_a_killed_push_are_removed(make_model, model, tmp_path):
     assert sorted(path.name for path in (tmp_path / "serving").iterdir()) == [".push.lock", "1000", RECORD_FILE]
 
 
-def test_the_server_user_may_read_the_version(model, tmp_path):
+def test_version_is_readable_by_other_users(model, tmp_path):
     previous = os.umask(0o022)
     try:
         result = push(model, tmp_path / "serving")
@@ -128,7 +126,7 @@ def test_the_server_user_may_read_the_version(model, tmp_path):
     assert stat.S_IMODE((result.path / "saved_model.pb").stat().st_mode) == 0o644
 
 
-def test_a_copy_that_differs_is_not_served(model, other_model, tmp_path, monkeypatch):
+def test_copy_that_differs_from_the_original_is_not_published(model, other_model, tmp_path, monkeypatch):
     push(model, tmp_path / "serving", at=1.0)
 
     def copy_badly(source, target):
@@ -136,53 +134,53 @@ def test_a_copy_that_differs_is_not_served(model, other_model, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(folder_module.shutil, "copyfile", copy_badly)
-        with pytest.raises(OSError, match=r"the copy differs from the original: assets/label_map\.pbtxt: has another"):
+        with pytest.raises(OSError, match=r"assets/label_map\.pbtxt"):
             push(other_model, tmp_path / "serving", at=2.0)
     assert list_versions(tmp_path / "serving") == [1]
     assert not list((tmp_path / "serving").glob(".push-*"))
     assert push(other_model, tmp_path / "serving", at=2.0).is_new
 
 
-def test_a_folder_without_model_is_refused(tmp_path):
+def test_folder_without_saved_model_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="empty: no SavedModel to push"):
+    with pytest.raises(InputError, match=r"empty: .*saved_model\.pb"):
         push(tmp_path / "empty", tmp_path / "serving")
     assert not (tmp_path / "serving").exists()
 
 
-def test_a_destination_that_is_a_file_is_refused(model, tmp_path):
+def test_push_folder_that_is_a_file_is_refused(model, tmp_path):
     (tmp_path / "serving").write_text("")
-    with pytest.raises(InputError, match="serving: models cannot be pushed here"):
+    with pytest.raises(InputError, match="serving: "):
         push(model, tmp_path / "serving")
 
 
-def test_a_model_pushed_from_a_version_folder_has_the_same_digest(model, tmp_path):
+def test_model_pushed_from_a_version_folder_has_the_same_digest(model, tmp_path):
     first = push(model, tmp_path / "a")
     shutil.copytree(first.path, tmp_path / "copy")
     assert push(tmp_path / "copy", tmp_path / "b").digest == first.digest
 
 
-def test_a_model_with_a_link_out_of_its_folder_is_refused(model, tmp_path):
+def test_model_with_a_link_out_of_its_folder_is_refused(model, tmp_path):
     (tmp_path / "secret").write_text("x")
     (model / "assets" / "more").symlink_to(tmp_path / "secret")
-    with pytest.raises(InputError, match=r"assets/more: got a link that leads elsewhere"):
+    with pytest.raises(InputError, match="assets/more: "):
         push(model, tmp_path / "serving")
     assert list_versions(tmp_path / "serving") == []
 
 
-def test_a_pipe_in_a_model_is_refused_not_waited_for(model, tmp_path):
+def test_named_pipe_in_a_model_is_refused_without_blocking(model, tmp_path):
     os.mkfifo(model / "assets" / "pipe")
-    with pytest.raises(InputError, match="assets/pipe: got no file"):
+    with pytest.raises(InputError, match="assets/pipe: "):
         push(model, tmp_path / "serving")
 
 
-def test_names_that_a_server_would_not_take_are_no_versions(make_model, tmp_path):
+def test_only_names_that_a_server_accepts_are_versions(make_model, tmp_path):
     for name in ("7", "007", "٣", "7a", ".push-8"):
         make_model(tmp_path / "serving" / name)
     assert list_versions(tmp_path / "serving") == [7]
 
 
-def test_a_copy_that_cannot_be_served_leaves_the_served_version_and_nothing_else(model, other_model, tmp_path):
+def test_copy_that_fails_the_load_check_is_removed_and_the_served_version_is_kept(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     seen = []
 
@@ -196,12 +194,12 @@ def test_a_copy_that_cannot_be_served_leaves_the_served_version_and_nothing_else
     assert sorted(path.name for path in (tmp_path / "serving").iterdir()) == [".push.lock", "1", RECORD_FILE]
 
 
-def test_the_same_model_again_is_not_loaded_again(model, tmp_path):
+def test_same_model_is_not_loaded_again(model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     assert not push(model, tmp_path / "serving", at=2.0, check=lambda folder: pytest.fail("loaded")).is_new
 
 
-def test_a_model_card_goes_along_and_a_new_card_alone_is_no_new_version(model, read_manifest, tmp_path):
+def test_model_card_is_copied_and_a_changed_card_alone_makes_no_new_version(model, read_manifest, tmp_path):
     card = tmp_path / "card"
     card.mkdir()
     (card / "model_card.md").write_text("# Cells")
@@ -216,20 +214,20 @@ def test_a_model_card_goes_along_and_a_new_card_alone_is_no_new_version(model, r
     assert (first.path / "assets.extra" / "model_card.md").read_text() == "# Cells"
 
 
-def test_old_versions_are_removed_beyond_those_that_are_kept(make_model, model, other_model, third_model, tmp_path):
-    make_model(tmp_path / "serving" / "5")  # somebody else's
+def test_versions_beyond_keep_versions_are_removed(make_model, model, other_model, third_model, tmp_path):
+    make_model(tmp_path / "serving" / "5")  # not pushed by detloom
     for at, each in enumerate((model, other_model, third_model, model), start=10):
         push(each, tmp_path / "serving", at=float(at), keep_versions=2)
     assert list_versions(tmp_path / "serving") == [5, 12, 13]
     assert not list((tmp_path / "serving").glob(".trash-*"))
 
 
-def test_a_number_of_kept_versions_without_one_to_go_back_to_is_refused(model, tmp_path):
-    with pytest.raises(InputError, match=r"keep_versions: got 1, allowed: 0 \(all\), or 2 or more"):
+def test_keep_versions_of_one_is_refused(model, tmp_path):
+    with pytest.raises(InputError, match=r"keep_versions: got 1, allowed: 0 .* 2 "):
         push(model, tmp_path / "serving", keep_versions=1)
 
 
-def test_a_rollback_serves_the_model_before_under_a_higher_number(model, other_model, tmp_path):
+def test_rollback_copies_the_previous_version_under_a_higher_number(model, other_model, tmp_path):
     blessing = {"id": 5, "blessed": True}
     push(model, tmp_path / "serving", at=1.0, origin=Origin(model_uri="m", blessing=blessing, metrics={"AP": 0.5}))
     push(other_model, tmp_path / "serving", at=2.0)
@@ -243,40 +241,40 @@ def test_a_rollback_serves_the_model_before_under_a_higher_number(model, other_m
     assert (record["blessing"], record["metrics"]) == (blessing, {"AP": 0.5})
 
 
-def test_a_second_rollback_goes_further_back_and_not_to_the_bad_model(model, other_model, third_model, tmp_path):
+def test_second_rollback_skips_the_models_that_were_rolled_back(model, other_model, third_model, tmp_path):
     for at, each in enumerate((model, other_model, third_model), start=1):
         push(each, tmp_path / "serving", at=float(at))
     assert roll_back_at(tmp_path / "serving", 4.0).digest == build_manifest(other_model).digest
     assert roll_back_at(tmp_path / "serving", 5.0).digest == build_manifest(model).digest
-    with pytest.raises(InputError, match="no earlier version is intact, of another model than version 5"):
+    with pytest.raises(InputError, match=r"version 5 .*--to"):
         roll_back_at(tmp_path / "serving", 6.0)
     assert roll_back_at(tmp_path / "serving", 7.0, to=3).digest == build_manifest(third_model).digest
 
 
-def test_a_damaged_version_is_not_rolled_back_to(model, other_model, third_model, tmp_path):
+def test_damaged_version_is_not_restored(model, other_model, third_model, tmp_path):
     for at, each in enumerate((model, other_model, third_model), start=1):
         push(each, tmp_path / "serving", at=float(at))
     (tmp_path / "serving" / "2" / "saved_model.pb").write_bytes(b"another grapX")
-    with pytest.raises(InputError, match=r"serving/2: is not what was pushed \(saved_model\.pb: has another content"):
+    with pytest.raises(InputError, match=r"serving/2: .*saved_model\.pb"):
         roll_back_at(tmp_path / "serving", 4.0, to=2)
     assert list_versions(tmp_path / "serving") == [1, 2, 3]
     assert roll_back_at(tmp_path / "serving", 4.0).digest == build_manifest(model).digest
 
 
-def test_a_rollback_to_the_served_model_changes_nothing(model, tmp_path):
+def test_rollback_to_the_served_model_changes_nothing(model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     assert not roll_back_at(tmp_path / "serving", 2.0, to=1).is_new
 
 
-def test_a_rollback_to_what_is_not_there_names_what_is(make_model, model, tmp_path):
+def test_rollback_to_a_missing_version_names_the_allowed_ones(make_model, model, tmp_path):
     make_model(tmp_path / "serving" / "1")  # without a manifest
     push(model, tmp_path / "serving", at=2.0)
     for version in (1, 9):
-        with pytest.raises(InputError, match=rf"got version {version}, which .* allowed: 2\."):
+        with pytest.raises(InputError, match=rf"version {version} .* allowed: 2\."):
             roll_back_at(tmp_path / "serving", 3.0, to=version)
 
 
-def test_the_replaced_version_is_removed_only_when_that_is_asked_for(model, other_model, tmp_path):
+def test_rollback_removes_the_replaced_version_only_on_request(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     push(other_model, tmp_path / "serving", at=2.0)
     roll_back_at(tmp_path / "serving", 3.0, remove_replaced=True)
@@ -286,20 +284,20 @@ def test_the_replaced_version_is_removed_only_when_that_is_asked_for(model, othe
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"files": {"a": 3}}', '{"files": {"a": {"bytes": 1e999, "sha256": ""}}}', "[" * 100_000]
 )
-def test_a_manifest_that_is_none_is_no_error(text, model, read_manifest, tmp_path):
+def test_invalid_manifest_is_treated_as_missing(text, model, read_manifest, tmp_path):
     result = push(model, tmp_path / "serving")
     (result.path / MANIFEST_FILE).write_text(text)
     assert read_manifest(result.path) is None
 
 
-def test_numbers_grow_past_versions_that_were_deleted(model, other_model, third_model, tmp_path):
+def test_numbers_of_deleted_versions_are_not_used_again(model, other_model, third_model, tmp_path):
     push(model, tmp_path / "serving", at=1000.0)
     second = push(other_model, tmp_path / "serving", at=1000.0)
     shutil.rmtree(second.path)
     assert push(third_model, tmp_path / "serving", at=500.0).version == 1002
 
 
-def test_files_and_padded_names_that_a_server_reads_as_numbers_count_for_the_next_one(model, tmp_path):
+def test_files_and_numbers_with_leading_zeros_count_for_the_next_version(model, tmp_path):
     (tmp_path / "serving").mkdir()
     (tmp_path / "serving" / "3000").write_text("")
     (tmp_path / "serving" / "0004000").mkdir()
@@ -307,7 +305,7 @@ def test_files_and_padded_names_that_a_server_reads_as_numbers_count_for_the_nex
     assert list_versions(tmp_path / "serving") == [4001]
 
 
-def test_a_rollback_without_its_line_in_the_record_is_known_by_its_manifest(
+def test_rollback_without_a_record_line_is_known_from_its_manifest(
     model, other_model, third_model, tmp_path, monkeypatch
 ):
     def refuse(self, line):
@@ -322,7 +320,7 @@ def test_a_rollback_without_its_line_in_the_record_is_known_by_its_manifest(
     assert again.digest == build_manifest(model).digest
 
 
-def test_a_model_that_was_rolled_back_to_again_is_no_bad_one(model, other_model, third_model, tmp_path):
+def test_model_that_was_restored_later_can_be_chosen_again(model, other_model, third_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     push(other_model, tmp_path / "serving", at=2.0)
     roll_back_at(tmp_path / "serving", 3.0)
@@ -331,7 +329,7 @@ def test_a_model_that_was_rolled_back_to_again_is_no_bad_one(model, other_model,
     assert roll_back_at(tmp_path / "serving", 6.0).digest == build_manifest(other_model).digest
 
 
-def test_the_last_version_to_go_back_to_is_kept(model, other_model, tmp_path):
+def test_last_version_that_a_rollback_could_restore_is_kept(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     second = push(other_model, tmp_path / "serving", at=2.0)
     (second.path / "saved_model.pb").write_bytes(b"damaged")
@@ -340,7 +338,7 @@ def test_the_last_version_to_go_back_to_is_kept(model, other_model, tmp_path):
     assert roll_back_at(tmp_path / "serving", 4.0).digest == build_manifest(model).digest
 
 
-def test_versions_that_were_copied_there_are_neither_counted_nor_removed(model, other_model, third_model, tmp_path):
+def test_versions_copied_from_elsewhere_are_neither_counted_nor_removed(model, other_model, third_model, tmp_path):
     elsewhere = push(third_model, tmp_path / "elsewhere", at=7.0)
     shutil.copytree(elsewhere.path, tmp_path / "serving" / "1")
     for at, each in enumerate((model, other_model, model), start=10):
@@ -348,31 +346,31 @@ def test_versions_that_were_copied_there_are_neither_counted_nor_removed(model, 
     assert list_versions(tmp_path / "serving") == [1, 11, 12]
 
 
-def test_a_record_that_nobody_can_write_stops_no_push(model, other_model, tmp_path, monkeypatch, caplog):
+def test_unwritable_record_does_not_fail_later_pushes(model, other_model, tmp_path, monkeypatch, caplog):
     def refuse(self, line):
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr(folder_module.Folder, "append_record", refuse)
     push(model, tmp_path / "serving", at=1.0)
     assert push(other_model, tmp_path / "serving", at=2.0).is_new
-    assert "the next push writes the line of version 1" in caplog.text
+    assert "the line for version 1" in caplog.text
 
 
-def test_a_card_that_leads_out_of_its_folder_is_refused(model, tmp_path):
+def test_model_card_with_a_link_out_of_its_folder_is_refused(model, tmp_path):
     (tmp_path / "card").mkdir()
     (tmp_path / "secret").write_text("x")
     (tmp_path / "card" / "model_card.md").symlink_to(tmp_path / "secret")
-    with pytest.raises(InputError, match=r"card/model_card\.md: got a link that leads elsewhere"):
+    with pytest.raises(InputError, match=r"card/model_card\.md: "):
         push(model, tmp_path / "serving", card_dir=tmp_path / "card")
 
 
-def test_a_target_inside_the_model_is_refused(model):
-    with pytest.raises(InputError, match="lies in the model"):
+def test_push_folder_inside_the_model_is_refused(model):
+    with pytest.raises(InputError, match="model/serving: "):
         push(model, model / "serving")
     assert not (model / "serving").exists()
 
 
-def test_the_record_holds_neither_user_info_nor_what_json_cannot_say(model, tmp_path):
+def test_record_contains_no_user_info_and_no_nan(model, tmp_path):
     origin = Origin(model_uri="s3://key:s@cret@bucket/m@1", metrics={"AP": float("nan"), "AP50": 0.5})
     push(model, tmp_path / "serving", origin=origin)
     (record,) = read_records(tmp_path / "serving")

@@ -1,4 +1,4 @@
-"""Stopped at any file operation, in five ways: only whole versions are there, and a rerun succeeds."""
+"""Pushes stopped at each file operation in five ways: only complete versions remain, and a rerun succeeds."""
 
 import json
 import os
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import atomic_push
+
+pytestmark = pytest.mark.slow  # some hundred killed processes
 
 ROOT = Path(atomic_push.__file__).parents[2]
 
@@ -27,26 +29,26 @@ def stop_at_every_step(model, other_model, work_dir, mode, action):
 
 
 @pytest.mark.parametrize("mode", ["kill", "error", "interrupt", "full", "read_only"])
-def test_a_push_leaves_only_whole_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
+def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
     steps = stop_at_every_step(model, other_model, tmp_path, mode, "push")
-    assert len(steps) > 60  # far fewer would mean that the operations are not seen
+    assert len(steps) > 60  # far fewer would mean that the operations are not observed
     for step in steps:
         assert step["after_stop"]["broken"] == [], step
-        assert 300 in step["after_stop"]["whole"], step  # what was served is there
+        assert 300 in step["after_stop"]["whole"], step  # the served version still exists
         assert step["is_right"], step
         assert step["after_rerun"] in (
             {"whole": [300, 1000], "broken": [], "debris": []},
             {"whole": [300, 2000], "broken": [], "debris": []},
         ), step
         assert step["recorded"] == [100, 200, 300, step["version"]], step
-        if mode in ("error", "full", "interrupt"):  # the process lived on and could clear away
+        if mode in ("error", "full", "interrupt"):  # the process survived and could remove its copy
             assert not [name for name in step["after_stop"]["debris"] if name.startswith(".push-")], step
-    # Both ends were reached: stopped before the rename, and after it.
+    # Some attempts were stopped before the rename, some after it.
     assert {step["version"] for step in steps} == {1000, 2000}
 
 
 @pytest.mark.parametrize("mode", ["kill", "full"])
-def test_a_rollback_leaves_only_whole_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
+def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
     steps = stop_at_every_step(model, other_model, tmp_path, mode, "rollback")
     assert len(steps) > 60
     for step in steps:

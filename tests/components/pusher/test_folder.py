@@ -5,8 +5,7 @@ import pytest
 
 from detloom.components.pusher import folder as folder_module
 from detloom.components.pusher.atomic_push import list_versions, push_model
-from detloom.components.pusher.manifest import MANIFEST_FILE
-from detloom.components.pusher.push_record import RECORD_FILE
+from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE
 from detloom.schemas.errors import InputError
 
 
@@ -14,7 +13,7 @@ def push(model_dir, push_dir, at, check=lambda folder: None):
     return push_model(model_dir, push_dir, check=check, now=lambda: at)
 
 
-def test_names_of_others_that_look_like_leftovers_stay_and_block_nothing(model, tmp_path):
+def test_other_names_with_a_leftover_prefix_are_kept(model, tmp_path):
     serving = tmp_path / "serving"
     (serving / ".push-notes").mkdir(parents=True)
     (serving / ".push-notes" / "mine").write_text("")
@@ -25,7 +24,7 @@ def test_names_of_others_that_look_like_leftovers_stay_and_block_nothing(model, 
     assert (serving / ".push-notes" / "mine").exists()
 
 
-def test_leftovers_that_are_links_or_files_are_removed_and_what_a_link_leads_to_is_not(model, tmp_path):
+def test_leftover_links_and_files_are_removed_but_not_the_target_of_a_link(model, tmp_path):
     serving, elsewhere = tmp_path / "serving", tmp_path / "elsewhere"
     serving.mkdir()
     elsewhere.mkdir()
@@ -37,7 +36,7 @@ def test_leftovers_that_are_links_or_files_are_removed_and_what_a_link_leads_to_
     assert (elsewhere / "kept").exists()
 
 
-def test_a_leftover_that_cannot_be_deleted_is_said_and_blocks_nothing(model, tmp_path, monkeypatch, caplog):
+def test_leftover_that_cannot_be_deleted_is_logged_and_does_not_fail_the_push(model, tmp_path, monkeypatch, caplog):
     def refuse(path, **options):
         raise OSError(16, "Device or resource busy", f"{path}/.nfs1")
 
@@ -45,26 +44,26 @@ def test_a_leftover_that_cannot_be_deleted_is_said_and_blocks_nothing(model, tmp
     monkeypatch.setattr(folder_module.shutil, "rmtree", refuse)
     push(model, tmp_path / "serving", 5.0)
     assert list_versions(tmp_path / "serving") == [5]
-    assert "could not be deleted (Device or resource busy: " in caplog.text
-    assert ".nfs1); delete it by hand" in caplog.text
+    assert "Device or resource busy: " in caplog.text
+    assert ".nfs1" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["saved_model.pb", "added"])
-def test_a_copy_that_its_own_graph_has_changed_is_not_served(name, model, other_model, tmp_path):
+def test_copy_that_was_changed_by_its_own_graph_is_not_published(name, model, other_model, tmp_path):
     push(model, tmp_path / "serving", 1.0)
-    with pytest.raises(OSError, match=f"the copy was changed while it was loaded: {name}"):
+    with pytest.raises(OSError, match=f"{name}: "):
         push(other_model, tmp_path / "serving", 2.0, check=lambda copy: (copy / name).write_text("x"))
     assert list_versions(tmp_path / "serving") == [1]
     assert not list((tmp_path / "serving").glob(".push-*"))
 
 
-def test_a_link_in_the_served_version_means_that_the_model_is_pushed_anew(model, tmp_path):
+def test_link_in_the_served_version_causes_a_new_version(model, tmp_path):
     first = push(model, tmp_path / "serving", 1.0)
     (first.path / "more").symlink_to("/etc/hostname")
     assert push(model, tmp_path / "serving", 2.0).is_new
 
 
-def test_a_version_is_as_readable_as_its_folder_whatever_the_umask(model, tmp_path):
+def test_version_is_as_readable_as_the_push_folder_with_any_umask(model, tmp_path):
     (tmp_path / "serving").mkdir(mode=0o755)
     previous = os.umask(0o077)
     try:
@@ -75,28 +74,28 @@ def test_a_version_is_as_readable_as_its_folder_whatever_the_umask(model, tmp_pa
         assert stat.S_IMODE((result.path / path).stat().st_mode) == mode
 
 
-def test_a_lock_file_that_is_a_link_is_refused_and_named(model, tmp_path):
+def test_lock_file_that_is_a_link_is_refused(model, tmp_path):
     (tmp_path / "serving").mkdir()
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "serving" / ".push.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match=r"models cannot be pushed here \(.*serving/\.push\.lock\)"):
+    with pytest.raises(InputError, match=r"serving/\.push\.lock"):
         push(model, tmp_path / "serving", 1.0)
     assert (tmp_path / "precious").read_text() == "precious"
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", [RECORD_FILE, f"1/{MANIFEST_FILE}"])
-def test_a_named_pipe_is_refused_and_named_instead_of_waited_for(name, model, tmp_path):
+def test_named_pipe_in_the_push_folder_is_refused_without_blocking(name, model, tmp_path):
     path = tmp_path / "serving" / name
     push(model, tmp_path / "serving", 1.0)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=rf"{name}: cannot be read \(is no plain file\)"):
+    with pytest.raises(InputError, match=rf"{name}: "):
         push(model, tmp_path / "serving", 2.0)
     assert list_versions(tmp_path / "serving") == [1]
 
 
-def test_a_push_whose_lock_file_was_removed_stops_before_its_version_is_there(model, other_model, tmp_path):
+def test_push_whose_lock_file_was_removed_publishes_nothing(model, other_model, tmp_path):
     serving = tmp_path / "serving"
     push(model, serving, 1.0)
 
@@ -104,6 +103,6 @@ def test_a_push_whose_lock_file_was_removed_stops_before_its_version_is_there(mo
         (serving / ".push.lock").unlink()
         assert push(other_model, serving, 1.0).version == 6  # 5 is being written
 
-    with pytest.raises(OSError, match="removed or replaced the lock's file"):
+    with pytest.raises(OSError, match=r"\.push\.lock"):
         push(other_model, serving, 5.0, check=lose)
     assert list_versions(serving) == [1, 6]

@@ -13,7 +13,7 @@ OUTPUTS = ["detection_boxes", "detection_scores", "detection_classes", "num_dete
 
 
 class Model(tf.Module):
-    """Answers every picture alike."""
+    """A model that returns the same detections for every image."""
 
     def __init__(self, score, left_out=""):
         super().__init__()
@@ -51,63 +51,63 @@ def save(tmp_path):
     return save
 
 
-def test_a_model_that_takes_an_encoded_picture_is_served_with_tensorflow_alone(save):
+@pytest.mark.slow  # imports TensorFlow in a process of its own
+def test_model_for_encoded_images_passes_the_check(save):
     model = Model(0.5)
     check_serves(save(model, serving_encoded=model.encoded, serving_default=model.images))
 
 
 @pytest.mark.parametrize(
-    ("make_signatures", "options", "fault"),
+    ("make_signatures", "options", "parts"),
     [
-        (lambda model: {"serving_default": model.images}, {}, ""),
+        (lambda model: {"serving_default": model.images}, {}, []),
         (
             lambda model: {"serving_encoded": model.encoded},
             {"left_out": "detection_scores"},
-            "the signature serving_encoded does not answer with detection_scores",
+            ["serving_encoded", "detection_scores"],
         ),
         (
             lambda model: {"serving_encoded": model.encoded},
             {"score": float("nan")},
-            "its answer holds numbers that are not finite in detection_scores",
+            ["detection_scores", "NaN"],
         ),
         (
             lambda model: {"serving_default": model.other},
             {},
-            "the signature serving_default takes ['number'], not input_tensor",
+            ["serving_default", "['number']", "input_tensor"],
         ),
         (
             lambda model: {"predict": model.images},
             {},
-            "it has none of the signatures serving_encoded, serving_default",
+            ["serving_encoded, serving_default"],
         ),
     ],
 )
-def test_what_a_server_could_not_use_is_named(make_signatures, options, fault, save):
+def test_fault_names_signature_input_or_output(make_signatures, options, parts, save):
     model = Model(**{"score": 0.5, **options})
-    assert find_fault(str(save(model, **make_signatures(model))), NAMES, OUTPUTS) == fault
+    fault = find_fault(str(save(model, **make_signatures(model))), NAMES, OUTPUTS)
+    assert bool(fault) == bool(parts)
+    assert [part for part in parts if part not in fault] == []
 
 
-def test_what_tensorflow_says_is_told_in_one_sentence(model, monkeypatch, tmp_path):
+def test_error_of_tensorflow_becomes_one_sentence(model, monkeypatch, tmp_path):
     program = tmp_path / "fails.py"
     program.write_text("raise OSError('Cannot parse file saved_model.pb.')\n")
     monkeypatch.setattr(load_check, "_PROGRAM", program)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=rf"{model}: .*: OSError: Cannot parse file saved_model\.pb\. [A-Z]"):
         check_serves(model)
-    assert str(error.value) == (
-        f"{model}: the copy cannot be served: OSError: Cannot parse file saved_model.pb. Export the model again."
-    )
 
 
 @pytest.mark.parametrize(
     ("returncode", "output", "reason"),
     [
-        (-9, "", "was ended by signal 9, which may be for want of memory"),
-        (1, "", "no reason given"),
-        (0, "", "its program gave no answer"),
-        (0, "[]", "its program gave no answer"),
+        (-9, "", "signal 9"),
+        (1, "", "unknown error"),
+        (0, "", "no result"),
+        (0, "[]", "no result"),
     ],
 )
-def test_a_check_that_ends_in_another_way_is_refused(returncode, output, reason, model, monkeypatch):
+def test_process_that_ends_abnormally_is_an_error(returncode, output, reason, model, monkeypatch):
     def run(command, *, stdout, **options):
         stdout.write(output.encode())
         return subprocess.CompletedProcess(command, returncode)
@@ -117,15 +117,15 @@ def test_a_check_that_ends_in_another_way_is_refused(returncode, output, reason,
         check_serves(model)
 
 
-def test_a_check_that_takes_too_long_is_ended(model, monkeypatch, tmp_path):
+def test_check_ends_after_its_time_limit(model, monkeypatch, tmp_path):
     program = tmp_path / "hangs.py"
     program.write_text("import os\nos.read(os.pipe()[0], 1)\n")
     monkeypatch.setattr(load_check, "_PROGRAM", program)
-    with pytest.raises(InputError, match=r"not loaded and asked within 0\.2 s, so it is not served"):
+    with pytest.raises(InputError, match=r"within 0\.2 s"):
         check_serves(model, seconds=0.2)
 
 
-def test_a_model_that_needs_our_code_is_refused(model, monkeypatch, tmp_path):
+def test_model_that_needs_detloom_is_refused(model, monkeypatch, tmp_path):
     program = tmp_path / "imports.py"
     lines = load_check._PROGRAM.read_text().splitlines()
     blocked = next(line.strip() for line in lines if 'sys.modules["detloom"]' in line)
@@ -135,7 +135,8 @@ def test_a_model_that_needs_our_code_is_refused(model, monkeypatch, tmp_path):
         check_serves(model)
 
 
-def test_an_error_of_the_graph_is_told_by_its_kind_and_reason(save):
+@pytest.mark.slow  # imports TensorFlow in a process of its own
+def test_graph_error_is_reported_with_type_and_reason(save):
     class Refuses(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
         def encoded(self, image_bytes):
@@ -145,7 +146,7 @@ def test_an_error_of_the_graph_is_told_by_its_kind_and_reason(save):
     model = Refuses()
     with pytest.raises(InputError) as error:
         check_serves(save(model, serving_encoded=model.encoded))
-    assert "the copy cannot be served: InvalidArgumentError: assertion failed: [too few]" in str(error.value)
+    assert ": InvalidArgumentError: assertion failed: [too few]" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_an_error_of_the_graph_is_told_by_its_kind_and_reason(save):
         "raise ValueError('bad\\x1b[2J' + 1000 * 'x')",
     ],
 )
-def test_what_a_model_says_is_escaped_and_cut(program, model, monkeypatch, tmp_path):
+def test_text_from_the_model_is_escaped_and_truncated(program, model, monkeypatch, tmp_path):
     (tmp_path / "says.py").write_text(program)
     monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "says.py")
     with pytest.raises(InputError, match=r"bad\\x1b\[2J") as error:
@@ -164,7 +165,7 @@ def test_what_a_model_says_is_escaped_and_cut(program, model, monkeypatch, tmp_p
     assert len(str(error.value)) < 700
 
 
-def test_the_child_gets_no_secrets_no_input_and_an_alarm_and_may_say_much(model, monkeypatch, tmp_path):
+def test_process_gets_an_alarm_but_no_secrets_and_no_input(model, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     (tmp_path / "asks.py").write_text(
@@ -174,5 +175,5 @@ def test_the_child_gets_no_secrets_no_input_and_an_alarm_and_may_say_much(model,
         "print(json.dumps({'fault': f'{known} {sys.stdin.read()!r} {signal.alarm(0)}'}))\n"
     )
     monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "asks.py")
-    with pytest.raises(InputError, match=r"served: \[False, True, True\] '' 900\. Export"):
+    with pytest.raises(InputError, match=r": \[False, True, True\] '' 900\. "):
         check_serves(model, seconds=900.0)

@@ -1,4 +1,4 @@
-"""Pushes into a storage without rename."""
+"""Pushes to a storage without rename."""
 
 import contextlib
 import functools
@@ -9,10 +9,9 @@ import pytest
 
 from detloom.components.pusher import object_store
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
-from detloom.components.pusher.claim_lock import ClaimLock
-from detloom.components.pusher.destination import open_destination
+from detloom.components.pusher.locks import ClaimLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
-from detloom.components.pusher.versions import verify_version
+from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
 
 SERVING = "objects://bucket/serving"
@@ -20,7 +19,7 @@ SERVING = "objects://bucket/serving"
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """A clock that goes on by sleeping alone."""
+    """Replace the clock of the lock by one that advances only by sleeping."""
     now = [0.0]
 
     def sleep(seconds):
@@ -31,7 +30,7 @@ def clock(monkeypatch):
 
 
 def no_check(folder):
-    """Loading is tested elsewhere."""
+    """Accept every copy."""
 
 
 def push(model_dir, at, **options):
@@ -42,7 +41,7 @@ def stored(objects):
     return sorted(path.relative_to(objects.root).as_posix() for path in objects.root.rglob("*") if path.is_file())
 
 
-def test_a_version_is_written_with_its_model_next_to_last_and_its_manifest_last(model, objects):
+def test_saved_model_is_written_second_to_last_and_the_manifest_last(model, objects):
     result = push(model, 100.0)
     assert (result.version, result.address, result.is_new) == (100, f"{SERVING}/100", True)
     written = [entry.removeprefix(f"put {SERVING}/") for entry in objects.operations if entry.startswith("put ")]
@@ -61,7 +60,7 @@ def test_a_version_is_written_with_its_model_next_to_last_and_its_manifest_last(
     ]
 
 
-def test_the_copy_is_loaded_from_what_the_storage_gives_back_before_its_model_is_there(model, objects):
+def test_bytes_read_back_are_loaded_before_saved_model_is_published(model, objects):
     seen = []
 
     def check(folder):
@@ -72,14 +71,14 @@ def test_the_copy_is_loaded_from_what_the_storage_gives_back_before_its_model_is
     assert seen == [b"graph"]
 
 
-def test_a_version_without_manifest_is_not_there_for_a_reader(model, other_model, objects):
+def test_version_without_manifest_is_not_listed(model, other_model, objects):
     push(model, 100.0)
     push(other_model, 200.0)
     (objects.root / "bucket/serving/200" / MANIFEST_FILE).unlink()
     assert list_versions(SERVING) == [100]
 
 
-def test_the_same_model_again_changes_nothing(model, objects):
+def test_pushing_the_latest_model_again_changes_nothing(model, objects):
     push(model, 100.0)
     before = stored(objects)
     assert not push(model, 200.0).is_new
@@ -87,11 +86,11 @@ def test_the_same_model_again_changes_nothing(model, objects):
 
 
 @pytest.mark.parametrize("name", ["label_map.pbtxt", "saved_model.pb", "push_manifest.json"])
-def test_an_object_that_is_stored_wrong_is_no_version_and_leaves_nothing(name, model, other_model, objects):
+def test_damaged_object_publishes_nothing_and_is_removed(name, model, other_model, objects):
     push(model, 100.0)
     before = stored(objects)
     objects.damage = name
-    with pytest.raises(OSError, match=r"the copy differs from the original|the manifest was not stored as written"):
+    with pytest.raises(OSError, match=rf"{name}|manifest"):
         push(other_model, 200.0)
     assert stored(objects) == before
     objects.damage = ""
@@ -99,7 +98,7 @@ def test_an_object_that_is_stored_wrong_is_no_version_and_leaves_nothing(name, m
     assert list_versions(SERVING) == [100, 300]
 
 
-def test_a_rollback_and_old_versions(model, other_model, objects):
+def test_rollback_and_removal_of_old_versions(model, other_model, objects):
     push(model, 100.0)
     push(other_model, 200.0)
     result = roll_back(SERVING, reason="bad boxes", check=no_check, now=lambda: 300.0)
@@ -110,28 +109,24 @@ def test_a_rollback_and_old_versions(model, other_model, objects):
     assert [record["action"] for record in read_records(SERVING)] == ["push", "push", "rollback", "push"]
 
 
-def test_an_object_that_would_leave_the_folder_it_is_copied_to_is_refused(model, other_model, objects, monkeypatch):
+def test_object_name_that_leaves_its_folder_is_refused(model, other_model, objects, monkeypatch):
     push(model, 100.0)
     push(other_model, 200.0)
-    walk = objects.walk
-
-    def with_an_evil_name(top, **options):
-        yield from walk(top, **options)
-        yield f"{top}/../..", [], ["evil"]
-
-    monkeypatch.setattr(objects, "walk", with_an_evil_name)
-    with pytest.raises(InputError, match="allowed: names inside the folder"):
+    listdir = objects.listdir
+    monkeypatch.setattr(objects, "listdir", lambda path: listdir(path) + [".."] * path.endswith("/100"))
+    with pytest.raises(InputError, match=r"objects://bucket/serving/100: .*\.\."):
         roll_back(SERVING, reason="x", to=100, check=no_check)
 
 
-def test_a_storage_that_is_not_there_is_one_sentence(model, objects):
+def test_unreachable_storage_is_reported_with_the_address(model, objects):
     objects.fail_at = 1
-    with pytest.raises(InputError, match="objects://bucket/serving: models cannot be pushed here"):
+    with pytest.raises(InputError, match="objects://bucket/serving: "):
         push(model, 100.0)
 
 
+@pytest.mark.slow  # a push for each of some hundred operations
 @pytest.mark.parametrize("mode", ["stop_at", "fail_at"])
-def test_stopped_at_any_operation_readers_see_complete_versions_and_a_rerun_succeeds(
+def test_push_stopped_at_any_operation_leaves_complete_versions_and_a_rerun_succeeds(
     mode, model, other_model, objects, tmp_path
 ):
     wanted, versions = build_manifest(other_model).digest, set()
@@ -161,32 +156,32 @@ def test_stopped_at_any_operation_readers_see_complete_versions_and_a_rerun_succ
         versions.add(result.version)
         if num_operations < number:
             break
-    assert number > 60  # far fewer would mean that the operations are not seen
+    assert number > 60  # far fewer would mean that the operations are not observed
     assert versions == {1000, 2000}
 
 
-def test_a_push_that_lost_its_lock_while_loading_leaves_the_versions_of_the_next_owner(
+def test_push_that_lost_its_lock_while_loading_keeps_the_versions_of_the_next_owner(
     model, other_model, third_model, objects, clock
 ):
     push(model, 1.0)
 
-    def stand_still(folder):
+    def suspend(folder):
         clock[0] += 100.0
         assert push(third_model, 1000.0).version == 1001  # 1000 is being written
 
-    with pytest.raises(OSError, match="stood still for so long that its lock is lost"):
-        push(other_model, 1000.0, check=stand_still)
+    with pytest.raises(OSError, match=r"objects://bucket/serving: .*lock"):
+        push(other_model, 1000.0, check=suspend)
     destination = open_destination(SERVING)
     assert {version: verify_version(destination, version) for version in list_versions(SERVING)} == {1: [], 1001: []}
 
 
-def test_a_push_that_lost_its_lock_between_two_files_writes_and_removes_nothing_more(
+def test_push_that_lost_its_lock_between_two_files_changes_nothing_more(
     model, other_model, third_model, objects, clock, monkeypatch
 ):
     push(model, 1.0)
     read_back = object_store.ObjectStore._read_back
 
-    def stand_still(self, name, copy):
+    def suspend(self, name, copy):
         found = read_back(self, name, copy)
         if name == "1000/assets/label_map.pbtxt":
             clock[0] += 100.0
@@ -194,15 +189,15 @@ def test_a_push_that_lost_its_lock_between_two_files_writes_and_removes_nothing_
             objects.operations.clear()
         return found
 
-    monkeypatch.setattr(object_store.ObjectStore, "_read_back", stand_still)
-    with pytest.raises(OSError, match="its lock is lost"):
+    monkeypatch.setattr(object_store.ObjectStore, "_read_back", suspend)
+    with pytest.raises(OSError, match=r"objects://bucket/serving: .*lock"):
         push(other_model, 1000.0)
     changes = [entry for entry in objects.operations if entry.startswith(("put", "remove", "rmtree"))]
-    assert [entry for entry in changes if "/.push.lock/" not in entry] == []  # but its own claim
+    assert [entry for entry in changes if "/.push.lock/" not in entry] == []  # except its own claim
     assert list_versions(SERVING) == [1, 2000]
 
 
-def test_a_push_that_lost_its_lock_does_not_touch_a_version_of_its_own_number(model, other_model, objects):
+def test_push_that_lost_its_lock_does_not_touch_a_version_with_its_number(model, other_model, objects):
     def lost():
         raise OSError("lost")
 

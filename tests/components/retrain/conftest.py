@@ -1,4 +1,4 @@
-"""Reports and records of small made-up data."""
+"""Fixtures with reports and records of small synthetic data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from detloom.components.retrain.training_record import FinishedTraining, data_of
 
 @pytest.fixture
 def make_report() -> Callable[..., dict[str, Any]]:
-    """What the decision reads of a report.json."""
+    """Make the parts of a report.json that the decision reads."""
 
     def make(
         cats: int = 50, dogs: int = 50, num_images: int = 100, sizes: tuple[int, int] = (60, 40)
@@ -33,7 +33,7 @@ def make_report() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def make_training(make_report) -> Callable[..., FinishedTraining]:
-    """A training of span 12 on 2026-03-01 with 100 images."""
+    """Make the record of a training run of span 12 on 2026-03-01 with 100 images."""
 
     def make(**changes: Any) -> FinishedTraining:
         usual = {

@@ -10,13 +10,14 @@ from detloom.components.retrain.training_record import (
     records_state,
     short_fingerprint,
 )
+from detloom.components.storage.storage import AddressStorage
 from detloom.schemas.errors import InputError
-from detloom.schemas.retrain_config import Retrain
+from detloom.schemas.run_file.schedule import Retrain
 
 FIRST, SECOND = "2026-03-01T03:05:12+00:00", "2026-03-02T03:00:00.250000+00:00"
 
 
-def test_a_record_comes_back_as_it_was_written(tmp_path, make_training):
+def test_a_record_survives_a_round_trip(tmp_path, make_training):
     training = make_training(time=SECOND, outcome="refused", reason="Training: span 13 is new.", version=2)
     name = append_record(str(tmp_path), "cells", training)
     assert name == "20260302T030000.250000Z.json"
@@ -24,13 +25,13 @@ def test_a_record_comes_back_as_it_was_written(tmp_path, make_training):
     assert read_last_record(str(tmp_path), "cells") == training
 
 
-def test_the_newest_counts_whatever_the_order_of_writing(tmp_path, make_training):
+def test_the_newest_record_is_read_regardless_of_the_order_of_writing(tmp_path, make_training):
     append_record(str(tmp_path), "cells", make_training(time=SECOND, span=13))
     append_record(str(tmp_path), "cells", make_training(time=FIRST, span=12))
     assert read_last_record(str(tmp_path), "cells").span == 13
 
 
-def test_a_time_of_another_zone_is_ordered_by_the_moment(tmp_path, make_training):
+def test_times_of_different_zones_are_ordered_correctly(tmp_path, make_training):
     append_record(str(tmp_path), "cells", make_training(time="2026-03-01T23:30:00-05:00", span=13))  # 04:30 of the 2nd
     append_record(str(tmp_path), "cells", make_training(time=SECOND, span=12))
     assert read_last_record(str(tmp_path), "cells").span == 13
@@ -44,7 +45,7 @@ def test_pipelines_that_share_a_folder_do_not_see_each_other(tmp_path, make_trai
 @pytest.mark.parametrize(
     "text", ["", '{"time": "2026-03-0', "[]", '{"time": "2026-03-02"}', "null", "\udcff", "[" * 100_000]
 )
-def test_a_file_that_was_cut_off_is_left_out_and_named(tmp_path, make_training, caplog, text):
+def test_an_invalid_file_is_skipped_and_logged(tmp_path, make_training, caplog, text):
     append_record(str(tmp_path), "cells", make_training())
     broken = tmp_path / "training_records/cells/20260303T030000.000000Z.json"
     broken.write_bytes(text.encode(errors="surrogateescape"))
@@ -52,21 +53,21 @@ def test_a_file_that_was_cut_off_is_left_out_and_named(tmp_path, make_training, 
     assert broken.name in caplog.text
 
 
-def test_a_key_that_a_later_version_adds_is_left_out(tmp_path, make_training):
+def test_an_unknown_key_of_a_later_version_is_ignored(tmp_path, make_training):
     name = append_record(str(tmp_path), "cells", make_training())
     path = tmp_path / "training_records/cells" / name
     path.write_text(json.dumps({**json.loads(path.read_text()), "novelty": 1}))
     assert read_last_record(str(tmp_path), "cells") == make_training()
 
 
-def test_other_files_and_unfinished_writes_are_no_records(tmp_path, make_training):
+def test_other_files_and_unfinished_writes_are_ignored(tmp_path, make_training):
     append_record(str(tmp_path), "cells", make_training())
     for name in (".20260303T030000.000000Z.json.0123", "notes.txt", "20260303.json"):
         (tmp_path / "training_records/cells" / name).write_text("{}")
     assert read_last_record(str(tmp_path), "cells") == make_training()
 
 
-def test_the_state_changes_with_a_new_record_and_with_age_alone(tmp_path, make_training, monkeypatch):
+def test_the_state_changes_with_a_new_record_and_with_age(tmp_path, make_training, monkeypatch):
     def state_at(second, retrain):
         moment = datetime(2026, 3, 3, 3, 5, second, tzinfo=timezone.utc)
         monkeypatch.setattr(training_record, "current_time", lambda: moment)
@@ -83,19 +84,19 @@ def test_the_state_changes_with_a_new_record_and_with_age_alone(tmp_path, make_t
     assert state_at(12, ageless) == "20260302T030000.250000Z.json"
 
 
-def test_a_storage_that_does_not_answer_is_one_sentence_without_its_password(monkeypatch):
-    def fail(folder):
-        raise OSError(5, "Input/output error", folder)
+def test_an_unavailable_storage_is_an_input_error_without_the_password(monkeypatch):
+    def fail(storage):
+        raise OSError(5, "Input/output error", storage.root)
 
-    monkeypatch.setattr(training_record, "list_names", fail)
+    monkeypatch.setattr(AddressStorage, "list_names", fail)
     retrain = Retrain(new_span=True, records="s3://user:planted@host/records")
     with pytest.raises(InputError) as refused:
         records_state(retrain, "cells")
     assert "planted" not in str(refused.value)
     assert str(refused.value).startswith("retrain.records: s3://")
-    assert str(refused.value).endswith(" cannot be read (Input/output error); run again when it answers.")
+    assert "Input/output error" in str(refused.value)
 
 
-def test_a_fingerprint_of_many_lines_is_short():
+def test_short_fingerprint_matches_sha_256():
     assert short_fingerprint("") == ""
     assert short_fingerprint("abc") == "ba7816bf8f01cfea"  # the first bytes of SHA-256's published example

@@ -1,7 +1,7 @@
-"""What any backend needs of a job: that all it refers to is there, and that inputs and outputs fit.
+"""Check the rules that hold for jobs of any backend: references exist, and inputs and outputs fit.
 
-A component's inputs are given unless they are optional (kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto,
-`ComponentInputsSpec`), and nothing else is given.
+A component's inputs must be given unless they are optional (kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto,
+`ComponentInputsSpec`); others are not allowed.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ ANY_TITLE = "system.Artifact"
 
 
 def check_job(job: Job) -> None:
-    """Raise JobRefused for what no backend would take."""
+    """Raise JobRefused for a job that no backend would accept."""
     if not job.name:
         raise JobRefused("pipelineInfo.name: got nothing")
     _check_dag(job, "root", job.spec.root)
@@ -31,11 +31,11 @@ def check_job(job: Job) -> None:
             case _:
                 raise JobRefused(f"{name}: neither a DAG nor an executor")
         if component.output_definitions.parameters:
-            raise JobRefused(f"{name}: has output parameters, which this driver does not know")
+            raise JobRefused(f"{name}: output parameters are not supported by this driver")
 
 
 def title_of(schema: Any) -> str:
-    """The title of an `ArtifactTypeSchema`; empty for none."""
+    """Return the title of an `ArtifactTypeSchema`, or an empty text."""
     if schema.WhichOneof("kind") == "instance_schema":
         return str((yaml.safe_load(schema.instance_schema) or {}).get("title", ""))
     return str(schema.schema_title)
@@ -48,7 +48,7 @@ def _check_dag(job: Job, name: str, component: Any) -> None:
     for task_name, task in sorted(tasks.items()):
         where = f"{name}.{task_name}"
         if task.WhichOneof("iterator"):
-            raise JobRefused(f"{where}: is a loop, which this driver does not know")
+            raise JobRefused(f"{where}: loops are not supported by this driver")
         if task.component_ref.name not in job.spec.components:
             raise JobRefused(f"{where}: there is no component {task.component_ref.name!r}")
         missing = waits_for(task) - set(tasks)
@@ -80,7 +80,7 @@ def _check_inputs(job: Job, where: str, parent: Any, task: Any, tasks: Mapping[s
         if outer and outer not in parent.input_definitions.parameters:
             raise JobRefused(f"{where}.{key}: its DAG has no parameter {outer}")
         if source.parameter_expression_selector:
-            raise JobRefused(f"{where}.{key}: has a selector, which this driver does not know")
+            raise JobRefused(f"{where}.{key}: selectors are not supported by this driver")
 
 
 def _source_type(job: Job, where: str, parent: Any, source: Any, tasks: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What Vertex AI Pipelines refuses when a job is handed in, as far as it is documented.
+"""Check the documented rules of Vertex AI Pipelines at submission.
 
 kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto: titles of artifact types are NAMESPACE.TITLE. TFX
 (tfx/orchestration/kubeflow/v2/pipeline_builder.py) and Google's documentation (REST reference, projects.locations.
@@ -19,7 +19,7 @@ _TITLE = re.compile(r"[a-z][a-z0-9-_]{2,20}[.][A-Z][a-zA-Z0-9-_]{2,49}")
 
 
 def check_vertex(job: Job) -> None:
-    """Raise JobRefused for what Vertex AI would not take."""
+    """Raise JobRefused for a job that Vertex AI would refuse."""
     if job.spec.schema_version not in SCHEMA_VERSIONS:
         allowed = ", ".join(SCHEMA_VERSIONS)
         raise JobRefused(f"schemaVersion: got {job.spec.schema_version!r}, allowed: {allowed}")
@@ -30,7 +30,7 @@ def check_vertex(job: Job) -> None:
     for name, component in sorted(job.spec.components.items()):
         for task_name in component.dag.tasks:
             if not _TASK_NAME.fullmatch(task_name):
-                raise JobRefused(f"{name}.{task_name}: the name of a task is letters, digits, '-' and '_'")
+                raise JobRefused(f"{name}.{task_name}: allowed in names of tasks: letters, digits, '-' and '_'")
         for definitions in (component.input_definitions, component.output_definitions):
             for key, spec in sorted(definitions.artifacts.items()):
                 title = title_of(spec.artifact_type)
@@ -54,4 +54,4 @@ def _check_executor(label: str, executor: Any) -> None:
             if not executor.resolver.output_artifact_queries:
                 raise JobRefused(f"{label}: a resolver defines at least one output")
         case kind:
-            raise JobRefused(f"{label}: is a {kind}, which this driver does not know")
+            raise JobRefused(f"{label}: executors of kind {kind} are not supported by this driver")

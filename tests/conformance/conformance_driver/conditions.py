@@ -1,9 +1,9 @@
-"""Conditions on tasks: the part of the Common Expression Language that TFX's compiler writes.
+"""Evaluate conditions on tasks: the part of the Common Expression Language that TFX's compiler uses.
 
-Both backends evaluate a condition over the task's `ExecutorInput`, by the proto's field names (kubeflow/pipelines,
+Both backends evaluate a condition over the task's `ExecutorInput` with the proto's field names (kubeflow/pipelines,
 backend/src/v2/expression/expression.go; api/v2alpha1/pipeline_spec.proto, `TriggerPolicy`). TFX writes comparisons of
-artifacts' metadata with doubles and texts, joined by !, && and || (tfx/orchestration/kubeflow/v2/compiler_utils.py,
-`placeholder_to_cel`). Anything else is refused by name, whole numbers too: metadata are doubles.
+artifact metadata with doubles and strings, joined by !, && and || (tfx/orchestration/kubeflow/v2/compiler_utils.py,
+`placeholder_to_cel`). All other expressions are refused, including integers, because metadata are doubles.
 """
 
 import operator
@@ -28,13 +28,13 @@ _ROOTS = ("inputs", "outputs")
 
 
 def evaluate(condition: str, executor_input: Mapping[str, Any]) -> bool:
-    """Whether the task runs.
+    """Return whether the task runs.
 
     Args:
         executor_input: JSON form with the proto's field names.
 
     Raises:
-        TaskRefused: for what cannot be parsed or found, and for a comparison of unlike values.
+        TaskRefused: if the condition cannot be parsed, a key is missing, or values of different types are compared.
     """
     reader = _Reader(condition, executor_input)
     value = reader.either()
@@ -45,7 +45,7 @@ def evaluate(condition: str, executor_input: Mapping[str, Any]) -> bool:
 
 
 class _Reader:
-    """Recursive descent, one method a level of precedence, evaluating as it goes."""
+    """A recursive descent parser with one method per precedence level, which evaluates while parsing."""
 
     def __init__(self, text: str, variables: Mapping[str, Any]) -> None:
         self._text, self._variables = text, variables
@@ -60,7 +60,7 @@ class _Reader:
 
     def expect_end(self) -> None:
         if self._tokens:
-            self._refuse(f"{self._tokens[0][1]!r} is not expected")
+            self._refuse(f"{self._tokens[0][1]!r} is unexpected")
 
     def _both(self) -> Any:
         value = self._negated()
@@ -97,16 +97,16 @@ class _Reader:
                 return token[1:-1]
             case "name" if token in _ROOTS:
                 return self._path(self._variables.get(token, {}), token)
-        return self._refuse(f"{token!r} is not known here")
+        return self._refuse(f"{token!r} is not supported")
 
-    def _path(self, value: Any, said: str) -> Any:
+    def _path(self, value: Any, path: str) -> Any:
         while True:
             if self._take("."):
                 key: Any = self._next("name")[1]
             elif self._take("["):
                 kind, token = self._next()
                 if kind not in ("text", "index"):
-                    self._refuse(f"{token!r} is no key")
+                    self._refuse(f"{token!r} is not a key")
                 key = token[1:-1] if kind == "text" else int(token)
                 self._need("]")
             else:
@@ -114,12 +114,12 @@ class _Reader:
             try:
                 value = value[key]
             except (KeyError, IndexError, TypeError):
-                self._refuse(f"no such key: {key!r} in {said}")
-            said = f"{said}[{key!r}]"
+                self._refuse(f"no such key: {key!r} in {path}")
+            path = f"{path}[{key!r}]"
 
     def _bool(self, value: Any) -> bool:
         if not isinstance(value, bool):
-            self._refuse(f"{value!r} is no bool")
+            self._refuse(f"{value!r} is not a bool")
         return bool(value)
 
     def _take(self, sign: str) -> bool:
@@ -134,7 +134,7 @@ class _Reader:
 
     def _next(self, kind: str = "") -> tuple[str, str]:
         if not self._tokens or (kind and self._tokens[0][0] != kind):
-            self._refuse("it ends too early" if not self._tokens else f"{self._tokens[0][1]!r} is not expected")
+            self._refuse("unexpected end" if not self._tokens else f"{self._tokens[0][1]!r} is unexpected")
         return self._tokens.pop(0)
 
     def _refuse(self, why: str) -> Any:

@@ -1,9 +1,9 @@
-"""What a backend says no with."""
+"""Errors of a backend."""
 
 
 class JobRefused(Exception):
-    """The backend would not take the job."""
+    """The backend refuses the job at submission."""
 
 
 class TaskRefused(Exception):
-    """The backend's own work on a task fails while the job runs; the task has failed then."""
+    """The backend's own work on a task fails during the run, and with it the task."""

@@ -1,16 +1,16 @@
-"""Runs a job: its DAGs from the outside in, one container after the other.
+"""Run a job: its DAGs from the outermost to the innermost, one container at a time.
 
-A backend looks at a task as soon as all that it waits for has ended, and that takes it a moment: what is skipped or
-left out ends before any container that could run then. Of those, the first by name runs first.
+A backend handles a task when all its dependencies have ended, and that takes only a moment: skipped and omitted tasks
+end before any container that could start then. Of the containers, the first by name runs first.
 
-A task runs when all that it waits for has succeeded; otherwise it is left out, silently, and so are those that wait for
-it: argoproj/argo-workflows, workflow/controller/dag.go, `executeDAGTask`, with what kubeflow/pipelines,
-backend/src/v2/compiler/argocompiler/dag.go, `depends`, asks for ("X.Succeeded", which skipped tasks are not);
-api/v2alpha1/pipeline_spec.proto, `TriggerStrategy`, for Vertex AI. After a failure, tasks that do not wait for it still
-run: Vertex AI's default is to go on (PipelineFailurePolicy, fail slow); Argo starts them as long as others are running.
+A task runs if all its dependencies have succeeded; otherwise it is omitted without a message, and so are its
+dependents: argoproj/argo-workflows, workflow/controller/dag.go, `executeDAGTask`, with the condition of
+kubeflow/pipelines, backend/src/v2/compiler/argocompiler/dag.go, `depends` ("X.Succeeded", false for skipped tasks);
+api/v2alpha1/pipeline_spec.proto, `TriggerStrategy`, for Vertex AI. After a failure, independent tasks still run: this
+is the default of Vertex AI (PipelineFailurePolicy, fail slow); Argo starts them while others are running.
 
 An exit handler (ALL_UPSTREAM_TASKS_COMPLETED) is a hook of the task that it waits for (dag.go, `taskToExitTemplate`);
-what becomes of it does not change what became of the run.
+its result does not change the result of the run.
 """
 
 import uuid
@@ -37,7 +37,7 @@ _AT_THE_END = pipeline_spec_pb2.PipelineTaskSpec.TriggerPolicy.ALL_UPSTREAM_TASK
 
 
 def run_job(job: Job, machine: Machine) -> RunResult:
-    """Run a job that was read by `read_job`."""
+    """Run a job returned by `read_job`."""
     rules: Rules = Kubeflow() if job.backend == "kubeflow" else Vertex()
     machine.home.mkdir(parents=True, exist_ok=True)
     store = Store(machine.home / "metadata.json")
@@ -53,7 +53,7 @@ def run_job(job: Job, machine: Machine) -> RunResult:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A task that its driver has let through."""
+    """A task that its driver has started."""
 
     task: Task
     executor_input: Any
@@ -74,7 +74,7 @@ def _run_tasks(run: Run, rules: Rules, scope: Scope, tasks: Mapping[str, Any]) -
             _run_exit_handler(run, rules, scope, handlers[name], tasks[handlers[name]])
 
     while waiting or ready:
-        for name in list(waiting):  # in their order, so that what is left out here leaves out those that wait for it
+        for name in list(waiting):  # in order, so that an omitted task omits its dependents in the same pass
             if waits_for(tasks[name]) <= ended.keys():
                 waiting.remove(name)
                 begun = _begin(run, rules, scope, name, tasks[name], ended)
@@ -102,10 +102,10 @@ def _run_exit_handler(run: Run, rules: Rules, scope: Scope, name: str, spec: Any
 def _begin(
     run: Run, rules: Rules, scope: Scope, name: str, spec: Any, ended: Mapping[str, TaskResult] | None
 ) -> _Ready | TaskResult:
-    """What a task's driver does.
+    """Do the work of a task's driver.
 
     Args:
-        ended: tasks that it may wait for; None for an exit handler, which waits for no success.
+        ended: results of the tasks it can depend on; None for an exit handler, which requires no success.
     """
     task, path = Task(name, spec, run.job.component(spec), scope), scope.path_of(name)
     if ended is not None and any(ended[other].state not in DONE for other in waits_for(spec)):

@@ -1,12 +1,12 @@
-"""What a task is known by, so that an earlier execution may answer for it.
+"""Cache keys of tasks.
 
 Open-source Kubeflow: kubeflow/pipelines, backend/src/v2/cacheutils/cache.go (`GenerateCacheKey`,
 `GenerateFingerPrint`) and backend/src/v2/driver/cache.go: ids of input artifacts, parameters, outputs without their
-addresses, image, command and arguments with their placeholders, volume claims. Environment variables are not in it.
+addresses, image, command and arguments with placeholders, volume claims. Environment variables are not included.
 
 Vertex AI: cloud.google.com/vertex-ai/docs/pipelines/configure-caching: parameters and ids of input artifacts, names of
-outputs, and image, command, arguments and environment; only pipelines of the same name share. What the driver changed
-before the cache is asked is in it (api/v2alpha1/pipeline_spec.proto, `Lifecycle.pre_cache_check`).
+outputs, image, command, arguments and environment; only pipelines with the same name share entries. Changes by the
+driver before the cache lookup are included (api/v2alpha1/pipeline_spec.proto, `Lifecycle.pre_cache_check`).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from google.protobuf import json_format
 
 
 def kubeflow_fingerprint(container: Any, executor_input: Any, claims: Iterable[str]) -> str:
-    """Of a task whose outputs are provisioned."""
+    """Return the key of a task whose outputs are provisioned."""
     outputs = {
         key: json_format.MessageToDict(each.artifacts[0]) for key, each in executor_input.outputs.artifacts.items()
     }
@@ -38,7 +38,7 @@ def kubeflow_fingerprint(container: Any, executor_input: Any, claims: Iterable[s
 
 
 def vertex_fingerprint(container: Any, executor_input: Any) -> str:
-    """Of a task after its driver."""
+    """Return the key of a task after its driver."""
     return _digest(
         {
             **_inputs(executor_input),

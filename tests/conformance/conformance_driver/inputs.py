@@ -1,9 +1,9 @@
-"""What a task gets: parameters and artifacts, from constants, from its DAG's inputs, from tasks before it.
+"""Resolve a task's parameters and artifacts: constants, inputs of its DAG, and outputs of other tasks.
 
-kubeflow/pipelines, backend/src/v2/driver/resolve.go: `resolveInputs` (conversion of types), `resolveInputParameter`
-(constants that stand for something, as whole text only), `resolveUpstreamArtifacts`. Inputs are resolved before the
-condition is looked at (backend/src/v2/driver/container.go), so that what a skipped task would have made is an error.
-The proto's comments say the same of Vertex AI, which converts nothing.
+kubeflow/pipelines, backend/src/v2/driver/resolve.go: `resolveInputs` (type conversion), `resolveInputParameter`
+(placeholders in constants, only as a whole string), `resolveUpstreamArtifacts`. Inputs are resolved before the
+condition is evaluated (backend/src/v2/driver/container.go), so a missing output of a skipped task is an error. The
+proto's comments describe the same for Vertex AI, which converts no types.
 """
 
 from collections.abc import Callable
@@ -30,15 +30,15 @@ _KINDS = {
 
 
 def artifacts_of(run: Run, task: Task) -> dict[str, list[Artifact]]:
-    """Artifacts by input."""
+    """Return artifacts by input."""
     return {key: _find(run, task.scope, source, key) for key, source in task.spec.inputs.artifacts.items()}
 
 
 def parameters_of(run: Run, task: Task, final_status: Callable[[Execution], Any]) -> dict[str, Any]:
-    """Parameters by input, as `google.protobuf.Value`.
+    """Return parameters by input, as `google.protobuf.Value`.
 
     Args:
-        final_status: what the backend says of an execution that came to an end.
+        final_status: returns the backend's description of a finished execution.
     """
     found = {}
     declared = task.component.input_definitions.parameters

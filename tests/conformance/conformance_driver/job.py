@@ -1,9 +1,9 @@
-"""A compiled job, read as strictly as the backends read it.
+"""Read a compiled job as strictly as the backends do.
 
-Open-source Kubeflow Pipelines takes a YAML `PipelineSpec` of schema 2.1, and a second document for the platform
-(kubeflow/pipelines, backend/src/apiserver/template/v2_template.go); Vertex AI takes a JSON `PipelineJob`. Both are
-parsed with nothing unknown in them. `defaultPipelineRoot` of a YAML job is not read by any part of the open-source
-backend: whoever hands the job in says the root, else it is the cluster's (backend/src/v2/driver/root_dag.go).
+Open-source Kubeflow Pipelines accepts a YAML `PipelineSpec` of schema 2.1 and a second document for the platform
+(kubeflow/pipelines, backend/src/apiserver/template/v2_template.go); Vertex AI accepts a JSON `PipelineJob`. Unknown
+fields are refused in both. The open-source backend ignores `defaultPipelineRoot` of a YAML job: the root is set at
+submission, otherwise it is the cluster's (backend/src/v2/driver/root_dag.go).
 """
 
 import json
@@ -27,8 +27,8 @@ class Job:
     spec: `PipelineSpec`.
     executors: `ExecutorSpec` by label.
     platform: Kubernetes settings by executor label; empty on Vertex AI.
-    root: that artifacts lie below.
-    parameters: given when the job was handed in.
+    root: the address that all artifacts are below.
+    parameters: values given at submission.
     """
 
     backend: Backend
@@ -43,11 +43,11 @@ class Job:
         return str(self.spec.pipeline_info.name)
 
     def component(self, task: Any) -> Any:
-        """The `ComponentSpec` of a `PipelineTaskSpec`."""
+        """Return the `ComponentSpec` of a `PipelineTaskSpec`."""
         return self.spec.components[task.component_ref.name]
 
     def executor(self, task: Any) -> Any:
-        """The `ExecutorSpec` of a task that is no DAG."""
+        """Return the `ExecutorSpec` of a task that is not a DAG."""
         return self.executors[self.component(task).executor_label]
 
 
@@ -55,10 +55,10 @@ def read_job(text: str, backend: Backend, root: str = "") -> Job:
     """Read a compiled file and check it as the backend does.
 
     Args:
-        root: that the job is handed in with, on Kubeflow; Vertex AI's stands in the file.
+        root: the root set at submission, on Kubeflow; for Vertex AI it is in the file.
 
     Raises:
-        JobRefused: naming what the backend would not take.
+        JobRefused: for content that the backend would refuse.
     """
     from conformance_driver.check_job import check_job
 

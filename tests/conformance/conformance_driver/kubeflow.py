@@ -1,14 +1,14 @@
-"""Open-source Kubeflow Pipelines: how its driver and launcher run a task.
+"""The driver and launcher of open-source Kubeflow Pipelines.
 
 kubeflow/pipelines, backend/src/v2:
-    driver/driver.go            `provisionOutputs`: addresses are ROOT/TASK/RANDOM/OUTPUT, one more output for the log,
-                                the output file beside them on the pod's disk
+    driver/driver.go            `provisionOutputs`: addresses are ROOT/TASK/RANDOM/OUTPUT, another output for the
+                                log, and the output file beside them on the pod's disk
     driver/container.go         inputs, condition, outputs, cache, in that order
-    driver/cache.go             an execution that answers gives its artifacts; the launcher does not run then
-    component/launcher_v2.go    inputs are downloaded, folders around outputs made, the command run, outputs uploaded
-                                and recorded, whatever they are
-    metadata/client.go          names of artifacts are ids; what is recorded beside an artifact's own metadata; states
-    metadata/converter.go       what becomes of metadata on the way into MLMD and back; types do not come back
+    driver/cache.go             a cached execution provides its artifacts; then the launcher does not run
+    component/launcher_v2.go    inputs are downloaded, parent folders of outputs created, the command run, and outputs
+                                uploaded and recorded, even if they are missing
+    metadata/client.go          names of artifacts are ids; additional metadata; states
+    metadata/converter.go       conversion of metadata to MLMD and back; types are lost
 """
 
 import shutil
@@ -35,7 +35,7 @@ _ENDED = ("COMPLETE", "CACHED", "CANCELED")
 
 
 class Kubeflow:
-    """See `Rules`."""
+    """The rules of Kubeflow; see `Rules`."""
 
     def name_run(self, pipeline: str, run_id: str) -> str:
         return f"{pipeline}-{run_id[:5]}"
@@ -44,7 +44,7 @@ class Kubeflow:
         return f"{root}/{pipeline}/{run_id}"
 
     def input_artifact(self, artifact: Artifact, is_from_dag: bool) -> Any:
-        """Without its type; one that comes from a task has an empty one (metadata/client.go, `ToRuntimeArtifact`)."""
+        """Drop the type; for an output of a task, use an empty one (metadata/client.go, `ToRuntimeArtifact`)."""
         found = pipeline_spec_pb2.RuntimeArtifact(name=artifact.name, uri=artifact.uri)
         found.metadata.update(artifact.metadata)
         if not is_from_dag:
@@ -52,7 +52,7 @@ class Kubeflow:
         return found
 
     def final_status(self, run: Run, execution: Execution) -> Any:
-        """driver/resolve.go, `resolveInputParameter`; the state is MLMD's, and says nothing of the error."""
+        """Follow driver/resolve.go, `resolveInputParameter`; the state is MLMD's and contains no error."""
         value = struct_pb2.Value()
         value.struct_value.update(
             {
@@ -65,17 +65,17 @@ class Kubeflow:
         return value
 
     def skip(self, run: Run, task: Task) -> None:
-        """The driver ends a task that is not triggered; nobody looks at its DAG's state then."""
+        """End the task in its driver; the state of its DAG is not updated then."""
         _execution(run, task, "CANCELED")
 
     def start_dag(self, run: Run, task: Task) -> Execution:
         return _execution(run, task, "RUNNING", len(task.component.dag.tasks))
 
     def end_dag(self, run: Run, execution: Execution, state: Literal["SUCCEEDED", "FAILED"]) -> None:
-        """Nothing is recorded: launchers keep the state of the DAG that they are in."""
+        """Record nothing: launchers maintain the state of their DAG."""
 
     def runs_exit_handler(self, result: TaskResult) -> bool:
-        """Argo has no hook for what never began (workflow/controller/dag.go), as after a driver that failed."""
+        """Argo runs no hook for a task that never started (workflow/controller/dag.go), as after a failed driver."""
         return result.state not in ("SKIPPED", "OMITTED") and not result.error
 
     def run_task(self, run: Run, task: Task, executor_input: Any) -> TaskResult:
@@ -131,7 +131,7 @@ def _provision(run: Run, task: Task, executor_input: Any) -> None:
 def _try(
     run: Run, task: Task, executor_input: Any, settings: PodSettings, execution: Execution, result: TaskResult
 ) -> bool:
-    """Run the launcher until it succeeds or no more tries are left."""
+    """Run the launcher until it succeeds or no tries are left."""
     policy = task.spec.retry_policy if task.spec.HasField("retry_policy") else task.scope.retry_policy
     rules = retry_rules(policy or pipeline_spec_pb2.PipelineTaskSpec.RetryPolicy(), "kubeflow")
     elapsed, wait = 0.0, 0.0
@@ -158,7 +158,7 @@ def _try(
 def _launch(
     run: Run, task: Task, executor_input: Any, settings: PodSettings, execution: Execution, pod: str, retry: int
 ) -> int:
-    """One pod, on a disk of its own."""
+    """Run one pod on a disk of its own."""
     disk = Disk(run.machine.home / "pods" / pod)
     buckets = Buckets(run.machine.home / "buckets")
     container = run.job.executor(task.spec).container
@@ -193,7 +193,7 @@ def _launch(
 
 
 def _pod_env(run: Run, settings: PodSettings, pod: str, retry: int) -> dict[str, str]:
-    """argocompiler/common.go, `commonEnvs` and `retryIndexEnv`; secrets by driver/k8s.go."""
+    """Follow argocompiler/common.go, `commonEnvs` and `retryIndexEnv`; secrets as in driver/k8s.go."""
     missing = [f"{name}/{key}" for name, key in settings.secrets.values() if (name, key) not in run.machine.secrets]
     if missing:
         raise TaskRefused(f"CreateContainerConfigError: secret {', '.join(missing)} not found")
@@ -216,7 +216,7 @@ def _record(run: Run, task: Task, key: str, artifact: Any) -> Artifact:
 
 
 def _in_mlmd(name: str, value: Any) -> Any:
-    """metadata/converter.go, `StructValueToMLMDValue` and `toRuntimeArtifact`."""
+    """Follow metadata/converter.go, `StructValueToMLMDValue` and `toRuntimeArtifact`."""
     match value.WhichOneof("kind"):
         case "string_value":
             return value.string_value
@@ -233,7 +233,7 @@ def _in_mlmd(name: str, value: Any) -> Any:
 
 
 def _update_dag(run: Run, dag: Execution) -> None:
-    """metadata/client.go, `UpdateDAGExecutionsState`: called by launchers alone, and not for the root."""
+    """Follow metadata/client.go, `UpdateDAGExecutionsState`: only launchers call it, and not for the root."""
     if dag.num_tasks == 0:
         return
     states = [each.state for each in run.store.executions if each.parent == dag.id]

@@ -1,9 +1,9 @@
-"""Buckets as folders, and what goes in and out of a pod's disk.
+"""Buckets as folders, and the transfer between them and a pod's disk.
 
-The open-source launcher downloads inputs and uploads outputs between a bucket and a folder that has the address's shape
+The open-source launcher downloads inputs and uploads outputs between a bucket and a folder with the address's structure
 (kubeflow/pipelines, backend/src/v2/component/launcher_v2.go, `LocalPathForURI`, `downloadArtifacts`,
-`uploadOutputArtifacts`; backend/src/v2/objectstore/object_store.go, `UploadBlob`, `DownloadBlob`): an object store has
-no folders, so that empty ones do not arrive, nor do file modes and links. Vertex AI mounts Cloud Storage at /gcs.
+`uploadOutputArtifacts`; backend/src/v2/objectstore/object_store.go, `UploadBlob`, `DownloadBlob`). An object store has
+no folders, so empty folders, file modes and links are lost. Vertex AI mounts Cloud Storage at /gcs.
 """
 
 import shutil
@@ -16,10 +16,10 @@ FOLDERS = {"gs://": "gcs", "minio://": "minio", "s3://": "s3"}
 
 
 def local_path(uri: str) -> str:
-    """Where an address lies in a container.
+    """Return the path of an address in a container.
 
     Raises:
-        TaskRefused: for an address of another kind.
+        TaskRefused: for an unsupported scheme.
     """
     for scheme, folder in FOLDERS.items():
         if uri.startswith(scheme):
@@ -29,18 +29,18 @@ def local_path(uri: str) -> str:
 
 @dataclass(frozen=True)
 class Disk:
-    """A container's file system, as far as storage is concerned: `root` stands for /."""
+    """The storage of a container's file system; `root` replaces /."""
 
     root: Path
 
     def path(self, uri_or_path: str) -> Path:
-        """Here, of an address or of a container's path."""
+        """Return the local path of an address or of a container's path."""
         path = uri_or_path if uri_or_path.startswith("/") else local_path(uri_or_path)
         return self.root / path.lstrip("/")
 
     @property
     def mounts(self) -> dict[Path, str]:
-        """By folder here, the path in the container."""
+        """Return the path in the container by local folder."""
         found = {self.root / folder: f"/{folder}" for folder in FOLDERS.values()}
         for folder in found:
             folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class Buckets:
     root: Path
 
     def download(self, uri: str, disk: Disk) -> None:
-        """All objects at or below an address; there need not be any. An address of another kind is left alone."""
+        """Download all objects at or below an address, if any. Other schemes are ignored."""
         if not uri.startswith(tuple(FOLDERS)):
             return
         source, target = Disk(self.root).path(uri), disk.path(uri)
@@ -65,13 +65,13 @@ class Buckets:
                 _copy(path, target / path.relative_to(source))
 
     def upload(self, uri: str, disk: Disk, root: str) -> None:
-        """What lies at an address's place on the disk, if anything does.
+        """Upload the files at an address's path on the disk, if any.
 
         Args:
-            root: of the run; the launcher's bucket begins there.
+            root: the root of the run, at which the launcher's bucket begins.
 
         Raises:
-            TaskRefused: for an address outside, and for what cannot be copied as a file.
+            TaskRefused: for an address outside of the root, and for anything that cannot be copied as a file.
         """
         if not uri.startswith(f"{root}/"):
             raise TaskRefused(f"URI {uri!r} does not have expected bucket prefix {root!r}")

@@ -1,8 +1,8 @@
-"""What a task makes: artifacts that are provisioned before it runs, and changed by what it says afterwards.
+"""Outputs of a task: artifacts that are provisioned before it runs and changed by its output file.
 
-kubeflow/pipelines, backend/src/v2/component/launcher_v2.go: `getExecutorOutputFile` reads the output file strictly and
-takes none as nothing said; `mergeRuntimeArtifacts` takes address and metadata of the first artifact of each output, and
-nothing else. Vertex AI's contract is the proto's (`ExecutorOutput`).
+kubeflow/pipelines, backend/src/v2/component/launcher_v2.go: `getExecutorOutputFile` parses the output file strictly and
+accepts a missing one; `mergeRuntimeArtifacts` takes only address and metadata of the first artifact of each output.
+Vertex AI's contract is the proto's (`ExecutorOutput`).
 """
 
 from pathlib import Path
@@ -18,10 +18,10 @@ from conformance_driver.store import Artifact
 
 
 def read_output(path: Path) -> Any:
-    """The `ExecutorOutput` in a file.
+    """Read the `ExecutorOutput` in a file.
 
     Raises:
-        TaskRefused: for what is none.
+        TaskRefused: if the content is invalid.
     """
     output = pipeline_spec_pb2.ExecutorOutput()
     if not path.exists():
@@ -33,10 +33,10 @@ def read_output(path: Path) -> Any:
 
 
 def merge(output: Any, outputs: Any) -> None:
-    """Change provisioned outputs, `ExecutorInput.Outputs`, by what the task said."""
-    for key, said in output.artifacts.items():
-        if key in outputs.artifacts and said.artifacts:
-            source, target = said.artifacts[0], outputs.artifacts[key].artifacts[0]
+    """Apply a task's output file to the provisioned outputs, `ExecutorInput.Outputs`."""
+    for key, found in output.artifacts.items():
+        if key in outputs.artifacts and found.artifacts:
+            source, target = found.artifacts[0], outputs.artifacts[key].artifacts[0]
             target.uri = source.uri or target.uri
             if source.HasField("metadata"):
                 for name, value in source.metadata.fields.items():
@@ -44,7 +44,7 @@ def merge(output: Any, outputs: Any) -> None:
 
 
 def recorded(run: Run, task: Task, key: str, artifact: Any, id: int, name: str, metadata: dict[str, Any]) -> Artifact:
-    """A `RuntimeArtifact` as the store keeps it."""
+    """Convert a `RuntimeArtifact` to the store's form."""
     return Artifact(
         id=id,
         name=name,

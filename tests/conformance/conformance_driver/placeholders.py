@@ -1,8 +1,8 @@
-"""What stands for what in a container's command and arguments.
+"""Placeholders in a container's command and arguments.
 
-kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto (`ExecutorInput`): {{$}} is all of it as JSON, the others one value
-of it. backend/src/v2/component/launcher_v2.go (`compileCmdAndArgs`, `getPlaceholders`) replaces them in the open-source
-backend, values by protojson's rules; what it does not know stays in the text, which is refused here.
+kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto (`ExecutorInput`): {{$}} is the whole input as JSON, others are one
+value of it. backend/src/v2/component/launcher_v2.go (`compileCmdAndArgs`, `getPlaceholders`) replaces them in the
+open-source backend, with values in protojson's format; it keeps unknown ones, which are refused here.
 """
 
 import json
@@ -19,16 +19,16 @@ _KUBERNETES = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 def to_json(message: Any) -> str:
-    """As protojson writes it: camel case, whole numbers without a point, maps in order, no blanks."""
+    """Format JSON as protojson does: camel case, integers without a point, sorted maps, no blanks."""
     document = _whole_numbers(json_format.MessageToDict(message))
     return json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def fill(arguments: Sequence[str], executor_input: Any) -> list[str]:
-    """Arguments with every placeholder replaced.
+    """Return arguments with all placeholders replaced.
 
     Raises:
-        TaskRefused: for a placeholder that stands for nothing.
+        TaskRefused: for an unknown placeholder.
     """
     values = {"": to_json(executor_input), **_values(executor_input)}
     if "{{$" in values[""]:
@@ -36,16 +36,16 @@ def fill(arguments: Sequence[str], executor_input: Any) -> list[str]:
 
     def value_of(match: re.Match[str]) -> str:
         if match[1] not in values:
-            raise TaskRefused(f"the placeholder {match[0]} stands for nothing")
+            raise TaskRefused(f"the placeholder {match[0]} is unknown")
         return values[match[1]]
 
     return [_PLACEHOLDER.sub(value_of, argument) for argument in arguments]
 
 
 def expand(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What Kubernetes makes of arguments: $(NAME) becomes the variable's value, $$ a dollar sign.
+    """Expand arguments as Kubernetes does: $(NAME) becomes the variable's value, $$ a dollar sign.
 
-    kubernetes/kubernetes, third_party/forked/golang/expansion/expand.go: unknown names stay as they are.
+    kubernetes/kubernetes, third_party/forked/golang/expansion/expand.go: unknown names are kept.
     """
 
     def value_of(match: re.Match[str]) -> str:
@@ -55,7 +55,7 @@ def expand(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
 
 
 def text_of(value: Any) -> str:
-    """A `google.protobuf.Value` as text (kubeflow/pipelines, backend/src/v2/metadata/converter.go, `PbValueToText`)."""
+    """Format a `google.protobuf.Value` as text (backend/src/v2/metadata/converter.go, `PbValueToText`)."""
     match value.WhichOneof("kind"):
         case "string_value":
             return str(value.string_value)

@@ -1,9 +1,9 @@
-"""What the platform document says of a task's pod.
+"""The settings of a task's pod in the platform document.
 
 Each entry is a `KubernetesExecutorConfig` (kubeflow/pipelines, kubernetes_platform/proto/
-kubernetes_executor_config.proto), which the backend reads strictly (backend/src/v2/compiler/argocompiler/spec_patch.go)
-and puts into the pod (backend/src/v2/driver/k8s.go). Where pods run and how images are loaded has no meaning here:
-those fields are only checked.
+kubernetes_executor_config.proto), which the backend parses strictly
+(backend/src/v2/compiler/argocompiler/spec_patch.go) and applies to the pod (backend/src/v2/driver/k8s.go). Scheduling
+and image pulls are irrelevant here: those fields are only checked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 
 from conformance_driver.errors import JobRefused
 
-# Of the message, what this driver knows: a type, or what the entries of a list hold.
+# The fields that this driver knows: a type, or the content of list entries.
 _FIELDS: dict[str, Any] = {
     "imagePullPolicy": str,
     "imagePullSecret": [{"secretName": str}],
@@ -27,7 +27,7 @@ _PULL_POLICIES = ("Always", "Never", "IfNotPresent")
 @dataclass(frozen=True)
 class PodSettings:
     """Attributes:
-    mounts: where each volume claim is mounted, by claim.
+    mounts: mount path of each volume claim.
     secrets: name and key of each secret, by environment variable.
     """
 
@@ -44,7 +44,7 @@ def check_settings(label: str, settings: Mapping[str, Any]) -> None:
 
 
 def read_settings(settings: Mapping[str, Any]) -> PodSettings:
-    """Of settings that were checked."""
+    """Parse settings that were checked."""
     mounts = {each["constant"]: each["mountPath"] for each in settings.get("pvcMount", ())}
     secrets = {
         pair["envVar"]: (each["secretName"], pair["secretKey"])

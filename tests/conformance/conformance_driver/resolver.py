@@ -1,11 +1,10 @@
 """Vertex AI's resolvers: queries for artifacts of earlier runs.
 
-kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto, `ArtifactQuerySpec`: conditions joined by AND, in the context of
-the pipeline where nothing else is said, one artifact where no limit is set. What TFX writes in them:
-tfx/orchestration/kubeflow/v2/step_builder.py (`schema_title`, `state`, `metadata.KEY.number_value`, and `name` with a
-placeholder for what the artifact found before says). The newest comes first. A resolver that finds nothing succeeds
-with no artifact, and one that asks about nothing finds nothing: without that, no pipeline with a resolver could run a
-first time.
+kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto, `ArtifactQuerySpec`: conditions joined by AND, by default in the
+context of the pipeline, with a limit of one artifact. TFX's conditions: tfx/orchestration/kubeflow/v2/step_builder.py
+(`schema_title`, `state`, `metadata.KEY.number_value`, and `name` with a placeholder for a property of the artifact
+found before). The newest artifact comes first. A resolver that finds nothing succeeds without an artifact, and a query
+about a missing artifact finds nothing; otherwise no pipeline with a resolver could run for the first time.
 """
 
 import re
@@ -23,10 +22,10 @@ _NAME = re.compile(r"name=\"\{\{\$\.inputs\.artifacts\['(\w+)'\]\.metadata\['(\w
 
 
 def resolve(run: Run, task: Task, resolver: Any, executor_input: Any) -> dict[str, list[int]]:
-    """Ids of the artifacts found, by output.
+    """Return the ids of the artifacts found, by output.
 
     Raises:
-        TaskRefused: for a condition that this driver does not know.
+        TaskRefused: for a condition that this driver does not support.
     """
     outputs = task.component.output_definitions.artifacts
     if set(resolver.output_artifact_queries) != set(outputs):
@@ -58,4 +57,4 @@ def _condition(text: str, executor_input: Any) -> Callable[[Artifact], bool]:
         found = executor_input.inputs.artifacts[match[1]].artifacts
         names = {each.metadata.fields[match[2]].string_value for each in found[:1]}
         return lambda artifact: artifact.name in names
-    raise TaskRefused(f"the condition {text!r} is not known here")
+    raise TaskRefused(f"the condition {text!r} is not supported")

@@ -1,4 +1,4 @@
-"""What became of a run."""
+"""Results of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from conformance_driver.store import Artifact
 
-# CACHED: an earlier execution answers. SKIPPED: its condition was false. OMITTED: what it waits for did not succeed.
+# CACHED: taken from an earlier execution. SKIPPED: its condition is false. OMITTED: a dependency did not succeed.
 State = Literal["SUCCEEDED", "CACHED", "FAILED", "SKIPPED", "OMITTED"]
 DONE = ("SUCCEEDED", "CACHED")
 
@@ -15,7 +15,7 @@ DONE = ("SUCCEEDED", "CACHED")
 @dataclass(frozen=True)
 class Try:
     """Attributes:
-    waited_seconds: before it, had it been a cluster.
+    waited_seconds: the wait before this try on a cluster.
     """
 
     exit_code: int
@@ -26,9 +26,9 @@ class Try:
 @dataclass
 class TaskResult:
     """Attributes:
-    path: names of the DAGs that it is in, and its own, joined by dots.
-    executor_input: JSON form, as the container got it.
-    error: what the backend itself could not do.
+    path: names of its DAGs and its own, joined by dots.
+    executor_input: JSON form, as passed to the container.
+    error: an error of the backend itself.
     """
 
     path: str
@@ -46,8 +46,8 @@ class TaskResult:
 @dataclass
 class RunResult:
     """Attributes:
-    name: the backend's, which placeholders stand for.
-    tasks: by path, in the order in which they came to an end.
+    name: the backend's name, used in placeholders.
+    tasks: by path, in the order in which they ended.
     logs: folder of the containers' logs.
     """
 
@@ -62,11 +62,11 @@ class RunResult:
         return found
 
     def states(self) -> dict[str, State]:
-        """By the task's own name."""
+        """Return a task by its own name."""
         return {task.name: task.state for task in self.tasks.values()}
 
     def describe_failures(self, last_characters: int = 3000) -> str:
-        """Why tasks failed, with the ends of their logs."""
+        """Return the reasons for failed tasks, with the ends of their logs."""
         lines = []
         for task in self.tasks.values():
             if task.state == "FAILED":

@@ -1,4 +1,4 @@
-"""What differs between the backends."""
+"""The interface of the rules that differ between the backends."""
 
 from typing import Any, Literal, Protocol
 
@@ -8,42 +8,42 @@ from conformance_driver.store import Artifact, Execution
 
 
 class Rules(Protocol):
-    """A backend."""
+    """The rules of a backend."""
 
     def name_run(self, pipeline: str, run_id: str) -> str:
-        """Its own name of a run."""
+        """Return the backend's name of a run."""
 
     def root_of(self, root: str, pipeline: str, run_id: str) -> str:
-        """The address that a run's artifacts lie below."""
+        """Return the address that all artifacts of a run are below."""
 
     def input_artifact(self, artifact: Artifact, is_from_dag: bool) -> Any:
-        """A `RuntimeArtifact` as tasks get it.
+        """Convert a `RuntimeArtifact` to the form that tasks receive.
 
         Args:
-            is_from_dag: whether it is an input of the DAG that the task is in.
+            is_from_dag: True if it is an input of the task's DAG.
         """
 
     def final_status(self, run: Run, execution: Execution) -> Any:
-        """What an exit handler is told, as `google.protobuf.Value`."""
+        """Return the final status for an exit handler, as `google.protobuf.Value`."""
 
     def skip(self, run: Run, task: Task) -> None:
-        """Record that a condition was false."""
+        """Record that a condition is false."""
 
     def start_dag(self, run: Run, task: Task) -> Execution:
-        """Record that a DAG begins."""
+        """Record that a DAG starts."""
 
     def end_dag(self, run: Run, execution: Execution, state: Literal["SUCCEEDED", "FAILED"]) -> None:
-        """Record that its tasks came to an end."""
+        """Record that its tasks have ended."""
 
     def run_task(self, run: Run, task: Task, executor_input: Any) -> TaskResult:
-        """Run a task that is no DAG, and record it.
+        """Run a task that is not a DAG, and record it.
 
         Args:
             executor_input: `ExecutorInput` with its inputs.
 
         Raises:
-            TaskRefused: if the backend itself fails, before there is an execution.
+            TaskRefused: if the backend itself fails before there is an execution.
         """
 
     def runs_exit_handler(self, result: TaskResult) -> bool:
-        """Whether a task that came to this end is followed by its exit handler."""
+        """Return whether the exit handler runs after a task with this result."""

@@ -1,4 +1,4 @@
-"""What the parts of the driver share about one run."""
+"""Data about one run that the parts of the driver share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from conformance_driver.store import Artifact, Execution, Store
 
 @dataclass(frozen=True)
 class Machine:
-    """Where runs are executed. Runs with the same home see each other's artifacts.
+    """The place where runs are executed. Runs with the same home see each other's artifacts.
 
     Attributes:
-        home: holds metadata.json, buckets/ and the disks of pods while they run.
+        home: contains metadata.json, buckets/, and the disks of pods during a run.
         claims: folder of each volume claim, by name.
         secrets: values of Kubernetes secrets, by name and key.
-        image_env: what the image sets, for arguments that name variables.
+        image_env: environment variables of the image, for arguments that refer to them.
     """
 
     home: Path
@@ -32,9 +32,9 @@ class Machine:
 @dataclass
 class Run:
     """Attributes:
-    id: a random one; in addresses.
-    name: Kubernetes' name of the workflow, or the resource name of the pipeline job.
-    root: that all artifacts of the run lie below.
+    id: a random id, used in addresses.
+    name: the name of the Kubernetes workflow, or the resource name of the pipeline job.
+    root: the address that all artifacts of the run are below.
     """
 
     job: Job
@@ -48,11 +48,11 @@ class Run:
 
 @dataclass
 class Scope:
-    """A DAG while it runs.
+    """A running DAG.
 
     Attributes:
-        path: empty for the root's.
-        retry_policy: of the task that the DAG is, for tasks in it that have none.
+        path: empty for the root.
+        retry_policy: policy of the DAG's task, for its tasks without a policy.
         tasks: executions of its tasks so far, by name.
     """
 
@@ -69,7 +69,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a DAG, ready to run."""
+    """A task of a DAG that is ready to run."""
 
     name: str
     spec: Any

@@ -1,4 +1,4 @@
-"""What starts a container. `SubprocessRunner` runs its command here; another one may start a real container."""
+"""The interface that starts a container. `SubprocessRunner` runs its command here; others can start real containers."""
 
 import os
 import re
@@ -11,32 +11,35 @@ from typing import Protocol
 from conformance_driver.object_store import FOLDERS
 
 STORAGE_ROOT = "DETLOOM_STORAGE_ROOT"  # read by detloom.pipelines.container.storage
-POD_NAME = "HOSTNAME"  # every container has it
+POD_NAME = "HOSTNAME"  # set in every container
 TIMED_OUT = 124
 
 
 class Runner(Protocol):
-    """Starts a container and waits for its end."""
+    """Starts a container and waits until it ends."""
 
     def run(self, command: list[str], env: dict[str, str], mounts: dict[Path, str]) -> int:
-        """Returns the exit code.
+        """Return the exit code.
 
         Args:
-            env: of the container, beside what its image has; HOSTNAME is the pod's name.
-            mounts: folders that exist here, and where they are in the container.
+            env: variables of the container in addition to its image's; HOSTNAME is the pod's name.
+            mounts: local folders, and their paths in the container.
         """
 
 
 class SubprocessRunner:
-    """Runs commands on this machine. A process has no mounts: paths below them are rewritten in its arguments and
-    variables, and the environment says where storage is for addresses that become paths."""
+    """Run commands on this machine.
+
+    A process has no mounts: paths below them are replaced in its arguments and variables, and the environment gives the
+    storage root for addresses that become paths.
+    """
 
     def __init__(self, logs: Path, image_env: Mapping[str, str] | None = None, timeout_seconds: float = 1800) -> None:
-        """Take what stands for the image.
+        """Store the settings that replace the image.
 
         Args:
-            logs: folder that gets one file a container, by the pod's name.
-            image_env: what an image would set; nothing else of this process's environment arrives.
+            logs: folder that gets one file per container, named by the pod.
+            image_env: variables that an image would set; no other variable of this process is passed.
         """
         self.logs = logs
         self._timeout = timeout_seconds
@@ -49,7 +52,7 @@ class SubprocessRunner:
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(self, command: list[str], env: dict[str, str], mounts: dict[Path, str]) -> int:
-        """See `Runner`; a command that takes too long is killed."""
+        """Run the command; see `Runner`. A command over the time limit is killed."""
         shown = {name: _without_mounts(value, mounts) for name, value in env.items()}
         (root,) = {folder.parent for folder, path in mounts.items() if path.lstrip("/") in FOLDERS.values()}
         with open(self.logs / f"{env[POD_NAME]}.log", "wb") as log:
@@ -70,7 +73,7 @@ class SubprocessRunner:
 
 
 def _without_mounts(text: str, mounts: Mapping[Path, str]) -> str:
-    """Text with the folders themselves in place of where they are mounted; paths in JSON too."""
+    """Replace mount paths in a text by local folders, even inside JSON."""
     folders = {path: str(folder) for folder, path in mounts.items()}
     longest_first = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
     return re.sub(rf"(?<![\w./:-])({longest_first})(?=[/\"\\]|$)", lambda match: folders[match[1]], text)

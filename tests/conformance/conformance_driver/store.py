@@ -1,7 +1,7 @@
-"""What earlier runs left behind: artifacts and executions, in one JSON file.
+"""Artifacts and executions of earlier runs in one JSON file.
 
-It stands in for ML Metadata. States of executions are MLMD's on Kubeflow (COMPLETE, FAILED, CACHED, CANCELED for what a
-condition skipped, RUNNING) and those of `PipelineStateEnum` on Vertex AI.
+It replaces ML Metadata. The states of executions are MLMD's on Kubeflow (COMPLETE, FAILED, CACHED, CANCELED for skipped
+tasks, RUNNING) and those of `PipelineStateEnum` on Vertex AI.
 """
 
 import json
@@ -14,10 +14,10 @@ from typing import Any
 @dataclass(kw_only=True)
 class Artifact:
     """Attributes:
-    name: as the backend refers to it.
-    schema: `ArtifactTypeSchema` as JSON; `title` stands in it.
+    name: the backend's name.
+    schema: `ArtifactTypeSchema` as JSON, which contains `title`.
     metadata: as JSON.
-    key: of the output that it was made as.
+    key: the output key.
     """
 
     id: int
@@ -37,9 +37,9 @@ class Artifact:
 class Execution:
     """Attributes:
     parent: id of the DAG's execution; 0 for the root.
-    num_tasks: of a DAG; 0 for a task, and for the root, whose state nobody keeps.
+    num_tasks: for a DAG; 0 for a task, and for the root, which has no state.
     outputs: ids of artifacts by key.
-    fingerprint: that later tasks find it by; empty for none.
+    fingerprint: the cache key; empty for none.
     """
 
     id: int
@@ -54,7 +54,7 @@ class Execution:
 
 
 class Store:
-    """Everything is read at the beginning and written, whole or not at all, by `save`."""
+    """The content is read at the beginning and written atomically by `save`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,26 +63,26 @@ class Store:
         self.executions = [Execution(**each) for each in content["executions"]]
 
     def next_artifact_id(self, reserved: int = 0) -> int:
-        """An id that no artifact has, and none of so many that were given out and not added yet."""
+        """Return an unused artifact id; the caller can request several before adding artifacts."""
         return max((each.id for each in self.artifacts), default=0) + 1 + reserved
 
     def add_execution(self, **fields: Any) -> Execution:
-        """A new execution; its id is given by the store."""
+        """Add an execution; the store assigns its id."""
         execution = Execution(id=len(self.executions) + 1, **fields)
         self.executions.append(execution)
         return execution
 
     def artifacts_of(self, execution: Execution, key: str) -> list[Artifact]:
-        """One output, in order.
+        """Return the artifacts of one output, in order.
 
         Raises:
-            KeyError: if it was never made.
+            KeyError: if it was never produced.
         """
         by_id = {each.id: each for each in self.artifacts}
         return [by_id[id] for id in execution.outputs[key]]
 
     def cached(self, fingerprint: str, pipeline: str, states: tuple[str, ...]) -> Execution | None:
-        """The newest execution of this pipeline with a fingerprint."""
+        """Return the newest execution of this pipeline with a fingerprint."""
         for execution in reversed(self.executions):
             is_same = execution.fingerprint == fingerprint and execution.pipeline == pipeline
             if is_same and execution.state in states:

@@ -1,11 +1,11 @@
-"""Vertex AI Pipelines: how it runs a task, as far as that is known.
+"""The documented behaviour of Vertex AI Pipelines.
 
 addresses    ROOT/PROJECT/JOB/TASK_NUMBER/OUTPUT, and executor_output.json beside (TFX,
              tfx/orchestration/kubeflow/v2/container/kubeflow_v2_run_executor.py)
 artifacts    have resource names and types, outputs too, before the task runs (TFX,
              .../container/testdata/executor_invocation.json)
-drivers      lifecycle.preCacheCheck runs before the cache is asked; what it says changes parameters and outputs, and
-             its file is still there for the executor (kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto; TFX,
+drivers      lifecycle.preCacheCheck runs before the cache lookup; its result changes parameters and outputs, and its
+             file still exists for the executor (kubeflow/pipelines, api/v2alpha1/pipeline_spec.proto; TFX,
              .../v2/file_based_example_gen/driver.py and kubeflow_v2_run_executor.py)
 storage      buckets are mounted at /gcs (cloud.google.com/vertex-ai/docs/training/cloud-storage-file-system)
 final state  kubeflow/pipelines, pipeline_spec.proto, `PipelineTaskFinalStatus`
@@ -35,7 +35,7 @@ _FAILED_PRECONDITION = 9  # google.rpc.Code
 
 
 class Vertex:
-    """See `Rules`."""
+    """The rules of Vertex AI; see `Rules`."""
 
     def name_run(self, pipeline: str, run_id: str) -> str:
         return f"{_PLACE}/pipelineJobs/{pipeline}-{run_id[:8]}"
@@ -75,7 +75,7 @@ class Vertex:
         execution.state = state
 
     def runs_exit_handler(self, result: TaskResult) -> bool:
-        """Whatever the end was (pipeline_spec.proto, `ALL_UPSTREAM_TASKS_COMPLETED`)."""
+        """The exit handler runs after any result (pipeline_spec.proto, `ALL_UPSTREAM_TASKS_COMPLETED`)."""
         return True
 
     def run_task(self, run: Run, task: Task, executor_input: Any) -> TaskResult:
@@ -90,7 +90,7 @@ class Vertex:
                 _run_container(run, task, executor_input, execution, result)
         except TaskRefused as error:
             result.state, result.error = "FAILED", str(error)
-        # The proto's SKIPPED is a hit of the cache.
+        # The proto's SKIPPED means cached.
         execution.state = {"CACHED": "SKIPPED"}.get(result.state, result.state)
         result.executor_input = json_format.MessageToDict(executor_input)
         result.outputs = {key: run.store.artifacts_of(execution, key) for key in execution.outputs}
@@ -120,10 +120,10 @@ def _run_container(run: Run, task: Task, executor_input: Any, execution: Executi
         if code:
             result.tries.append(Try(code, 0, f"{pod}-driver"))
             return
-        said = read_output(disk.path(executor_input.outputs.output_file))
-        for key, value in said.parameter_values.items():
+        driver_output = read_output(disk.path(executor_input.outputs.output_file))
+        for key, value in driver_output.parameter_values.items():
             executor_input.inputs.parameter_values[key].CopyFrom(value)
-        merge(said, executor_input.outputs)
+        merge(driver_output, executor_input.outputs)
     if task.spec.caching_options.enable_cache:
         fingerprint = vertex_fingerprint(container, executor_input)
         earlier = run.store.cached(fingerprint, run.job.name, ("SUCCEEDED",))
@@ -143,7 +143,7 @@ def _run_container(run: Run, task: Task, executor_input: Any, execution: Executi
 
 
 def _provision(run: Run, task: Task, executor_input: Any) -> dict[str, int]:
-    """Returns the ids of the new artifacts, by output."""
+    """Return the ids of the new artifacts, by output."""
     folder = f"{run.root}/{task.name}_{uuid.uuid4().int % 2**63}"
     ids: dict[str, int] = {}
     for key, spec in sorted(task.component.output_definitions.artifacts.items()):

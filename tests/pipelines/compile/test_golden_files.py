@@ -1,7 +1,7 @@
-"""What is compiled of six run files, against files that are read before they are committed.
+"""Compare the compiled jobs of six run files with golden files, which are reviewed before they are committed.
 
-In both, fingerprints, versions and the settings of nodes are replaced by a word: these change with all kinds of code,
-and other tests look at them.
+In both, fingerprints, versions and node settings are replaced by placeholders: they change often, and other tests check
+them.
 """
 
 import json
@@ -16,7 +16,7 @@ import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from detloom.pipelines.compile.format_job import format_json, format_yaml
+from detloom.pipelines.compile.compile_job import format_json, format_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = (
@@ -94,19 +94,19 @@ def golden_file(name: str) -> Path:
 
 
 @pytest.mark.skipif(
-    not tfx.version.__version__.startswith("1.16."), reason="written with TFX 1.16, whose compiler is its own"
+    not tfx.version.__version__.startswith("1.16."), reason="the golden files were written with TFX 1.16"
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_compiled_is_what_was_read_and_committed(name, compile_text):
+def test_the_compiled_job_equals_the_golden_file(name, compile_text):
     found = normalised(compile_text(name))
     if os.environ.get(WRITE_VARIABLE):
         golden_file(name).write_text(found)
     wanted = golden_file(name).read_text()
-    assert found == wanted, f"If the change is meant, write the files anew and read the difference:\n{REWRITE}"
+    assert found == wanted, f"If the change is intended, write the files again and review the difference:\n{REWRITE}"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_file_parses_with_kfps_messages_and_nothing_in_it_is_unknown(name, compile_text):
+def test_golden_files_contain_only_fields_that_kfp_knows(name, compile_text):
     first, *rest = parse(golden_file(name).read_text())
     spec = first
     if not rest:
@@ -122,5 +122,5 @@ def test_the_file_parses_with_kfps_messages_and_nothing_in_it_is_unknown(name, c
     assert set(config.executors) == labels
 
 
-def test_there_is_no_golden_file_of_nothing():
+def test_every_golden_file_belongs_to_a_run_file():
     assert {golden_file(name).name for name in NAMES} == {path.name for path in GOLDEN.iterdir()}

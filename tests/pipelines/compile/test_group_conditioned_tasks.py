@@ -15,7 +15,7 @@ def schema(title):
 
 
 def make_spec():
-    """Read -> Decide; where it says so Train (from Find, a resolver) -> Judge; otherwise Tell."""
+    """Return the spec of Read -> Decide -> (Find ->) Train -> Judge if it decides to train, otherwise Tell."""
     tasks = {
         "Read": {"componentRef": {"name": "Read"}},
         "Check": {"componentRef": {"name": "Check"}, "dependentTasks": ["Read"]},
@@ -48,7 +48,7 @@ def make_spec():
             "componentRef": {"name": "Tell"},
             "dependentTasks": ["Decide"],
             "inputs": {"artifacts": {"why": artifact("Decide", "decision")}},
-            # as TFX writes a negated condition: by a name that is no input of the task
+            # TFX writes negated conditions with a name that is not an input of the task
             "triggerPolicy": {"condition": f"!({WANTED.format(IMPLICIT)})"},
         },
     }
@@ -82,13 +82,13 @@ def make_spec():
     }
 
 
-def test_tasks_of_one_condition_and_what_they_alone_look_up_become_a_dag():
+def test_tasks_with_one_condition_and_their_own_resolvers_become_a_dag():
     spec = group_conditioned_tasks(make_spec())
     assert set(spec["root"]["dag"]["tasks"]) == {"Read", "Check", "Decide", "Tell", "training"}
     assert set(spec["components"]["training"]["dag"]["tasks"]) == {"Find", "Train", "Judge"}
 
 
-def test_the_dag_waits_for_what_its_tasks_waited_for_and_alone_has_the_condition():
+def test_only_the_dag_has_the_condition_and_the_outer_dependencies():
     spec = group_conditioned_tasks(make_spec())
     dag = spec["root"]["dag"]["tasks"]["training"]
     assert dag["dependentTasks"] == ["Check", "Decide", "Read"]
@@ -100,7 +100,7 @@ def test_the_dag_waits_for_what_its_tasks_waited_for_and_alone_has_the_condition
     assert inner["Judge"]["dependentTasks"] == ["Train"]
 
 
-def test_what_comes_from_outside_is_an_input_of_the_dag_under_one_name_a_source():
+def test_outer_sources_become_inputs_of_the_dag_with_one_name_each():
     spec = group_conditioned_tasks(make_spec())
     assert spec["root"]["dag"]["tasks"]["training"]["inputs"]["artifacts"] == {
         "Decide-decision": artifact("Decide", "decision"),
@@ -119,18 +119,18 @@ def test_what_comes_from_outside_is_an_input_of_the_dag_under_one_name_a_source(
     assert inner["Judge"]["inputs"]["artifacts"]["why"] == {"componentInputArtifact": "Decide-decision"}
 
 
-def test_an_input_for_the_conditions_sake_alone_is_dropped_since_it_is_new_in_every_run():
+def test_an_input_that_only_the_condition_needs_is_dropped():
     spec = group_conditioned_tasks(make_spec())
     assert set(spec["components"]["Train"]["inputDefinitions"]["artifacts"]) == {"data", "start"}
     assert set(spec["components"]["Judge"]["inputDefinitions"]["artifacts"]) == {"model", "why"}
 
 
-def test_a_condition_on_one_task_stays_there_and_names_its_own_input():
+def test_a_condition_on_a_single_task_refers_to_its_own_input():
     spec = group_conditioned_tasks(make_spec())
     assert spec["root"]["dag"]["tasks"]["Tell"]["triggerPolicy"] == {"condition": f"!({WANTED.format('why')})"}
 
 
-def test_a_resolver_that_others_read_too_stays_outside():
+def test_a_resolver_with_other_readers_stays_outside():
     spec = make_spec()
     spec["root"]["dag"]["tasks"]["Check"]["inputs"] = {"artifacts": {"model": artifact("Find", "model")}}
     edited = group_conditioned_tasks(spec)
@@ -138,7 +138,7 @@ def test_a_resolver_that_others_read_too_stays_outside():
     assert "Find-model" in edited["components"]["training"]["inputDefinitions"]["artifacts"]
 
 
-def test_the_tasks_may_lie_below_an_exit_handlers_dag():
+def test_tasks_inside_the_dag_of_an_exit_handler_are_grouped():
     spec = make_spec()
     spec["components"]["tfx-dag"] = {"dag": spec["root"]["dag"]}
     spec["root"] = {"dag": {"tasks": {"tfx-dag": {"componentRef": {"name": "tfx-dag"}}}}}
@@ -147,7 +147,7 @@ def test_the_tasks_may_lie_below_an_exit_handlers_dag():
     assert "training" in edited["components"]["tfx-dag"]["dag"]["tasks"]
 
 
-def test_what_was_given_is_left_as_it_was_and_without_conditions_nothing_changes():
+def test_the_input_spec_is_not_changed_and_without_conditions_the_result_is_equal():
     spec = make_spec()
     before = copy.deepcopy(spec)
     group_conditioned_tasks(spec)

@@ -5,7 +5,7 @@ from detloom.pipelines.compile.pipeline_spec import check_spec, containers_of, e
 
 
 def make_spec():
-    """Read, and below it, in a DAG of its own, Find."""
+    """Return the spec of Read, followed by a DAG with Find."""
     return {
         "components": {
             "Read": {"executorLabel": "read", "outputDefinitions": {"artifacts": {"data": {}}}},
@@ -45,7 +45,7 @@ def test_tasks_are_found_at_every_depth_and_containers_by_their_component():
     check_spec(spec)
 
 
-def test_a_word_that_kfp_does_not_know_is_found():
+def test_an_unknown_field_is_detected():
     spec = make_spec()
     spec["root"]["dag"]["tasks"]["Read"]["retries"] = 3
     with pytest.raises(json_format.ParseError, match="retries"):
@@ -61,7 +61,7 @@ def test_a_word_that_kfp_does_not_know_is_found():
         lambda tasks, spec: spec["components"]["Read"].update(executorLabel="nothing"),
     ],
 )
-def test_what_refers_to_nothing_or_has_a_name_that_argo_refuses_is_our_bug(break_spec):
+def test_broken_references_and_illegal_names_are_detected(break_spec):
     spec = make_spec()
     break_spec(spec["root"]["dag"]["tasks"], spec)
     with pytest.raises(AssertionError):

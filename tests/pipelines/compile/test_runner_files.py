@@ -1,5 +1,8 @@
-"""The runner files, by the programs that read them. Each is compared with what another process compiled, whose order of
-hashes is another: so a job is the same, byte for byte, wherever it was compiled."""
+"""Test the runner files with the programs that read them.
+
+Each output is compared with the output of another process with a different hash seed: a job must always be the same,
+byte for byte.
+"""
 
 import json
 import os
@@ -37,7 +40,7 @@ def tfx(action, run_file, home):
 
 
 @pytest.mark.slow
-def test_what_the_tfx_command_line_creates_is_the_edited_job(tmp_path, compile_text):
+def test_tfx_pipeline_create_writes_the_edited_job(tmp_path, compile_text):
     created = tfx("create", "vertex_gpu_dataflow.yaml", tmp_path)
     assert created.returncode == 0, created.stderr[-2000:]
     assert 'Pipeline "cells-gpu" created successfully.' in created.stdout
@@ -47,7 +50,7 @@ def test_what_the_tfx_command_line_creates_is_the_edited_job(tmp_path, compile_t
 
 
 @pytest.mark.slow
-def test_what_the_tfx_command_line_compiles_lies_in_the_current_folder(tmp_path, compile_text):
+def test_tfx_pipeline_compile_writes_into_the_current_folder(tmp_path, compile_text):
     compiled = tfx("compile", "vertex_tpu_v3.yaml", tmp_path)
     assert compiled.returncode == 0, compiled.stderr[-2000:]
     assert "Pipeline cells-tpu compiled successfully." in compiled.stdout
@@ -61,7 +64,7 @@ def test_what_the_tfx_command_line_compiles_lies_in_the_current_folder(tmp_path,
         ("kubeflow_runner", "vertex_tpu_v3", "vertex_tpu_v3.yaml:1: kubeflow: the section is missing"),
     ],
 )
-def test_a_mistake_is_one_sentence(runner, run_file, message, monkeypatch):
+def test_a_mistake_is_reported_in_one_sentence(runner, run_file, message, monkeypatch):
     monkeypatch.setenv("DETLOOM_RUN_FILE", str(RUN_FILES / f"{run_file}.yaml"))
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "pipelines" / f"{runner}.py"), run_name="__main__")
@@ -69,13 +72,13 @@ def test_a_mistake_is_one_sentence(runner, run_file, message, monkeypatch):
     assert message in str(ended.value)
 
 
-def test_a_run_file_that_has_the_jobs_name_is_not_written_over(tmp_path, monkeypatch):
+def test_a_run_file_with_the_name_of_the_job_is_not_overwritten(tmp_path, monkeypatch):
     text = (RUN_FILES / "kubeflow_cpu.yaml").read_text()
     run_file = tmp_path / f"{yaml.safe_load(text)['name']}.job.yaml"
     run_file.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DETLOOM_RUN_FILE", run_file.name)
-    with pytest.raises(SystemExit, match=rf"^error: {run_file.name}: is the run file itself.*; rename it"):
+    with pytest.raises(SystemExit, match=rf"^error: {run_file.name}: .*overwrite"):
         runpy.run_path(str(ROOT / "pipelines" / "kubeflow_runner.py"), run_name="__main__")
     assert run_file.read_text() == text
     assert list(tmp_path.iterdir()) == [run_file]

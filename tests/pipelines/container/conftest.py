@@ -1,4 +1,4 @@
-"""Tasks as the two backends hand them to a container, in a folder instead of an object store."""
+"""Tasks in the form in which the two backends pass them to a container; a folder replaces the object store."""
 
 import hashlib
 import json
@@ -12,19 +12,19 @@ import pytest
 from tfx.dsl.io import filesystem_registry
 from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
 
-import detloom.schemas
+import detloom.schemas.contracts
 from detloom.pipelines.container.storage import Storage
 
 _ADDRESSES = {"kubeflow": "minio://mlpipeline/v2/demo", "vertex": "gs://bucket/root/123/demo-20260101"}
 _KINDS = {str: "STRING", int: "NUMBER_INTEGER", float: "NUMBER_DOUBLE"}
 _SCHEMA_FILE = next(
-    file for folder in detloom.schemas.__path__ if (file := Path(folder) / "example_schema.pbtxt").is_file()
+    file for folder in detloom.schemas.contracts.__path__ if (file := Path(folder) / "example_schema.pbtxt").is_file()
 )
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One task of one of the two places; `Storage.root` stands for the container's file system."""
+    """A task of one backend; `Storage.root` replaces the root of the container's file system."""
 
     place: str
     node: str
@@ -32,13 +32,13 @@ class Backend:
 
     @property
     def address(self) -> str:
-        """Above the task's outputs."""
+        """Return the address above the task's outputs."""
         root = _ADDRESSES[self.place]
         return f"{root}/{self.node}/7f3a" if self.place == "kubeflow" else f"{root}/{self.node}_42"
 
     @property
     def folder(self) -> Path:
-        """The same, as the container sees it."""
+        """Return the path of `address` in the container."""
         return Path(self.storage.local_path(self.address))
 
     def type_of(self, title: str) -> dict[str, str]:
@@ -51,11 +51,11 @@ class Backend:
         inputs: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> tuple[str, str]:
-        """`ExecutorInput` as the place writes it, and the inputs' definitions, both as JSON.
+        """Return `ExecutorInput` in the backend's form, and the definitions of the inputs, both as JSON.
 
         Args:
             outputs: titles by key.
-            inputs: title and `RuntimeArtifact` by key; on Kubeflow it has no type there.
+            inputs: title and `RuntimeArtifact` by key; on Kubeflow it has no type.
         """
         artifacts = {key: dict(artifact) for key, (_, artifact) in (inputs or {}).items()}
         if self.place == "vertex":
@@ -64,7 +64,7 @@ class Backend:
         made = {
             key: {"name": key, "uri": f"{self.address}/{key}", "type": self.type_of(outputs[key])} for key in outputs
         }
-        # The open-source driver names the local path of its mirror; Vertex AI an address.
+        # The open-source driver passes the local path of the copy; Vertex AI passes an address.
         local = f"/minio/{self.address.removeprefix('minio://')}/output_metadata.json"
         executor_input = {
             "inputs": {
@@ -91,8 +91,8 @@ class Backend:
     def output_file(self) -> Path:
         return self.folder / ("output_metadata.json" if self.place == "kubeflow" else "executor_output.json")
 
-    def read_answer(self) -> Any:
-        """The task's output file, parsed as strictly as the open-source launcher does."""
+    def read_output(self) -> Any:
+        """Parse the output file as strictly as the open-source launcher does."""
         from google.protobuf import json_format
         from kfp.pipeline_spec import pipeline_spec_pb2
 
@@ -115,7 +115,7 @@ def kubeflow(tmp_path: Path) -> Backend:
 
 
 class CloudStorage(TensorflowFilesystem):
-    """gs:// in a folder; what a push asks of it."""
+    """A folder as gs://, with the operations that a push needs."""
 
     root: Path
 
@@ -156,7 +156,7 @@ class CloudStorage(TensorflowFilesystem):
 
 @pytest.fixture
 def cloud_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where gs:// lies for those that go through TFX's filesystem layer."""
+    """Return the folder that TFX's file system layer uses for gs://."""
     CloudStorage.root = tmp_path / "cloud"
     registry = filesystem_registry.DEFAULT_FILESYSTEM_REGISTRY
     monkeypatch.setitem(registry._preferred_filesystem_by_scheme, "gs://", CloudStorage)
@@ -165,20 +165,20 @@ def cloud_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def schema_file() -> Path:
-    """A file of the package."""
+    """Return the path of a file of the package."""
     return _SCHEMA_FILE
 
 
 @pytest.fixture
 def schema_address(schema_file: Path) -> str:
-    """The same, as a compiled job names it."""
+    """Return the address of `schema_file` in compiled jobs."""
     digest = hashlib.sha256(schema_file.read_bytes()).hexdigest()[:16]
-    return f"package://detloom.schemas/example_schema.pbtxt?sha256={digest}"
+    return f"package://detloom.schemas.contracts/example_schema.pbtxt?sha256={digest}"
 
 
 @pytest.fixture
 def task_log() -> None:
-    """Logging as a container has it."""
-    from detloom.pipelines.container.log import log_task
+    """Configure logging as in a container."""
+    from detloom.pipelines.container.run_node import log_task
 
     log_task()

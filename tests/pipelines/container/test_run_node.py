@@ -1,4 +1,5 @@
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -11,12 +12,11 @@ from tfx.types import artifact_utils
 from tfx.utils import json_utils, name_utils
 
 from detloom.components.evaluator.executor import Executor as EvaluatorExecutor
-from detloom.components.notifier.failure import FailureExecutor
-from detloom.components.notifier.final_status import parse_final_status
+from detloom.components.notifier.failure import FailureExecutor, parse_final_status
 from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.run_node import Task, run_node
-from detloom.schemas.push_config import VertexEndpoint
+from detloom.schemas.run_file.push import VertexEndpoint
 
 EVALUATOR = "detloom.components.evaluator.executor.Executor"
 OUTPUTS = {
@@ -41,7 +41,7 @@ def task_of(backend, inputs, outputs=None, executor=EVALUATOR, change=lambda tex
 
 @pytest.fixture
 def evaluator(monkeypatch):
-    """The inputs that it was given: its executor has another `Do` here, which writes what the real one writes."""
+    """Replace `Do` of the evaluator's executor by one that writes the same outputs; return the inputs it receives."""
     seen = {}
 
     def do(self, input_dict, output_dict, exec_properties):
@@ -65,24 +65,22 @@ def model_at(uri: str, name: str = "", **metadata) -> tuple[str, dict]:
     return "tfx.Model", {"uri": uri, **({"name": name} if name else {}), **({"metadata": metadata} if metadata else {})}
 
 
-def test_an_evaluation_ends_with_addresses_names_and_pages(backend, evaluator):
+def test_the_output_of_an_evaluation_has_addresses_names_and_pages(backend, evaluator):
     inputs = {"model": model_at("gs://b/Trainer/model", "57"), "baseline_model": model_at("gs://b/old", "12")}
     run_node(task_of(backend, inputs), backend.storage)
     assert evaluator["model"][0].uri == f"{backend.storage.root}/gcs/b/Trainer/model"
-    found = {key: artifacts.artifacts[0] for key, artifacts in backend.read_answer().artifacts.items()}
+    found = {key: artifacts.artifacts[0] for key, artifacts in backend.read_output().artifacts.items()}
     assert found["page"].uri == f"{backend.address}/page/report.html"
     assert found["summary"].uri == f"{backend.address}/summary/summary.md"
     assert found["metrics"].uri == f"{backend.address}/metrics"
     assert found["metrics"].metadata["AP"] == 0.25
     blessing = found["blessing"].metadata
-    assert blessing["current_model_id"] == "57"  # Vertex AI's resolver looks for the model of that name
+    assert blessing["current_model_id"] == "57"  # Vertex AI's resolver searches for the model with that name
     assert blessing["baseline_model_id"] == "12"
     assert blessing["current_model"] == "gs://b/Trainer/model"
 
 
-def test_a_push_to_an_endpoint_of_vertex_names_an_address_although_addresses_are_mounted(
-    kubeflow, cloud_storage, monkeypatch
-):
+def test_the_vertex_pusher_gets_an_unmounted_address(kubeflow, cloud_storage, monkeypatch):
     vertex = replace(kubeflow, place="vertex", node="Pusher")
     client = mock.create_autospec(aiplatform)
     client.Endpoint.list.return_value = [mock.Mock(traffic_split={"7": 100})]
@@ -117,37 +115,37 @@ def test_a_push_to_an_endpoint_of_vertex_names_an_address_although_addresses_are
     assert not Path(vertex.storage.root).exists()
 
 
-def test_models_without_names_fail_nothing(kubeflow, evaluator):
+def test_models_without_names_do_not_fail(kubeflow, evaluator):
     inputs = {"model": model_at("gs://b/Trainer/model"), "baseline_model": model_at("gs://b/old")}
     run_node(task_of(kubeflow, inputs), kubeflow.storage)
-    (blessing,) = kubeflow.read_answer().artifacts["blessing"].artifacts
+    (blessing,) = kubeflow.read_output().artifacts["blessing"].artifacts
     assert blessing.metadata["current_model_id"] == "gs://b/Trainer/model"
 
 
-def test_a_baseline_that_was_not_found_is_an_empty_list(kubeflow, evaluator):
+def test_a_missing_baseline_is_an_empty_list(kubeflow, evaluator):
     inputs = {
         "model": model_at("gs://b/Trainer/model", "57"),
         "baseline_model": model_at("gs://b/none", "12", nothing_found=1),
     }
     run_node(task_of(kubeflow, inputs), kubeflow.storage)
     assert evaluator["baseline_model"] == []
-    assert "baseline_model_id" not in kubeflow.read_answer().artifacts["blessing"].artifacts[0].metadata
+    assert "baseline_model_id" not in kubeflow.read_output().artifacts["blessing"].artifacts[0].metadata
 
 
-def test_the_launchers_own_log_is_no_output_of_the_node(kubeflow, evaluator):
-    """kubeflow/pipelines, backend/src/v2/driver/driver.go, `provisionOutputs`: with PublishLogs it is added."""
+def test_the_log_output_of_the_launcher_is_ignored(kubeflow, evaluator):
+    """Check that the output is removed that the driver adds with PublishLogs (backend/src/v2/driver/driver.go)."""
     outputs = {**OUTPUTS, "executor-logs": "system.Artifact"}
     run_node(task_of(kubeflow, {"model": model_at("gs://b/m", "57")}, outputs), kubeflow.storage)
-    assert sorted(kubeflow.read_answer().artifacts) == sorted(OUTPUTS)
+    assert sorted(kubeflow.read_output().artifacts) == sorted(OUTPUTS)
 
 
-def test_fields_that_a_newer_backend_sends_are_left_alone(kubeflow, evaluator):
+def test_unknown_fields_of_a_newer_backend_are_ignored(kubeflow, evaluator):
     inputs = {"model": ("tfx.Model", {"uri": "gs://b/m", "customPath": "/elsewhere"})}
     run_node(task_of(kubeflow, inputs), kubeflow.storage)
     assert kubeflow.output_file.is_file()
 
 
-def test_a_failed_node_leaves_no_answer(kubeflow, monkeypatch):
+def test_a_failed_node_writes_no_output(kubeflow, monkeypatch):
     def fail(self, *arguments):
         raise RuntimeError("broken")
 
@@ -157,7 +155,7 @@ def test_a_failed_node_leaves_no_answer(kubeflow, monkeypatch):
     assert not kubeflow.output_file.exists()
 
 
-def test_an_exit_handler_has_no_artifacts_and_a_struct_that_says_how_the_run_ended(kubeflow, monkeypatch):
+def test_an_exit_handler_gets_the_final_status_and_no_artifacts(kubeflow, monkeypatch):
     seen = {}
     monkeypatch.setattr(FailureExecutor, "Do", lambda self, inputs, outputs, properties: seen.update(properties))
     status = {"state": "FAILED", "pipelineTaskName": "tfx-dag"}
@@ -176,7 +174,7 @@ def test_an_exit_handler_has_no_artifacts_and_a_struct_that_says_how_the_run_end
     assert kubeflow.output_file.read_text() == "{}"
 
 
-def test_values_of_parameters_are_not_in_the_log(kubeflow, evaluator, task_log, capsys):
+def test_parameter_values_are_not_logged(kubeflow, evaluator, task_log, capsys):
     invocation, inputs_spec = kubeflow.arguments(
         OUTPUTS, inputs={"model": model_at("gs://b/m", "57")}, parameters={"url": "planted-value"}
     )
@@ -199,15 +197,43 @@ def test_values_of_parameters_are_not_in_the_log(kubeflow, evaluator, task_log, 
         ("kubeflow", "gs://b/model", "some.Executor"),
     ],
 )
-def test_the_nodes_name_stands_in_the_addresses_of_its_outputs(place, uri, name):
+def test_the_node_name_is_read_from_output_addresses(place, uri, name):
     from kfp.pipeline_spec import pipeline_spec_pb2
 
     executor_input = pipeline_spec_pb2.ExecutorInput()
     task = Task(place=place, executor_class_path="some.Executor", invocation="", inputs_spec="", beam_args=())
     executor_input.outputs.output_file = "/tmp/kfp_outputs/output_metadata.json"
     assert node.node_name(executor_input, task) == "some.Executor"
-    executor_input.outputs.output_file = uri  # a node may have no other output
+    executor_input.outputs.output_file = uri  # a node can have no other output
     assert node.node_name(executor_input, task) == name
     executor_input.outputs.output_file = "/tmp/kfp_outputs/output_metadata.json"
     executor_input.outputs.artifacts["model"].artifacts.add(uri=uri)
     assert node.node_name(executor_input, task) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "message", "out", "err"),
+    [
+        ("detloom", logging.INFO, "saved at step 40", "saved at step 40\n", ""),
+        ("detloom", logging.WARNING, "few images", "", "warning: few images\n"),
+        ("apache_beam", logging.WARNING, "chatter", "", ""),
+        ("apache_beam", logging.ERROR, "worker died", "", "error: worker died\n"),
+        ("apache_beam.runners.dataflow.internal.apiclient", logging.INFO, "Created job", "Created job\n", ""),
+    ],
+)
+def test_the_log_shows_our_lines_and_all_errors(task_log, capsys, name, level, message, out, err):
+    logging.getLogger(name).log(level, message)
+    assert capsys.readouterr() == (out, err)
+
+
+def test_components_log_through_absl(task_log, capsys):
+    from absl import logging as absl_logging
+
+    from detloom.pipelines.samples import demo_data
+
+    record = absl_logging.get_absl_logger().makeRecord(
+        "absl", logging.INFO, demo_data.__file__, 1, "made %d", (3,), None
+    )
+    absl_logging.get_absl_logger().handle(record)
+    absl_logging.info("of somebody else")
+    assert capsys.readouterr() == ("made 3\n", "")

@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.pipelines.container.storage import Addresses, Storage, make_parent
+from detloom.pipelines.container.storage import Addresses, Storage, file_of, make_parent
 from detloom.schemas.errors import InputError
 
 
@@ -15,11 +15,11 @@ from detloom.schemas.errors import InputError
         ("/tmp/kfp_outputs/output_metadata.json", "/tmp/kfp_outputs/output_metadata.json"),
     ],
 )
-def test_addresses_are_the_folders_that_both_backends_mount(uri, path):
+def test_addresses_map_to_the_mounted_folders(uri, path):
     assert Storage().local_path(uri) == path
 
 
-def test_a_test_moves_the_mounts_to_another_folder():
+def test_the_root_of_mounts_can_be_changed():
     storage = Storage.of_container({"DETLOOM_STORAGE_ROOT": "/scratch/"}, [])
     assert storage.local_path("gs://bucket/x") == "/scratch/gcs/bucket/x"
     assert storage.local_path("/minio/mlpipeline/x") == "/scratch/minio/mlpipeline/x"
@@ -27,28 +27,28 @@ def test_a_test_moves_the_mounts_to_another_folder():
 
 
 @pytest.mark.parametrize("runner", ["DataflowRunner", "FlinkRunner"])
-def test_workers_elsewhere_have_no_mounts(runner):
+def test_remote_workers_have_no_mounts(runner):
     storage = Storage.of_container({}, ["--labels=a=b", f"--runner={runner}"])
     assert storage.local_path("gs://bucket/x") == "gs://bucket/x"
     assert storage.bucket_folder("gs://bucket/x") is None
 
 
-def test_workers_here_have():
+def test_local_workers_have_mounts():
     assert Storage.of_container({}, ["--runner=DirectRunner", "--direct_num_workers=2"]) == Storage()
 
 
-def test_an_address_stays_in_its_bucket():
+def test_an_address_outside_of_its_bucket_is_refused():
     with pytest.raises(InputError, match=r"gs://bucket/\.\./other/x: '\.\.' is not allowed"):
         Storage().local_path("gs://bucket/../other/x")
 
 
-def test_a_bucket_is_a_folder():
+def test_a_bucket_maps_to_a_folder():
     assert Storage().bucket_folder("gs://bucket/a/b") == "/gcs/bucket"
     assert Storage().bucket_folder("gs://bucket") == "/gcs/bucket"
     assert Storage().bucket_folder("/data/digits") is None
 
 
-def test_paths_of_this_task_get_their_addresses_back_and_no_others():
+def test_only_known_paths_are_converted_back():
     addresses = Addresses()
     addresses.add("/gcs/bucket/task/model", "gs://bucket/task/model")
     addresses.add("/data/x", "/data/x")
@@ -58,9 +58,30 @@ def test_paths_of_this_task_get_their_addresses_back_and_no_others():
     assert addresses.restore("a sentence") == "a sentence"
 
 
-def test_a_folder_is_made_for_a_file_and_not_for_an_object(tmp_path, monkeypatch):
+def test_parent_folders_are_created_for_local_files_only(tmp_path, monkeypatch):
     make_parent(str(tmp_path / "a" / "b" / "file"))
     assert (tmp_path / "a" / "b").is_dir()
     monkeypatch.chdir(tmp_path)
     make_parent("gs://bucket/a/file")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_package_file_is_found_by_name_and_digest(schema_address, schema_file):
+    assert file_of(schema_address).samefile(schema_file)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("package://detloom.schemas.contracts/example_schema.pbtxt?sha256=0123456789abcdef", "0123456789abcdef"),
+        ("package://detloom.schemas.contracts/no_such.pbtxt?sha256=0123456789abcdef", "no such file in this image"),
+        ("package://detloom.nowhere/x.pbtxt?sha256=0123456789abcdef", "no such file in this image"),
+        ("package://detloom.schemas.errors/x.pbtxt?sha256=0123456789abcdef", "no such file in this image"),
+        ("package://detloom.schemas.contracts/../setup.py?sha256=0123456789abcdef", "allowed: package://MODULE/FILE"),
+        ("package://os/path.py?sha256=0123456789abcdef", "allowed: package://MODULE/FILE"),
+        ("package://detloom.schemas.contracts/example_schema.pbtxt", "allowed: package://MODULE/FILE"),
+    ],
+)
+def test_other_addresses_are_refused(address, message):
+    with pytest.raises(InputError, match=message):
+        file_of(address)

@@ -2,9 +2,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from detloom.pipelines.lineage.format_page import format_page
-from detloom.pipelines.lineage.format_svg import format_svg
-from detloom.pipelines.lineage.format_text import format_text
+from detloom.pipelines.lineage.formats import format_page, format_svg, format_text
 from detloom.pipelines.lineage.graph import GraphBuilder, make_node
 from detloom.pipelines.lineage.places import Places
 from detloom.pipelines.lineage.trace import trace
@@ -28,19 +26,19 @@ def hostile_graph():
     return builder.build("version:1")
 
 
-def test_the_text_is_a_tree_from_the_version_back_to_the_data(graph, two_runs):
+def test_text_is_a_tree_from_the_version_to_the_data(graph, two_runs):
     model, base = two_runs.second["model"], two_runs.first["model"]
     lines = [line.split("; ")[0] for line in format_text(graph).splitlines()]
     assert lines == [
         "Version 200: pushed 2026-03-01 12:30 UTC",
         f"  Model: artifact {model}",
-        "    Checkpoint of step 30: the best of 40 steps",
+        "    Checkpoint of step 30: best of 40 steps",
         "      Examples: train 20, eval 5, test 3",
         "        Data span 2: span-2",
         f"        Schema check: artifact {two_runs.second['anomalies']}",
         "      Configuration: mobilenet_v2 + Fpn",
         f"      warm start: Model: artifact {base}",
-        "        Checkpoint of step 30: the best of 40 steps",
+        "        Checkpoint of step 30: best of 40 steps",
         "          Examples: train 20, eval 5, test 3",
         "            Data span 1: span-1",
         "            Data checks: warned: Of 21 checks, 1 warned.",
@@ -55,13 +53,13 @@ def test_the_text_is_a_tree_from_the_version_back_to_the_data(graph, two_runs):
     assert lines[13].strip().startswith("Configuration (config ")
 
 
-def test_texts_of_others_stay_on_their_line_of_the_terminal(hostile_graph):
+def test_untrusted_text_is_printable_and_stays_on_its_line(hostile_graph):
     text = format_text(hostile_graph)
     assert len(text.splitlines()) == 3
     assert all(each.isprintable() for each in text.replace("\n", ""))
 
 
-def test_the_picture_is_xml_with_a_box_for_each_thing(graph):
+def test_svg_is_xml_with_a_box_per_node_and_a_path_per_edge(graph):
     root = ET.fromstring(format_svg(graph))
     assert root.tag == f"{_SVG}svg"
     assert len(root.findall(f".//{_SVG}rect[@class='box']")) == len(graph.nodes)
@@ -70,38 +68,38 @@ def test_the_picture_is_xml_with_a_box_for_each_thing(graph):
     assert labels == ["baseline", "replaced", "warm start"]
 
 
-def test_the_picture_of_hostile_texts_is_xml_without_a_script(hostile_graph):
-    picture = format_svg(hostile_graph)
-    root = ET.fromstring(picture)
+def test_svg_escapes_untrusted_text(hostile_graph):
+    svg = format_svg(hostile_graph)
+    root = ET.fromstring(svg)
     assert root.findall(f".//{_SVG}script") == []
-    assert "secret" not in picture
+    assert "secret" not in svg
     box = root.find(f".//{_SVG}g[@class='version']")
     assert len(box.findall(f"{_SVG}text")) == 5  # the title and at most four lines
     assert all(len(each.text) <= 32 for each in box.findall(f"{_SVG}text"))
 
 
-def test_the_picture_fetches_nothing_and_fits_light_and_dark(graph):
-    picture = format_svg(graph)
-    assert "prefers-color-scheme: dark" in picture
-    assert picture.count("http") == 1  # the namespace
-    assert "url(#lineage-tip)" in picture
+def test_svg_loads_no_other_files_and_supports_dark_mode(graph):
+    svg = format_svg(graph)
+    assert "prefers-color-scheme: dark" in svg
+    assert svg.count("http") == 1  # the namespace
+    assert "url(#lineage-tip)" in svg
 
 
-def test_the_same_graph_gives_the_same_bytes(two_runs, graph):
+def test_same_graph_gives_the_same_bytes(two_runs, graph):
     again = trace(Places(version=200, push_dir=str(two_runs.push_dir), metadata_file=two_runs.path))
     assert format_svg(again) == format_svg(graph)
     assert format_page(again) == format_page(graph)
     assert again.to_dict() == graph.to_dict()
 
 
-def test_the_page_holds_the_picture_and_all_facts(graph):
+def test_page_contains_the_drawing_and_all_facts(graph):
     page = format_page(graph)
     assert page.count("<svg") == 1
     assert '<td class="name">/data/digits/span-2</td>' in page
     assert "script-src 'sha256-" in page
 
 
-def test_the_page_escapes_texts_of_others(hostile_graph):
+def test_page_escapes_untrusted_text(hostile_graph):
     page = format_page(hostile_graph)
     assert "<script>alert" not in page
-    assert page.count("<script>") == 1  # the one that sorts
+    assert page.count("<script>") == 1  # the script that sorts

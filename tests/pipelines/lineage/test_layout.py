@@ -10,30 +10,30 @@ def place(edges, root, names="abcdefgh", height=10.0):
     return lay_out(dict.fromkeys(used, height), edges, root, box_width=100, column_gap=50, row_gap=5)
 
 
-def test_columns_follow_the_longest_path_and_inputs_stand_beside_what_takes_them():
-    # a -> b -> d, c -> d: c could be in the first column, but is one before d
+def test_layers_follow_the_longest_path_to_the_root():
+    # a -> b -> d, c -> d: c could be in the first column, but is placed next to d
     layers = assign_layers(list("abcd"), [("a", "b"), ("b", "d"), ("c", "d")], "d")
     assert layers == {"a": 0, "b": 1, "c": 1, "d": 2}
 
 
-def test_what_leads_nowhere_stands_behind_its_source():
+def test_node_without_a_path_to_the_root_is_right_of_its_source():
     layers = assign_layers(list("abcx"), [("a", "b"), ("b", "c"), ("a", "x")], "c")
     assert layers == {"a": 0, "b": 1, "c": 2, "x": 1}
 
 
-def test_a_chain_is_a_straight_line():
+def test_chain_is_a_straight_line():
     layout = place([("a", "b"), ("b", "c")], "c")
     assert [(layout.spots[name].x, layout.spots[name].y) for name in "abc"] == [(0, 0), (150, 0), (300, 0)]
     assert layout.routes["a", "b"] == [(100, 5), (150, 5)]
     assert (layout.width, layout.height) == (400, 10)
 
 
-def test_one_thing_alone_is_a_picture():
+def test_layout_of_a_single_node():
     layout = lay_out({"a": 10.0}, [], "a", box_width=100, column_gap=50, row_gap=5)
     assert (layout.width, layout.height) == (100, 10)
 
 
-def test_crossings_that_can_be_avoided_are():
+def test_avoidable_crossings_are_avoided():
     # a and b feed d and c: written in this order the two edges cross.
     layout = place([("a", "d"), ("b", "c"), ("c", "e"), ("d", "e")], "e")
     above_left = layout.spots["a"].y < layout.spots["b"].y
@@ -44,7 +44,7 @@ def test_crossings_that_can_be_avoided_are():
 @pytest.mark.parametrize(
     "edges", [[("a", "b"), ("b", "c"), ("c", "d"), ("a", "d"), ("e", "d"), ("a", "f"), ("e", "c")]]
 )
-def test_boxes_do_not_overlap_and_long_edges_pass_between_them(edges):
+def test_boxes_do_not_overlap_and_long_edges_avoid_them(edges):
     layout = place(edges, "d")
     for one, other in itertools.combinations(layout.spots.values(), 2):
         assert one.x != other.x or abs(one.y - other.y) >= 15 - 1e-9  # height 10 and gap 5
@@ -54,7 +54,7 @@ def test_boxes_do_not_overlap_and_long_edges_pass_between_them(edges):
             assert not inside
 
 
-def test_edges_of_a_side_have_ends_of_their_own():
+def test_edges_at_one_side_of_a_box_end_at_different_points():
     layout = place([("a", "c"), ("b", "c")], "c", height=30.0)
     ends = sorted(points[-1][1] - layout.spots["c"].y for points in layout.routes.values())
     assert ends == pytest.approx([10, 20])

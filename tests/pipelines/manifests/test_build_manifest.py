@@ -1,6 +1,6 @@
-"""Manifests are read back by Kubernetes' own classes; what these do not know is lost on the way, and noticed.
+"""Read manifests with the classes of Kubernetes' client, which drop unknown fields.
 
-JobSet's and TFJob's own fields are compared with those of their CRDs: kubernetes-sigs/jobset,
+The fields of JobSet and TFJob are compared with their CRDs: kubernetes-sigs/jobset,
 config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml; kubeflow/training-operator,
 manifests/base/crds/kubeflow.org_tfjobs.yaml.
 """
@@ -14,10 +14,10 @@ from kubernetes.client import ApiClient
 
 from detloom.pipelines.manifests.build_manifest import build_manifest, to_yaml
 from detloom.pipelines.manifests.training_pod import Training, default_name
-from detloom.schemas.config import TrainEvalConfig
 from detloom.schemas.errors import InputError
-from detloom.schemas.typed_dict import from_json
-from detloom.trainer_module.cluster import find_cluster
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.runtime.cluster import find_cluster
 
 KUBEFLOW = {
     "image": "registry.example.org/detloom:1.0",
@@ -50,8 +50,8 @@ def training(run_of):
     return make
 
 
-def as_kubernetes_reads(value, kind):
-    """What is left of it after Kubernetes' class has read it; equal, if the class knows all of it."""
+def read_by_kubernetes(value, kind):
+    """Read the value with Kubernetes' class and return the result, which is equal if the class has all fields."""
     client = ApiClient()
     read = client.deserialize(SimpleNamespace(data=json.dumps(value)), kind)
     return client.sanitize_for_serialization(read)
@@ -69,7 +69,7 @@ def pod_of(document):
 
 
 def variables_of(pod, controller):
-    """The environment that the container sees: annotations as the controller sets them, secrets by a name."""
+    """Return the environment of the container, with annotations as set by the controller."""
     found = {}
     for variable in pod["containers"][0]["env"]:
         source = variable.get("valueFrom", {})
@@ -80,11 +80,11 @@ def variables_of(pod, controller):
     return found
 
 
-def test_an_indexed_job_is_as_kubernetes_has_it(training):
+def test_indexed_job_matches_kubernetes_classes(training):
     config, service, job = build_manifest(training(), "job")
     assert [each["kind"] for each in (config, service, job)] == ["ConfigMap", "Service", "Job"]
     for document, kind in ((config, "V1ConfigMap"), (service, "V1Service"), (job, "V1Job")):
-        assert as_kubernetes_reads(document, kind) == document
+        assert read_by_kubernetes(document, kind) == document
         assert document["metadata"]["namespace"] == "vision"
     spec = job["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
@@ -95,7 +95,7 @@ def test_an_indexed_job_is_as_kubernetes_has_it(training):
     assert pod_of(job)["subdomain"] == service["metadata"]["name"]
 
 
-def test_each_pod_of_the_job_finds_the_others_by_the_names_that_the_service_gives(training):
+def test_each_pod_of_the_job_finds_the_others_by_the_service_names(training):
     job = build_manifest(training(), "job")[-1]
     variables = variables_of(pod_of(job), {})
     for index in range(3):
@@ -104,7 +104,7 @@ def test_each_pod_of_the_job_finds_the_others_by_the_names_that_the_service_give
         assert cluster.task_index == index
 
 
-def test_a_job_set_is_as_its_crd_has_it(training):
+def test_job_set_matches_its_crd(training):
     config, job_set = build_manifest(training(), "jobset")
     assert (job_set["apiVersion"], job_set["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     spec = job_set["spec"]
@@ -114,9 +114,9 @@ def test_a_job_set_is_as_its_crd_has_it(training):
     (replicated,) = spec["replicatedJobs"]
     assert set(replicated) == {"name", "replicas", "template"}
     template = replicated["template"]["spec"]
-    assert as_kubernetes_reads(template, "V1JobSpec") == template
-    assert template["backoffLimit"] == 0  # the set starts all of them again, not the job one of them
-    assert as_kubernetes_reads(config, "V1ConfigMap") == config
+    assert read_by_kubernetes(template, "V1JobSpec") == template
+    assert template["backoffLimit"] == 0  # the set restarts all pods; the job does not restart a single one
+    assert read_by_kubernetes(config, "V1ConfigMap") == config
 
 
 def test_each_pod_of_the_job_set_finds_the_others(training):
@@ -134,22 +134,22 @@ def test_each_pod_of_the_job_set_finds_the_others(training):
         assert (cluster.worker, cluster.task_index) == (expected, index)
 
 
-def test_a_tf_job_is_as_its_crd_has_it(training):
+def test_tf_job_matches_its_crd(training):
     _, job = build_manifest(training(), "tfjob")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     assert set(job["spec"]) == {"runPolicy", "tfReplicaSpecs"}
     assert job["spec"]["runPolicy"] == {"backoffLimit": 6, "cleanPodPolicy": "Running"}
     worker = job["spec"]["tfReplicaSpecs"]["Worker"]
     assert (worker["replicas"], worker["restartPolicy"]) == (3, "OnFailure")
-    assert as_kubernetes_reads(worker["template"], "V1PodTemplateSpec") == worker["template"]
+    assert read_by_kubernetes(worker["template"], "V1PodTemplateSpec") == worker["template"]
     (container,) = worker["template"]["spec"]["containers"]
-    assert container["name"] == "tensorflow"  # the operator sets TF_CONFIG in the container of that name
+    assert container["name"] == "tensorflow"  # the operator sets TF_CONFIG in the container of this name
     assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
     assert variables_of(pod_of(job), {}) == {"DETLOOM_STRATEGY": "multi_worker", "STORE_KEY": "a secret"}
 
 
 @pytest.mark.parametrize("kind", ["jobset", "job", "tfjob"])
-def test_the_pod_has_what_the_run_file_gives_the_trainer(training, kind):
+def test_pod_has_the_trainer_settings_of_the_run_file(training, kind):
     pod = pod_of(build_manifest(training(), kind)[-1])
     (container,) = pod["containers"]
     assert container["resources"] == {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "4"}}
@@ -170,12 +170,12 @@ def test_the_pod_has_what_the_run_file_gives_the_trainer(training, kind):
 
 
 @pytest.mark.parametrize("kind", ["jobset", "job", "tfjob"])
-def test_the_command_is_detloom_train_on_the_configuration_beside_it(training, kind):
+def test_command_is_detloom_train_with_the_config_map(training, kind):
     asked = training(train_split="day", eval_split="night", examples="/data/$HOME")
     documents = build_manifest(asked, kind)
     container = pod_of(documents[-1])["containers"][0]
     assert container["command"] == ["python", "-m", "detloom.pipelines.cli", "train"]
-    # Kubernetes makes $ of $$
+    # Kubernetes replaces $$ by $.
     assert " ".join(container["args"]) == (
         "/etc/detloom/config.json --examples /data/$$HOME --train-split day --eval-split night --out /data/runs/cells"
     )
@@ -184,31 +184,31 @@ def test_the_command_is_detloom_train_on_the_configuration_beside_it(training, k
     assert from_json(TrainEvalConfig, config["data"]["config.json"]) == asked.run.config
 
 
-def test_other_settings_get_another_config_map(training):
+def test_other_settings_have_another_config_map(training):
     first = training().config_name
     other = training(sections={"train": {"batch_size": 8, "num_steps": 8}}).config_name
     assert first.startswith("cells-config-")
     assert first != other
 
 
-def test_the_same_run_file_gives_the_same_bytes(training):
+def test_same_run_file_gives_the_same_bytes(training):
     for kind in ("jobset", "job", "tfjob"):
         texts = {to_yaml(build_manifest(training(), kind)) for _ in range(2)}
         assert len(texts) == 1
         assert list(yaml.safe_load_all(texts.pop())) == build_manifest(training(), kind)
 
 
-def test_one_worker_may_have_a_tpu(training):
+def test_tpu_is_allowed_for_one_worker_only(training):
     nodes = [{"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 8}}]
     pod = pod_of(build_manifest(training(nodes=nodes, workers=1), "jobset")[-1])
     assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": "8"}
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
     assert {"name": "DETLOOM_STRATEGY", "value": "tpu"} in pod["containers"][0]["env"]
-    with pytest.raises(InputError, match=r"--workers: got 2 with tpu-v5e, allowed: 1; .*GPUs for several machines"):
+    with pytest.raises(InputError, match=r"--workers: got 2 with tpu-v5e, allowed: 1;"):
         training(nodes=nodes, workers=2)
 
 
-def test_how_gradients_are_summed_is_passed_on(training):
+def test_strategy_is_passed_to_the_workers(training):
     strategy = {"kind": "multi_worker", "communication": "ring"}
     asked = training(sections={"trainer": {"strategy": strategy}})
     text = variables_of(pod_of(build_manifest(asked, "tfjob")[-1]), {})["DETLOOM_STRATEGY"]
@@ -222,18 +222,18 @@ def test_how_gradients_are_summed_is_passed_on(training):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "Cells"}, r"--name: got 'Cells', allowed: lower case"),
-        ({"name": "c" * 41}, r"--name: got 'c+', .* at most 40"),
+        ({"name": "Cells"}, r"--name: got 'Cells', allowed: "),
+        ({"name": "c" * 41}, r"--name: got 'c+', .* 40"),
         ({"name": "cells-"}, r"--name: got 'cells-'"),
         ({"workers": 0}, r"--workers: got 0, allowed: 1 or more"),
         ({"examples": "/elsewhere"}, r"--examples: got '/elsewhere', allowed: .*kubeflow\.volumes.*\(/data\)"),
         ({"out": "/data/../x"}, r"--out: got '/data/\.\./x'"),
         ({"out": "gs://bucket/run"}, r"--out: got 'gs://bucket/run'"),
-        ({"kubeflow": None}, r"kubeflow: the section is missing; it says image, namespace and volumes"),
-        ({"kubeflow": {"image": "a/b:1"}}, r"--examples: .*\(there is none\)"),
+        ({"kubeflow": None}, r"kubeflow: the section is missing"),
+        ({"kubeflow": {"image": "a/b:1"}}, r"--examples: .*kubeflow\.volumes"),
     ],
 )
-def test_what_cannot_run_is_refused(training, values, message):
+def test_invalid_settings_are_refused(training, values, message):
     with pytest.raises(InputError, match=message):
         training(**values)
 
@@ -241,5 +241,5 @@ def test_what_cannot_run_is_refused(training, values, message):
 @pytest.mark.parametrize(
     ("name", "expected"), [("small_cells", "small-cells"), ("2nd", "run-2nd"), ("a" * 50, "a" * 40), ("a_", "a")]
 )
-def test_the_runs_name_is_written_as_kubernetes_takes_it(run_of, name, expected):
+def test_default_name_is_valid_in_kubernetes(run_of, name, expected):
     assert default_name(run_of(name=name)) == expected

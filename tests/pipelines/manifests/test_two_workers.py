@@ -1,4 +1,4 @@
-"""Two processes on this machine, started with the command and the environment that a manifest gives its pods."""
+"""Run two processes on this machine with the command and the environment that a manifest gives its pods."""
 
 import json
 import os
@@ -13,8 +13,8 @@ import yaml
 from click.testing import CliRunner
 
 from detloom.pipelines.cli import cli
-from detloom.schemas.label_map import LabelMap, write_label_map
-from detloom.trainer_module.cluster import find_cluster
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.trainer_module.runtime.cluster import find_cluster
 
 ROOT = Path(__file__).parents[3]
 RUN = {
@@ -39,13 +39,13 @@ RUN = {
     },
     "eval": {"batch_size": 4, "evaluate_every": 4},
 }
-CONTROLLER = {  # what the JobSet controller writes on the pods
+CONTROLLER = {  # annotations that the JobSet controller adds to the pods
     "jobset.sigs.k8s.io/jobset-name": "cells",
     "jobset.sigs.k8s.io/replicatedjob-name": "workers",
     "jobset.sigs.k8s.io/replicatedjob-replicas": "1",
     "jobset.sigs.k8s.io/job-index": "0",
 }
-# Those workers that are not the chief write into a temporary folder, which stays with this.
+# All workers but the chief write to a temporary folder; this code keeps it.
 KEEP_TEMPORARY_FOLDERS = """
 import tempfile
 tempfile.TemporaryDirectory.cleanup = lambda self: self._finalizer.detach()
@@ -54,16 +54,16 @@ tempfile.TemporaryDirectory.cleanup = lambda self: self._finalizer.detach()
 
 @pytest.fixture
 def manifest(tmp_path, make_example, write_records):
-    """Of a JobSet whose volume is a folder of this machine, with examples on it."""
+    """Return the manifest of a JobSet whose volume is a folder of this machine with examples."""
     rng = np.random.default_rng(0)
     for split, num_shards in (("train", 2), ("eval", 1)):
         for shard in range(num_shards):
-            pictures = [
+            records = [
                 make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{split}-{shard}-{i}")
                 for i, (y, x) in enumerate(rng.uniform(0, 0.4, (4, 2)))
             ]
             name = f"data_tfrecord-{shard:05}-of-{num_shards:05}"
-            write_records(tmp_path / "examples" / f"Split-{split}" / name, pictures)
+            write_records(tmp_path / "examples" / f"Split-{split}" / name, records)
     write_label_map(tmp_path / "examples" / "label_map.pbtxt", LabelMap.from_names(["red", "green"]))
     kubeflow = {"image": "r/detloom:1", "volumes": [{"claim": "shared", "mount_path": str(tmp_path)}]}
     (tmp_path / "run.yaml").write_text(json.dumps({**RUN, "kubeflow": kubeflow}))
@@ -86,7 +86,7 @@ def container_of(job_set):
 
 
 def environment_of(container, index):
-    """As Kubernetes and the controllers fill it in for the pod with that index."""
+    """Return the environment that Kubernetes and the controllers give to the pod with this index."""
     found = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"cells-workers-0-{index}"}
     for variable in container["env"]:
         path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
@@ -95,7 +95,7 @@ def environment_of(container, index):
 
 
 def with_addresses(environment, addresses):
-    """The same cluster, with addresses of this machine for the names that a cluster would know."""
+    """Replace host names of the cluster by addresses of this machine."""
     cluster = find_cluster(environment)
     task = {"type": cluster.task_type, "index": cluster.task_index}
     config = {"cluster": {"worker": [addresses[name] for name in cluster.worker]}, "task": task}
@@ -121,7 +121,7 @@ def start(container, environment, tmp_path, index):
         env={
             **os.environ,
             **environment,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # `python` is ours
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # for the command `python`
             "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path / 'keep'}",
             "TMPDIR": str(tmp_path / f"tmp-{index}"),
             "CUDA_VISIBLE_DEVICES": "",
@@ -134,7 +134,7 @@ def start(container, environment, tmp_path, index):
 
 
 def saved_state(checkpoint):
-    """Weights, optimizer and what else is saved, by name."""
+    """Return weights, optimizer state and other saved values by name."""
     import tensorflow as tf
 
     reader = tf.train.load_checkpoint(str(checkpoint))
@@ -143,7 +143,7 @@ def saved_state(checkpoint):
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(1200)  # a busy machine takes its time; alone it is about one minute
+@pytest.mark.timeout(1200)  # about one minute on an idle machine
 def test_two_workers_of_a_manifest_end_with_the_same_weights(manifest, tmp_path):
     config, job_set = manifest
     (tmp_path / "etc").mkdir()

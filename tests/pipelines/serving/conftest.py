@@ -1,36 +1,22 @@
-"""A server on a free port of this machine, over a real SavedModel that needs no training."""
+"""Fixtures: a server on a free port of this machine with a SavedModel that needs no training."""
 
 import http.client
-import importlib.util
 import io
 import json
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-_SPEC = importlib.util.spec_from_file_location(
-    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
-)
-tiny_detector = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(tiny_detector)
-
 MAX_REQUEST_BYTES = 100_000
 
 
 @pytest.fixture(scope="session")
-def model_dir(tmp_path_factory):
-    """Version 7 of a model that finds the red and the green area of a picture."""
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "7")
-
-
-@pytest.fixture(scope="session")
-def served(model_dir):
+def served(tiny_model_dir):
     from detloom.pipelines.serving.served_model import load_served_model
 
-    return load_served_model(model_dir.parent, "cells")
+    return load_served_model(tiny_model_dir.parent, "cells")
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +36,7 @@ def server(served):
 
 @pytest.fixture(scope="session")
 def ask(server):
-    """`ask("GET", path)` or `ask("POST", path, {...})`: status, headers, and the JSON or the text of the answer."""
+    """Return a function that sends a request and returns status, headers, and JSON or text of the response."""
 
     def send(method, path, content=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
@@ -65,8 +51,8 @@ def ask(server):
 
 
 @pytest.fixture(scope="session")
-def picture():
-    """Red in rows 10 to 20 of 40 and columns 40 to 60 of 80, green in rows 30 to 40 and columns 0 to 20."""
+def image_pixels():
+    """Return an image that is red in rows 10-20 of 40, columns 40-60 of 80, and green in rows 30-40, columns 0-20."""
     image = np.zeros((40, 80, 3), np.uint8)
     image[10:20, 40:60] = (255, 0, 0)
     image[30:40, 0:20] = (0, 255, 0)
@@ -74,7 +60,7 @@ def picture():
 
 
 @pytest.fixture(scope="session")
-def encoded(picture):
+def encoded(image_pixels):
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
+    Image.fromarray(image_pixels).save(file, "PNG")
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""What the page consists of, and what it does in a browser, as far as there is one."""
+"""Content of the page, and its behavior in a browser if one is installed."""
 
 import base64
 import hashlib
@@ -25,37 +25,37 @@ def settings_of(page):
     return json.loads(html.unescape(re.search(r'data-settings="([^"]*)"', page.html.decode())[1]))
 
 
-def test_the_policy_allows_the_script_of_the_page_and_no_other(page):
+def test_policy_allows_only_the_script_of_the_page(page):
     (script,) = re.findall(r"<script>(.*?)</script>", page.html.decode(), re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page.policy
     assert "http-equiv" not in page.html.decode()
 
 
-def test_the_page_fetches_nothing_from_elsewhere(page):
+def test_page_loads_nothing_from_elsewhere(page):
     assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", page.html.decode())
 
 
-def test_the_script_knows_where_to_ask_and_what_classes_are_called(page):
+def test_settings_have_url_and_class_names(page):
     settings = settings_of(page)
     assert (settings["url"], settings["minScore"]) == ("/v1/models/cells/versions/7:predict", 0.25)
-    # The first two colours of pictures elsewhere.
+    # The first two colors of all drawings.
     assert settings["classes"] == {
         "1": {"name": "red", "rgb": [0, 114, 178]},
         "2": {"name": "green", "rgb": [230, 159, 0]},
     }
 
 
-def test_the_script_knows_when_boxes_are_in_pixels(served, page, model_dir, tmp_path):
+def test_settings_say_if_boxes_are_in_pixels(served, page, tiny_model_dir, tmp_path):
     assert settings_of(page)["hasPixelBoxes"] is False
-    shutil.copytree(model_dir, tmp_path / "model")
+    shutil.copytree(tiny_model_dir, tmp_path / "model")
     (tmp_path / "model" / "assets" / "contract.json").write_text('{"box_units": "pixels"}')
     in_pixels = load_served_model(tmp_path / "model", "cells")
     assert settings_of(format_page(in_pixels, min_score=0.5, max_request_bytes=1000))["hasPixelBoxes"] is True
 
 
-def test_names_of_classes_are_text_and_never_markup(served, monkeypatch):
-    from detloom.schemas.label_map import LabelMap
+def test_class_names_are_escaped(served, monkeypatch):
+    from detloom.schemas.contracts.label_map import LabelMap
 
     name = '"><script>alert(1)</script>'
     monkeypatch.setattr(served, "label_map", LabelMap.from_names([name]))
@@ -64,27 +64,27 @@ def test_names_of_classes_are_text_and_never_markup(served, monkeypatch):
     assert settings_of(page)["classes"]["1"]["name"] == name
 
 
-def test_a_model_that_takes_no_encoded_pictures_gets_a_page_that_says_so(served, monkeypatch):
+def test_page_of_a_model_without_encoded_images_has_no_script(served, monkeypatch):
     monkeypatch.setattr(served, "signatures", {"serving_default": served.signatures["serving_default"]})
     text = format_page(served, min_score=0.5, max_request_bytes=1000).html.decode()
-    assert "no signature for encoded pictures" in text
+    assert "no signature for encoded images" in text
     assert "<script>" not in text
 
 
-def test_the_page_says_that_it_is_no_production_server(page):
-    assert b"This is no production server." in page.html
+def test_page_says_that_it_is_not_a_production_server(page):
+    assert b"not a production server" in page.html
 
 
-def test_a_browser_draws_what_the_model_finds(server, page, encoded, tmp_path):
+def test_browser_draws_the_detections(server, page, encoded, tmp_path):
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser on the PATH; looked for: {', '.join(BROWSERS)}")
-    # A second script gives the page a picture as if it had been pasted; the policy is made to allow it.
+    # A second script gives the page an image as if it was pasted; the policy is changed to allow it.
     data = base64.b64encode(encoded).decode()
-    deed = f"""const bytes = Uint8Array.from(atob("{data}"), (c) => c.charCodeAt(0));
-        take(new File([bytes], "picture.png", {{ type: "image/png" }}));"""
-    digest = base64.b64encode(hashlib.sha256(deed.encode()).digest()).decode()
-    text = page.html.decode().replace("</body>", f"<script>{deed}</script></body>")
+    script = f"""const bytes = Uint8Array.from(atob("{data}"), (c) => c.charCodeAt(0));
+        take(new File([bytes], "image.png", {{ type: "image/png" }}));"""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = page.html.decode().replace("</body>", f"<script>{script}</script></body>")
     before = server.page
     server.page = type(page)(text.encode(), page.policy.replace("script-src", f"script-src 'sha256-{digest}'"))
     try:

@@ -19,7 +19,7 @@ def request_of(encoded, **more):
 
 
 def send_raw(server, data):
-    """All that comes back for the bytes of a request."""
+    """Send the bytes of a request and return the whole response."""
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -29,8 +29,10 @@ def send_raw(server, data):
     return received.decode()
 
 
-def test_detections_through_http_are_those_of_the_model_to_the_last_bit(ask, model_dir, encoded):
-    expected = tf.saved_model.load(str(model_dir)).signatures["serving_encoded"](image_bytes=tf.constant([encoded]))
+def test_detections_over_http_equal_those_of_the_model_bit_for_bit(ask, tiny_model_dir, encoded):
+    expected = tf.saved_model.load(str(tiny_model_dir)).signatures["serving_encoded"](
+        image_bytes=tf.constant([encoded])
+    )
     status, _, answer = ask("POST", PREDICT, request_of(encoded))
     assert status == 200
     (found,) = answer["predictions"]
@@ -39,24 +41,26 @@ def test_detections_through_http_are_those_of_the_model_to_the_last_bit(ask, mod
         assert np.array(found[name], np.float32).tobytes() == tensor.numpy()[0].tobytes(), name
 
 
-def test_columns_are_answered_with_columns(ask, picture):
-    _, _, answer = ask("POST", "/v1/models/cells/versions/7:predict", {"inputs": {"input_tensor": [picture.tolist()]}})
+def test_columns_are_answered_with_columns(ask, image_pixels):
+    _, _, answer = ask(
+        "POST", "/v1/models/cells/versions/7:predict", {"inputs": {"input_tensor": [image_pixels.tolist()]}}
+    )
     assert answer["outputs"]["num_detections"] == [2.0]
 
 
-def test_the_answer_says_how_long_the_model_took(ask, encoded):
+def test_response_has_the_time_of_the_model(ask, encoded):
     _, headers, _ = ask("POST", PREDICT, request_of(encoded))
     assert headers["Server-Timing"].startswith("model;dur=")
 
 
 @pytest.mark.parametrize("path", ["/v1/models/cells", "/v1/models/cells/versions/7"])
-def test_the_status_is_as_tensorflow_serving_has_it(ask, path):
+def test_status_matches_tensorflow_serving(ask, path):
     status = {"error_code": "OK", "error_message": ""}
     expected = {"model_version_status": [{"version": "7", "state": "AVAILABLE", "status": status}]}
     assert ask("GET", path)[2] == expected
 
 
-def test_the_metadata_is_as_tensorflow_serving_has_it(ask):
+def test_metadata_matches_tensorflow_serving(ask):
     _, _, answer = ask("GET", "/v1/models/cells/metadata")
     assert answer["model_spec"] == {"name": "cells", "signature_name": "", "version": "7"}
     signatures = answer["metadata"]["signature_def"]["signature_def"]
@@ -70,43 +74,44 @@ def test_the_metadata_is_as_tensorflow_serving_has_it(ask):
     assert signatures["serving_encoded"]["method_name"] == "tensorflow/serving/predict"
 
 
-def test_the_health_address_answers(ask):
+def test_health_check(ask):
     assert ask("GET", "/healthz")[::2] == (200, {"status": "ok"})
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/v1/models/other", 404, "no such model, there is /v1/models/cells/versions/7"),
+        ("GET", "/v1/models/other", 404, "allowed: /v1/models/cells/versions/7"),
         ("GET", "/v1/models/cells/versions/8", 404, "no such model"),
-        ("GET", "/v1/models/cells/labels/stable", 404, "no such address"),
-        ("GET", "/../../etc/passwd", 404, "no such address"),
-        ("GET", "/v1/models/cells/versions/7/../../../../saved_model.pb", 404, "no such address"),
-        ("GET", PREDICT, 405, "ask with POST"),
+        ("GET", "/v1/models/cells/labels/stable", 404, "no such path"),
+        ("GET", "/../../etc/passwd", 404, "no such path"),
+        ("GET", "/v1/models/cells/versions/7/../../../../saved_model.pb", 404, "no such path"),
+        ("GET", PREDICT, 405, "POST"),
         ("POST", "/v1/models/cells:classify", 400, "got :classify, allowed with POST: :predict"),
         ("POST", "/v1/models/cells", 400, "got no verb"),
-        ("POST", PREDICT, 400, "both or neither"),
+        ("POST", PREDICT, 400, "'instances'"),
         ("DELETE", "/v1/models/cells", 501, "Unsupported method"),
     ],
 )
-def test_other_addresses_are_refused_as_json(ask, method, path, status, message):
+def test_other_paths_and_methods_are_refused_as_json(ask, method, path, status, message):
     found, headers, answer = ask(method, path, {} if method == "POST" else None)
     assert (found, headers["Content-Type"]) == (status, "application/json")
     assert message in answer["error"]
 
 
-def test_a_request_that_is_too_long_is_refused_and_the_sender_gets_to_read_it(ask):
+def test_client_receives_the_refusal_of_a_request_that_is_too_long(ask):
     status, _, answer = ask("POST", PREDICT, b"x" * 3_000_000)
-    assert (status, answer["error"]) == (413, "got a request of 3000000 bytes, allowed: 100000 (--max-request-mb).")
+    assert status == 413
+    assert "3000000 bytes, allowed: 100000 (--max-request-mb)" in answer["error"]
 
 
-def test_whoever_asks_before_sending_is_refused_before_sending(server):
+def test_expect_100_is_refused_before_a_long_body(server):
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\nExpect: 100-continue\r\n\r\n"
     answer = send_raw(server, head.encode())
     assert answer.startswith("HTTP/1.1 413")
 
 
-def test_whoever_asks_before_sending_may_send(server):
+def test_expect_100_is_continued(server):
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{{}}"
     assert send_raw(server, head.encode()).startswith("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400")
 
@@ -123,37 +128,38 @@ def test_whoever_asks_before_sending_may_send(server):
         ("Content-Length: 5\r\n", 400),
     ],
 )
-def test_a_body_of_no_certain_length_is_refused(server, headers, status):
+def test_body_without_a_valid_length_is_refused(server, headers, status):
     data = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{{}}"
     assert send_raw(server, data.encode()).startswith(f"HTTP/1.1 {status} ")
 
 
-def test_what_is_no_request_is_refused_as_json(server):
+def test_invalid_request_line_is_refused_as_json(server):
     assert '{"error": "Bad request' in send_raw(server, b"what is this\r\n\r\n")
 
 
-def test_an_address_that_is_none_is_refused(server):
+def test_invalid_url_is_refused(server):
     assert send_raw(server, b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith("HTTP/1.1 404 ")
 
 
 @pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("[::1]:8501", 200), ("evil.example:80", 403)])
-def test_a_name_that_was_made_to_lead_here_is_refused(ask, host, status):
+def test_unknown_host_name_is_refused(ask, host, status):
     assert ask("GET", "/healthz", headers={"Host": host})[0] == status
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost.evil.example"])
-def test_a_page_of_another_site_is_refused(ask, encoded, origin):
+def test_request_from_another_site_is_refused(ask, encoded, origin):
     status, headers, answer = ask("POST", PREDICT, request_of(encoded), headers={"Origin": origin})
-    assert (status, answer["error"]) == (403, "Origin: another site may not ask this server.")
+    assert status == 403
+    assert answer["error"].startswith("Origin: ")
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_the_own_page_may_ask(ask, server, encoded):
+def test_request_from_the_own_page_is_allowed(ask, server, encoded):
     status, *_ = ask("POST", PREDICT, request_of(encoded), headers={"Origin": server.url})
     assert status == 200
 
 
-def test_the_page_comes_with_its_policy(ask):
+def test_page_is_sent_with_its_policy(ask):
     status, headers, page = ask("GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert page.startswith("<!doctype html>")
@@ -161,21 +167,21 @@ def test_the_page_comes_with_its_policy(ask):
     assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
 
 
-def test_a_request_that_does_not_end_is_given_up(server, monkeypatch):
+def test_body_that_does_not_end_times_out(server, monkeypatch):
     monkeypatch.setattr(module, "_RECEIVE_SECONDS", 0.05)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
         connection.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
-def test_headers_that_do_not_end_are_given_up(server, monkeypatch):
+def test_headers_that_do_not_end_time_out(server, monkeypatch):
     monkeypatch.setattr(module, "_RECEIVE_SECONDS", 0.05)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: local")
         assert connection.recv(100) == b""
 
 
-def test_one_connection_too_many_is_refused_and_later_ones_are_taken(server, ask):
+def test_excess_connection_is_refused_and_later_ones_are_accepted(server, ask):
     held = [socket.create_connection(("127.0.0.1", server.server_port), timeout=60) for _ in range(17)]
     try:
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as extra:
@@ -183,33 +189,34 @@ def test_one_connection_too_many_is_refused_and_later_ones_are_taken(server, ask
     finally:
         for connection in held:
             connection.close()
-    for _ in range(1000):  # until the server has seen that they are gone
+    for _ in range(1000):  # until the server has noticed the closed connections
         with contextlib.suppress(OSError):
             if ask("GET", "/healthz")[0] == 200:
                 return
-    pytest.fail("no connection was taken any more")
+    pytest.fail("no further connection was accepted")
 
 
-def test_an_error_of_ours_is_told_and_goes_on_to_the_log(ask, server, monkeypatch):
+def test_internal_error_is_reported_and_logged(ask, server, monkeypatch):
     def fail(body):
         raise KeyError("ours")
 
     escaped = queue.SimpleQueue()
-    monkeypatch.setattr(server.model, "answer", fail)
+    monkeypatch.setattr(server.model, "predict", fail)
     monkeypatch.setattr(server, "handle_error", lambda *_: escaped.put(sys.exc_info()[1]))
     status, _, answer = ask("POST", PREDICT, {})
-    assert (status, answer["error"]) == (500, "internal error, our bug; the server's log has more.")
+    assert status == 500
+    assert "ours" not in answer["error"]
     assert isinstance(escaped.get(timeout=60), KeyError)
 
 
-def test_control_characters_of_a_request_do_not_reach_the_terminal(server, caplog):
+def test_control_characters_of_a_request_are_escaped_in_the_log(server, caplog):
     with caplog.at_level("INFO", logger="detloom"):
         send_raw(server, b"GET /\x1b[31m HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert "\x1b" not in caplog.text
     assert "\\x1b[31m" in caplog.text
 
 
-def test_the_address_of_an_ipv6_server_is_in_brackets(served, server):
+def test_url_of_an_ipv6_server_has_brackets(served, server):
     try:
         other = module.ModelServer("::1", 0, served, server.page, 1000)
     except OSError:
@@ -218,6 +225,6 @@ def test_the_address_of_an_ipv6_server_is_in_brackets(served, server):
     other.server_close()
 
 
-def test_json_of_an_answer_is_what_json_reads(ask, encoded):
+def test_content_length_matches_the_json(ask, encoded):
     _, headers, answer = ask("POST", PREDICT, request_of(encoded))
     assert int(headers["Content-Length"]) == len(json.dumps(answer))

@@ -1,4 +1,4 @@
-"""Scheduled runs without a run file."""
+"""Fixtures: scheduled runs without a run file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from detloom.pipelines.timer.scheduled_run import ScheduledRun
-from detloom.schemas.schedule_config import Schedule
+from detloom.schemas.run_file.schedule import Schedule
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The same texts read by protobuf itself, with message classes made from fields.tsv."""
+"""Comparison with protobuf's own parser, with message classes built from fields.tsv."""
 
 import functools
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from detloom.schemas.odapi.fields import ROOT, enum_values, message_types
-from detloom.schemas.odapi.text_format import Leaf, Message, Scalar, leaves, merge_text, new_root
-from detloom.schemas.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
+from detloom.schemas.odapi.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
+from detloom.schemas.odapi.text_format import Leaf, Message, leaves, merge_text, new_root
+from detloom.schemas.reading.proto_text import Scalar
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FieldProto = descriptor_pb2.FieldDescriptorProto
@@ -18,12 +19,12 @@ FieldProto = descriptor_pb2.FieldDescriptorProto
 
 @functools.cache
 def root_class() -> Any:
-    """A message class for whole files, with all messages and enums of the inventory."""
+    """Build the message class of a file from all messages and enums of the inventory."""
     file = descriptor_pb2.FileDescriptorProto(name="odapi.proto", package="odapi", syntax="proto2")
     fields = [field for message in message_types().values() for field in message.fields.values()]
     for name in sorted(
         {field.type for field in fields if field.kind == "enum"}
-    ):  # in a message of their own: names of values may occur in several enums
+    ):  # each enum in its own message, because several enums may have values of the same name
         enum = file.message_type.add(name=f"In_{flat(name)}").enum_type.add(name=flat(name))
         for value, number in enum_values(name).items():
             enum.value.add(name=value, number=number)
@@ -36,7 +37,9 @@ def root_class() -> Any:
         oneofs = list(dict.fromkeys(field.oneof for field in message.fields.values() if field.oneof))
         for oneof in oneofs:
             added.oneof_decl.add(name=oneof)
-        for field in sorted(message.fields.values(), key=lambda field: field.oneof):  # members of a oneof together
+        for field in sorted(
+            message.fields.values(), key=lambda field: field.oneof
+        ):  # keep the members of a oneof together
             made = added.field.add(name=field.name, number=field.number)
             made.label = FieldProto.LABEL_REPEATED if field.repeated else FieldProto.LABEL_OPTIONAL
             made.type = getattr(FieldProto, f"TYPE_{field.kind.upper()}")
@@ -67,7 +70,7 @@ def read_both(*texts: str) -> tuple[Message, Any]:
 
 
 def set_fields(message: Any, path: str = "") -> Iterator[str]:
-    """Paths of all that is set, as `leaves` has them: single fields, repeated values, empty messages."""
+    """Yield the paths of all set fields in the form of `leaves`: single fields, repeated values, empty messages."""
     fields = message.ListFields()
     if not fields and path:
         yield path
@@ -83,7 +86,7 @@ def set_fields(message: Any, path: str = "") -> Iterator[str]:
 
 
 def assert_same(ours: Message, theirs: Any) -> None:
-    """Values, recursively; floats as 32 bits."""
+    """Compare values recursively; floats with 32 bits."""
     for name, values in ours.values.items():
         if name.startswith("["):
             continue
@@ -117,21 +120,21 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("texts", TEXTS.values(), ids=TEXTS)
-def test_a_text_means_what_protobuf_reads(texts):
+def test_parsed_text_equals_that_of_protobuf(texts):
     ours, theirs = read_both(*texts)
     assert_same(ours, theirs)
     assert sorted(leaf.path for leaf in leaves(ours)) == sorted(set_fields(theirs))
 
 
 @pytest.mark.parametrize("name", ["fpnlite.config", "efficientdet.config"])
-def test_a_small_file_means_what_protobuf_reads(name):
+def test_parsed_small_file_equals_that_of_protobuf(name):
     ours, theirs = read_both((CONFIGS / name).read_text())
     assert_same(ours, theirs)
     assert sorted(leaf.path for leaf in leaves(ours)) == sorted(set_fields(theirs))
 
 
 @pytest.mark.parametrize("name", ["fpnlite.config", "efficientdet.config"])
-def test_what_is_written_is_read_by_protobuf(name):
+def test_protobuf_reads_a_written_file(name):
     config = read_pipeline_config(CONFIGS / name)
     ours, theirs = read_both(format_pipeline_config(config))
     assert_same(ours, theirs)

@@ -6,7 +6,7 @@ import pytest
 from detloom.schemas.odapi.fields import OVERRIDES, enum_values, message_types
 
 
-def test_the_inventory_holds_all_messages_and_fields_of_the_release():
+def test_inventory_contains_all_messages_and_fields():
     messages = {name: message for name, message in message_types().items() if name != OVERRIDES}
     assert len(messages) == 165
     assert sum(len(message.fields) for message in messages.values()) == 847
@@ -45,7 +45,7 @@ def test_defaults(message, field, default):
     assert (found, type(found)) == (default, type(default))
 
 
-def test_it_agrees_with_the_reference_table(reference_dir: Path):
+def test_inventory_equals_the_reference_table(reference_dir: Path):
     table = (reference_dir / "odapi_config_fields.md").read_text()
     row = re.compile(
         r"^\| (\d+) \| (\w+)( \(deprecated\))? \| (optional|repeated) \| ([^|]+) \| ([^|]+) \| (\w*) ?\|$", re.M

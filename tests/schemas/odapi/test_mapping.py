@@ -4,35 +4,34 @@ import numpy as np
 import pytest
 
 from detloom.schemas.odapi.fields import ROOT, Field, message_types
-from detloom.schemas.odapi.mapping import STRUCTURES
-from detloom.schemas.odapi.rules import NOTHING, Depends, Ignored, Mapped, Refused
-from detloom.schemas.odapi.tree import plain_default
-from detloom.schemas.typed_dict import type_hints
+from detloom.schemas.odapi.reader import STRUCTURES
+from detloom.schemas.odapi.rules import NOTHING, Depends, Ignored, Mapped, Refused, plain_default
+from detloom.schemas.reading.typed_dict import type_hints
 
 FIELDS = [(name, field) for name in STRUCTURES for field in message_types()[name].fields.values()]
-# Where the tree's default is not the file's, and why.
+# Fields whose default in the tree differs from that of the file, with the reason.
 OTHER_DEFAULTS = {
-    "Ssd.num_classes": "None takes the label map's number; 0 classes cannot be trained",
-    "CenterNet.num_classes": "None takes the label map's number; 0 classes cannot be trained",
-    "PenaltyReducedLogisticFocalLoss.alpha": "read as 0 where it is left out; the paper's number in a run file",
-    "PenaltyReducedLogisticFocalLoss.beta": "read as 0 where it is left out; the paper's number in a run file",
-    "SigmoidFocalClassificationLoss.alpha": "left out, the Object Detection API weighs both sides the same",
-    "ManualStepLearningRate.LearningRateSchedule.step": "must be set: a jump at step 0, its default, is hardly meant",
-    "TrainConfig.num_steps": "must be set: 0 trains nothing",
-    "BidirectionalFeaturePyramidNetworks.num_iterations": "must be set: 0 makes no pyramid",
-    "BidirectionalFeaturePyramidNetworks.num_filters": "must be set: 0 makes no pyramid",
-    "SSDRandomCropOperation.min_aspect_ratio": "must be set: 0 makes no window",
-    "SSDRandomCropOperation.max_aspect_ratio": "must be set: 0 makes no window",
-    "SSDRandomCropOperation.max_area": "must be set: 0 makes no window",
-    "SSDRandomCropPadOperation.min_aspect_ratio": "must be set: 0 makes no window",
-    "SSDRandomCropPadOperation.max_aspect_ratio": "must be set: 0 makes no window",
-    "SSDRandomCropPadOperation.max_area": "must be set: 0 makes no window",
-    "SSDRandomCropFixedAspectRatioOperation.max_area": "must be set: 0 makes no window",
-    "SSDRandomCropPadFixedAspectRatioOperation.min_aspect_ratio": "must be set: 0 makes no window",
-    "SSDRandomCropPadFixedAspectRatioOperation.max_aspect_ratio": "must be set: 0 makes no window",
-    "SSDRandomCropPadFixedAspectRatioOperation.max_area": "must be set: 0 makes no window",
-    "RandomDownscaleToTargetPixels.max_target_pixels": "left out, the Object Detection API's preprocessor has its own",
-    "TrainConfig.fine_tune_checkpoint_type": "empty means classification, unless from_detection_checkpoint says else",
+    "Ssd.num_classes": "None uses the label map's number; 0 classes cannot be trained",
+    "CenterNet.num_classes": "None uses the label map's number; 0 classes cannot be trained",
+    "PenaltyReducedLogisticFocalLoss.alpha": "0 if omitted in a file; the paper's value in a run file",
+    "PenaltyReducedLogisticFocalLoss.beta": "0 if omitted in a file; the paper's value in a run file",
+    "SigmoidFocalClassificationLoss.alpha": "if omitted, the Object Detection API uses the same weight for both",
+    "ManualStepLearningRate.LearningRateSchedule.step": "required: a change at step 0, its default, is not intended",
+    "TrainConfig.num_steps": "required: 0 trains nothing",
+    "BidirectionalFeaturePyramidNetworks.num_iterations": "required: 0 gives no pyramid",
+    "BidirectionalFeaturePyramidNetworks.num_filters": "required: 0 gives no pyramid",
+    "SSDRandomCropOperation.min_aspect_ratio": "required: 0 gives no window",
+    "SSDRandomCropOperation.max_aspect_ratio": "required: 0 gives no window",
+    "SSDRandomCropOperation.max_area": "required: 0 gives no window",
+    "SSDRandomCropPadOperation.min_aspect_ratio": "required: 0 gives no window",
+    "SSDRandomCropPadOperation.max_aspect_ratio": "required: 0 gives no window",
+    "SSDRandomCropPadOperation.max_area": "required: 0 gives no window",
+    "SSDRandomCropFixedAspectRatioOperation.max_area": "required: 0 gives no window",
+    "SSDRandomCropPadFixedAspectRatioOperation.min_aspect_ratio": "required: 0 gives no window",
+    "SSDRandomCropPadFixedAspectRatioOperation.max_aspect_ratio": "required: 0 gives no window",
+    "SSDRandomCropPadFixedAspectRatioOperation.max_area": "required: 0 gives no window",
+    "RandomDownscaleToTargetPixels.max_target_pixels": "if omitted, the preprocessor has another",
+    "TrainConfig.fine_tune_checkpoint_type": "empty means classification, unless from_detection_checkpoint is true",
 }
 
 
@@ -41,14 +40,14 @@ def test_each_field_of_a_message_has_a_rule(name: str):
     assert set(STRUCTURES[name].fields) == set(message_types()[name].fields)
 
 
-def test_each_message_that_is_mapped_has_rules_and_each_message_with_rules_is_mapped():
+def test_mapped_messages_and_messages_with_rules_are_the_same():
     mapped = {field.type for name, field in FIELDS if field.kind == "message" and is_mapped(name, field)}
     constants = {field.type for name, field in FIELDS if isinstance(rule_of(name, field), Ignored)}
     assert mapped | {ROOT} == set(STRUCTURES)
     assert not constants & set(STRUCTURES)
 
 
-def test_a_rule_says_why():
+def test_every_rule_has_a_reason():
     for structure in STRUCTURES.values():
         for rule in structure.fields.values():
             usual = rule.usual if isinstance(rule, Depends) else rule
@@ -56,7 +55,7 @@ def test_a_rule_says_why():
             assert not isinstance(rule, Depends) or rule.when
 
 
-def test_what_is_harmless_is_of_the_fields_type_and_no_message():
+def test_harmless_value_has_the_type_of_its_field():
     for name, field in FIELDS:
         rule = rule_of(name, field)
         if isinstance(rule, Refused) and rule.harmless is not NOTHING:
@@ -65,7 +64,7 @@ def test_what_is_harmless_is_of_the_fields_type_and_no_message():
             assert type(rule.harmless) is type(field.default)
 
 
-def test_what_is_harmless_is_the_default():
+def test_harmless_value_is_the_default():
     for name, field in FIELDS:
         rule = rule_of(name, field)
         is_value = field.kind != "message" and not field.repeated and not field.oneof
@@ -73,7 +72,7 @@ def test_what_is_harmless_is_the_default():
             assert rule.harmless == field.default, f"{name}.{field.name}"
 
 
-def test_each_field_of_the_tree_can_be_written_or_is_known_to_be_ours():
+def test_each_field_of_the_tree_is_mapped_or_listed():
     said = {
         (structure.makes, (rule.usual if isinstance(rule, Depends) else rule).key.partition(".")[0])
         for structure in STRUCTURES.values()
@@ -94,7 +93,7 @@ def test_each_field_of_the_tree_can_be_written_or_is_known_to_be_ours():
         "InputReader.input_path",
         "Train.moving_average",
         "Train.optimizer",
-    }  # by rules whose key is "", or that add something
+    }  # set by rules whose key is "", or that add values
     ours = {
         "BiFpn.features_of_last_blocks",
         "Eval.best_metric",
@@ -119,11 +118,9 @@ def test_each_field_of_the_tree_can_be_written_or_is_known_to_be_ours():
         "Train.max_to_keep",
         "Train.monitoring",
         "Train.nonfinite",
-        "Train.precision",
         "Train.scale_learning_rate",
         "Train.seed",
         "Train.steps_per_call",
-        "Train.var_freeze_expr",
     }
     assert unsaid <= inline | ours, unsaid - inline - ours
 
@@ -144,11 +141,11 @@ def is_mapped(name: str, field: Field) -> bool:
         if field.kind != "message" and not field.repeated and STRUCTURES[name].makes and is_mapped(name, field)
     ],
 )
-def test_a_field_that_is_left_out_means_the_same_in_the_tree(name: str, field: Field):
+def test_default_of_a_field_equals_that_of_the_tree(name: str, field: Field):
     rule, made = rule_of(name, field), STRUCTURES[name].makes
     assert isinstance(rule, Mapped)
     if rule.read or "." in rule.key or f"{name}.{field.name}" in OTHER_DEFAULTS:
-        return  # tests/schemas/test_pipeline_config.py has a test of each
+        return  # tests/schemas/odapi/test_pipeline_config.py has a test of each
     assert made is not None
     assert rule.key in type_hints(made)
     default = plain_default(made, rule.key)

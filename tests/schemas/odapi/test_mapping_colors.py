@@ -1,12 +1,12 @@
-"""The steps of `data_augmentation_options` that change colours: read with the Object Detection API's defaults."""
+"""Color augmentations of `data_augmentation_options`, read with the Object Detection API's defaults."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from detloom.schemas.augmentation_config import Augmentation
-from detloom.schemas.color_augmentation_config import (
+from detloom.schemas.model.augmentations import Augmentation, AutoAugmentImage, MixUp, Mosaic, RandAugment
+from detloom.schemas.model.color_augmentations import (
     AdjustGamma,
     RandomBlackPatches,
     RandomDistortColor,
@@ -15,10 +15,8 @@ from detloom.schemas.color_augmentation_config import (
     RandomPixelValueScale,
     RandomRgbToGray,
 )
-from detloom.schemas.mixing_config import MixUp, Mosaic
-from detloom.schemas.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
-from detloom.schemas.policy_augmentation_config import AutoAugmentImage, RandAugment
-from detloom.schemas.typed_dict import from_dict
+from detloom.schemas.odapi.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
+from detloom.schemas.reading.typed_dict import from_dict
 
 SMALL_FILE = Path(__file__).parents[1] / "configs" / "fpnlite.config"
 
@@ -59,13 +57,13 @@ def text_of(step: str) -> str:
         ("autoaugment_image { policy_name: 'v3' }", AutoAugmentImage(policy_name="v3")),
     ],
 )
-def test_a_step_is_read_with_the_references_defaults(step, expected):
+def test_step_is_read_with_the_reference_defaults(step, expected):
     report = parse_pipeline_config(text_of(step), "F")
     plain = {"augmentations": report.located.data["train"]["augmentations"]}
     assert from_dict(Steps, plain, locate=report.located.locate).augmentations == (expected,)
 
 
-def test_what_the_reference_has_and_what_it_lacks_comes_back_from_text(tmp_path):
+def test_augmentations_of_both_kinds_round_trip(tmp_path):
     augmentations = (RandomDistortColor(), AutoAugmentImage(), RandAugment(num_layers=2), Mosaic(), MixUp(alpha=8.0))
     config = read_pipeline_config(SMALL_FILE)
     changed = dataclasses.replace(config, train=dataclasses.replace(config.train, augmentations=augmentations))
@@ -82,6 +80,6 @@ def test_what_the_reference_has_and_what_it_lacks_comes_back_from_text(tmp_path)
         ("remap_labels { original_labels: 1 new_label: 2 }", "changes the data set"),
     ],
 )
-def test_a_step_that_has_another_way_is_refused_with_it(step, reason):
+def test_unsupported_step_is_refused_with_an_alternative(step, reason):
     report = parse_pipeline_config(text_of(step), "F")
     assert any(reason in str(note) for note in report.refused)

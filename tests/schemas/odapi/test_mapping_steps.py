@@ -1,14 +1,14 @@
-"""Every step of `data_augmentation_options`: what the Object Detection API takes it for, and back to text."""
+"""Every step of `data_augmentation_options`: reading and writing."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from detloom.schemas import augmentation_config as tree
-from detloom.schemas import crop_augmentation_config as crops
-from detloom.schemas.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
-from detloom.schemas.typed_dict import from_dict
+from detloom.schemas.model import augmentations as tree
+from detloom.schemas.model import crop_augmentations as crops
+from detloom.schemas.odapi.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
+from detloom.schemas.reading.typed_dict import from_dict
 
 SMALL_FILE = Path(__file__).parents[1] / "configs" / "fpnlite.config"
 OPERATION = {"min_aspect_ratio": 0.5, "max_aspect_ratio": 2.0, "max_area": 1.0}
@@ -133,7 +133,7 @@ def read_steps(text: str) -> tuple[tree.Augmentation, ...]:
         ),
     ],
 )
-def test_a_step_is_read_with_the_references_defaults_and_comes_back_from_text(step, expected):
+def test_step_is_read_with_the_reference_defaults_and_round_trips(step, expected):
     assert read_steps(f"train_config {{ data_augmentation_options {{ {step} }} }}") == (expected,)
     config = read_pipeline_config(SMALL_FILE)
     changed = dataclasses.replace(config, train=dataclasses.replace(config.train, augmentations=(expected,)))
@@ -155,6 +155,6 @@ def test_a_step_is_read_with_the_references_defaults_and_comes_back_from_text(st
         (lambda: crops.SsdRandomCropFixedAspectRatio(aspect_ratio=0.0), "above 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message):
+def test_invalid_augmentation_is_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

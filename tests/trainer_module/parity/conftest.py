@@ -1,4 +1,4 @@
-"""What the Object Detection API computes, model by model, and a table of how far from it we are.
+"""Reference values of the Object Detection API for each model, and a table of the differences.
 
 A reference is a small file in `data/` (benchmarks/peers/odapi_reference.py --pack) or a folder with everything (in
 DETLOOM_SHARED/parity and in DETLOOM_PARITY_DIR). The small files hold no weights: both sides make them from the keys.
@@ -22,19 +22,19 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from detloom.schemas.center_net_config import CenterNet
-from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.pipeline_config import read_pipeline_config
-from detloom.trainer_module.anchors import feature_hws, num_anchors_per_location
-from detloom.trainer_module.checkpoints.odapi_keys import odapi_keys
-from detloom.trainer_module.checkpoints.restore import find_trained, restore
-from detloom.trainer_module.detector import build_detector
-from detloom.trainer_module.preprocess import network_hw, prepare_image
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.center_net import CenterNet
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.odapi.pipeline_config import read_pipeline_config
+from detloom.trainer_module.boxes.anchors import feature_hws, num_anchors_per_location
+from detloom.trainer_module.detectors.families import build_detector, family_of
+from detloom.trainer_module.detectors.preprocess import network_hw
+from detloom.trainer_module.weights.odapi_keys import odapi_keys
+from detloom.trainer_module.weights.restore import find_trained, restore
 
 ROOT = Path(__file__).parents[3]
 STEP = 2.0**-12  # of the small files' predictions
-SLOW = (  # what others cover, or takes long; the default tier has one whole model
+SLOW = (  # covered by others, or large
     "ssd_efficientdet_d0_512x512",
     "ssd_efficientdet_d0_attention",
     "ssd_efficientdet_d0_sum",
@@ -71,7 +71,7 @@ CENTERNET_LOSSES = {
 UNUSED = "/classification_backbone/"  # in the keys of what EfficientDet's network holds there and never uses
 EFFICIENTNET_PENALTY = 5e-6  # times the sum of squares, as the reference penalizes its EfficientNets
 # What was drawn when the training mode of the shared EfficientDet-D0 was made, found by its statistics: of all blocks
-# and both pictures, block6d was skipped for the second.
+# and both images, block6d was skipped for the second.
 DRAWN = {SHARED / "ssd_efficientdet_d0_512x512": {"block6d_drop": [1.0, 0.0]}}
 
 
@@ -129,7 +129,7 @@ class Reference:
 
     @cached_property
     def detector(self) -> Any:
-        """With the reference's weights, read as a user's training reads them; what training drops at random is kept."""
+        """A detector with the reference's weights, restored as in training; dropout is disabled."""
         detector = build_detector(self.config.model, self.label_map)
         train = replace(
             self.config.train,
@@ -150,7 +150,7 @@ class Reference:
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        return odapi_keys(self.config.model, self.detector.network)
+        return odapi_keys(family_of(self.config.model), self.detector.network)
 
     def _checkpoint(self, network: keras.Model) -> Path:
         """Prefix of one in the layout of the model zoo's."""
@@ -158,7 +158,7 @@ class Reference:
             return self.path / "checkpoint/ckpt-0"
         variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
         scales = {key: int(value) for key, value in self.by_key("input_scales").items()}
-        keys = odapi_keys(self.config.model, network)
+        keys = odapi_keys(family_of(self.config.model), network)
         tensors = {key: lively.lively_value(key, tuple(variables[name].shape), scales) for name, key in keys.items()}
         graph = TrackableObjectGraph(nodes=[TrackableObjectGraph.TrackableObject()])
         tensors["_CHECKPOINTABLE_OBJECT_GRAPH"] = graph.SerializeToString()
@@ -173,11 +173,11 @@ class Reference:
         return prefix
 
     def is_unused(self, key: str) -> bool:
-        """Whether the reference keeps it, and nothing there reads it."""
+        """Return True for a key that the reference stores but never uses."""
         return UNUSED in key and key not in self.keys.values()
 
     def unused_penalty(self) -> float:
-        """What the reference adds to its loss for EfficientNet's parts that nothing reads: kernels and biases."""
+        """Return the penalty of the reference on unused kernels and biases of EfficientNet."""
         if self._small is not None:  # a weight that only the penalty reaches has the gradient 2 * factor * weight
             norms = [
                 norm / (2 * EFFICIENTNET_PENALTY)
@@ -194,11 +194,11 @@ class Reference:
         return sum(EFFICIENTNET_PENALTY * np.square(reader.get_tensor(key), dtype=np.float64).sum() for key in unused)
 
     @cached_property
-    def pictures_BHW3(self) -> np.ndarray:
+    def images_BHW3(self) -> np.ndarray:
         """uint8."""
         if self._small is None:
             return np.load(SHARED / "input_images_uint8.npy")
-        return lively.lively_pictures(2, *self.summary["picture_hw"])
+        return lively.lively_images(2, *(self.summary.get("image_hw") or self.summary["picture_hw"]))
 
     @cached_property
     def _training_stride(self) -> int:
@@ -208,7 +208,7 @@ class Reference:
         return int(path.stem.rpartition("stride")[2])
 
     def preprocessed(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Pictures [B, H, W, 3], the shape of each without padding [B, 3], and which rows and columns (every n-th)."""
+        """Images [B, H, W, 3], the shape of each without padding [B, 3], and which rows and columns (every n-th)."""
         if self._small is None:
             stored = np.load(self.path / "preprocessed.npz")
             return stored["preprocessed"], stored["true_image_shapes"], 1
@@ -221,7 +221,7 @@ class Reference:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """By name of our network's output, what the reference calls it."""
+        """Return the names of outputs in the reference, by our names."""
         return CENTERNET_OUTPUTS if self.is_center_net else SSD_OUTPUTS
 
     @property
@@ -229,7 +229,7 @@ class Reference:
         return CENTERNET_LOSSES if self.is_center_net else SSD_LOSSES
 
     def predictions(self, mode: str) -> dict[str, np.ndarray]:
-        """By our output, what the reference answers in "eval" or "train" mode; see `as_stored`."""
+        """Return the outputs of the reference in "eval" or "train" mode, by our names; see `as_stored`."""
         if self._small is not None:
             return {ours: np.float32(self._small[f"predictions_{mode}/{name}"] * STEP) for ours, name in self._pairs}
         file = "predictions_eval" if mode == "eval" else f"predictions_train_stride{self._training_stride}"
@@ -241,25 +241,25 @@ class Reference:
         return list(self.outputs.items())
 
     def as_stored(self, outputs: Any, mode: str) -> dict[str, np.ndarray]:
-        """Of our network's answers the anchors or rows that `predictions` has: every n-th where there are many."""
+        """Return the anchors or rows of our outputs that `predictions` has: every n-th if there are many."""
         stride = self._training_stride if mode == "train" or self.is_thin else 1
         return {name: _every(np.asarray(outputs[name]), stride) for name in self.outputs}
 
     def prepared(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Our network's input and its true rows and columns, [B, 2]."""
-        pictures, true_hw = prepare_image(tf.constant(self.pictures_BHW3), self.config.model)
-        return pictures, tf.broadcast_to(true_hw, [len(pictures), 2])
+        images, true_hw = family_of(self.config.model).preprocessing.prepare(tf.constant(self.images_BHW3))
+        return images, tf.broadcast_to(true_hw, [len(images), 2])
 
     def rows_of_one_pixel(self) -> np.ndarray:
         """bool, of the stored rows of training mode: anchors of levels of one pixel.
 
-        Batch norm has two values there, one of each picture: their difference, however small, becomes 1, so that
+        Batch norm has two values there, one of each image: their difference, however small, becomes 1, so that
         rounding is enlarged, and again in the next such level that is made from it.
         """
         model = self.config.model
         if self.is_center_net:
             return np.zeros(len(_every(np.zeros([1, self.detector.map_hw[0]]), self._training_stride)[0]), bool)
-        levels = feature_hws(model, network_hw(model.image_resizer))
+        levels = feature_hws(model.feature_extractor, network_hw(model.image_resizer))
         counts = num_anchors_per_location(model.anchor_generator)
         rows = [np.full(h * w * count, h * w == 1) for (h, w), count in zip(levels, counts, strict=True)]
         return _every(np.concatenate(rows)[np.newaxis], self._training_stride)[0]
@@ -295,7 +295,7 @@ class Reference:
         return self._moved_means_by_name() if part == "moved_means" else {}
 
     def _moved_means_by_name(self) -> dict[str, float]:
-        """From a folder that stores the statistics by the names of variables."""
+        """Read statistics that are stored by the names of variables."""
         with (self.path / "checkpoint_keys.tsv").open() as lines:  # written by a second model of the same process
             rows = csv.DictReader(lines, delimiter="\t")
             keys = {re.sub(r"extractor_\d+/", "extractor/", row["variable_name"]): row["key"] for row in rows}
@@ -320,12 +320,12 @@ class Reference:
 
 
 def _every(array: np.ndarray, stride: int) -> np.ndarray:
-    """As odapi_reference.py thins: every n-th of the second axis where there are many."""
+    """Return every n-th entry of the second axis if there are many, as odapi_reference.py does."""
     return array[:, ::stride] if array.shape[1] > 4 * stride else array
 
 
 def _scaled_by(drawn: list[float], rate: float) -> Callable[..., tf.Tensor]:
-    """What a dropout does that drew this, picture by picture."""
+    """Return the effect of a dropout with these draws, image by image."""
     kept_B111 = np.float32(drawn)[:, None, None, None] / (1 - rate)
 
     def call(inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -338,7 +338,8 @@ def _references() -> Iterator[Any]:
     small = [(path, SMALL) for path in sorted((Path(__file__).parent / "data").glob("*.npz"))]
     shared = [(path.parent, FOLDER) for path in sorted(SHARED.glob("*/pipeline.config"))]
     for path, source in (*small, *shared):
-        yield pytest.param((path, source), id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
+        is_slow = source == FOLDER or path.stem in SLOW  # a default test covers each family and backbone
+        yield pytest.param((path, source), id=path.stem, marks=[pytest.mark.slow] if is_slow else [])
     if folder := os.environ.get("DETLOOM_PARITY_DIR"):
         for path in sorted(Path(folder).glob("*/pipeline.config")):
             yield pytest.param((path.parent, OTHER_FOLDER), id=f"{path.parent.name}-other", marks=[pytest.mark.slow])

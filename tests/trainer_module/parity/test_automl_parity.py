@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.presets import find_preset
-from detloom.trainer_module.checkpoints.automl_keys import automl_values, automl_variables
-from detloom.trainer_module.checkpoints.restore import find_trained, restore
-from detloom.trainer_module.detector import Detector, build_detector
-from detloom.trainer_module.preprocess import prepare_image
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.detectors.families import build_detector, family_of
+from detloom.trainer_module.detectors.ssd.automl_keys import automl_sources
+from detloom.trainer_module.weights.restore import find_trained, restore
+from detloom.trainer_module.weights.stored_weights import automl_values
 
 CELLS = {3: 64 * 64, 4: 32 * 32, 5: 16 * 16, 6: 8 * 8, 7: 4 * 4}  # places of each level in 512 pixels
 BOX_FACTORS = [10, 10, 5, 5]
@@ -34,7 +35,7 @@ def detector() -> Detector:
 
 
 def restore_averages(detector: Detector, path: str) -> None:
-    """As a user's training does."""
+    """Restore as in training."""
     train = replace(
         find_preset("efficientdet_d0").config.train, fine_tune_checkpoint=path, fine_tune_checkpoint_type="full"
     )
@@ -46,7 +47,7 @@ def assign_raw(detector: Detector, path: str) -> None:
     """The weights beside the averages, which no released model uses."""
     reader = tf.train.load_checkpoint(path)
     stored = set(reader.get_variable_to_shape_map())
-    sources = automl_variables(detector.config, detector.network)
+    sources = automl_sources(detector.config, detector.network)
     values = automl_values(sources, reader.get_tensor, stored, use_moving_average=False)
     variables = {f"{layer.name}/{v.name}": v for layer in detector.network.layers for v in layer.weights}
     assert set(values) == set(variables)
@@ -64,14 +65,16 @@ def by_level(values: np.ndarray) -> dict[int, np.ndarray]:
     return levels
 
 
-def test_pictures_are_prepared_as_there(folder, detector, record_of):
-    pictures, _ = prepare_image(tf.constant(np.load(folder.parent / "input_images_uint8.npy")), detector.config)
-    error = float(np.abs(pictures - np.load(folder / "preprocessed.npz")["preprocessed"]).max())
+def test_preprocessing_matches_reference(folder, detector, record_of):
+    images, _ = family_of(detector.config).preprocessing.prepare(
+        tf.constant(np.load(folder.parent / "input_images_uint8.npy"))
+    )
+    error = float(np.abs(images - np.load(folder / "preprocessed.npz")["preprocessed"]).max())
     record_of(MODEL, SOURCE, "preprocessed", error)
     assert error < 2e-3
 
 
-def test_anchors_are_equal_in_another_order(folder, detector, record_of):
+def test_anchors_match_reference_in_another_order(folder, detector, record_of):
     anchors = by_level(detector.anchors_yxyx_rel_A4.numpy()[None] * 512)
     theirs = np.concatenate([level.reshape(-1, 4) for level in anchors.values()])
     with np.load(folder / "anchors.npz") as file:
@@ -81,10 +84,10 @@ def test_anchors_are_equal_in_another_order(folder, detector, record_of):
 
 
 @pytest.mark.parametrize(("weights", "load"), [("raw", assign_raw), ("ema", restore_averages)])
-def test_answers_are_those_of_there(weights, load, folder, detector, record_of):
+def test_outputs_match_reference(weights, load, folder, detector, record_of):
     load(detector, str(folder / "model"))
-    pictures = np.load(folder / "preprocessed.npz")["preprocessed"]
-    outputs = detector.network(pictures, training=False)
+    images = np.load(folder / "preprocessed.npz")["preprocessed"]
+    outputs = detector.network(images, training=False)
     boxes = by_level(outputs["offsets_BA4"].numpy() / BOX_FACTORS)
     classes = by_level(outputs["class_logits_BAC"].numpy())
     for kind, ours, stride in (("box", boxes, 3), ("class", classes, 11)):

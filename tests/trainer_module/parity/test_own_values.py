@@ -14,7 +14,7 @@ def script() -> str:
     return found
 
 
-def test_the_script_runs_and_finds_the_reference_s_values(script, reference_dir, monkeypatch, capsys):
+def test_the_script_runs_and_equals_the_reference_values(script, reference_dir, monkeypatch, capsys):
     monkeypatch.chdir(reference_dir)
     names: dict[str, object] = {}
     exec(compile(script, "docs/parity.md", "exec"), names)

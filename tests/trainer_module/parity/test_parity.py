@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
-from detloom.trainer_module.targets import assign_targets
+from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.trainer_module.boxes.targets import assign_targets
+from detloom.trainer_module.detectors.ssd.losses import target_settings
 
 NETWORK = 2e-3
 STORED = 1e-5
@@ -54,21 +55,21 @@ def anchors(reference) -> tf.Tensor:
     return reference.detector.anchors_yxyx_rel_A4
 
 
-def test_pictures_are_prepared_as_there(reference, record, prepared):
-    pictures, true_hw = prepared
+def test_preprocessing_matches_reference(reference, record, prepared):
+    images, true_hw = prepared
     stored, true_shapes, stride = reference.preprocessed()
-    record("preprocessed", worst(pictures[:, ::stride, ::stride], stored))
-    assert worst(pictures[:, ::stride, ::stride], stored) < NETWORK
+    record("preprocessed", worst(images[:, ::stride, ::stride], stored))
+    assert worst(images[:, ::stride, ::stride], stored) < NETWORK
     np.testing.assert_array_equal(true_hw, true_shapes[:, :2])
 
 
-def test_anchors_are_those_of_there(reference, record, anchors):
+def test_anchors_match_reference(reference, record, anchors):
     stored, stride = reference.anchors()
     record("anchors", worst(anchors[::stride], stored))
     assert worst(anchors[::stride], stored) < STORED
 
 
-def test_inference_mode_answers_as_there(reference, record, prepared):
+def test_inference_mode_matches_reference(reference, record, prepared):
     stored = reference.predictions("eval")
     answers = reference.as_stored(reference.detector.network(prepared[0], training=False), "eval")
     errors = {name: worst(answers[name], stored[name]) for name in stored}
@@ -80,12 +81,12 @@ def test_inference_mode_answers_as_there(reference, record, prepared):
 class TrainingStep:
     """Answers, losses, gradients and moved statistics of one step; the network is as before after it."""
 
-    def __init__(self, reference, pictures: tf.Tensor) -> None:
+    def __init__(self, reference, images: tf.Tensor) -> None:
         network = reference.detector.network
         before = [(each, each.numpy()) for each in network.non_trainable_variables]
         with tf.GradientTape() as tape:
-            outputs = network(pictures, training=True)
-            self.losses = reference.detector.losses_of_outputs(outputs, reference.batch())
+            outputs = network(images, training=True)
+            self.losses = reference.detector.losses(outputs, reference.batch())
             self.penalty = tf.add_n(network.losses) if network.losses else tf.constant(0.0)
             total = tf.add_n([*self.losses.values(), self.penalty])
         gradients = tape.gradient(total, [each.value for each in network.trainable_variables])
@@ -111,7 +112,7 @@ def training_step(reference, prepared) -> TrainingStep:
     return TrainingStep(reference, prepared[0])
 
 
-def test_training_mode_answers_as_there(reference, record, training_step):
+def test_training_mode_matches_reference(reference, record, training_step):
     stored = reference.predictions("train")
     is_one_pixel = reference.rows_of_one_pixel()
     mark = " §" if reference.name in UNSTEADY else ""
@@ -123,7 +124,7 @@ def test_training_mode_answers_as_there(reference, record, training_step):
         assert error_there < ONE_PIXEL
 
 
-def test_training_mode_learns_as_there(reference, record, training_step):
+def test_gradients_and_statistics_match_reference(reference, record, training_step):
     expected = reference.summary["losses_train_mode"]
     loss_errors = [relative(training_step.losses[name], expected[there]) for name, there in reference.losses.items()]
     penalty = float(training_step.penalty) + reference.unused_penalty()
@@ -144,16 +145,16 @@ def test_training_mode_learns_as_there(reference, record, training_step):
 
 
 def without_unused(reference, part: str) -> dict[str, float]:
-    """By key, without what ours does not have: EfficientNet's classifier, the blocks behind the last features."""
+    """Return values by key, without layers that are not built: classifier and unused blocks of EfficientNet."""
     ours = set(reference.keys.values())
     values = reference.by_key(part)
     assert all(key in ours or reference.is_unused(key) for key in values)
     return {key: value for key, value in values.items() if key in ours}
 
 
-def test_anchors_are_matched_as_there(reference, record, anchors):
+def test_anchor_matching_matches_reference(reference, record, anchors):
     boxes, classes, weights = (tf.constant(each) for each in reference.padded_groundtruth())
-    targets = assign_targets(reference.config.model, anchors, boxes, classes, weights)
+    targets = assign_targets(target_settings(reference.config.model), anchors, boxes, classes, weights)
     stored = reference.part("targets")
     num_channels = stored["cls_targets"].shape[-1]
     record("matches", np.sum(targets.match_BA.numpy() != stored["match"]))
@@ -167,23 +168,23 @@ def test_anchors_are_matched_as_there(reference, record, anchors):
 
 @pytest.fixture
 def stored_outputs(reference) -> dict[str, tf.Tensor]:
-    """What the reference's network answered, as ours would."""
+    """The stored outputs of the reference network, under our names."""
     if reference.is_thin:
         pytest.skip("the small file does not hold the whole answers")
     return {name: tf.constant(each) for name, each in reference.predictions("eval").items()}
 
 
-def test_losses_of_stored_answers_are_those_of_there(reference, record, stored_outputs):
-    losses = reference.detector.losses_of_outputs(stored_outputs, reference.batch())
+def test_losses_from_stored_outputs_match_reference(reference, record, stored_outputs):
+    losses = reference.detector.losses(stored_outputs, reference.batch())
     expected = reference.summary["losses_eval_mode"]
     error = max(relative(losses[name], expected[there]) for name, there in reference.losses.items())
     record("losses", error)
     assert error < STORED
 
 
-def test_detections_of_stored_answers_are_those_of_there(reference, record, stored_outputs):
+def test_detections_from_stored_outputs_match_reference(reference, record, stored_outputs):
     stored, true_hw = reference.detections()
-    detections = reference.detector.detections_of_outputs(stored_outputs, true_hw)
+    detections = reference.detector.detections(stored_outputs, true_hw)
     error = max(
         worst(detections[BOXES], stored["detection_boxes"]), worst(detections[SCORES], stored["detection_scores"])
     )

@@ -5,8 +5,8 @@ from detloom.components.evaluator.analysis.calibration import measure_calibratio
 from detloom.components.evaluator.analysis.matches import match_detections
 
 
-def test_by_hand(make_image, label_map):
-    # From 0.9 on: one right of two, mean score 0.95. From 0.3 on: one wrong of 0.35. On the crowd: left out.
+def test_calibration_matches_values_by_hand(make_image, label_map):
+    # Bin from 0.9: one true of two, mean score 0.95. Bin from 0.3: one false with 0.35. On the crowd: ignored.
     truth, found = make_image(
         1,
         truth=[(1, 0, 0, 20, 20), (3, 50, 50, 99, 99)],
@@ -28,7 +28,7 @@ def test_by_hand(make_image, label_map):
     assert calibration.num_detections == 3
 
 
-def test_a_score_on_an_edge_begins_a_bin(make_image, label_map):
+def test_a_score_on_an_edge_is_in_the_upper_bin(make_image, label_map):
     truth, found = make_image(1, found=[(1, 0, 0, 20, 20, 0.7)])
     bins = measure_calibration(match_detections([truth], [found], label_map)).bins
     assert [each.low for each in bins if each.num_detections] == [0.7]

@@ -3,16 +3,17 @@ import io
 
 import numpy as np
 import pytest
+from pycocotools import mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from detloom.components.evaluator.analysis import matches as rules
-from detloom.components.evaluator.analysis.matches import match_detections
-from detloom.trainer_module.coco_metrics import format_coco_ground_truth, format_coco_results
+from detloom.components.evaluator.analysis.matches import match_detections, pairwise_iou
+from detloom.trainer_module.evaluation.coco_metrics import format_coco_ground_truth, format_coco_results
 
 
 def match_with_pycocotools(truth, found, label_map):
-    """For each threshold the pairs (image id, class id, detection's position, object's position or None)."""
+    """Return, for each threshold, pairs (image id, class id, detection's position, object's position or None)."""
     dataset = format_coco_ground_truth(truth, label_map)
     annotations = format_coco_results(found, {image.image_id: image.image_hw for image in truth})
     for number, row in enumerate(annotations, start=1):
@@ -58,24 +59,24 @@ def match_with_ours(truth, found, label_map):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_pairs_are_those_of_pycocotools(seed, make_split, label_map):
+def test_the_matches_equal_pycocotools(seed, make_split, label_map):
     truth, found = make_split(seed)
     assert match_with_ours(truth, found, label_map) == match_with_pycocotools(truth, found, label_map)
 
 
-def test_more_detections_than_count(make_split, label_map):
+def test_surplus_detections_are_dropped_as_in_pycocotools(make_split, label_map):
     truth, found = make_split(7, num_images=3, max_boxes=3, max_found=600)
     assert match_with_ours(truth, found, label_map) == match_with_pycocotools(truth, found, label_map)
 
 
-def test_chunks_do_not_change_the_pairs(make_split, label_map, monkeypatch):
+def test_chunks_do_not_change_the_matches(make_split, label_map, monkeypatch):
     truth, found = make_split(3, num_images=30)
     whole = match_with_ours(truth, found, label_map)
     monkeypatch.setattr(rules, "_MAX_CELLS", 1)
     assert match_with_ours(truth, found, label_map) == whole
 
 
-def test_order_and_masks(make_image, label_map):
+def test_detections_are_sorted_and_flagged(make_image, label_map):
     truth, found = make_image(
         1,
         truth=[(1, 0, 0, 20, 20), (1, 40, 40, 80, 80)],
@@ -90,21 +91,46 @@ def test_order_and_masks(make_image, label_map):
     assert matches.found_of_class(1) == slice(3, 4)
 
 
-def test_nothing_at_all(label_map, make_image):
+def test_empty_splits_and_images_have_no_matches(label_map, make_image):
     matches = match_detections([], [], label_map)
     assert matches.truth_of_found_TN.shape == (10, 0)
     truth, found = make_image(1)
     assert len(match_detections([truth], [found], label_map).truth) == 0
 
 
-def test_other_images_are_refused(make_image, label_map):
+def test_different_images_are_refused(make_image, label_map):
     (truth, _), (_, found) = make_image(1), make_image(2)
-    with pytest.raises(ValueError, match="other images"):
+    with pytest.raises(ValueError, match="ground_truth and detections: got"):
         match_detections([truth], [found], label_map)
 
 
-def test_row_points_into_the_arrays_of_the_image(make_split, label_map):
+def test_rows_refer_to_the_arrays_of_the_image(make_split, label_map):
     truth, found = make_split(11)
     matches = match_detections(truth, found, label_map)
     scores = [found[i].scores[row] for i, row in zip(matches.found.image_index, matches.found.row, strict=True)]
     np.testing.assert_array_equal(scores, matches.scores)
+
+
+def test_iou_of_a_shifted_square():
+    # 10 x 10 and 10 x 10 shifted by 5: intersection 50, union 150.
+    iou = pairwise_iou(np.array([[0, 0, 10, 10]]), np.array([[5, 0, 10, 10], [10, 0, 10, 10]]))
+    np.testing.assert_array_equal(iou, [[50 / 150, 0]])
+
+
+def test_a_crowd_uses_only_the_area_of_the_first_box():
+    iou = pairwise_iou(np.array([[0, 0, 10, 10]]), np.array([[5, 0, 100, 100]]), np.array([True]))
+    assert iou == 0.5
+
+
+@pytest.mark.parametrize("is_crowd", [False, True])
+def test_equal_to_pycocotools_to_the_last_digit(is_crowd):
+    generator = np.random.default_rng(0)
+    first, second = generator.random((50, 4)) * 100, generator.random((40, 4)) * 100
+    crowd = np.full(40, is_crowd)
+    expected = mask.iou(first, second, crowd.astype(np.uint8))
+    np.testing.assert_array_equal(pairwise_iou(first, second, crowd), expected)
+
+
+def test_iou_without_boxes_or_area_is_empty_or_zero():
+    assert pairwise_iou(np.zeros((0, 4)), np.zeros((3, 4))).shape == (0, 3)
+    assert pairwise_iou(np.zeros((1, 4)), np.zeros((1, 4))) == 0  # boxes without area

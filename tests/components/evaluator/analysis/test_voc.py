@@ -5,30 +5,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.analysis.voc import (
-    OPEN_IMAGES_CHALLENGE,
-    OPEN_IMAGES_V2,
-    PASCAL_VOC,
-    PASCAL_VOC_2007,
-    WEIGHTED_PASCAL_VOC,
-    VocImage,
-    VocRules,
-    compute_voc_metrics,
-)
+from detloom.components.evaluator.analysis.voc import VOC_RULES, VocImage, VocRules, compute_voc_metrics
 
 SHARED = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[5] / "shared"))
 PARITY = SHARED / "parity" / "metrics"
+
+PASCAL_VOC = VOC_RULES["pascal_voc"]
+PASCAL_VOC_2007 = VOC_RULES["pascal_voc_2007"]
+WEIGHTED_PASCAL_VOC = VOC_RULES["weighted_pascal_voc"]
+OPEN_IMAGES_V2 = VOC_RULES["open_images_v2"]
+OPEN_IMAGES_CHALLENGE = VOC_RULES["open_images_challenge"]
 
 NOWHERE = [900, 900, 910, 910]
 
 
 def square(number):
-    """Squares of 10 px that do not touch each other, yxyx."""
+    """Return one of several disjoint squares of 10 px as yxyx."""
     return [0, 20 * number, 10, 20 * number + 10]
 
 
 def make_image(truth=(), found=(), *, difficult=(), group_of=(), verified=(), dtype=np.float32):
-    """Truth as (box, class id), found as (box, score, class id); difficult and group-of as positions in truth."""
+    """Make an image from truth (box, class id) and found (box, score, class id); flags are positions in truth."""
     positions = np.arange(len(truth))
     return VocImage(
         truth_boxes_yxyx_px=np.array([box for box, _ in truth], dtype).reshape(-1, 4),
@@ -42,14 +39,18 @@ def make_image(truth=(), found=(), *, difficult=(), group_of=(), verified=(), dt
     )
 
 
+def compute(images, class_ids, rules, **options):
+    return compute_voc_metrics(images, class_ids, {"rules": rules}, **options)["rules"]
+
+
 def AP_of_class_1(image, rules, **options):
-    return compute_voc_metrics([image], [1], rules, **options).AP_by_class_id[1]
+    return compute([image], [1], rules, **options).AP_by_class_id[1]
 
 
 THREE_OBJECTS = make_image(
     [(square(0), 1), (square(1), 1), (square(2), 1)],
     [(square(0), 0.9, 1), (NOWHERE, 0.8, 1), (square(1), 0.7, 1)],
-)  # right, wrong, right: precision 1, 1/2, 2/3 at recall 1/3, 1/3, 2/3
+)  # true, false, true: precision 1, 1/2, 2/3 at recall 1/3, 1/3, 2/3
 
 
 def test_AP_is_the_area_under_the_curve():
@@ -57,12 +58,12 @@ def test_AP_is_the_area_under_the_curve():
     assert AP_of_class_1(THREE_OBJECTS, PASCAL_VOC) == pytest.approx(5 / 9, abs=1e-12)
 
 
-def test_AP_of_2007_is_the_mean_of_eleven_precisions():
+def test_AP_of_voc_2007_is_the_mean_of_eleven_precisions():
     # 1 at recall 0, 0.1, 0.2, 0.3; 2/3 at 0.4, 0.5, 0.6; 0 at the other four: (4 + 2) / 11
     assert AP_of_class_1(THREE_OBJECTS, PASCAL_VOC_2007) == pytest.approx(6 / 11, abs=1e-12)
 
 
-def test_a_recall_that_is_just_reached_counts_in_2007():
+def test_a_recall_that_is_reached_exactly_counts_in_voc_2007():
     image = make_image([(square(i), 1) for i in range(10)], [(square(i), 0.9, 1) for i in range(3)])
     # Recall ends at 3/10: precision 1 at 0, 0.1, 0.2 and 0.3.
     assert AP_of_class_1(image, PASCAL_VOC_2007) == pytest.approx(4 / 11, abs=1e-12)
@@ -73,44 +74,44 @@ def test_weighted_mAP_is_the_AP_of_one_curve_over_all_classes():
         [(square(0), 1), (square(1), 2), (square(2), 2)],
         [(square(0), 0.9, 1), (NOWHERE, 0.8, 2), (square(1), 0.7, 2)],
     )
-    plain = compute_voc_metrics([image], [1, 2], PASCAL_VOC)
-    weighted = compute_voc_metrics([image], [1, 2], WEIGHTED_PASCAL_VOC)
+    plain = compute([image], [1, 2], PASCAL_VOC)
+    weighted = compute([image], [1, 2], WEIGHTED_PASCAL_VOC)
     assert plain.AP_by_class_id == weighted.AP_by_class_id == {1: 1.0, 2: 0.25}  # 1/2 of class 2 at precision 1/2
     assert plain.mAP == 0.625  # (1 + 1/4) / 2
-    assert weighted.mAP == pytest.approx(5 / 9, abs=1e-12)  # right, wrong, right among three, as THREE_OBJECTS
+    assert weighted.mAP == pytest.approx(5 / 9, abs=1e-12)  # true, false, true for three objects, as THREE_OBJECTS
 
 
-def test_a_detection_whose_best_object_is_taken_is_wrong():
+def test_a_detection_whose_best_object_is_taken_is_a_false_positive():
     first, second = [0, 0, 10, 10], [0, 4, 10, 14]
     # IoU of the second detection: 90 / 110 with the first object, 70 / 130 with the second, which is free.
     image = make_image([(first, 1), (second, 1)], [(first, 0.9, 1), ([0, 1, 10, 11], 0.8, 1)])
     assert AP_of_class_1(image, PASCAL_VOC) == 0.5
 
 
-def test_min_iou_itself_suffices():
+def test_min_iou_is_inclusive():
     image = make_image([([0, 0, 10, 10], 1)], [([0, 0, 10, 5], 0.9, 1)])  # IoU 50 / 100
     assert AP_of_class_1(image, PASCAL_VOC) == 1.0
     assert AP_of_class_1(image, PASCAL_VOC, min_iou=0.51) == 0.0
 
 
-def test_detections_on_difficult_objects_count_neither_way():
+def test_detections_on_difficult_objects_are_ignored():
     found = [(square(0), 0.9, 1), (square(0), 0.85, 1), (square(1), 0.8, 1)]
     image = make_image([(square(0), 1), (square(1), 1)], found, difficult=[0])
-    metrics = compute_voc_metrics([image], [1], PASCAL_VOC)
+    metrics = compute([image], [1], PASCAL_VOC)
     assert metrics.AP_by_class_id == {1: 1.0}
     assert metrics.num_truth_by_class_id == {1: 1}
 
 
-def test_open_images_have_no_difficult_objects():
+def test_open_images_rules_ignore_the_difficult_flag():
     found = [(square(0), 0.9, 1), (square(0), 0.85, 1), (square(1), 0.8, 1)]
     image = make_image([(square(0), 1), (square(1), 1)], found, difficult=[0])
-    metrics = compute_voc_metrics([image], [1], OPEN_IMAGES_V2)
-    # Right, wrong (a second one on the same), right: 1/2 * 1 + 1/2 * 2/3
+    metrics = compute([image], [1], OPEN_IMAGES_V2)
+    # True, false (a duplicate), true: 1/2 * 1 + 1/2 * 2/3
     assert metrics.AP_by_class_id[1] == pytest.approx(5 / 6, abs=1e-12)
     assert metrics.num_truth_by_class_id == {1: 2}
 
 
-# A group of 20 x 20 px with two detections in it, and an object that is found with a lower score.
+# A group of 20 x 20 px with two detections in it, and an object that is detected with a lower score.
 GROUP = make_image(
     [([0, 0, 20, 20], 1), ([50, 50, 60, 60], 1)],
     [([0, 0, 5, 5], 0.9, 1), ([5, 5, 10, 10], 0.8, 1), ([50, 50, 60, 60], 0.7, 1)],
@@ -121,25 +122,25 @@ GROUP = make_image(
 @pytest.mark.parametrize(
     ("rules", "num_truth", "AP"),
     [
-        (OPEN_IMAGES_V2, 1, 1.0),  # both are left out
-        (OPEN_IMAGES_CHALLENGE, 2, 1.0),  # the group is found once, the second detection is left out
-        (PASCAL_VOC, 2, 1 / 6),  # an object like any other: IoU 25 / 400, so wrong, wrong, right: 1/2 * 1/3
+        (OPEN_IMAGES_V2, 1, 1.0),  # both detections are ignored
+        (OPEN_IMAGES_CHALLENGE, 2, 1.0),  # the group is detected once, the second detection is ignored
+        (PASCAL_VOC, 2, 1 / 6),  # an ordinary object: IoU 25 / 400, so false, false, true: 1/2 * 1/3
         (VocRules(group_of_weight=0.5), 1.5, 1.0),
     ],
 )
 def test_a_group_counts_by_its_weight(rules, num_truth, AP):
-    metrics = compute_voc_metrics([GROUP], [1], rules)
+    metrics = compute([GROUP], [1], rules)
     assert metrics.num_truth_by_class_id == {1: num_truth}
     assert metrics.AP_by_class_id[1] == pytest.approx(AP, abs=1e-12)
 
 
 @pytest.mark.parametrize(("rules", "AP"), [(OPEN_IMAGES_V2, 1.0), (OPEN_IMAGES_CHALLENGE, 0.5)])
-def test_a_group_that_is_not_found_is_missed_by_its_weight(rules, AP):
+def test_an_undetected_group_is_missed_with_its_weight(rules, AP):
     image = make_image([([0, 0, 20, 20], 1), (square(9), 1)], [(square(9), 0.9, 1)], group_of=[0])
     assert AP_of_class_1(image, rules) == AP
 
 
-def test_a_detection_that_lies_in_a_group_by_less_than_half_is_wrong():
+def test_a_detection_with_less_than_half_of_its_area_in_a_group_is_a_false_positive():
     found = [([0, 12, 10, 30], 0.9, 1), (square(9), 0.8, 1)]  # 8 of 18 px of its width
     image = make_image([([0, 0, 20, 20], 1), (square(9), 1)], found, group_of=[0])
     assert AP_of_class_1(image, OPEN_IMAGES_V2) == 0.5
@@ -148,60 +149,60 @@ def test_a_detection_that_lies_in_a_group_by_less_than_half_is_wrong():
 @pytest.mark.parametrize(
     ("rules", "verified", "AP"),
     [
-        (OPEN_IMAGES_CHALLENGE, (), 1.0),  # nobody looked for class 2 in the first image
-        (OPEN_IMAGES_CHALLENGE, (2,), 0.5),  # somebody did: wrong, right
+        (OPEN_IMAGES_CHALLENGE, (), 1.0),  # class 2 was not verified in the first image
+        (OPEN_IMAGES_CHALLENGE, (2,), 0.5),  # class 2 was verified: false, true
         (OPEN_IMAGES_V2, (), 0.5),
     ],
 )
-def test_the_challenge_leaves_out_detections_of_unverified_classes(rules, verified, AP):
+def test_the_challenge_ignores_detections_of_unverified_classes(rules, verified, AP):
     first = make_image([(square(0), 1)], [(square(5), 0.9, 2)], verified=verified)
     second = make_image([(square(0), 2)], [(square(0), 0.8, 2)])
-    assert compute_voc_metrics([first, second], [1, 2], rules).AP_by_class_id[2] == AP
+    assert compute([first, second], [1, 2], rules).AP_by_class_id[2] == AP
 
 
-def test_boxes_without_area_are_left_out():
+def test_boxes_without_area_are_ignored():
     found = [([5, 5, 5, 9], 0.95, 1), ([5, 9, 8, 5], 0.94, 1), (square(0), 0.9, 1)]
     assert AP_of_class_1(make_image([(square(0), 1)], found), PASCAL_VOC) == 1.0
 
 
-def test_classes_without_ground_truth_have_no_AP_and_no_part_in_the_mean():
+def test_classes_without_ground_truth_have_no_AP_and_do_not_affect_the_mean():
     image = make_image([(square(0), 1)], [(square(0), 0.9, 1), (square(1), 0.95, 2)])
     for rules in (PASCAL_VOC, WEIGHTED_PASCAL_VOC):
-        metrics = compute_voc_metrics([image], [1, 2], rules)
+        metrics = compute([image], [1, 2], rules)
         assert metrics.mAP == 1.0
         assert metrics.AP_by_class_id == {1: 1.0, 2: None}
         assert metrics.num_truth_by_class_id == {1: 1, 2: 0}
 
 
-def test_classes_that_are_not_asked_for_are_left_out():
+def test_other_classes_are_ignored():
     image = make_image([(square(0), 1), (square(1), 7)], [(square(0), 0.9, 1), (square(2), 0.95, 7)])
-    metrics = compute_voc_metrics([image], [1], WEIGHTED_PASCAL_VOC)
+    metrics = compute([image], [1], WEIGHTED_PASCAL_VOC)
     assert (metrics.mAP, metrics.AP_by_class_id) == (1.0, {1: 1.0})
 
 
 @pytest.mark.parametrize("rules", [PASCAL_VOC, PASCAL_VOC_2007, WEIGHTED_PASCAL_VOC, OPEN_IMAGES_CHALLENGE])
 @pytest.mark.parametrize("images", [[], [make_image()], [make_image(found=[(square(0), 0.9, 1)])]])
-def test_without_ground_truth_there_is_no_number(rules, images):
-    metrics = compute_voc_metrics(images, [1], rules)
+def test_without_ground_truth_AP_is_none(rules, images):
+    metrics = compute(images, [1], rules)
     assert (metrics.mAP, metrics.AP_by_class_id, metrics.num_truth_by_class_id) == (None, {1: None}, {1: 0})
 
 
 @pytest.mark.parametrize("rules", [PASCAL_VOC, PASCAL_VOC_2007, WEIGHTED_PASCAL_VOC, OPEN_IMAGES_CHALLENGE])
 def test_without_detections_AP_is_zero(rules):
-    metrics = compute_voc_metrics([make_image([(square(0), 1)])], [1], rules)
+    metrics = compute([make_image([(square(0), 1)])], [1], rules)
     assert (metrics.mAP, metrics.AP_by_class_id) == (0.0, {1: 0.0})
 
 
 @pytest.mark.parametrize("rules", [PASCAL_VOC, PASCAL_VOC_2007, WEIGHTED_PASCAL_VOC, OPEN_IMAGES_CHALLENGE])
-def test_detections_that_are_the_ground_truth_have_AP_1(rules):
+def test_perfect_detections_have_AP_1(rules):
     truth = [(square(i), 1 + i % 3) for i in range(30)]
     found = [(box, 0.01 * (1 + i), class_id) for i, (box, class_id) in enumerate(truth)]
-    assert compute_voc_metrics([make_image(truth, found)], [1, 2, 3], rules).mAP == pytest.approx(1.0, abs=1e-12)
+    assert compute([make_image(truth, found)], [1, 2, 3], rules).mAP == pytest.approx(1.0, abs=1e-12)
 
 
-def test_columns_of_another_length_are_refused():
+def test_columns_of_different_lengths_are_refused():
     boxes, no_flags = np.zeros((2, 4)), np.zeros(2, bool)
-    with pytest.raises(ValueError, match=r"scores has shape \(1,\), allowed: \(2,\)"):
+    with pytest.raises(ValueError, match=r"scores .*\(1,\).*\(2,\)"):
         VocImage(
             truth_boxes_yxyx_px=boxes,
             truth_class_ids=np.ones(2, int),
@@ -214,16 +215,9 @@ def test_columns_of_another_length_are_refused():
 
 
 @pytest.mark.skipif(not PARITY.is_dir(), reason=f"no reference values at {PARITY} (set DETLOOM_SHARED)")
-@pytest.mark.parametrize(
-    ("key", "rules"),
-    [
-        ("pascal_voc", PASCAL_VOC),
-        ("weighted_pascal_voc", WEIGHTED_PASCAL_VOC),
-        ("open_images_v2", OPEN_IMAGES_V2),
-        ("open_images_challenge", OPEN_IMAGES_CHALLENGE),  # the reference was given no verified labels
-    ],
-)
-def test_numbers_equal_those_of_the_object_detection_api(key, rules):
+@pytest.mark.parametrize("key", [name for name in VOC_RULES if name != "pascal_voc_2007"])
+def test_numbers_equal_the_object_detection_api(key):
+    # For open_images_challenge, the reference got no verified labels.
     cases = json.loads((PARITY / "cases.json").read_text())
     expected = list(json.loads((PARITY / "expected.json").read_text())[key].values())
     images = [
@@ -235,7 +229,7 @@ def test_numbers_equal_those_of_the_object_detection_api(key, rules):
         )
         for case in cases["images"]
     ]
-    metrics = compute_voc_metrics(images, [row["id"] for row in cases["categories"]], rules)
+    metrics = compute_voc_metrics(images, [row["id"] for row in cases["categories"]])[key]
     assert metrics.mAP == pytest.approx(expected[0], abs=1e-9)
     assert list(metrics.AP_by_class_id.values()) == [
         None if value is None else pytest.approx(value, abs=1e-9) for value in expected[1:]

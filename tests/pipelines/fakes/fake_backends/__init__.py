@@ -1,1 +1,1 @@
-"""Servers on this machine that speak the APIs of Kubeflow Pipelines and Vertex AI with their real generated classes."""
+"""Local servers with the APIs of Kubeflow Pipelines and Vertex AI, built on the generated classes of the clients."""

@@ -1,6 +1,6 @@
-"""The API v2beta1 of Kubeflow Pipelines over HTTP: requests and answers are kfp_server_api's own models.
+"""A fake of Kubeflow Pipelines' API v2beta1 over HTTP; requests and responses are models of kfp_server_api.
 
-What it refuses, and how, follows kubeflow/pipelines: backend/src/apiserver/server/api_converter.go (toModelJob: cron,
+Refusals follow kubeflow/pipelines: backend/src/apiserver/server/api_converter.go (toModelJob: cron,
 max concurrency), backend/src/common/util/error.go (codes), grpc-gateway's JSON of errors.
 """
 
@@ -26,11 +26,11 @@ _MODELS = kfp_server_api.ApiClient()
 
 @dataclass
 class Answer:
-    """What is answered instead of the usual.
+    """A response that replaces the usual one.
 
     Attributes:
         drop: close the connection instead of answering.
-        after: do what was asked first.
+        after: execute the request first.
     """
 
     status: int = 200
@@ -41,18 +41,18 @@ class Answer:
 
 
 def error(status: int, message: str) -> Answer:
-    """An error as grpc-gateway writes it."""
+    """Return an error in the format of grpc-gateway."""
     return Answer(status, json.dumps({"error": message, "code": 2, "message": message, "details": []}).encode())
 
 
 @dataclass
 class FakeKubeflow:
-    """A cluster.
+    """A fake cluster.
 
     Attributes:
         host: address of the API.
         requests: method, path and headers (names in lower case), in order.
-        next_answers: by the method and the beginning of the path, such as ("POST", "/runs").
+        next_answers: replacement responses by method and path, such as ("POST", "/runs").
     """
 
     token: str = ""
@@ -86,7 +86,7 @@ class FakeKubeflow:
         return sum(each[0] == method and each[1].startswith(path) for each in self.requests)
 
     def add_run(self, name: str, pipeline: str = "cells", **values: Any) -> Any:
-        """A run that began an hour after the one before it."""
+        """Add a run that starts an hour after the previous one."""
         experiment = self.experiments[0].experiment_id if self.experiments else self._make_experiment("Default")
         created = START + timedelta(hours=len(self.runs))
         defaults = {
@@ -107,7 +107,7 @@ class FakeKubeflow:
         self.experiments.append(kfp_server_api.V2beta1Experiment(experiment_id=experiment_id, display_name=name))
         return experiment_id
 
-    # What the routes below do.
+    # Handlers of the routes below.
 
     def list_experiments(self, query: dict[str, str], _: bytes) -> Any:
         found = _filtered(self.experiments, query)
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _read(body: bytes, model: str) -> Any:
-    """A request's model; a field that the model does not have is a mistake of ours."""
+    """Parse a request; assert that the model knows all of its fields."""
     found = _MODELS.deserialize(SimpleNamespace(data=body), model)
     sent, understood = json.loads(body), json.loads(json.dumps(_MODELS.sanitize_for_serialization(found)))
     assert set(sent) == set(understood), f"{model}: {set(sent) ^ set(understood)}"
@@ -237,21 +237,21 @@ def _read(body: bytes, model: str) -> Any:
 
 
 def _check_source(source: dict[str, Any]) -> None:
-    """Of a run or a recurring run: a pipeline spec, alone or with the platform's."""
+    """Parse a pipeline source: a pipeline spec, alone or with a platform spec."""
     spec = source.get("pipeline_spec", source)
     json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec())
     json_format.ParseDict(source.get("platform_spec", {}), pipeline_spec_pb2.PlatformSpec())
 
 
 def _filtered(items: list[Any], query: dict[str, str]) -> list[Any]:
-    """Those that satisfy the filter, whose only operation here is EQUALS."""
+    """Return the items that match the filter, which supports only EQUALS."""
     predicates = json.loads(query.get("filter") or "{}").get("predicates", [])
     assert all(predicate["operation"] == "EQUALS" for predicate in predicates)
     return [item for item in items if all(getattr(item, each["key"]) == each["stringValue"] for each in predicates)]
 
 
 def _page(items: list[Any], query: dict[str, str]) -> tuple[list[Any], str | None]:
-    """A page, newest first, and the token of the next."""
+    """Return a page, newest first, and the token of the next page."""
     assert query["sort_by"] == "created_at desc"
     found = sorted(_filtered(items, query), key=lambda item: item.created_at, reverse=True)
     first, size = int(query.get("page_token") or 0), int(query["page_size"])

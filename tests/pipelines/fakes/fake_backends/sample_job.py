@@ -1,4 +1,4 @@
-"""A compiled pipeline: Gen, then, if there is reason to, the group `training` with Trainer and Pusher."""
+"""A compiled pipeline: Gen, then the conditional group `training` with Trainer and Pusher."""
 
 import copy
 import json
@@ -44,17 +44,17 @@ PLATFORM: dict[str, Any] = {
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    """The pipeline spec, with other fields."""
+    """Return the pipeline spec with changed fields."""
     return {**copy.deepcopy(SPEC), **changes}
 
 
 def kubeflow_job(platform: bool = True, **changes: Any) -> str:
-    """What `detloom compile --runner kubeflow` would write."""
+    """Return the text of a job for Kubeflow."""
     return yaml.safe_dump_all([spec(**changes), *([PLATFORM] if platform else [])])
 
 
 def vertex_job(**changes: Any) -> str:
-    """What `detloom compile --runner vertex` would write."""
+    """Return the text of a job for Vertex AI."""
     job = {
         "displayName": "cells",
         "labels": {"tfx_version": "1-16-0"},

@@ -18,8 +18,8 @@ from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2, json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from detloom.pipelines.backends.vertex_api import VertexApi, vertex_server
-from detloom.schemas.vertex_config import Vertex
+from detloom.pipelines.backends.vertex_client import VertexApi, vertex_server
+from detloom.schemas.run_file.vertex import Vertex
 
 START = datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
 NEXT = datetime(2099, 1, 1, 2, 0, tzinfo=timezone.utc)
@@ -31,15 +31,15 @@ _JOB_ID = re.compile("[a-z][-a-z0-9]{0,126}")
 
 @dataclass
 class FakeVertex:
-    """A region.
+    """A fake region.
 
     Attributes:
         jobs, schedules: by resource name, oldest first.
-        failures: what calls of a method end with, in turn, such as {"CreatePipelineJob": [(code, message)]}; a code of
-            None lets one pass.
-        done_anyway: methods whose failing calls do what was asked nevertheless.
+        failures: results of the next calls of a method, such as {"CreatePipelineJob": [(code, message)]}; the code None
+            lets a call pass.
+        done_anyway: methods whose failing calls are executed nevertheless.
         calls: names of methods, in order.
-        deadlines: seconds that each call was given.
+        deadlines: timeout of each call in seconds.
     """
 
     jobs: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class FakeVertex:
         self._server.stop(None)
 
     def api(self, settings: Vertex = SETTINGS) -> VertexApi:
-        """As `connect_vertex` gives it, with no credentials."""
+        """Return the API as `connect_vertex` does, without credentials."""
         return VertexApi(
             server=vertex_server(settings),
             pipelines=PipelineServiceClient(transport=PipelineServiceGrpcTransport(channel=self._channel)),
@@ -181,7 +181,7 @@ class FakeVertex:
         assert request.filter == "create_pipeline_job_request:*"
         first = int(request.page_token or 0)
         found = sorted(self.schedules.values(), key=lambda each: each.create_time, reverse=True)
-        token = str(first + 2) if first + 2 < len(found) else ""  # two to a page
+        token = str(first + 2) if first + 2 < len(found) else ""  # two per page
         return schedule_service.ListSchedulesResponse(schedules=found[first : first + 2], next_page_token=token)
 
     def _pause(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -210,7 +210,7 @@ class FakeVertex:
 
 
 def _check_job(job: Any) -> None:
-    """The messages as the service's own parsers read them: what they do not know is a mistake of ours."""
+    """Assert that the protobuf messages know all fields of a job."""
     _check_strictly(job)
     plain = json_format.MessageToDict(type(job).pb(job).pipeline_spec)
     json_format.ParseDict(plain, pipeline_spec_pb2.PipelineSpec())

@@ -1,1 +1,1 @@
-"""A training that takes no time, data to train on, and a server that keeps messages."""
+"""A fast fake of training, data for it, and a server that stores notifications."""

@@ -1,6 +1,6 @@
-"""In place of `detloom.trainer_module.tfx_run.run`: learns one number, how far labels are from what they mean.
+"""A replacement of `detloom.trainer_module.tfx_run.run` that learns one number: the mean offset of the labels.
 
-Its model finds red and green areas, moved by that number: it is right where the labels were right.
+Its model detects red and green areas, moved by that offset, so it is right if the labels were right.
 """
 
 import importlib.util
@@ -14,31 +14,32 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detloom.schemas import detections as names
-from detloom.schemas import example_keys as keys
-from detloom.schemas.config import TrainEvalConfig
-from detloom.schemas.export_config import Export
-from detloom.schemas.label_map import LabelMap
-from detloom.schemas.typed_dict import to_canonical_json
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.detections import OUTPUT_NAMES
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.export import Export
+from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module import tfx_run
-from detloom.trainer_module.records import list_shards
-from detloom.trainer_module.run_folder import data_fingerprint, write_settings
-from detloom.trainer_module.serving_contract import format_contract
-from detloom.trainer_module.train_result import SUMMARY_FILE
-from detloom.trainer_module.unfinished_run import run_key, unfinished_run
+from detloom.trainer_module.data.records import list_shards
+from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.export.serving_contract import format_contract
+from detloom.trainer_module.run_state.run_folder import data_fingerprint, run_key, unfinished_run, write_settings
+from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 
-HALF_FILE = "half.json"  # what a killed training has left
+HALF_FILE = "half.json"  # left by a killed training run
 _SPEC = importlib.util.spec_from_file_location(
     "tiny_detector", Path(__file__).parents[3] / "components" / "evaluator" / "tiny_detector.py"
 )
 
 
 def make_learner(journal: Path, *, dies_half_way: bool = False) -> Callable[[Any], None]:
-    """The function to put in its place.
+    """Return the function that replaces `run`.
 
     Args:
-        journal: gets a line for each training.
-        dies_half_way: kill the process as the kernel does when memory is out.
+        journal: file that gets a line for each training run.
+        dies_half_way: kill the process with SIGKILL.
     """
 
     def learn(fn_args: Any) -> None:
@@ -48,7 +49,7 @@ def make_learner(journal: Path, *, dies_half_way: bool = False) -> Callable[[Any
         with unfinished_run(Path(fn_args.model_run_dir), run_key(config, label_map, data)) as folder:
             half = folder / HALF_FILE
             with journal.open("a") as file:
-                file.write("goes on\n" if half.exists() else "begins\n")
+                file.write("resumes\n" if half.exists() else "starts\n")
             shift, num_images = _measure(train_files)
             half.write_text(json.dumps(shift))
             if dies_half_way:
@@ -62,7 +63,7 @@ def make_learner(journal: Path, *, dies_half_way: bool = False) -> Callable[[Any
 
 
 def _measure(train_files: list[str]) -> tuple[float, int]:
-    """By how much of the picture's height boxes lie below the red or green area, in the mean; number of pictures."""
+    """Return the mean offset of boxes below the red or green area, relative to the height, and the number of images."""
     feature = {
         keys.IMAGE_ENCODED: tf.io.FixedLenFeature([], tf.string),
         keys.BOX_KEYS_YXYX[0]: tf.io.VarLenFeature(tf.float32),
@@ -81,12 +82,12 @@ def _export(folder: Path, label_map: LabelMap, config: TrainEvalConfig, shift: f
     _SPEC.loader.exec_module(tiny_detector)
     tiny_detector.write_tiny_detector(folder, label_map=label_map, shift=shift, score_factor=1 - num_images / 1000)
     (folder / "assets" / names.ASSET_CONFIG).write_text(to_canonical_json(config))
-    contract = format_contract(config.model, max_detections=2, settings=Export())
+    contract = format_contract(family_of(config.model).preprocessing, OUTPUT_NAMES, max_detections=2, settings=Export())
     (folder / "assets" / names.ASSET_CONTRACT).write_text(json.dumps(contract))
 
 
 def _summary(config: TrainEvalConfig) -> dict[str, Any]:
-    """What the model card reads of a training's summary."""
+    """Return the fields of a training summary that the model card reads."""
     seconds = {"first_call_seconds": 1.0, "step_seconds_total": 1.0, "phase_seconds": {}}
     memory = {"peak_host_bytes": 1, "peak_device_bytes": {}}
     return {

@@ -1,4 +1,4 @@
-"""A webhook on this machine."""
+"""A local webhook server."""
 
 import http.server
 import json
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class MessageServer:
-    """Keeps what it is sent.
+    """A server that stores the messages it receives.
 
     Attributes:
-        messages: since they were last taken.
+        messages: received since the last call of `take`.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class MessageServer:
 
 @contextmanager
 def serve_messages() -> Iterator[MessageServer]:
-    """A server at a free port of 127.0.0.1."""
+    """Run a server at a free port of 127.0.0.1."""
     kept = MessageServer()
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,12 +1,12 @@
-"""One day in a process of its own, whose training is killed half way: python run_day.py RUN_FILE JOURNAL"""
+"""Run one day in a subprocess and kill its training half way: python run_day.py RUN_FILE JOURNAL."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from detloom.pipelines.run_local import run_locally
-from detloom.schemas.read_run_file import read_run_file
+from detloom.pipelines.local.run_local import run_locally
+from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.trainer_module import tfx_run
 from fake_training.learner import make_learner
 

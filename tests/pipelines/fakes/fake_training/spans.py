@@ -1,4 +1,4 @@
-"""Spans of a small COCO data set: a red or a green square in each picture."""
+"""Spans of a small COCO data set: a red or a green square in each image."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ NUM_IMAGES = {"train": 12, "eval": 4, "test": 6}
 
 
 def write_span(folder: Path, span: int, *, labels_below: int = 0, without_boxes: str = "") -> None:
-    """Write pictures and labels of a span.
+    """Write the images and labels of a span.
 
     Args:
-        folder: of all spans.
-        labels_below: pixels that the boxes of the training split lie below the squares.
-        without_boxes: a split that has none.
+        folder: the folder of all spans.
+        labels_below: offset of the training boxes below the squares, in pixels.
+        without_boxes: a split without boxes.
     """
     rng = np.random.default_rng(span)
     root = folder / str(span)
@@ -25,14 +25,14 @@ def write_span(folder: Path, span: int, *, labels_below: int = 0, without_boxes:
     (root / "annotations").mkdir()
     for split, num_images in NUM_IMAGES.items():
         images, annotations = [], []
-        extra = span if split == "train" else 0  # no two spans teach the same
+        extra = span if split == "train" else 0  # every span has a different size
         for index in range(num_images + extra):
-            picture = rng.integers(90, 150, (SIDE, SIDE, 3), dtype=np.uint8)
+            pixels = rng.integers(90, 150, (SIDE, SIDE, 3), dtype=np.uint8)
             below = labels_below if split == "train" else 0
             x, y = int(rng.integers(SIDE - SQUARE)), int(rng.integers(SIDE - SQUARE - below))
-            picture[y : y + SQUARE, x : x + SQUARE] = COLORS[index % 2]
+            pixels[y : y + SQUARE, x : x + SQUARE] = COLORS[index % 2]
             name = f"{split}_{index}.png"
-            Image.fromarray(picture).save(root / "images" / name)
+            Image.fromarray(pixels).save(root / "images" / name)
             images.append({"id": index, "file_name": name, "width": SIDE, "height": SIDE})
             box = {"bbox": [x, y + below, SQUARE, SQUARE], "area": SQUARE**2, "iscrowd": 0}
             annotations.append({"id": index + 1, "image_id": index, "category_id": index % 2 + 1, **box})

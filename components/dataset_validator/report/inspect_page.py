@@ -1,0 +1,180 @@
+"""Write the inspect page of a data set: annotated samples, classes and distributions. No TFX, no Beam pipeline.
+
+It shows records as stored; `augment_page.py` shows them after augmentation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from detloom.components.dataset_validator.report import views as views
+from detloom.components.dataset_validator.report.build_report import describe_split
+from detloom.components.dataset_validator.report.views import DrawnImage, draw_images
+from detloom.components.dataset_validator.statistics.collect_statistics import UnreadableExample, parse_example
+from detloom.components.dataset_validator.statistics.image_sample import ImageSample, Place
+from detloom.components.dataset_validator.statistics.split_statistics import BoxLimits, SplitStatistics
+from detloom.components.pages.formats import format_count
+from detloom.components.pages.load_template import load_template
+from detloom.components.properties import SPLIT_PREFIX
+from detloom.components.record_files import list_shards, read_records
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.schemas.errors import InputError
+
+INSPECT_HTML = "inspect.html"
+MAX_IMAGES = 200
+_MAX_PAGE_BYTES = 12_000_000  # bytes of images: 200 of usual size
+_MAX_PIXELS = 100_000_000
+
+
+@dataclass
+class _Seen:
+    """Result of reading the files once."""
+
+    splits: dict[str, SplitStatistics]
+    sample: ImageSample
+    notes: list[str] = field(default_factory=list)
+
+
+def write_inspect_page(
+    examples_dir: str | Path,
+    output: str | Path,
+    *,
+    num_images: int = 24,
+    split: str | None = None,
+    class_name: str | None = None,
+) -> Path:
+    """Read the examples once, write one self-contained page and return its path.
+
+    Args:
+        output: a file name that ends in .html (an existing file is replaced), or a folder for `inspect.html`.
+        num_images: number of images, distributed over the splits.
+        split: read only this split.
+        class_name: show only images that contain this class; the counts still cover all images.
+
+    Raises:
+        InputError: if there are no examples, the split, class or number of images is invalid, or the page cannot be
+            written.
+    """
+    folder, page = Path(examples_dir), choose_page(Path(output), INSPECT_HTML)
+    if not 1 <= num_images <= MAX_IMAGES:
+        raise InputError(f"number of images: got {num_images}, allowed: 1 to {MAX_IMAGES}.")
+    splits = find_splits(folder, split)
+    label_map = read_label_map(folder / LABEL_MAP_FILE)
+    wanted_id = _find_class(label_map, class_name)
+    seen = _read(folder, splits, label_map, wanted_id, -(-num_images // len(splits)))
+    places = [place for name in splits for place in seen.sample.places(f"sample:{name}")][:num_images]
+    images = draw_images(places, label_map, max_pixels=_MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
+    write_page(page, _render(folder.name, seen, label_map, places, images, class_name))
+    return page
+
+
+def choose_page(output: Path, default_name: str) -> Path:
+    """Return the file to write, or raise InputError; called first because reading the data takes long."""
+    page = output if output.suffix.lower() == ".html" else output / default_name
+    if page is not output and output.exists() and not output.is_dir():
+        raise InputError(f"{output}: exists and is not an HTML file; give a name that ends in .html, or a folder.")
+    if page.is_dir():
+        raise InputError(f"{page}: is a folder; give another name for the page, or its parent folder.")
+    return page
+
+
+def write_page(page: Path, text: str) -> None:
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{page}: the page cannot be written ({error}).") from None
+
+
+def find_splits(folder: Path, split: str | None) -> list[str]:
+    """Return the requested split, or all splits with "train" first."""
+    found = [path.name.removeprefix(SPLIT_PREFIX) for path in sorted(folder.glob(f"{SPLIT_PREFIX}*"))]
+    if not found:
+        raise InputError(f"{folder}: no {SPLIT_PREFIX}* folder, needed: examples written by `detloom ingest`.")
+    if split is not None and split not in found:
+        raise InputError(f"{folder}: no split {split!r}, available: {', '.join(found)}.")
+    return [split] if split is not None else sorted(found, key=lambda name: (name != "train", name))
+
+
+def _find_class(label_map: LabelMap, class_name: str | None) -> int | None:
+    if class_name is None:
+        return None
+    for class_id, name in label_map.names_by_id:
+        if name == class_name:
+            return class_id
+    known = ", ".join(label_map.names[:20]) + (", ..." if label_map.num_classes > 20 else "")
+    raise InputError(f"class: got {class_name!r}, allowed: {known}.")
+
+
+def choose_places(
+    folder: Path, split: str, label_map: LabelMap, class_name: str | None, num_images: int
+) -> tuple[list[Place], list[str]]:
+    """Return places of records of a split, with the given class if there is one, and notes about damaged files."""
+    seen = _read(folder, [split], label_map, _find_class(label_map, class_name), num_images)
+    return seen.sample.places(f"sample:{split}"), seen.notes
+
+
+def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: int | None, max_per_split: int) -> _Seen:
+    seen = _Seen({name: SplitStatistics() for name in splits}, ImageSample(max_per_split=max_per_split))
+    known_ids, limits = frozenset(label_map.class_ids), BoxLimits(min_iou=None)
+    for name, statistics in seen.splits.items():
+        for path in list_shards(folder / f"{SPLIT_PREFIX}{name}"):
+            try:
+                for number, (offset, serialized) in enumerate(read_records(path)):
+                    try:
+                        labels, _, _ = parse_example(serialized)
+                    except UnreadableExample as error:
+                        statistics.add_unreadable(str(error))
+                        continue
+                    statistics.update(labels, known_ids, limits)
+                    if wanted_id is None or wanted_id in labels.class_ids_N:
+                        seen.sample.add(Place(name, labels.record_key, path, number, offset), ())
+            except tf.errors.OpError:
+                seen.notes.append(f"{name}/{Path(path).name} is damaged; records after the damage are not shown.")
+    return seen
+
+
+def _render(
+    name: str,
+    seen: _Seen,
+    label_map: LabelMap,
+    places: Sequence[Place],
+    images: dict[tuple[str, str], DrawnImage],
+    class_name: str | None,
+) -> str:
+    splits: dict[str, Any] = {
+        split: describe_split(part, label_map, has_model=False, has_perceptual_hashes=False)
+        for split, part in seen.splits.items()
+    }
+    num_examples = sum(part.num_examples for part in seen.splits.values())
+    num_boxes = sum(part.num_boxes for part in seen.splits.values())
+    notes = list(seen.notes)
+    missing = len({(place.split, place.record_key) for place in places}) - len(images)
+    if missing:
+        notes.append(f"{missing} of the selected images cannot be decoded or do not fit into the page.")
+    containing = f" with {class_name}" if class_name is not None else ""
+    parts = [
+        {
+            "title": f"{split}: samples{containing}",
+            "text": "A random sample, selected by a hash of the record key.",
+            "entries": views.image_entries([(p.split, p.record_key) for p in places if p.split == split], images),
+        }
+        for split in splits
+    ]
+    return load_template(Path(__file__).parent, "inspect.html.j2").render(
+        name=name,
+        sentence=(
+            f"{format_count(num_examples)} images with {format_count(num_boxes)} boxes of "
+            f"{label_map.num_classes} classes; splits: {', '.join(splits)}."
+        ),
+        notes=notes,
+        samples=[part for part in parts if part["entries"]],
+        splits=list(splits),
+        count_rows=views.count_rows(splits),
+        class_rows=views.class_rows(splits),
+        histograms=views.split_histograms(splits),
+        maps=views.position_maps(splits),
+    )

@@ -1,0 +1,225 @@
+"""Convert the content of a report to plain values for the templates: texts, bars, shares, drawn images."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.components.dataset_validator.statistics.image_hash import open_small_image
+from detloom.components.dataset_validator.statistics.image_sample import Place, read_places
+from detloom.components.pages.charts import histogram
+from detloom.components.pages.formats import format_count, format_share_digits, jpeg_data_uri
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.drawing.draw import draw_detections
+
+MAX_PAGE_BYTES = 4_000_000  # all images as data URIs, so that the page stays below 5 MB
+MAX_DRAWN_BOXES = 300  # more boxes would hide the image
+_SIDE_PX = 360  # longer side of a drawn image: three fit side by side on a usual page
+_JPEG_QUALITY = 75
+_MAX_NAME_CHARS = 24  # longest class name drawn at a box
+Json = Mapping[str, Any]
+COUNTS = (
+    ("Examples", "num_examples"),
+    ("Unreadable", "num_unreadable"),
+    ("Without boxes", "num_without_boxes"),
+    ("Boxes", "num_boxes"),
+    ("Crowds", "num_crowd"),
+    ("Difficult", "num_difficult"),
+)
+_DISTRIBUTIONS = (
+    ("Boxes per image", "boxes_per_image"),
+    ("Box size: square root of the area, px", "box_sizes_px"),
+    ("Box size in the model's input, px", "box_sizes_input_px"),
+    ("Shorter side of the box in the model's input, px", "box_sides_input_px"),
+    ("Box area as a share of the image", "box_areas_rel"),
+    ("Box width / height", "box_aspect_ratios"),
+    ("Image size: longer side, px", "image_sizes_px"),
+    ("Image width / height", "image_aspect_ratios"),
+)
+_MAX_CLASS_ROWS = 500  # rows of a table; keeps the page small for a label map of any size
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnImage:
+    """One drawn record.
+
+    Attributes:
+        data_uri: JPEG with the boxes drawn.
+        note: limitation of the drawing, or "".
+    """
+
+    split: str
+    record_key: str
+    image_hw: tuple[int, int]
+    num_boxes: int
+    data_uri: str
+    note: str = ""
+
+
+DrawnImages = Mapping[tuple[str, str], DrawnImage]
+
+
+def count_rows(splits: Json) -> list[Json]:
+    """Return the rows of a table with one column per split."""
+    rows = [
+        {"name": title, "texts": [format_count(part[key]) for part in splits.values()]}
+        for title, key in COUNTS
+        if key in ("num_examples", "num_boxes") or any(part[key] for part in splits.values())
+    ]
+    sizes = [_format_sizes(part["image_hw"]) for part in splits.values()]
+    return [*rows, {"name": "Image sizes, px", "texts": sizes}]
+
+
+def _format_sizes(image_hw: Json | None) -> str:
+    if image_hw is None:
+        return "–"
+    (min_h, min_w), (max_h, max_w) = image_hw["min"], image_hw["max"]
+    smallest, largest = f"{min_w} × {min_h}", f"{max_w} × {max_h}"
+    return smallest if smallest == largest else f"{smallest} to {largest}"
+
+
+def class_rows(splits: Json) -> list[Json]:
+    """Return one row per class, in the order of the report."""
+    names = list(dict.fromkeys(name for part in splits.values() for name in part["boxes_by_class"]))
+    totals = [sum(part["boxes_by_class"].values()) for part in splits.values()]
+    return [
+        {
+            "name": name,
+            "cells": [
+                {
+                    "boxes": part["boxes_by_class"].get(name, 0),
+                    "images": part["images_by_class"].get(name, 0),
+                    "share": part["boxes_by_class"].get(name, 0) / total if total else None,
+                }
+                for part, total in zip(splits.values(), totals, strict=True)
+            ],
+        }
+        for name in names[:_MAX_CLASS_ROWS]
+    ]
+
+
+def split_histograms(splits: Json) -> list[Json]:
+    """Return one histogram per distribution of the report, with one bar per split."""
+    views = []
+    for title, key in _DISTRIBUTIONS:
+        found = [part["distributions"].get(key) for part in splits.values()]
+        if found and all(found):
+            views.append(histogram(title, found[0]["bins"], [part["counts"] for part in found]))
+    return views
+
+
+def position_maps(splits: Json) -> list[Json]:
+    """Return one map per split; a darker cell contains more box centres."""
+    return [_position_map(name, part["positions"]) for name, part in splits.items()]
+
+
+def _position_map(split: str, positions: Json) -> Json:
+    counts = positions["counts"]
+    total, largest = sum(map(sum, counts)), max(map(max, counts))
+    cells = [
+        {"x": x, "y": y, "opacity": count / largest, "text": f"{format_share_digits(count / total)} %"}
+        for y, row in enumerate(counts)
+        for x, count in enumerate(row)
+        if count
+    ]
+    label = f"fullest cell: {format_share_digits(largest / total)} % of the boxes" if total else "no boxes"
+    return {"title": split, "rows": positions["rows"], "columns": positions["columns"], "cells": cells, "label": label}
+
+
+def image_entries(records: Iterable[tuple[str, str]], images: DrawnImages) -> list[Json]:
+    """Return one figure per distinct (split, record key); its image is None if it could not be drawn."""
+    return [{"image": images.get(record), "name": f"{record[0]}/{record[1]}"} for record in dict.fromkeys(records)]
+
+
+def sample_parts(listed: Sequence[Json], images: DrawnImages) -> list[Json]:
+    """Return the sections of sample images: some of each split and some of each class."""
+    samples = [(entry["split"], entry["record_key"]) for entry in listed if entry["topic"] == "sample"]
+    classes = [
+        {"image": images[record], "name": f"{entry['topic'].partition(':')[2]} – {record[0]}/{record[1]}"}
+        for entry in listed
+        if entry["topic"].startswith("class:") and (record := (entry["split"], entry["record_key"])) in images
+    ]
+    text = "A random sample, selected by a hash of the record key."
+    parts = [
+        {"title": "Samples", "text": text, "entries": image_entries(samples, images)},
+        {"title": "One image per class", "text": "", "entries": classes},
+    ]
+    return [part for part in parts if part["entries"]]
+
+
+def problem_parts(listed: Sequence[Json], titles: Mapping[str, str], images: DrawnImages) -> list[Json]:
+    """Return the images of the first affected records of each check."""
+    by_check: dict[str, list[tuple[str, str]]] = {}
+    for entry in listed:
+        kind, _, check = entry["topic"].partition(":")
+        if kind == "problem":
+            by_check.setdefault(check, []).append((entry["split"], entry["record_key"]))
+    return [
+        {"title": titles.get(check, check), "entries": image_entries(records, images)}
+        for check, records in by_check.items()
+    ]
+
+
+def draw_images(
+    places: Iterable[Place], label_map: LabelMap, *, max_pixels: int, max_bytes: int = MAX_PAGE_BYTES
+) -> dict[tuple[str, str], DrawnImage]:
+    """Draw the records and return them by (split, record key); omit those that cannot be read or drawn.
+
+    `places` are in order of importance: the last ones are omitted if they do not fit into `max_bytes`. A place that
+    occurs several times is shown, and counted, each time.
+    """
+    shown = list(places)
+    wanted = list(dict.fromkeys(shown))
+    num_uses = Counter((place.split, place.record_key) for place in shown)
+    drawn = {place: draw_record(place, record, label_map, max_pixels) for place, record in read_places(wanted)}
+    images: dict[tuple[str, str], DrawnImage] = {}
+    num_bytes = 0
+    for place in wanted:
+        image = drawn.get(place)
+        record = place.split, place.record_key
+        if image is None or record in images:
+            continue
+        size = len(image.data_uri) * num_uses[record]
+        if num_bytes + size <= max_bytes:
+            num_bytes += size
+            images[record] = image
+    return images
+
+
+def draw_record(place: Place, serialized: bytes, label_map: LabelMap, max_pixels: int) -> DrawnImage | None:
+    """Draw one tf.Example at a small size with its boxes; return None if its image cannot be decoded."""
+    try:
+        features = ExampleFeatures(serialized)
+    except ValueError:
+        return None
+    small = open_small_image(features.image_bytes, (_SIDE_PX, _SIDE_PX), "RGB", max_pixels)
+    if small is None:
+        return None
+    small.thumbnail((_SIDE_PX, _SIDE_PX))
+    heights, widths = features.ints(keys.IMAGE_HEIGHT).tolist(), features.ints(keys.IMAGE_WIDTH).tolist()
+    columns = [features.floats(key) for key in keys.BOX_KEYS_YXYX]
+    class_ids = features.ints(keys.CLASS_ID).tolist()
+    num_boxes = min(len(class_ids), *(len(column) for column in columns))
+    num_drawn = min(num_boxes, MAX_DRAWN_BOXES)
+    boxes: npt.NDArray[np.float64] = np.array([column[:num_drawn] for column in columns], np.float64).T
+    names = [_one_line(label_map.name_of(class_id)) for class_id in class_ids[:num_drawn]]
+    image = draw_detections(np.asarray(small), boxes, class_ids[:num_drawn], names)
+    return DrawnImage(
+        split=place.split,
+        record_key=place.record_key,
+        image_hw=(heights[0] if heights else small.height, widths[0] if widths else small.width),
+        num_boxes=num_boxes,
+        data_uri=jpeg_data_uri(image, _JPEG_QUALITY),
+        note=f"only the first {num_drawn} boxes are drawn" if num_drawn < num_boxes else "",
+    )
+
+
+def _one_line(name: str) -> str:
+    """Return a printable name on one line, cut to the maximum length."""
+    printable = "".join(char if char.isprintable() else " " for char in name)
+    return printable if len(printable) <= _MAX_NAME_CHARS else printable[: _MAX_NAME_CHARS - 1] + "…"

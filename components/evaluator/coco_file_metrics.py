@@ -1,0 +1,146 @@
+"""COCO metrics of COCO files for boxes, masks and keypoints, equal to pycocotools to the last digit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from detloom.components.evaluator.coco_files import CocoSplit, read_keypoints
+from detloom.components.evaluator.coco_masks import encode_mask
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import escape
+from detloom.trainer_module.evaluation.coco_backends import Backend, IouType, compute_coco_curves
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, mean_of_measured, summarize_coco_datasets
+
+_NUM_KEYPOINTS = 17  # COCO's person keypoints, the only ones for which the API has localization tolerances
+_KEY_OF_TYPE: dict[IouType, str] = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}
+
+# Positions in the COCO API's keypoint curves: IoU 0.50, 0.75; all, medium, large objects; 20 detections per image.
+_IOU_50, _IOU_75 = 0, 5
+_ALL, _MEDIUM, _LARGE = 0, 1, 2
+_MAX_20 = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointMetrics:
+    """The ten COCO keypoint metrics, 0 to 1, or -1 without ground truth.
+
+    As for boxes, but with object keypoint similarity instead of IoU, without small objects, and with 20 detections per
+    image and class.
+    """
+
+    AP: float
+    AP50: float
+    AP75: float
+    APm: float
+    APl: float
+    AR: float
+    AR50: float
+    AR75: float
+    ARm: float
+    ARl: float
+
+
+def iou_types_of(results: Sequence[Mapping[str, Any]], truth: CocoSplit) -> tuple[IouType, ...]:
+    """Return what can be measured: what the detections and some of the ground truth have; boxes without detections."""
+    if not results:
+        return ("bbox",)
+    return tuple(
+        iou_type
+        for iou_type, key in _KEY_OF_TYPE.items()
+        if key in results[0] and (key == "bbox" or any(key in row for row in truth.dataset["annotations"]))
+    )
+
+
+def compute_coco_file_metrics(
+    truth: CocoSplit,
+    results: Sequence[Mapping[str, Any]],
+    iou_type: Literal["bbox", "segm"],
+    *,
+    sizes: Sequence[tuple[str, float, float]] = (),
+    backend: Backend = "faster",
+) -> CocoMetrics:
+    """Compute the twelve COCO metrics of `CocoDetections.results`; see `compute_coco_metrics`.
+
+    All annotations count, including one with id 0, for which pycocotools mistakes a match for no match.
+
+    Raises:
+        InputError: for masks, an annotation or detection without a valid mask.
+    """
+    _check_results(results, iou_type)
+    dataset = truth.dataset if iou_type == "bbox" else _complete(truth, _with_mask)
+    return summarize_coco_datasets(
+        dataset, results, truth.split.label_map, iou_type=iou_type, sizes=sizes, backend=backend
+    )
+
+
+def compute_coco_keypoint_metrics(
+    truth: CocoSplit, results: Sequence[Mapping[str, Any]], *, backend: Backend = "faster"
+) -> KeypointMetrics:
+    """Compute the ten COCO keypoint metrics of `CocoDetections.results`.
+
+    An annotation without `keypoints` has no labelled keypoints: detections on it are ignored, as on a crowd. A missing
+    `num_keypoints` is the number of keypoints with a visibility above 0.
+
+    Raises:
+        InputError: keypoints other than COCO's 17 person keypoints, or detections without keypoints.
+    """
+    _check_results(results, "keypoints")
+    precision_TRKAM, recall_TKAM = compute_coco_curves(
+        _complete(truth, _with_keypoints), results, iou_type="keypoints", backend=backend
+    )
+    precision_TRKA, recall_TKA = precision_TRKAM[..., _MAX_20], recall_TKAM[..., _MAX_20]
+    return KeypointMetrics(
+        AP=mean_of_measured(precision_TRKA[..., _ALL]),
+        AP50=mean_of_measured(precision_TRKA[_IOU_50, ..., _ALL]),
+        AP75=mean_of_measured(precision_TRKA[_IOU_75, ..., _ALL]),
+        APm=mean_of_measured(precision_TRKA[..., _MEDIUM]),
+        APl=mean_of_measured(precision_TRKA[..., _LARGE]),
+        AR=mean_of_measured(recall_TKA[..., _ALL]),
+        AR50=mean_of_measured(recall_TKA[_IOU_50, ..., _ALL]),
+        AR75=mean_of_measured(recall_TKA[_IOU_75, ..., _ALL]),
+        ARm=mean_of_measured(recall_TKA[..., _MEDIUM]),
+        ARl=mean_of_measured(recall_TKA[..., _LARGE]),
+    )
+
+
+def _check_results(results: Sequence[Mapping[str, Any]], iou_type: IouType) -> None:
+    key = _KEY_OF_TYPE[iou_type]
+    for index, row in enumerate(results):
+        if key not in row:
+            raise InputError(f"results[{index}]: has no {key!r}, which {iou_type!r} metrics need.")
+        if iou_type == "keypoints" and len(row[key]) != 3 * _NUM_KEYPOINTS:
+            raise InputError(f"results[{index}]: {_wrong_keypoints(row[key])}.")
+
+
+def _complete(
+    truth: CocoSplit, complete: Callable[[dict[str, Any], tuple[int, int]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Complete every annotation of the dataset; turn a ValueError into an InputError with file and annotation."""
+    hw_by_id = {image.image_id: image.image_hw for image in truth.split.ground_truth}
+    annotations = []
+    for index, row in enumerate(truth.dataset["annotations"]):
+        try:
+            annotations.append({**row, **complete(row, hw_by_id[row["image_id"]])})
+        except ValueError as error:
+            raise InputError(f"{escape(str(truth.path))}: annotations[{index}]: {error}.") from None
+    return {**truth.dataset, "annotations": annotations}
+
+
+def _with_mask(row: dict[str, Any], image_hw: tuple[int, int]) -> dict[str, Any]:
+    if "segmentation" not in row:
+        raise ValueError("has no 'segmentation', which 'segm' metrics need; add masks to all annotations or use boxes")
+    return {"segmentation": encode_mask(row["segmentation"], image_hw)}
+
+
+def _with_keypoints(row: dict[str, Any], image_hw: tuple[int, int]) -> dict[str, Any]:
+    keypoints = read_keypoints(row) if "keypoints" in row else [0] * (3 * _NUM_KEYPOINTS)
+    if len(keypoints) != 3 * _NUM_KEYPOINTS:
+        raise ValueError(_wrong_keypoints(keypoints))
+    num_keypoints = row.get("num_keypoints", sum(visibility > 0 for visibility in keypoints[2::3]))
+    if type(num_keypoints) is not int or num_keypoints < 0:
+        raise ValueError(f"'num_keypoints' must be an integer of 0 or more, got {num_keypoints!r:.60}")
+    return {"keypoints": keypoints, "num_keypoints": num_keypoints}
+
+
+def _wrong_keypoints(keypoints: Sequence[float]) -> str:
+    return f"'keypoints' has {len(keypoints)} numbers, allowed: {3 * _NUM_KEYPOINTS} (x, y, visibility of 17 points)"

@@ -1,0 +1,365 @@
+"""Convert an evaluation to plain values for the page's template: texts, table rows, groups of example images."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from detloom.components.evaluator.analysis.average_precision import OperatingPoint
+from detloom.components.evaluator.analysis.bootstrap import Interval
+from detloom.components.evaluator.decision import Decision, Gate, Override
+from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ModelCosts, ReportImage
+from detloom.components.evaluator.measurements import Measurements
+from detloom.components.pages.formats import format_count, format_number, format_share_digits, format_signed, shorten
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, ClassMetrics, CocoMetrics
+
+Json = Mapping[str, Any]
+
+_NOTHING = "–"
+_MIB = 2**20
+MAX_ROWS = 500  # per table; limits the page for very large label maps
+_DIGITS_APART = 6  # used if two numbers are equal to three decimals
+_NOTE = {"title": "", "is_number": False}
+_VERDICT_TEXTS = {
+    "passed": "✓ passed",
+    "warned": "! warned",
+    "failed": "✗ failed",
+    "off": "off",
+    "skipped": "– skipped",
+}
+_DIFFERENCE_TEXTS = {
+    "none": "not significant",
+    "better": "significantly better",
+    "worse": "significantly worse",
+}
+_METRIC_MEANINGS = {
+    "AP": "mean over IoU 0.50 to 0.95",
+    "AP50": "IoU 0.50",
+    "AP75": "IoU 0.75",
+    "APs": "small, below 32 × 32 px",
+    "APm": "medium",
+    "APl": "large, above 96 × 96 px",
+    "AR1": "recall, at most 1 detection per image and class",
+    "AR10": "recall, at most 10 detections",
+    "AR100": "recall, at most 100 detections",
+    "ARs": "recall, small",
+    "ARm": "recall, medium",
+    "ARl": "recall, large",
+}
+_AGNOSTIC_MEANINGS = {
+    "AP": "mean over IoU 0.50 to 0.95",
+    "AP50": "IoU 0.50",
+    "AR100": "recall, at most 100 detections per image",
+}
+_VOC_NAMES = {
+    "pascal_voc": ("PASCAL VOC 2010", "area under the curve; difficult objects are ignored"),
+    "pascal_voc_2007": ("PASCAL VOC 2007", "mean of eleven precisions; difficult objects are ignored"),
+    "weighted_pascal_voc": ("PASCAL VOC, weighted", "one curve over all classes; frequent classes weigh more"),
+    "open_images_v2": ("Open Images V2", "groups of objects are ignored"),
+    "open_images_challenge": (
+        "Open Images challenge",
+        "a group counts as one object; detections of classes not verified for an image are ignored",
+    ),
+}
+_IMAGE_GROUPS: tuple[tuple[ImageKind, str, str], ...] = (
+    ("false", "Wrong detections with the highest scores", "Some may be real objects without a label."),
+    ("missed", "Largest missed objects", "Labelled objects that the candidate did not detect, the largest first."),
+    ("better", "Most improved images", "The candidate's F1 exceeds the baseline's by the largest margins."),
+    ("worse", "Most degraded images", "The candidate's F1 is below the baseline's by the largest margins."),
+    ("first", "First images of the split", "Selected regardless of their result."),
+)
+
+
+def headline(decision: Decision) -> tuple[str, str]:
+    """Return the verdict in words and as a CSS class."""
+    if decision.override is not None and decision.blessed:
+        return "Blessed by override", "warned"
+    return ("Blessed", "passed") if decision.blessed else ("Not blessed", "failed")
+
+
+def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """Return the main numbers as (name, number, note)."""
+    candidate, comparison = evaluation.candidate.coco, evaluation.comparison
+    interval = format_interval(comparison.candidate.AP, format_number)
+    result = [
+        ("AP", format_number(measured(candidate.AP)), interval),
+        ("AP50", format_number(measured(candidate.AP50)), ""),
+    ]
+    if comparison.ap_change is not None:
+        parts = [format_interval(comparison.ap_change, format_signed)]
+        parts += [_DIFFERENCE_TEXTS[evaluation.decision.difference]] if evaluation.decision.difference else []
+        more = ", ".join(part for part in parts if part)
+        result.append(("AP against the baseline", format_signed(comparison.ap_change.value), more))
+    costs = evaluation.candidate_costs
+    if costs.latency is not None:
+        result.append(("Median latency", f"{costs.latency.median_ms:,.1f} ms", "per image"))
+    if costs.model_bytes is not None:
+        result.append(("Model size", format_mib(costs.model_bytes), ""))
+    return result
+
+
+def variant_rows(evaluation: Evaluation) -> list[Json]:
+    """Return rows with the AP of the SavedModel and of the TFLite variants."""
+    before = measured(evaluation.candidate.coco.AP)
+    values = {name: measured(metrics.AP) for name, metrics in evaluation.variants.items()}
+    return [
+        {"name": name, "AP": value, "change": None if value is None or before is None else value - before}
+        for name, value in (("SavedModel", before), *values.items())
+    ]
+
+
+def gate_rows(gates: Iterable[Gate]) -> list[Json]:
+    return [
+        {
+            "name": f"{gate.name[:1].upper()}{gate.name[1:]}",
+            "required": required,
+            "measured": found,
+            "verdict": gate.verdict,
+            "verdict_text": _VERDICT_TEXTS[gate.verdict],
+            "sentence": f"{gate.sentence[:1].upper()}{gate.sentence[1:]}.",
+        }
+        for gate in gates
+        for required, found in [_format_pair(gate)]
+    ]
+
+
+def _format_pair(gate: Gate) -> tuple[str, str]:
+    """Format required and measured value, with more digits if they would look equal otherwise."""
+    is_change = gate.is_change
+
+    def format_with(value: float | None, digits: int) -> str:
+        if value is None:
+            return _NOTHING
+        return f"{value:+.{digits}f}" if is_change else f"{value:,.{digits}f}"
+
+    digits = 1 if gate.threshold is not None and gate.threshold >= 10 else 3
+    required, found = format_with(gate.threshold, digits), format_with(gate.value, digits)
+    if required == found and gate.threshold != gate.value:
+        return format_with(gate.threshold, _DIGITS_APART), format_with(gate.value, _DIGITS_APART)
+    return required, found
+
+
+def say_override(override: Override) -> str:
+    return f"Overridden by {override.by} until {override.until}: {override.reason.strip()}"
+
+
+def metric_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[Json]:
+    """Return a row for each of the twelve COCO metrics."""
+    return [
+        _metric_row(name, _METRIC_MEANINGS[name], *_both(candidate, baseline, name), why_not=candidate.explain(name))
+        for name in METRIC_NAMES
+    ]
+
+
+def size_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[Json]:
+    """Return a row with AP for each size of the configuration."""
+    before = {row.name: row for row in baseline.per_size} if baseline else {}
+    rows = []
+    for row in candidate.per_size:
+        low, high = row.min_area_px**0.5, row.max_area_px**0.5
+        meaning = f"{low:g} to {high:g} px, {format_count(row.num_boxes)} boxes"
+        ap_before = measured(before[row.name].AP) if row.name in before else None
+        why_not = None if measured(row.AP) is not None else "no ground truth of this size"
+        rows.append(_metric_row(row.name, meaning, measured(row.AP), ap_before, why_not=why_not))
+    return rows
+
+
+def agnostic_rows(candidate: Measurements, baseline: Measurements | None) -> list[Json]:
+    """Return rows with class-agnostic metrics."""
+    metrics, before = candidate.class_agnostic, baseline.class_agnostic if baseline else None
+    return [
+        _metric_row(name, meaning, *_both(metrics, before, name), why_not=metrics.explain(name))
+        for name, meaning in _AGNOSTIC_MEANINGS.items()
+    ]
+
+
+def voc_rows(candidate: Measurements, baseline: Measurements | None) -> list[Json]:
+    """Return rows with mAP by the rules of PASCAL VOC and Open Images."""
+    rows = []
+    for key, metrics in candidate.voc.items():
+        name, meaning = _VOC_NAMES.get(key, (key, ""))
+        before = baseline.voc[key].mAP if baseline and key in baseline.voc else None
+        why_not = "no ground truth that counts" if metrics.mAP is None else None
+        rows.append(_metric_row(name, meaning, metrics.mAP, before, why_not=why_not))
+    return rows
+
+
+def _metric_row(name: str, meaning: str, value: float | None, before: float | None, *, why_not: str | None) -> Json:
+    return {
+        "name": name,
+        "meaning": f"{meaning}: {why_not}" if why_not else meaning,
+        "is_unmeasured": why_not is not None,
+        "candidate": value,
+        "baseline": before,
+        "change": change_of(value, before),
+    }
+
+
+def class_table(evaluation: Evaluation) -> Json:
+    """Build a row per class with metrics and operating points; at most 500 classes, those with the most boxes."""
+    baseline = evaluation.baseline
+    before = {row.class_id: row for row in baseline.coco.per_class} if baseline else {}
+    curves = {curve.class_id: curve for curve in evaluation.candidate.curves}
+    names = ("AP", "AP50", "AP75", "AR100", "APs", "APm", "APl")
+    points = (
+        "Best F1: score threshold",
+        "Best F1: precision",
+        "Best F1: recall",
+        "Wanted precision: score threshold",
+        "Wanted precision: recall",
+    )
+    change = ("AP change",) if baseline else ()
+    classes: Sequence[ClassMetrics] = evaluation.candidate.coco.per_class
+    if len(classes) > MAX_ROWS:
+        classes = sorted(classes, key=lambda row: -row.num_boxes)[:MAX_ROWS]
+    rows = []
+    for row in classes:
+        ap_before = measured(before[row.class_id].AP) if row.class_id in before else None
+        curve = curves.get(row.class_id)
+        best, wanted = (curve.best_f1, curve.wanted) if curve else (None, None)
+        rows.append(
+            [
+                name_cell(row.name),
+                number_cell(row.num_boxes, format_count),
+                *(number_cell(measured(row.value_of(name))) for name in names),
+                *([number_cell(change_of(measured(row.AP), ap_before), format_signed)] if baseline else []),
+                *_point_cells(best, ("min_score", "precision", "recall")),
+                *_point_cells(wanted, ("min_score", "recall")),
+            ]
+        )
+    num_left_out = len(evaluation.candidate.coco.per_class) - len(rows)
+    return {"columns": columns_of("Class", "Boxes", *names, *change, *points), "rows": rows, "num_more": num_left_out}
+
+
+def _point_cells(point: OperatingPoint | None, fields: Sequence[str]) -> list[Json]:
+    return [number_cell(None if point is None else getattr(point, field)) for field in fields]
+
+
+def slice_table(candidate: Measurements, baseline: Measurements | None) -> Json:
+    """Build a row per slice of the images."""
+    before = {each.name: each.metrics for each in baseline.slices} if baseline else {}
+    has_small = any(each.is_small for each in candidate.slices)
+    rows = []
+    for each in candidate.slices[:MAX_ROWS]:
+        metrics, of_baseline = each.metrics, before.get(each.name)
+        change = change_of(measured(metrics.AP), measured(of_baseline.AP) if of_baseline else None)
+        rows.append(
+            [
+                name_cell(each.name),
+                number_cell(metrics.num_images, format_count),
+                number_cell(metrics.num_boxes, format_count),
+                *(number_cell(measured(metrics.value_of(name))) for name in ("AP", "AP50", "AR100")),
+                *([number_cell(change, format_signed)] if baseline else []),
+                *([name_cell("few images" if each.is_small else "")] if has_small else []),
+            ]
+        )
+    titles = ("Images", "Boxes", "AP", "AP50", "AR100", *(("AP change",) if baseline else ()))
+    columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
+    return {"columns": columns, "rows": rows, "num_more": len(candidate.slices) - len(rows)}
+
+
+def object_table(candidate: Measurements, baseline: Measurements | None) -> Json:
+    """Build a row per slice of the objects with its recall."""
+    before = {each.name: each.recall for each in baseline.object_slices} if baseline else {}
+    has_small = any(each.is_small for each in candidate.object_slices)
+    rows = [
+        [
+            name_cell(each.name),
+            number_cell(each.num_objects, format_count),
+            number_cell(each.recall50),
+            number_cell(each.recall),
+            *([number_cell(change_of(each.recall, before.get(each.name)), format_signed)] if baseline else []),
+            *([name_cell("few objects" if each.is_small else "")] if has_small else []),
+        ]
+        for each in candidate.object_slices[:MAX_ROWS]
+    ]
+    titles = (
+        "Objects",
+        "Recall, IoU 0.50",
+        "Recall, mean over IoU 0.50 to 0.95",
+        *(("Change of the mean",) if baseline else ()),
+    )
+    columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
+    return {"columns": columns, "rows": rows, "num_more": len(candidate.object_slices) - len(rows)}
+
+
+def cost_rows(evaluation: Evaluation) -> list[Json]:
+    """Return rows with latency and size of the models; empty if nothing was measured."""
+    models = (("Candidate", evaluation.candidate_costs), ("Baseline", evaluation.baseline_costs))
+    return [_cost_row(name, costs) for name, costs in models if costs != ModelCosts()]
+
+
+def _cost_row(name: str, costs: ModelCosts) -> Json:
+    latency = costs.latency
+    return {
+        "name": name,
+        "median": f"{latency.median_ms:,.1f} ms" if latency else _NOTHING,
+        "p95": f"{latency.p95_ms:,.1f} ms" if latency else _NOTHING,
+        "num_images": format_count(latency.num_images if latency else None),
+        "size": _NOTHING if costs.model_bytes is None else format_mib(costs.model_bytes),
+    }
+
+
+def run_lines(evaluation: Evaluation) -> list[tuple[str, str]]:
+    resampled = evaluation.comparison.candidate
+    confidence = format_share_digits(resampled.confidence)
+    text = f"{confidence} % bootstrap intervals from {format_count(resampled.num_resamples)} resamples of the images"
+    return [*evaluation.lines, ("Intervals", text)]
+
+
+def health_rows(data_health: Iterable[tuple[str, str, str]]) -> list[Json]:
+    """Return rows of the data report; an unknown verdict is shown unchanged."""
+    return [
+        {
+            "name": name,
+            "value": value,
+            "verdict": verdict if verdict in _VERDICT_TEXTS else "off",
+            "verdict_text": _VERDICT_TEXTS.get(verdict, verdict),
+        }
+        for name, value, verdict in data_health
+    ]
+
+
+def image_groups(images: Sequence[ReportImage]) -> list[Json]:
+    """Group the example images by kind; omit empty groups."""
+    groups = [
+        {"title": title, "sentence": sentence, "images": [each for each in images if each.kind == kind]}
+        for kind, title, sentence in _IMAGE_GROUPS
+    ]
+    return [group for group in groups if group["images"]]
+
+
+def measured(value: float) -> float | None:
+    """Replace the COCO API's -1, which means no ground truth, by None."""
+    return None if value == NO_VALUE else value
+
+
+def change_of(value: float | None, before: float | None) -> float | None:
+    return None if value is None or before is None else value - before
+
+
+def format_interval(interval: Interval, format_end: Callable[[float | None], str]) -> str:
+    """Format the ends of an interval; empty if it has none."""
+    if interval.low is None or interval.high is None:
+        return ""
+    return f"{format_end(interval.low)} to {format_end(interval.high)}"
+
+
+def format_mib(num_bytes: int) -> str:
+    return f"{num_bytes / _MIB:,.1f} MiB"
+
+
+def columns_of(first: str, *numbers: str) -> list[Json]:
+    """Build the columns of a sortable table: a name, then numbers."""
+    return [{"title": first, "is_number": False}, *({"title": title, "is_number": True} for title in numbers)]
+
+
+def name_cell(name: str) -> Json:
+    return {"text": shorten(name)}
+
+
+def number_cell(value: float | None, format_value: Callable[[float | None], str] = format_number) -> Json:
+    return {"text": format_value(value), "value": None if value is None else round(value, 6)}
+
+
+def _both(candidate: CocoMetrics, baseline: CocoMetrics | None, name: str) -> tuple[float | None, float | None]:
+    return measured(candidate.value_of(name)), measured(baseline.value_of(name)) if baseline else None

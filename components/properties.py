@@ -1,0 +1,138 @@
+"""Names of inputs, outputs, properties and files that several components share, and typed access to properties.
+
+Imports no TFX, so that commands can use the names. Names of TFX's own inputs and outputs are in
+`tfx.types.standard_component_specs`.
+"""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from detloom.schemas.reading.typed_dict import dataclass_members, from_json, to_canonical_json
+
+if typing.TYPE_CHECKING:
+    from tfx.types.artifact import Artifact
+
+_Params = typing.TypeVar("_Params", bound="ComponentParams")
+
+# Inputs and outputs.
+DATASET_REPORT_KEY = "dataset_report"
+DECISION_KEY = "decision"
+METRICS_KEY = "metrics"
+MODEL_CARD_KEY = "model_card"
+MODEL_RUN_KEY = "model_run"
+PAGE_KEY = "page"
+REJECTS_KEY = "rejects"
+
+# Files and folders in artifacts.
+SPLIT_PREFIX = "Split-"  # prefix of the split folders of examples
+DATASET_REPORT_FILE = "report.json"
+
+# Execution property of every node of this package; see `ComponentParams`.
+CODE_FINGERPRINT = "code_fingerprint"
+
+# Custom properties of examples (tfx/components/example_gen/utils.py) and of data set reports.
+SPAN_PROPERTY = "span"
+VERSION_PROPERTY = "version"
+FINGERPRINT_PROPERTY = "input_fingerprint"
+
+# Custom properties of a blessing.
+BLESSING_MESSAGE = "blessing_message"  # a sentence with the reason; TFX 1.16 and later write it too
+BLESSING_METRICS = "blessing_metrics"  # JSON: main metrics by name, for the push record
+
+# Custom properties of a pushed model: the first three are from tfx/components/pusher/executor.py.
+PUSHED_PROPERTY = "pushed"
+PUSHED_DESTINATION_PROPERTY = "pushed_destination"
+PUSHED_VERSION_PROPERTY = "pushed_version"  # empty for an endpoint
+PUSHED_IS_NEW_PROPERTY = "pushed_is_new"  # 0 if the latest version already was this model
+
+# Custom properties of a retraining decision.
+TRAIN_PROPERTY = "train"  # 1 or 0
+REASON_PROPERTY = "reason"
+
+NOTHING_FOUND = "nothing_found"  # custom property: 1 on a placeholder output, for backends that require an artifact
+
+
+def int_property(artifact: "Artifact", name: str) -> int | None:
+    """Return an integer custom property, or None if the artifact does not have it."""
+    return int(artifact.get_int_custom_property(name)) if artifact.has_custom_property(name) else None
+
+
+def string_property(artifact: "Artifact", name: str) -> str | None:
+    """Return a text custom property, or None if the artifact does not have it."""
+    return str(artifact.get_string_custom_property(name)) if artifact.has_custom_property(name) else None
+
+
+def blessing_message(blessings: "Sequence[Artifact] | None", default: str = "The model was not blessed.") -> str:
+    """Return the sentence that says why the model was or was not blessed."""
+    messages = [string_property(blessing, BLESSING_MESSAGE) for blessing in blessings or ()]
+    return next((message for message in messages if message is not None), default)
+
+
+def blessing_metrics(blessing: "Artifact") -> dict[str, float]:
+    """Return the main metrics by name; empty if another evaluator blessed the model."""
+    try:
+        metrics = json.loads(string_property(blessing, BLESSING_METRICS) or "{}")
+        return {str(name): float(value) for name, value in metrics.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComponentParams:
+    """Base of a component's parameters, whose fields are TFX execution properties of the same name.
+
+    Text and integers are unchanged, other values become JSON (dataclasses canonical JSON), and None becomes "".
+
+    Attributes:
+        code_fingerprint: fingerprint of the node's source; not read, but it invalidates TFX's cache when the code
+            changes.
+    """
+
+    code_fingerprint: str = ""
+
+    @classmethod
+    def property_types(cls) -> dict[str, type]:
+        """Return the type of each execution property."""
+        hints = typing.get_type_hints(cls)
+        return {item.name: int if hints[item.name] is int else str for item in dataclasses.fields(cls)}
+
+    def to_properties(self) -> dict[str, Any]:
+        """Return flat values for TFX."""
+        return {item.name: _encode(getattr(self, item.name)) for item in dataclasses.fields(self)}
+
+    @classmethod
+    def from_properties(cls: type[_Params], properties: Mapping[str, Any]) -> _Params:
+        """Invert `to_properties`; ignore other properties, which TFX adds.
+
+        Raises:
+            KeyError: if a property without a default is missing.
+        """
+        hints = typing.get_type_hints(cls)
+        return cls(
+            **{
+                item.name: _decode(properties[item.name], hints[item.name])
+                for item in dataclasses.fields(cls)
+                if item.name in properties or item.default is item.default_factory is dataclasses.MISSING
+            }
+        )
+
+
+def _encode(value: Any) -> str | int:
+    if value is None:
+        return ""
+    if isinstance(value, str | int):
+        return value
+    return to_canonical_json(value) if dataclasses.is_dataclass(value) else json.dumps(value)
+
+
+def _decode(value: Any, annotation: Any) -> Any:
+    """Convert a property to the type of its field; TFX may return None for an empty text."""
+    if classes := dataclass_members(annotation):
+        is_none = not value and type(None) in typing.get_args(annotation)
+        return None if is_none else from_json(classes[0], value)
+    if typing.get_origin(annotation) is tuple:
+        return tuple(json.loads(value))
+    return int(value) if annotation is int else value or ""

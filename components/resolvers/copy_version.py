@@ -1,0 +1,100 @@
+"""Copy the production model, the newest pushed version other than the candidate, to a local folder."""
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from detloom.components.pusher.destination import MODEL_FILE, Destination
+from detloom.components.pusher.manifest import Manifest, build_manifest, find_files
+from detloom.components.pusher.versions import complete_versions, open_destination, read_version_manifest
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
+
+_LOGGER = logging.getLogger("detloom")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopiedVersion:
+    """The version that was copied; `digest` identifies its content as in `PushResult`."""
+
+    version: int
+    address: str
+    digest: str
+
+
+def copy_production_model(
+    push_to: str, saved_model_dir: Path, candidate_dir: Path | None = None
+) -> CopiedVersion | None:
+    """Copy the SavedModel of the newest complete version; without one, return None and create no folder.
+
+    In a folder, a version without a manifest (added by hand) counts as well, because model servers load it too.
+
+    Args:
+        push_to: folder of versions, or its address.
+        saved_model_dir: created by one rename after the content has been verified.
+        candidate_dir: a SavedModel to skip. An unchanged pipeline that runs again has already pushed its candidate,
+            which would then be compared with itself.
+
+    Raises:
+        InputError: the newest version differs from what was pushed.
+        OSError: it cannot be read.
+    """
+    destination = open_destination(push_to)
+    candidate = build_manifest(candidate_dir).digest if candidate_dir is not None else None
+    partial = saved_model_dir.with_name(f".{saved_model_dir.name}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        for version, manifest in _newest_first(destination):
+            if manifest is not None and manifest.digest == candidate:
+                _LOGGER.info("Version %d in %s is the candidate itself.", version, redact(destination.address))
+                continue
+            copied = _copy(destination, version, manifest, partial)
+            if copied is not None and copied.digest != candidate:
+                shutil.rmtree(saved_model_dir, ignore_errors=True)  # left by an earlier attempt
+                os.replace(partial, saved_model_dir)
+                address = f"{destination.address}/{version}"
+                return CopiedVersion(version=version, address=address, digest=copied.digest)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return None
+
+
+def _newest_first(destination: Destination) -> Iterator[tuple[int, Manifest | None]]:
+    for version in sorted(complete_versions(destination), reverse=True):
+        yield version, read_version_manifest(destination, version)
+
+
+def _copy(destination: Destination, version: int, manifest: Manifest | None, folder: Path) -> Manifest | None:
+    """Copy one version and return its manifest.
+
+    Return None if the version was removed in the meantime (by a push with `keep_versions`) or holds no SavedModel.
+    """
+    where = f"{redact(destination.address)}/{version}"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with destination.fetch(version) as source:
+            for name, path in find_files(source).items():
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+        copied = build_manifest(folder)
+    except OSError as error:
+        if error.errno != errno.ENOENT or version in complete_versions(destination):
+            raise
+        return None
+    wrong = manifest.differences_from(copied.files) if manifest is not None else []
+    if wrong and version not in complete_versions(destination):
+        return None
+    if wrong:
+        raise InputError(
+            f"{where}: differs from what was pushed ({'; '.join(wrong[:3])}), so it cannot be used as a baseline; roll "
+            "back to an intact version with detloom rollback, or remove it."
+        )
+    if MODEL_FILE not in copied.files:
+        _LOGGER.warning("%s: holds no SavedModel; skipped.", where)
+        return None
+    return copied

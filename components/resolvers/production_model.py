@@ -1,0 +1,107 @@
+"""The ProductionModel component.
+
+Open-source Kubeflow Pipelines refuses resolvers (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/argo.go), so
+the latest blessed model cannot be resolved there. The push destination shows which model was pushed last.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.types import artifact_utils
+from tfx.types import standard_component_specs as keys
+from tfx.types.artifact import Artifact
+from tfx.types.channel import BaseChannel, Channel
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.standard_artifacts import Model
+from tfx.utils import path_utils
+
+from detloom.components.properties import (
+    CODE_FINGERPRINT,
+    NOTHING_FOUND,
+    PUSHED_DESTINATION_PROPERTY,
+    PUSHED_VERSION_PROPERTY,
+)
+from detloom.components.resolvers.copy_version import copy_production_model
+from detloom.schemas.contracts.detections import SERVING_FOLDER
+from detloom.schemas.reading.redact import redact
+
+CANDIDATE_KEY = "candidate"
+PUSH_TO_KEY = "push_to"
+_LOGGER = logging.getLogger("detloom")
+
+
+class Executor(BaseExecutor):
+    """Copy the newest pushed version into the output, or mark the output as empty."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        self._log_startup(input_dict, output_dict, exec_properties)
+        push_to = exec_properties[PUSH_TO_KEY]
+        model = artifact_utils.get_single_instance(output_dict[keys.MODEL_KEY])
+        candidates = input_dict.get(CANDIDATE_KEY) or []
+        found = copy_production_model(
+            push_to, Path(model.uri) / SERVING_FOLDER, _saved_model_dir(candidates[0]) if candidates else None
+        )
+        if found is None:
+            _LOGGER.info("%s: no model has been pushed yet.", redact(push_to))
+            model.set_int_custom_property(NOTHING_FOUND, 1)
+            return
+        _LOGGER.info("The production model is version %d in %s.", found.version, redact(push_to))
+        model.set_string_custom_property(PUSHED_VERSION_PROPERTY, str(found.version))
+        model.set_string_custom_property(PUSHED_DESTINATION_PROPERTY, found.address)
+
+
+def _saved_model_dir(model: Artifact) -> Path:
+    return Path(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
+
+
+class ProductionModelSpec(ComponentSpec):
+    """Input: the candidate (optional). Output: a model."""
+
+    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
+        PUSH_TO_KEY: ExecutionParameter(type=str),
+        CODE_FINGERPRINT: ExecutionParameter(type=str),
+    }
+    INPUTS: ClassVar[dict[str, ChannelParameter]] = {CANDIDATE_KEY: ChannelParameter(type=Model, optional=True)}
+    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {keys.MODEL_KEY: ChannelParameter(type=Model)}
+
+
+class ProductionModel(BaseComponent):
+    """A TFX component that copies the newest complete version under `push_to`.
+
+    The result changes with every push, which TFX's cache does not see: the pipeline must disable caching for this node.
+
+    Outputs:
+        model: Model with the SavedModel of that version; custom properties name the version. If no version exists, the
+            artifact has no files and the custom property `nothing_found` is 1. Pushed versions hold no separate
+            weights: a warm start reads the weights of the SavedModel.
+    """
+
+    SPEC_CLASS = ProductionModelSpec
+    EXECUTOR_SPEC = ExecutorClassSpec(Executor)
+
+    def __init__(self, *, push_to: str, code_fingerprint: str, candidate: BaseChannel | None = None) -> None:
+        """Create the node.
+
+        Args:
+            push_to: folder of versions, or its address.
+            code_fingerprint: fingerprint of the package's source; only part of the cache key.
+            candidate: a model to skip even if it is the newest.
+        """
+        spec = ProductionModelSpec(
+            **{
+                PUSH_TO_KEY: push_to,
+                CODE_FINGERPRINT: code_fingerprint,
+                CANDIDATE_KEY: candidate,
+                keys.MODEL_KEY: Channel(type=Model),
+            }
+        )
+        super().__init__(spec=spec)

@@ -1,0 +1,1 @@
+"""Storage shared by the components: files in local folders and in object stores."""

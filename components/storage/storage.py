@@ -1,0 +1,424 @@
+"""Read and write files below a root: a local folder, or an address of TFX's file systems (gs://, s3://, hdfs://).
+
+`Storage` is what both can do. A `LocalStorage` can do more: create a file exclusively, rename a folder, append to a
+file. Code that needs one of these takes a `LocalStorage`.
+
+Paths are relative to the root, with forward slashes; "" is the root itself. Names that begin with a dot are hidden from
+listings: temporary files have such names, and a killed writer leaves them behind.
+
+All errors are OSError, with addresses redacted. Names are not checked: reads of untrusted data go through `DataFolder`.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import posixpath
+import shutil
+import stat
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from detloom.schemas.reading.redact import redact
+
+_SCHEME_MARK = "://"
+_HIDDEN = "."
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file or folder of a listing; a folder, and anything but a regular file, has size 0."""
+
+    path: str
+    size: int = 0
+    mtime_ns: int = 0
+    is_folder: bool = False
+
+
+class Storage(ABC):
+    """The operations that a local folder and an object store have in common.
+
+    Attributes:
+        root: the folder or address, without a slash at its end.
+    """
+
+    root: str
+
+    @abstractmethod
+    def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
+        """Return the sorted names in a folder, by one request; an empty list if the folder does not exist."""
+
+    @abstractmethod
+    def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
+        """Return a folder's entries with sizes and times, sorted by name; empty if the folder does not exist."""
+
+    @abstractmethod
+    def status(self, path: str) -> Entry | None:
+        """Return the entry of one file or folder; None if it does not exist."""
+
+    @abstractmethod
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for streaming; FileNotFoundError if it does not exist (an address: at the first read)."""
+
+    @abstractmethod
+    def open_to_write(self, path: str, *, sync: bool = False) -> AbstractContextManager[IO[bytes]]:
+        """Write a file that replaces `path` when the block ends; after an exception, `path` is unchanged.
+
+        Missing folders are created. `sync` makes the content survive a power failure.
+        """
+
+    @abstractmethod
+    def write(self, path: str, data: bytes) -> None:
+        """Write or replace a small file and sync it; missing folders are created.
+
+        Readers see the old or the new content, except on a remote file system that is not an object store, where they
+        may see a truncated file.
+        """
+
+    @abstractmethod
+    def make_folder(self, path: str = "") -> None:
+        """Create a folder and its parents, unless they exist."""
+
+    @abstractmethod
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename a file and replace the target: atomically in a local folder, by copying in an object store."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete a file; do nothing if it does not exist."""
+
+    @abstractmethod
+    def delete_tree(self, path: str = "") -> None:
+        """Delete a folder with its content; do nothing if it does not exist. The target of a link is kept."""
+
+    def address(self, path: str = "") -> str:
+        """Return the full path or address."""
+        return posixpath.join(self.root, path) if path else self.root
+
+    def exists(self, path: str = "") -> bool:
+        return self.status(path) is not None
+
+    def is_folder(self, path: str = "") -> bool:
+        status = self.status(path)
+        return status is not None and status.is_folder
+
+    def read(self, path: str, limit_bytes: int | None = None) -> bytes | None:
+        """Return the content of a file, cut one byte after the limit; None if the file does not exist."""
+        try:
+            with self.open(path) as file:
+                return file.read() if limit_bytes is None else file.read(limit_bytes + 1)
+        except FileNotFoundError:
+            return None
+
+    def read_lines(self, path: str) -> Iterator[bytes]:
+        """Stream the lines of a file without their ends."""
+        with self.open(path) as file:
+            for line in cast(Iterable[bytes], file):
+                yield line.removesuffix(b"\n")
+
+    def read_json(self, path: str) -> Any:
+        with self.open(path) as file:
+            return json.load(file)
+
+    def write_json(self, path: str, value: Any, *, is_ascii: bool = False) -> None:
+        """Write JSON as `open_to_write` does; ASCII output can represent any text, including lone surrogates."""
+        with self.open_to_write(path) as file:
+            file.write(json.dumps(value, indent=2, ensure_ascii=is_ascii).encode("utf-8", "replace") + b"\n")
+
+    def walk(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
+        """Yield all files below a folder in path order; one folder at a time is in memory."""
+        for entry in self.list_entries(folder, with_hidden=with_hidden):
+            if entry.is_folder:
+                yield from self.walk(entry.path, with_hidden=with_hidden)
+            else:
+                yield entry
+
+    def copy_tree(self, folder: str, target: "Storage", target_folder: str = "") -> None:
+        """Copy all files below a folder, including hidden ones, to another storage."""
+        for entry in self.walk(folder, with_hidden=True):
+            path = posixpath.join(target_folder, posixpath.relpath(entry.path, folder or "."))
+            with self.open(entry.path) as source, target.open_to_write(path) as copy:
+                shutil.copyfileobj(source, copy, _BLOCK_BYTES)
+
+
+def open_storage(root: str | Path) -> Storage:
+    """Return the storage of a local folder, or of an address, which contains "://". Nothing is read or created."""
+    text = str(root)
+    return AddressStorage(text) if is_address(text) else LocalStorage(text)
+
+
+def is_address(path: str) -> bool:
+    return _SCHEME_MARK in path
+
+
+class LocalStorage(Storage):
+    """A folder of a local or mounted file system."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = str(root).rstrip("/") or "/"
+
+    def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
+        try:
+            names = os.listdir(self.address(folder))
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if with_hidden or not name.startswith(_HIDDEN))
+
+    def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
+        entries = []
+        try:
+            with os.scandir(self.address(folder)) as found:
+                for item in found:
+                    if with_hidden or not item.name.startswith(_HIDDEN):
+                        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
+                            entries.append(_local_entry(posixpath.join(folder, item.name), item.stat()))
+        except FileNotFoundError:
+            return []
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def status(self, path: str) -> Entry | None:
+        try:
+            return _local_entry(path, os.stat(self.address(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def open(self, path: str) -> BinaryIO:
+        return open_regular_file(self.address(path))
+
+    @contextlib.contextmanager
+    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
+        folder, name = posixpath.split(path)
+        self.make_folder(folder)
+        temporary = posixpath.join(folder, _temporary_name(name))
+        try:
+            with open(self.address(temporary), "xb", buffering=_BLOCK_BYTES) as file:
+                yield file
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            self.rename(temporary, path)
+        except BaseException:  # also Ctrl-C
+            self.delete(temporary)
+            raise
+
+    def write(self, path: str, data: bytes) -> None:
+        with self.open_to_write(path, sync=True) as file:
+            file.write(data)
+
+    def make_folder(self, path: str = "") -> None:
+        os.makedirs(self.address(path), exist_ok=True)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.replace(self.address(path), self.address(new_path))
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.address(path))
+
+    def delete_tree(self, path: str = "") -> None:
+        full = self.address(path)
+        if os.path.islink(full):
+            os.unlink(full)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(full)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create a file; return False if it exists, also if another process creates it at the same time."""
+        try:
+            with open(self.address(path), "xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
+
+    def rename_folder(self, path: str, new_path: str) -> None:
+        """Rename a folder atomically; OSError if the target is a folder that is not empty."""
+        os.rename(self.address(path), self.address(new_path))
+
+    def append(self, path: str, data: bytes) -> None:
+        """Append to a file, and sync it."""
+        with open(self.address(path), "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def sync(self, path: str = "") -> None:
+        """Make a file's content, or a folder's list of names, survive a power failure."""
+        descriptor = os.open(self.address(path), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class AddressStorage(Storage):
+    """An address of TFX's file systems, which pass unknown schemes to TensorFlow; both are imported when needed."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+
+    def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
+        address = self.address(folder)
+        try:
+            with _plain_errors(address):
+                _fileio().exists(address)  # raises on an unknown file system, where TensorFlow's listing is empty
+                names = {str(name).rstrip("/") for name in _fileio().listdir(address)} - {""}
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if with_hidden or not name.startswith(_HIDDEN))
+
+    def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
+        paths = (posixpath.join(folder, name) for name in self.list_names(folder, with_hidden=with_hidden))
+        return [entry for path in paths if (entry := self.status(path))]
+
+    def status(self, path: str) -> Entry | None:
+        try:
+            with _plain_errors(self.address(path)):
+                found = _fileio().stat(self.address(path))
+        except FileNotFoundError:
+            return None
+        return Entry(path, is_folder=True) if found.is_directory else Entry(path, found.length, found.mtime_nsec)
+
+    def open(self, path: str) -> BinaryIO:
+        address = self.address(path)
+        with _plain_errors(address):
+            return io.BufferedReader(_RawFile(_fileio().open(address, "rb"), address), _BLOCK_BYTES)
+
+    @contextlib.contextmanager
+    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
+        folder, name = posixpath.split(path)
+        temporary = posixpath.join(folder, _temporary_name(name))
+        address = self.address(temporary)
+        self.make_folder(folder)
+        try:
+            with _plain_errors(address):
+                raw = _RawFile(_fileio().open(address, "wb"), address)
+            with io.BufferedWriter(raw, _BLOCK_BYTES) as file:
+                yield file
+            self.rename(temporary, path)
+        except BaseException:  # also Ctrl-C
+            with contextlib.suppress(OSError):
+                self.delete(temporary)
+            raise
+
+    def write(self, path: str, data: bytes) -> None:
+        self.make_folder(posixpath.dirname(path))
+        with _plain_errors(self.address(path)), _fileio().open(self.address(path), "wb") as file:
+            file.write(data)
+
+    def upload(self, source: str | Path, path: str) -> None:
+        """Copy a local file directly to `path`: without rename, an object becomes visible when it is complete."""
+        self.make_folder(posixpath.dirname(path))
+        address = self.address(path)
+        with open(source, "rb") as data, _plain_errors(address), _fileio().open(address, "wb") as file:
+            shutil.copyfileobj(data, file, _BLOCK_BYTES)
+
+    def make_folder(self, path: str = "") -> None:
+        with _plain_errors(self.address(path)):
+            _fileio().makedirs(self.address(path))
+
+    def rename(self, path: str, new_path: str) -> None:
+        with _plain_errors(self.address(path)):
+            _fileio().rename(self.address(path), self.address(new_path), overwrite=True)
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError), _plain_errors(self.address(path)):
+            _fileio().remove(self.address(path))
+
+    def delete_tree(self, path: str = "") -> None:
+        with contextlib.suppress(FileNotFoundError), _plain_errors(self.address(path)):
+            _fileio().rmtree(self.address(path))
+
+
+def open_regular_file(path: str, flags: int = 0) -> BinaryIO:
+    """Open a local file for reading without blocking; anything but a regular file is an OSError (EINVAL).
+
+    A pipe would block until somebody writes to it, and a device may never end. `flags` are added to those of `os.open`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return open(descriptor, "rb", buffering=_BLOCK_BYTES if status.st_size > _BLOCK_BYTES else -1)
+
+
+class _RawFile(io.RawIOBase):
+    """An adapter from TensorFlow's file object to Python's buffered files."""
+
+    def __init__(self, file: Any, address: str) -> None:
+        self._file, self._address = file, address
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _plain_errors(self._address):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        with _plain_errors(self._address):
+            self._file.write(bytes(data))
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with _plain_errors(self._address):
+            if whence == os.SEEK_CUR:
+                offset += self._file.tell()
+            elif whence == os.SEEK_END:
+                offset += self._file.size()
+            self._file.seek(offset)
+        return offset
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            with _plain_errors(self._address):
+                self._file.close()
+        super().close()
+
+
+def _fileio() -> Any:
+    from tfx.dsl.io import fileio
+
+    return fileio
+
+
+@contextlib.contextmanager
+def _plain_errors(address: str) -> Iterator[None]:
+    """Raise TFX's and TensorFlow's errors as OSError."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.NotFoundError, _fileio().NotFoundError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(address)) from None
+    except (tf.errors.OpError, NotImplementedError) as error:
+        raise OSError(errno.EIO, redact(str(error)), redact(address)) from None
+
+
+def _local_entry(path: str, status: os.stat_result) -> Entry:
+    is_folder = stat.S_ISDIR(status.st_mode)
+    return Entry(path, status.st_size if stat.S_ISREG(status.st_mode) else 0, status.st_mtime_ns, is_folder)
+
+
+def _temporary_name(name: str) -> str:
+    return f"{_HIDDEN}{name}.{uuid.uuid4().hex[:12]}"

@@ -1,1 +1,0 @@
-"""The resolver that finds the model that training starts from."""

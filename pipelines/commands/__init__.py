@@ -1,0 +1,1 @@
+"""The subcommands of `detloom`, one file each, with the modules that only commands use."""

@@ -1,0 +1,68 @@
+"""`detloom compile`: write the job file for Kubeflow Pipelines or Vertex AI. Heavy imports are inside functions."""
+
+from pathlib import Path
+
+import click
+
+from detloom.pipelines.commands.options import FILE, override_options
+from detloom.pipelines.commands.remote_run import read_remote_run, runner_option
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.run_file import Place
+
+# the extensions that the clients accept
+_SUFFIXES: dict[Place, tuple[str, ...]] = {"kubeflow": (".yaml", ".yml"), "vertex": (".json",)}
+_WHAT: dict[Place, str] = {
+    "kubeflow": "a PipelineSpec for Kubeflow Pipelines, with settings for Kubernetes",
+    "vertex": "a PipelineJob for Vertex AI",
+}
+
+
+@click.command("compile")
+@click.argument("run_file", type=click.Path(path_type=Path))
+@runner_option
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="Default: <name>.yaml for Kubeflow, <name>.json for Vertex AI, in the current folder.",
+)
+@override_options
+def compile_command(run_file: Path, runner: Place | None, output: Path | None, settings: tuple[str, ...]) -> None:
+    """Write the pipeline of RUN_FILE as a job file for Kubeflow Pipelines or Vertex AI.
+
+    \b
+    detloom compile cells.yaml --runner kubeflow -o job.yaml
+    detloom compile cells.yaml --runner vertex -o job.json
+
+    Compiling needs no cluster and no credentials. The file contains references to secrets, but no secret, and is the
+    same byte for byte as long as run file and package do not change. It requires an image with the same package: other
+    containers refuse the job.
+    """
+    from detloom.pipelines.dag.fingerprints import package_fingerprint
+
+    run, place = read_remote_run(run_file, runner, settings)
+    path = output if output is not None else Path(f"{run.name}{_SUFFIXES[place][0]}")
+    _check_output(path, run_file, place)
+    from detloom.pipelines.compile.compile_job import write_job  # late: TFX
+
+    try:
+        write_job(run, place, path)
+    except OSError as error:
+        raise InputError(f"{redact(str(path))}: cannot be written ({error.strerror or error}).") from None
+    click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}', package {package_fingerprint()}.")
+    image = getattr(run, place).image
+    click.echo(f"Next: detloom image-check --image {image} --job {path}")
+    click.echo(f"      detloom submit {run_file} --runner {place} --job {path}")
+
+
+def _check_output(path: Path, run_file: Path, place: Place) -> None:
+    where = redact(str(path))
+    suffixes = _SUFFIXES[place]
+    if path.suffix not in suffixes:
+        raise InputError(f"{where}: got the extension '{path.suffix}', allowed for {place}: {', '.join(suffixes)}.")
+    if path.exists() and run_file.exists() and path.samefile(run_file):
+        raise InputError(f"{where}: this is the run file; choose another output file with -o.")
+    if not path.parent.is_dir():
+        raise InputError(f"{redact(str(path.parent))}: this folder does not exist; create it, or choose another one.")

@@ -1,0 +1,122 @@
+"""`detloom config`: check, show, compare and convert configurations. Imports neither TensorFlow nor TFX."""
+
+import json
+import sys
+
+import click
+
+from detloom.pipelines.commands.options import json_option, override_options, read_override_options
+from detloom.schemas.errors import InputError
+
+_CONFIG_OVERRIDE = click.option(
+    "--config-override", default="", metavar="TEXT", help="Text in pipeline.config's format, merged over the file."
+)
+
+
+@click.group()
+def config() -> None:
+    """Check, show, compare and convert configurations.
+
+    A configuration is a run file (.yaml), a pipeline.config of the Object Detection API, the config.json of an earlier
+    training run, or the name of a preset.
+    """
+
+
+@config.command()
+@click.argument("files", nargs=-1, required=True)
+@override_options
+@_CONFIG_OVERRIDE
+@json_option
+@click.option("--full", is_flag=True, help="With several files: show all details of each instead of one line.")
+def check(files: tuple[str, ...], settings: tuple[str, ...], config_override: str, as_json: bool, full: bool) -> None:
+    """Check FILES: show which fields are mapped, ignored (with the reason) or refused, and the values in effect.
+
+    The exit code is 1 if a file does not load.
+    """
+    from detloom.pipelines.commands.config_check import check_config, format_check, format_checks
+    from detloom.schemas.reading.typed_dict import to_dict
+
+    overrides = read_override_options(settings)
+    checks = [check_config(file, overrides, config_override) for file in files]
+    if as_json:
+        click.echo(json.dumps([to_dict(each) for each in checks], indent=1, ensure_ascii=False))
+    elif full or len(checks) == 1:
+        click.echo("\n\n".join(format_check(each) for each in checks))
+    else:
+        click.echo(format_checks(checks))
+    sys.exit(any(each.error for each in checks))
+
+
+@config.command()
+@click.argument("source")
+@override_options
+@_CONFIG_OVERRIDE
+@json_option
+def show(source: str, settings: tuple[str, ...], config_override: str, as_json: bool) -> None:
+    """Print all effective values of SOURCE, including defaults, as YAML in the format of a run file."""
+    import yaml
+
+    from detloom.pipelines.commands.config_check import read_effective
+
+    plain = read_effective(source, read_override_options(settings), config_override)
+    if as_json:
+        click.echo(json.dumps(plain, indent=1, ensure_ascii=False))
+    else:
+        click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120), nl=False)
+
+
+@config.command()
+@click.argument("one")
+@click.argument("other")
+@override_options
+@json_option
+def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None:
+    """Print the values in which ONE and OTHER differ; overrides apply to OTHER.
+
+    The exit code is 0 if there is no difference, 1 if there is one, and 2 if a file does not load.
+    """
+    from detloom.pipelines.commands.config_check import diff_configs, is_run_file, read_config, read_effective
+    from detloom.pipelines.local.console import format_columns
+    from detloom.schemas.reading.typed_dict import to_dict
+
+    try:
+        overrides = read_override_options(settings)
+        if is_run_file(one) and is_run_file(other):
+            rows = diff_configs(read_effective(one), read_effective(other, overrides))
+        else:  # only the detector configuration of a run file can be compared with other formats
+            rows = diff_configs(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    if as_json:
+        click.echo(json.dumps([dict(zip(("key", "one", "other"), row, strict=True)) for row in rows], indent=1))
+    elif rows:
+        click.echo("\n".join(format_columns([(key, left, "->", right) for key, left, right in rows])))
+    else:
+        click.echo("no difference")
+    sys.exit(bool(rows))
+
+
+@config.command("to-text")
+@click.argument("source")
+@override_options
+@_CONFIG_OVERRIDE
+def to_text(source: str, settings: tuple[str, ...], config_override: str) -> None:
+    """Write SOURCE as a pipeline.config of the Object Detection API.
+
+    Settings that the format does not support are written in an extension, which the Object Detection API refuses
+    instead of ignoring it.
+    """
+    from detloom.pipelines.commands.config_check import read_config
+    from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+
+    parsed = read_config(source, read_override_options(settings), config_override)
+    click.echo(format_pipeline_config(parsed), nl=False)
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of the run file, for editors."""
+    from detloom.schemas.run_file.json_schema import run_file_schema
+
+    click.echo(json.dumps(run_file_schema(), indent=1, ensure_ascii=False))

@@ -1,0 +1,254 @@
+"""`detloom evaluate`: evaluate an exported model, COCO files, or the checkpoints of a training run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detloom.pipelines.commands.options import FILE, FOLDER, NumberRange
+from detloom.schemas.errors import InputError
+
+if TYPE_CHECKING:
+    from detloom.components.evaluator.evaluation import Evaluation
+    from detloom.components.evaluator.params import EvaluatorParams
+    from detloom.trainer_module.training.follow_checkpoints import CheckpointEvaluation
+
+_TIMEOUT_SECONDS = 3600
+
+
+@click.command()
+@click.option("--model", type=FOLDER, metavar="DIR", help="The exported model to evaluate, the same as is served.")
+@click.option("--baseline", type=FOLDER, metavar="DIR", help="With --model: model to compare with on the same images.")
+@click.option("--detections", type=FILE, metavar="FILE", help="A COCO results file, with --ground-truth.")
+@click.option("--ground-truth", type=FILE, metavar="FILE", help="A COCO annotation file.")
+@click.option("--baseline-detections", type=FILE, metavar="FILE", help="With --detections: another model's results.")
+@click.option(
+    "--images",
+    "images_dir",
+    type=FOLDER,
+    metavar="DIR",
+    help="With --detections: folder of the images, to show examples in the report.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of a training run, with config.json, the label map and checkpoints/.",
+)
+@click.option(
+    "--examples",
+    multiple=True,
+    metavar="[NAME=]WHERE",
+    help="The examples: a split's folder, a folder that detloom ingest wrote (its eval split), or a pattern of "
+    "TFRecord files; with --checkpoints it can be repeated and defaults to the configuration's "
+    "eval_input.input_path.",
+)
+@click.option(
+    "--run-file",
+    type=FILE,
+    metavar="RUN.yaml",
+    help="Use the `evaluator` and `gates` of this file: slices, sizes, minimum values. Default: only the comparison.",
+)
+@click.option("--watch", is_flag=True, help="With --checkpoints: wait for new ones until the last training step.")
+@click.option("--newest-only", is_flag=True, help="With --checkpoints: skip checkpoints if a newer one exists.")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=NumberRange(min=0),
+    metavar="SECONDS",
+    help=f"With --watch: stop if no new checkpoint appears for this long. Default: {_TIMEOUT_SECONDS}.",
+)
+@click.option(
+    "--sample-1-of-n",
+    "one_of",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --checkpoints: read only every n-th example. Default: the configuration's.",
+)
+@click.option(
+    "--out", "out_dir", type=FOLDER, metavar="DIR", help="Default: ./evaluation; with --checkpoints, DIR/evaluation."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON at the end.")
+def evaluate(**options: Any) -> None:
+    """Evaluate a model, detection files, or the checkpoints of a training run.
+
+    \b
+    detloom evaluate --model serving/3 --examples data/examples/Split-test
+    detloom evaluate --model new --baseline serving/3 --examples data/examples/Split-test --run-file run.yaml
+    detloom evaluate --detections found.json --ground-truth labels.json --images data/images
+    detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200
+
+    For a model or files, OUT gets report.html and JSON files with COCO, PASCAL VOC and Open Images metrics, slices,
+    error types, the comparison with the baseline and the gates. OUT also gets detections.json and ground_truth.json,
+    which can be evaluated again without the model.
+
+    For checkpoints, the command computes COCO metrics, AP per class and losses, with the moving averages of the weights
+    if the configuration uses them. It appends them to OUT/<set>/eval_log.jsonl, with TensorBoard files beside it, and
+    skips checkpoints that are already in that file or that the training run deletes meanwhile.
+    """
+    from detloom.pipelines.local.console import show_log
+
+    way = _check_options(options)
+    show_log()
+    {"model": _evaluate_model, "detections": _evaluate_files, "checkpoints": _evaluate_checkpoints}[way](options)
+
+
+# Options allowed for each kind of evaluation.
+_WAYS = {
+    "model": ("baseline", "examples", "run_file"),
+    "detections": ("ground_truth", "baseline_detections", "images_dir", "run_file"),
+    "checkpoints": ("examples", "watch", "newest_only", "timeout_seconds", "one_of"),
+}
+
+
+def _check_options(options: dict[str, Any]) -> str:
+    """Return the kind of evaluation that the options select.
+
+    Raises:
+        InputError: no kind or several kinds, an option of another kind, or a missing option.
+    """
+    ways = [way for way in _WAYS if options[way]]
+    if len(ways) != 1:
+        got = " and ".join(f"--{way}" for way in ways) or "none of them"
+        raise InputError(f"detloom evaluate: got {got}, allowed: exactly one of --model, --detections, --checkpoints.")
+    (way,) = ways
+    others = {name for names in _WAYS.values() for name in names} - set(_WAYS[way])
+    given = sorted(name for name in others if options[name] not in (None, ()) and options[name] is not False)
+    if given:
+        names = {"images_dir": "--images", "one_of": "--sample-1-of-n", "timeout_seconds": "--timeout"}
+        flag = names.get(given[0], f"--{given[0].replace('_', '-')}")
+        raise InputError(f"detloom evaluate: got {flag}, which does not go with --{way}.")
+    missing = {"model": "examples", "detections": "ground_truth"}.get(way)
+    if missing and not options[missing]:
+        raise InputError(f"detloom evaluate: --{way} needs --{missing.replace('_', '-')}.")
+    return way
+
+
+def _evaluate_model(options: dict[str, Any]) -> None:
+    import apache_beam as beam
+
+    from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+    from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.trainer_module.export.predict import find_saved_model
+
+    sets = parse_eval_sets(options["examples"])
+    if len(sets) != 1:
+        raise InputError(f"--examples: got {len(sets)} sets, allowed with --model: 1.")
+    model = find_saved_model(options["model"])
+    baseline = find_saved_model(options["baseline"]) if options["baseline"] else None
+    out_dir = options["out_dir"] or Path("evaluation")
+    if out_dir.resolve().is_relative_to(model.resolve()):
+        raise InputError(
+            f"{out_dir}: is inside the model's folder, which is served unchanged; set --out to another folder."
+        )
+    out_dir.mkdir(parents=True, exist_ok=True)
+    inputs = EvaluationInputs(
+        candidate_dir=str(model),
+        baseline_dir=str(baseline) if baseline else None,
+        examples_uris=sorted({str(Path(path).parent.parent) for path in sets[0].files}),
+        shard_patterns=_as_patterns(sets[0].files),
+        tflite_dir=_find_tflite(model),
+    )
+    params = _params(options["run_file"], sets[0].name)
+    result = evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
+    _report(result, out_dir, {}, options["as_json"])
+
+
+def _find_tflite(saved_model: Path) -> str | None:
+    """Return the TFLite folder beside the SavedModel in a Model artifact, if any."""
+    from detloom.schemas.contracts.detections import TFLITE_FOLDER
+
+    folder = saved_model.parent / TFLITE_FOLDER
+    return str(folder) if folder.is_dir() else None
+
+
+def _as_patterns(files: Sequence[str]) -> list[str]:
+    """Return one pattern per folder if `files` is all they contain: every pattern becomes a Beam step."""
+    folders = {str(Path(file).parent) for file in files}
+    whole = sorted(str(path) for folder in folders for path in Path(folder).iterdir() if path.is_file())
+    return [f"{folder}/*" for folder in sorted(folders)] if whole == sorted(files) else list(files)
+
+
+def _evaluate_files(options: dict[str, Any]) -> None:
+    from detloom.components.evaluator.evaluate_files import FileInputs, evaluate_files
+
+    out_dir = options["out_dir"] or Path("evaluation")
+    inputs = FileInputs(
+        ground_truth=options["ground_truth"],
+        detections=options["detections"],
+        baseline_detections=options["baseline_detections"],
+        images_dir=options["images_dir"],
+    )
+    result = evaluate_files(inputs, _params(options["run_file"], options["ground_truth"].stem), out_dir)
+    _report(result.evaluation, out_dir, result.candidate_others, options["as_json"])
+
+
+def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
+    from detloom.components.evaluator.params import EvaluatorParams
+    from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+
+    if run_file is None:
+        return EvaluatorParams(split=split)
+    run = build_run(load_run_tree(run_file)[0])
+    return EvaluatorParams(split=split, settings=run.evaluator, gates=run.gates)
+
+
+def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> None:
+    """Print the main metrics and the path of the report; with `as_json`, print all metrics."""
+    from detloom.components.evaluator.report.report import PAGE_FILE, format_analysis
+    from detloom.pipelines.local.console import format_table
+    from detloom.schemas.contracts.metric_names import METRIC_NAMES
+    from detloom.trainer_module.files.strict_json import to_strict_json
+
+    coco = result.candidate.coco
+    rows = [(name, f"{coco.value_of(name):.3f}", coco.explain(name) or "") for name in METRIC_NAMES]
+    rows += [(f"{kind} AP", f"{numbers['AP']:.3f}", "") for kind, numbers in others.items()]
+    click.echo(format_table(rows), err=as_json)
+    click.echo(result.decision.sentence, err=as_json)
+    click.echo(f"report: {out_dir / PAGE_FILE}", err=as_json)
+    if as_json:
+        variants = {name: metrics.to_dict() for name, metrics in result.variants.items()}
+        analysis = format_analysis(result)
+        values = {"decision": result.decision.to_dict(), **analysis, "variants": variants, **others}
+        click.echo(to_strict_json(values, indent=1))
+
+
+def _evaluate_checkpoints(options: dict[str, Any]) -> None:
+    from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.trainer_module.files.strict_json import to_strict_json
+    from detloom.trainer_module.training.follow_checkpoints import WatchOptions, evaluate_checkpoints, find_run
+
+    run_dir, as_json = find_run(options["checkpoints"]), options["as_json"]
+    result = evaluate_checkpoints(
+        run_dir,
+        parse_eval_sets(options["examples"] or _examples_of_config(run_dir)),
+        options["out_dir"] or run_dir / "evaluation",
+        WatchOptions(
+            follow=options["watch"],
+            newest_only=options["newest_only"],
+            timeout_seconds=_TIMEOUT_SECONDS if options["timeout_seconds"] is None else options["timeout_seconds"],
+            one_of=options["one_of"],
+        ),
+        on_evaluation=lambda each: click.echo(_line(each), err=as_json),
+    )
+    click.echo(result.ended, err=True)
+    if as_json:
+        rows = [{"step": e.step, "set": e.set_name, **e.evaluation.to_dict()} for e in result.evaluations]
+        click.echo(to_strict_json(rows, indent=1))
+
+
+def _line(each: "CheckpointEvaluation") -> str:
+    return f"step {each.step}, {each.set_name}: {each.evaluation.sentence()}"
+
+
+def _examples_of_config(run_dir: Path) -> tuple[str, ...]:
+    from detloom.schemas.model.config import PLACEHOLDER, TrainEvalConfig
+    from detloom.schemas.reading.text_file import read_text_file
+    from detloom.schemas.reading.typed_dict import from_json
+    from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+
+    patterns = from_json(TrainEvalConfig, read_text_file(run_dir / CONFIG_FILE)).eval_input.input_path
+    if not patterns or any(PLACEHOLDER in pattern for pattern in patterns):
+        raise InputError("detloom evaluate: the configuration has no eval_input.input_path; set --examples.")
+    return patterns

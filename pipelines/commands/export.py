@@ -1,0 +1,107 @@
+"""`detloom export`: write a trained detector as SavedModel, TensorFlow Lite and ONNX files."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+
+from detloom.pipelines.commands.options import FOLDER
+from detloom.schemas.errors import InputError
+
+_VARIANTS = ("float32", "float16", "int8")
+
+
+@click.command()
+@click.argument("trained", type=FOLDER)
+@click.option("--out", "out_dir", type=FOLDER, required=True, help="Output folder; must not exist yet.")
+@click.option(
+    "--tflite",
+    "variants",
+    multiple=True,
+    type=click.Choice(_VARIANTS),
+    help="Also write this TensorFlow Lite variant; can be repeated.",
+)
+@click.option(
+    "--tflite-outputs",
+    type=click.Choice(["detections", "raw"]),
+    default="detections",
+    show_default=True,
+    help="raw: all boxes and scores; the caller runs NMS.",
+)
+@click.option(
+    "--tflite-max-detections", type=click.IntRange(1), default=100, show_default=True, help="Detections per image."
+)
+@click.option("--examples", metavar="WHERE", help="With int8: training examples to calibrate the value ranges.")
+@click.option(
+    "--calibration-images", type=click.IntRange(1), default=100, show_default=True, help="With int8: number of images."
+)
+@click.option("--onnx", is_flag=True, help="Also write an ONNX file; needs pip install 'detloom[onnx]'.")
+@click.option(
+    "--box-units",
+    type=click.Choice(["relative", "pixels"]),
+    default="relative",
+    show_default=True,
+    help="Units of the boxes that the SavedModel returns: 0 to 1, or image pixels.",
+)
+def export(
+    trained: Path,
+    out_dir: Path,
+    variants: tuple[str, ...],
+    tflite_outputs: str,
+    tflite_max_detections: int,
+    examples: str | None,
+    calibration_images: int,
+    onnx: bool,
+    box_units: str,
+) -> None:
+    """Export TRAINED: a training folder (its best weights), an exported or pushed model, or a folder of versions.
+
+    \b
+    detloom export runs/cells --out exported
+    detloom export serving --out lite --tflite float16 --tflite int8 --examples data/examples/Split-train
+
+    OUT gets the folders Format-Serving (a SavedModel), Format-TFLite and Format-ONNX. `detloom evaluate --model OUT`
+    evaluates the first two.
+    """
+    from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.pipelines.local.console import show_log
+    from detloom.schemas.contracts.detections import ONNX_FOLDER, SERVING_FOLDER, TFLITE_FOLDER
+    from detloom.schemas.model.export import Export
+    from detloom.trainer_module.export.load_trained import load_trained
+    from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
+    from detloom.trainer_module.export.saved_model import export_saved_model
+    from detloom.trainer_module.export.tflite_export import export_tflite
+
+    settings = Export(
+        box_units=box_units,  # type: ignore[arg-type]  # click has checked the choices
+        tflite=tuple(dict.fromkeys(variants)),  # type: ignore[arg-type]
+        tflite_outputs=tflite_outputs,  # type: ignore[arg-type]
+        tflite_max_detections=tflite_max_detections,
+        tflite_calibration_images=calibration_images,
+        onnx=onnx,
+    )
+    if "int8" in settings.tflite and not examples:
+        raise InputError("detloom export: --tflite int8 needs --examples, to calibrate the value ranges.")
+    if out_dir.exists():
+        raise InputError(f"{out_dir}: already exists; choose another --out, or remove the folder.")
+    if onnx:
+        check_onnx()
+    show_log()
+    files = [file for each in parse_eval_sets([examples]) for file in each.files] if examples else []
+    detector, config = load_trained(trained)
+    config.model.check_export(settings)
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", suffix=".partial", dir=out_dir.parent))
+    try:
+        export_tflite(detector, config, settings, files, partial / TFLITE_FOLDER)
+        if onnx:
+            export_onnx(detector, partial / ONNX_FOLDER)
+        export_saved_model(detector, config, partial / SERVING_FOLDER, settings)
+        partial.chmod(0o755)  # mkdtemp makes private folders
+        partial.rename(out_dir)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    for path in (out_dir / SERVING_FOLDER, *sorted(out_dir.glob("*/*.tflite")), *out_dir.glob("*/*.onnx")):
+        click.echo(str(path))

@@ -1,0 +1,88 @@
+"""Command `detloom manifest`. Imports are late to keep the CLI fast."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detloom.pipelines.commands.options import override_options, read_override_options
+from detloom.schemas.errors import InputError
+
+if TYPE_CHECKING:
+    from detloom.pipelines.manifests.build_manifest import ManifestKind
+
+
+@click.command()
+@click.argument("run_file", type=click.Path(path_type=Path))
+@click.option(
+    "--kind",
+    type=click.Choice(["jobset", "job", "tfjob"]),
+    default="jobset",
+    show_default=True,
+    help="A JobSet, an Indexed Job with a service, or a TFJob of Kubeflow's training operator v1.",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Machines.")
+@click.option("--examples", required=True, metavar="DIR", help="Output of detloom ingest, in the containers.")
+@click.option("--out", required=True, metavar="DIR", help="Folder in the containers that all workers share.")
+@click.option("--train-split", default="train", show_default=True, metavar="NAME", help="Split to train on.")
+@click.option(
+    "--eval-split", default="", metavar="NAME", help="Split to evaluate on. Default: eval, val, valid or validation."
+)
+@click.option("--name", default="", help="Name of the objects in the cluster. Default: that of the run.")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Default: standard output."
+)
+@override_options
+def manifest(
+    run_file: Path,
+    kind: "ManifestKind",
+    workers: int,
+    examples: str,
+    out: str,
+    train_split: str,
+    eval_split: str,
+    name: str,
+    output: Path | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Write Kubernetes manifests that run `detloom train` with the model of RUN_FILE on several machines.
+
+    Image, namespace, volumes and secrets come from its section `kubeflow`; cores, memory, GPUs and restarts from the
+    entry for Trainer in `nodes`. The same run file gives the same bytes.
+
+    \b
+    detloom manifest run.yaml --workers 4 --examples /data/examples --out /data/runs/cells -o cells.yaml
+    kubectl apply -f cells.yaml
+    """
+    from detloom.pipelines.manifests.build_manifest import build_manifest, to_yaml
+    from detloom.pipelines.manifests.training_pod import Training, default_name
+    from detloom.schemas.odapi.pipeline_config import refusal
+    from detloom.schemas.reading.text_file import write_text_file
+    from detloom.schemas.run_file.read_run_file import build_run, check_checkpoint, load_run_tree
+    from detloom.trainer_module.detectors.supported import check_trainable
+
+    tree, report = load_run_tree(run_file, read_override_options(settings))
+    if report is not None and report.refused:
+        raise refusal(report)
+    run = build_run(tree)
+    check_trainable(run.config)
+    check_checkpoint(run.train.fine_tune_checkpoint, tree, "Kubernetes")
+    training = Training(
+        run=run,
+        name=name or default_name(run),
+        workers=workers,
+        examples=examples,
+        out=out,
+        train_split=train_split,
+        eval_split=eval_split,
+    )
+    text = to_yaml(build_manifest(training, kind))
+    if output is None:
+        click.echo(text, nl=False)
+    elif output.parent.is_dir():
+        write_text_file(output, text)
+    else:
+        raise InputError(f"-o: got '{output}', allowed: a file in an existing folder.")
+
+
+COMMANDS = (manifest,)

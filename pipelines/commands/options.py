@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from detloom.schemas.reading.overrides import Located, read_setting
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+class NumberRange(click.FloatRange):
+    """`click.FloatRange` that also rejects "nan", which passes every comparison with a bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def override_options(command: _Command) -> _Command:
+    """Add --set to a command; `read_override_options` parses them."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE|FILE",
+        help="Override one setting, such as train.batch_size=8, or several in a YAML file; can be repeated.",
+    )(command)
+
+
+def read_override_options(settings: Sequence[str]) -> list[Located]:
+    return [read_setting(text) for text in settings]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

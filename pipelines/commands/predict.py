@@ -1,0 +1,113 @@
+"""`detloom predict`: detect objects in image files, folders and patterns."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detloom.pipelines.commands.options import FILE, NumberRange
+from detloom.schemas.errors import InputError
+
+if TYPE_CHECKING:
+    from detloom.trainer_module.export.predict import Prediction
+
+_SHOWN_MIN_SCORE = 0.5
+
+
+@click.command()
+@click.argument("what", nargs=-1, required=True, metavar="WHAT...")
+@click.option(
+    "--model", type=click.Path(path_type=Path), required=True, help="A pushed model, or the folder of its versions."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write images with boxes to this file, or to this folder if there are several images.",
+)
+@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the detections as COCO results.")
+@click.option(
+    "--ground-truth",
+    type=FILE,
+    metavar="FILE",
+    help="With --json: COCO annotation file; image ids are matched by file name. Default: ids 1, 2, ..., listed in "
+    "NAME.images.json in the same folder as FILE.",
+)
+@click.option(
+    "--min-score",
+    type=NumberRange(0, 1),
+    help=f"Minimum score. Default: {_SHOWN_MIN_SCORE} for lines and images; 0 for --json, for evaluation.",
+)
+@click.option("--batch-size", type=click.IntRange(1, 256), default=8, show_default=True, help="Images per batch.")
+@click.option(
+    "--strict", is_flag=True, help="Exit with code 1 if any image cannot be read. Default: only if none can be read."
+)
+def predict(
+    what: tuple[str, ...],
+    model: Path,
+    output: Path | None,
+    json_file: Path | None,
+    ground_truth: Path | None,
+    min_score: float | None,
+    batch_size: int,
+    strict: bool,
+) -> None:
+    """Detect objects in images: WHAT is files, folders, or quoted patterns such as 'photos/**/*.jpg'.
+
+    \b
+    detloom predict photo.jpg --model serving --output boxes.png
+    detloom predict photos --model serving --output boxes --json found.json
+    detloom predict data/images --model serving --json found.json --ground-truth labels.json
+    detloom evaluate --detections found.json --ground-truth labels.json
+
+    Prints one line per object, unless there are several images and --output or --json is set.
+    """
+    from detloom.pipelines.commands.image_files import find_images
+    from detloom.pipelines.commands.predict_files import Outputs, build_coco_output, match_ground_truth, predict_files
+    from detloom.pipelines.local.console import show_log
+    from detloom.trainer_module.export.predict import load_detector
+
+    if ground_truth is not None and json_file is None:
+        raise InputError("detloom predict: --ground-truth goes with --json.")
+    shown_score = _SHOWN_MIN_SCORE if min_score is None else min_score
+    is_one = len(what) == 1 and Path(what[0]).is_file()
+    is_folder = output is not None and (not is_one or output.is_dir())
+    images = find_images(what, leave_out=output if is_folder and not is_one else None)
+    detector = load_detector(model)
+    coco = None
+    if json_file is not None and ground_truth is not None:
+        coco, images = match_ground_truth(json_file, ground_truth, images, detector.label_map, min_score or 0.0)
+    elif json_file is not None:
+        coco = build_coco_output(json_file, images, detector.label_map, min_score or 0.0)
+    if is_one:
+        image_bytes, _ = images[0].read()
+        prediction = detector.predict_bytes(image_bytes, what[0])
+        if coco is not None:
+            with coco:
+                coco.add(images[0].name, prediction)
+        if output is not None and is_folder:
+            output /= images[0].name
+        _show_one(prediction.above(shown_score), shown_score, images[0].path, output)
+        return
+    show_log()
+    has_lines = output is None and coco is None
+    outputs = Outputs(coco=coco, folder=output, min_score=shown_score, print_line=click.echo if has_lines else None)
+    # On a terminal, a progress bar between scrolling lines would flicker.
+    counts = predict_files(detector, images, outputs, batch_size, has_progress=not (has_lines and sys.stdout.isatty()))
+    click.echo(counts.sentence(shown_score), err=True)
+    if json_file is not None:
+        click.echo(f"Wrote {json_file}", err=True)
+    if output is not None:
+        click.echo(f"Wrote {counts.num_images} images below {output}", err=True)
+    sys.exit(counts.num_broken > 0 if strict else counts.num_images == 0)
+
+
+def _show_one(prediction: "Prediction", min_score: float, source: Path, output: Path | None) -> None:
+    from detloom.pipelines.commands.predict_files import save_image
+
+    for line in prediction.lines():
+        click.echo(line)
+    click.echo(f"{len(prediction.scores)} objects with a score of at least {min_score}", err=True)
+    if output is not None:
+        save_image(prediction, source, output)
+        click.echo(f"Wrote {output}", err=True)

@@ -1,0 +1,261 @@
+"""Run a model over many images in batches; write COCO results, images with boxes, or lines."""
+
+import collections
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO, Any
+
+import click
+from PIL import Image
+
+from detloom.components.evaluator.coco_files import read_coco_ground_truth
+from detloom.pipelines.commands.image_files import ImageFile
+from detloom.pipelines.serving.image_limits import MAX_PIXELS
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import escape
+from detloom.schemas.reading.text_file import write_text_file
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, format_coco_results
+from detloom.trainer_module.export.predict import ExportedDetector, Prediction
+from detloom.trainer_module.run_state.progress import Reporter, show_progress
+
+_MAX_NAMED = 3  # file names per message
+
+
+class CocoOutput:
+    """A context manager for a COCO results file, which gets its final name only when it is complete.
+
+    Without ground truth, a second file lists the image ids, as an annotation file without annotations.
+    """
+
+    def __init__(
+        self, path: Path, ids_by_name: Mapping[str, int], label_map: LabelMap, min_score: float, *, has_own_ids: bool
+    ) -> None:
+        self._path, self._ids_by_name, self._label_map = path, ids_by_name, label_map
+        self._min_score, self._has_own_ids = min_score, has_own_ids
+        self._partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+        self._images: list[dict[str, Any]] = []
+        self._num_rows = 0
+
+    def __enter__(self) -> "CocoOutput":
+        try:
+            self._file: IO[str] = self._partial.open("x", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be written ({error.strerror}).") from None
+        self._file.write("[")
+        return self
+
+    def add(self, name: str, prediction: Prediction) -> None:
+        image_id, kept = self._ids_by_name[name], prediction.above(self._min_score)
+        height, width = prediction.image_rgb.shape[:2]
+        found = ImageDetections(image_id, kept.boxes_yxyx_rel, kept.scores, kept.class_ids)
+        for row in format_coco_results([found], {image_id: (height, width)}):
+            self._file.write(f"{',' if self._num_rows else ''}\n{json.dumps(row)}")
+            self._num_rows += 1
+        if self._has_own_ids:
+            self._images.append({"id": image_id, "file_name": name, "height": height, "width": width})
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            with self._file:
+                if kind is None:
+                    self._file.write("\n]\n")
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+            if kind is None:
+                self._write_images()
+                self._partial.replace(self._path)
+        except OSError as failure:
+            raise InputError(f"{self._path}: cannot be written ({failure.strerror}).") from None
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def _write_images(self) -> None:
+        if self._has_own_ids:
+            categories = [{"id": class_id, "name": name} for class_id, name in self._label_map.names_by_id]
+            content = {"images": self._images, "annotations": [], "categories": categories}
+            write_text_file(self._path.with_suffix(".images.json"), json.dumps(content, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The destinations of detections.
+
+    Attributes:
+        folder: for images with boxes, under the names of their sources.
+        min_score: minimum score of objects in images, lines and counts.
+        print_line: is called with a line for each object.
+    """
+
+    coco: CocoOutput | None
+    folder: Path | None
+    min_score: float
+    print_line: Callable[[str], None] | None
+
+
+@dataclass
+class Counts:
+    """Counts of images and objects so far."""
+
+    num_images: int = 0
+    num_broken: int = 0
+    num_by_class: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def sentence(self, min_score: float) -> str:
+        classes = ", ".join(f"{name} {count}" for name, count in self.num_by_class.most_common())
+        detail = f" ({classes})" if classes else ""
+        broken = f"; {self.num_broken} more could not be read" if self.num_broken else ""
+        num_objects = sum(self.num_by_class.values())
+        return f"{num_objects} objects with a score of at least {min_score}{detail} in {self.num_images} images{broken}"
+
+
+def build_coco_output(path: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float) -> CocoOutput:
+    """Create a COCO results file with image ids 1, 2, ..."""
+    ids = {image.name: number for number, image in enumerate(images, start=1)}
+    return CocoOutput(path, ids, label_map, min_score, has_own_ids=True)
+
+
+def match_ground_truth(
+    path: Path, ground_truth: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float
+) -> tuple[CocoOutput, list[ImageFile]]:
+    """Match images with the ground truth; return the results file, and the images with their declared sizes.
+
+    An image is matched by its full name, otherwise by its last part if that is unique in the ground truth.
+
+    Raises:
+        InputError: if the ground truth lacks an image or a class.
+    """
+    truth, where = read_coco_ground_truth(ground_truth), escape(str(ground_truth))
+    known = dict(truth.split.label_map.names_by_id)
+    for class_id, name in label_map.names_by_id:
+        if known.get(class_id) != name:
+            got = f"{class_id} is {known[class_id]!r}" if class_id in known else f"{class_id} is missing"
+            raise InputError(
+                f"{where}: categories: {got}, but the model has {class_id} as {name!r}; use its annotations."
+            )
+    by_full = dict(zip(truth.file_names, truth.split.ground_truth, strict=True))
+    num_by_last = collections.Counter(PurePosixPath(name).name for name in by_full)
+    by_last = {PurePosixPath(name).name: each for name, each in by_full.items()}
+    ids: dict[str, int] = {}
+    taken: set[int] = set()
+    sized, unknown = [], []
+    for image in images:
+        last = PurePosixPath(image.name).name
+        found = by_full.get(image.name) or (by_last[last] if num_by_last[last] == 1 else None)
+        if found is None or found.image_id in taken:
+            unknown.append(escape(image.name))
+            continue
+        ids[image.name] = found.image_id
+        taken.add(found.image_id)
+        sized.append(replace(image, declared_hw=found.image_hw))
+    if unknown:
+        named = ", ".join(unknown[:_MAX_NAMED]) + (", ..." if len(unknown) > _MAX_NAMED else "")
+        raise InputError(f"{where}: lacks {len(unknown)} of {len(images)} images ({named}); leave them out.")
+    return CocoOutput(path, ids, label_map, min_score, has_own_ids=False), sized
+
+
+def predict_files(
+    detector: ExportedDetector, images: Sequence[ImageFile], outputs: Outputs, batch_size: int, *, has_progress: bool
+) -> Counts:
+    """Run the detector over all images; report and count an image that cannot be read.
+
+    Raises:
+        InputError: if an output cannot be written. Images that were written stay; no COCO results are written.
+    """
+    counts = Counts()
+    with contextlib.ExitStack() as stack:
+        if outputs.coco is not None:
+            stack.enter_context(outputs.coco)
+        reporter = None
+        if has_progress:
+            reporter = stack.enter_context(show_progress("Images", len(images), unit="images"))
+        for image, found in _predict_in_batches(detector, images, batch_size):
+            if isinstance(found, InputError):
+                counts.num_broken += 1
+                click.echo(f"skipped: {found}", err=True)
+            else:
+                counts.num_images += 1
+                _put_out(image, found, outputs, counts)
+            if reporter is not None:
+                _advance(reporter, counts)
+    return counts
+
+
+def _advance(reporter: Reporter, counts: Counts) -> None:
+    numbers = {"broken": counts.num_broken} if counts.num_broken else {}
+    reporter.advance(**numbers)
+
+
+def _predict_in_batches(
+    detector: ExportedDetector, images: Sequence[ImageFile], batch_size: int
+) -> Iterator[tuple[ImageFile, Prediction | InputError]]:
+    """Yield results in order; a batch has at most `batch_size` images, and only one if they are large."""
+    batch: list[tuple[ImageFile, bytes]] = []
+    num_pixels = 0
+    for image in images:
+        try:
+            image_bytes, more = image.read()
+        except InputError as error:
+            yield from _predict_batch(detector, batch)
+            batch, num_pixels = [], 0
+            yield image, error
+            continue
+        if batch and (len(batch) == batch_size or num_pixels + more > MAX_PIXELS):
+            yield from _predict_batch(detector, batch)
+            batch, num_pixels = [], 0
+        batch.append((image, image_bytes))
+        num_pixels += more
+    yield from _predict_batch(detector, batch)
+
+
+def _predict_batch(
+    detector: ExportedDetector, batch: Sequence[tuple[ImageFile, bytes]]
+) -> Iterator[tuple[ImageFile, Prediction | InputError]]:
+    if batch:
+        image_names = [escape(str(image.path)) for image, _ in batch]
+        found = detector.predict_batch([image_bytes for _, image_bytes in batch], image_names)
+        yield from zip((image for image, _ in batch), found, strict=True)
+
+
+def _put_out(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:
+    if outputs.coco is not None:
+        outputs.coco.add(image.name, prediction)
+    shown = prediction.above(outputs.min_score)
+    counts.num_by_class.update(shown.class_names)
+    if outputs.print_line is not None:
+        for line in shown.lines():
+            outputs.print_line(f"{escape(image.name)}: {line}")
+    if outputs.folder is not None:
+        save_image(shown, image.path, outputs.folder / image.name)
+
+
+def save_image(prediction: Prediction, source: Path, path: Path) -> None:
+    """Draw the boxes and write the image atomically; create its folder.
+
+    Raises:
+        InputError: if it cannot be written, or is the source itself.
+    """
+    if os.path.realpath(path) == os.path.realpath(source):
+        raise InputError(f"{path}: this is the input image, which would be overwritten; choose another --output.")
+    kind = Image.registered_extensions().get(path.suffix.lower())
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        if kind is None:
+            raise ValueError(f"unknown file extension: {path.suffix}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            prediction.draw().save(partial, format=kind)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    # no space left, no such folder, or a format that Pillow cannot write
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: the image cannot be written ({error}).") from None

@@ -1,0 +1,227 @@
+"""`detloom train`: train without TFX, or run the self-test."""
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from detloom.pipelines.commands.options import FILE, FOLDER, override_options, read_override_options
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import PLACEHOLDER
+from detloom.schemas.model.strategy import Strategy, StrategyKind
+
+if TYPE_CHECKING:
+    from detloom.pipelines.commands.examples_folder import Examples
+    from detloom.schemas.contracts.label_map import LabelMap
+    from detloom.schemas.model.config import TrainEvalConfig
+    from detloom.trainer_module.run_state.train_result import TrainResult
+
+MODEL_DIR = "model"  # in the output folder: the exported model
+
+
+@click.command()
+@click.argument("source")
+@click.option(
+    "--examples", type=FOLDER, metavar="DIR", help="Folder that detloom ingest wrote, with shards and label map."
+)
+@click.option("--train-split", default="train", show_default=True, metavar="NAME", help="Training split of --examples.")
+@click.option(
+    "--eval-split",
+    default="",
+    metavar="NAME",
+    help="Evaluation split of --examples. Default: eval, val, valid or validation.",
+)
+@click.option(
+    "--train-files", multiple=True, metavar="PATTERN", help="TFRecord files to train on, instead of --examples."
+)
+@click.option(
+    "--eval-files", multiple=True, metavar="PATTERN", help="TFRecord files to evaluate on, instead of --examples."
+)
+@click.option(
+    "--label-map",
+    type=FILE,
+    metavar="FILE",
+    help="Default: the label map of --examples.",
+)
+@click.option(
+    "--out",
+    "out_dir",
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder for checkpoints, logs and model; an interrupted run resumes from it.",
+)
+@override_options
+@click.option(
+    "--strategy",
+    type=click.Choice(get_args(StrategyKind)),
+    help="Devices to train on; auto uses those available. Default: DETLOOM_STRATEGY in the environment, else auto.",
+)
+@click.option("--debug", is_flag=True, help="Run eagerly and deterministically, same as train.debug.")
+@click.option("--no-export", is_flag=True, help="Do not export a model.")
+@click.option(
+    "--self-test",
+    is_flag=True,
+    help="Only check that the detector can overfit 16 images; exit with code 1 if it cannot.",
+)
+def train(
+    source: str,
+    examples: Path | None,
+    train_split: str,
+    eval_split: str,
+    train_files: tuple[str, ...],
+    eval_files: tuple[str, ...],
+    label_map: Path | None,
+    out_dir: Path | None,
+    settings: tuple[str, ...],
+    strategy: StrategyKind | None,
+    debug: bool,
+    no_export: bool,
+    self_test: bool,
+) -> None:
+    """Train the detector of SOURCE with regular evaluations, and export the best weights.
+
+    SOURCE is a run file, a pipeline.config, the config.json of an earlier training run, or the name of a preset (see
+    detloom presets).
+
+    \b
+    detloom ingest --input data/cells --output data/examples
+    detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --self-test
+    detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --out runs/cells --set train.num_steps=2000
+    detloom train pipeline.config --train-files 'data/train-*' --eval-files 'data/val-*' --label-map map.pbtxt --out run
+
+    The same command with the same --out resumes an interrupted training run. SIGTERM and Ctrl-C save the state first;
+    the exit code is then 143 or 130. DIR/best holds the weights that are exported to DIR/model; DIR/train_log.jsonl and
+    DIR/tensorboard hold the metrics.
+    """
+    from detloom.pipelines.commands.config_check import read_training_config
+    from detloom.pipelines.local.console import format_table, show_log
+    from detloom.trainer_module.runtime.preemption import Preempted
+
+    show_log()
+    config = read_training_config(source, read_override_options(settings))
+    if debug:
+        config = replace(config, train=replace(config.train, debug=True))
+    if self_test:
+        _run_self_test(config, examples, train_split, train_files, label_map)
+        return
+    if out_dir is None:
+        raise click.UsageError("Missing option '--out'.")
+    found = _find_examples(config, examples, train_split, eval_split, train_files, eval_files, label_map)
+    try:
+        rows = _train(config, found, out_dir, strategy, export=not no_export)
+    except Preempted as preempted:
+        click.echo(str(preempted), err=True)
+        sys.exit(128 + preempted.signal_number)
+    click.echo(format_table(rows))
+
+
+def _find_examples(
+    config: "TrainEvalConfig",
+    folder: Path | None,
+    train_split: str,
+    eval_split: str,
+    train_files: tuple[str, ...],
+    eval_files: tuple[str, ...],
+    label_map: Path | None,
+) -> "Examples":
+    """Find the examples by the options, or by the configuration if an option is missing."""
+    from detloom.pipelines.commands.examples_folder import Examples, find_examples
+
+    if folder is not None:
+        if train_files or eval_files:
+            raise InputError("detloom train: got --examples and --train-files or --eval-files, allowed: one of them.")
+        found = find_examples(folder, train_split, eval_split)
+        return replace(found, label_map_file=label_map or found.label_map_file)
+    train_files = train_files or _given(config.train_input.input_path)
+    eval_files = eval_files or _given(config.eval_input.input_path)
+    map_path = (*_given((config.train_input.label_map_path,)), *_given((config.eval_input.label_map_path,)))
+    map_file = label_map or (Path(map_path[0]) if map_path else None)
+    if not train_files or not eval_files or map_file is None:
+        raise InputError(
+            "detloom train: the configuration does not name the data; set --examples, or --train-files, --eval-files "
+            "and --label-map."
+        )
+    return Examples(train_files, eval_files, map_file)
+
+
+def _given(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop empty paths and the placeholders of zoo configurations."""
+    return tuple(path for path in paths if path and PLACEHOLDER not in path)
+
+
+def _train(
+    config: "TrainEvalConfig", found: "Examples", out_dir: Path, strategy_kind: StrategyKind | None, *, export: bool
+) -> list[tuple[str, str]]:
+    """Train and return the rows of the result table."""
+    from detloom.schemas.contracts.label_map import read_label_map
+    from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
+    from detloom.trainer_module.training.loop import train
+
+    asked_for = Strategy(kind=strategy_kind) if strategy_kind else None
+    strategy = build_strategy(asked_for)  # must run before any TensorFlow operation
+    label_map = read_label_map(found.label_map_file)
+    result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
+    rows = _result_rows(result, out_dir)
+    if export and is_chief(strategy):
+        rows.append(("model", str(export_model(result, config, out_dir / MODEL_DIR))))
+    return rows
+
+
+def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:
+    from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
+    from detloom.trainer_module.run_state.training_log import LOG_FILE, TENSORBOARD_DIR
+    from detloom.trainer_module.weights.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR
+
+    ended = ", stopped early" if result.stopped_early else ""
+    best = result.best
+    return [
+        ("steps", f"{result.num_steps}{ended}, {result.images_per_second:.1f} images/s"),
+        ("best", f"AP {best.AP:.3f}, AP50 {best.AP50:.3f} on {best.num_images} images at step {result.best_step}"),
+        ("weights", f"{out_dir / BEST_DIR} (best), {out_dir / CHECKPOINTS_DIR} (to resume from)"),
+        ("numbers", f"{out_dir / LOG_FILE}, {out_dir / SUMMARY_FILE}, {out_dir / TENSORBOARD_DIR}"),
+    ]
+
+
+def export_model(result: "TrainResult", config: "TrainEvalConfig", model_dir: Path) -> Path:
+    """Write SavedModel and weights; an existing model is replaced once the new one is complete."""
+    from detloom.schemas.contracts.detections import SERVING_FOLDER
+    from detloom.trainer_module.export.saved_model import export_saved_model
+    from detloom.trainer_module.weights.own_checkpoint import write_weights
+
+    partial = model_dir.with_name(f"{model_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    write_weights(result.detector, config, partial)
+    export_saved_model(result.detector, config, partial / SERVING_FOLDER)
+    shutil.rmtree(model_dir, ignore_errors=True)
+    return partial.rename(model_dir)
+
+
+def _run_self_test(
+    config: "TrainEvalConfig", folder: Path | None, train_split: str, files: tuple[str, ...], label_map: Path | None
+) -> None:
+    from detloom.pipelines.commands.examples_folder import list_split
+    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
+    from detloom.trainer_module.data.records import list_shards
+    from detloom.trainer_module.training.overfit_check import run_self_test
+
+    if folder is not None:
+        files = list_split(folder, train_split)
+        label_map = label_map or folder / LABEL_MAP_FILE
+    elif files:
+        files = tuple(list_shards(files))
+        if label_map is None:
+            raise InputError("detloom train: --train-files need --label-map.")
+    classes = read_label_map(label_map) if label_map else _made_label_map(config)
+    result = run_self_test(config, classes, files)
+    click.echo("\n".join(result.lines()))
+    sys.exit(0 if result.passed else 1)
+
+
+def _made_label_map(config: "TrainEvalConfig") -> "LabelMap":
+    """Return a label map for generated images, where only the number of classes matters."""
+    from detloom.schemas.contracts.label_map import LabelMap
+
+    return LabelMap.from_names([f"class {i}" for i in range(1, (config.model.num_classes or 3) + 1)])

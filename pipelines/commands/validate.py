@@ -1,0 +1,97 @@
+"""`detloom validate`: check examples before training."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detloom.pipelines.commands.ingest import pipeline_maker
+from detloom.pipelines.commands.options import FOLDER
+from detloom.schemas.errors import InputError
+
+if TYPE_CHECKING:
+    from detloom.schemas.model.config import TrainEvalConfig
+    from detloom.schemas.run_file.data_checks import DataChecks
+
+_VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
+
+
+@click.command()
+@click.argument("examples", metavar="DIR", type=FOLDER)
+@click.option("--output", type=FOLDER, help="Folder for report.json and report.html; default: DIR/validation.")
+@click.option(
+    "--previous",
+    type=click.Path(path_type=Path),
+    metavar="REPORT.json",
+    help="Report of earlier data, for drift checks.",
+)
+@click.option(
+    "--checks",
+    "checks_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE.yaml",
+    help="File with severities and limits.",
+)
+@click.option(
+    "--config",
+    metavar="CONFIG",
+    help="pipeline.config, run file or preset: use its input size and anchors; of a run file, its checks too.",
+)
+@click.option("--train-split", default="", metavar="NAME", help="Default: train, else the first.")
+@click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@_VERBOSE
+def validate(
+    examples: Path,
+    output: Path | None,
+    previous: Path | None,
+    checks_file: Path | None,
+    config: str | None,
+    train_split: str,
+    num_workers: int,
+    verbose: bool,
+) -> None:
+    """Check the examples in DIR before training: boxes, classes, leakage between splits, drift, anchors.
+
+    The exit code is 1 if a check of severity `fail` does not pass.
+    """
+    from detloom.components.dataset_validator.validate import describe_failures, validate_examples
+    from detloom.pipelines.local.console import format_table, log_nodes
+    from detloom.schemas.model.config import InputReader
+
+    settings, checks = _read_validation(config, checks_file)
+    if train_split and not (examples / f"Split-{train_split}").is_dir():
+        raise InputError(f"{examples}: --train-split: got {train_split!r}, needed: a folder Split-{train_split} there.")
+    log_nodes(verbose)
+    folder = output or examples / "validation"
+    report = validate_examples(
+        examples,
+        folder,
+        checks=checks,
+        model=settings.model if settings else None,
+        max_boxes=(settings.train_input if settings else InputReader()).max_number_of_boxes,
+        train_split=train_split,
+        previous_report=previous,
+        make_pipeline=pipeline_maker(num_workers, ()),
+    )
+    rows = [(check["status"], check["check"], check["sentence"]) for check in report["checks"]]
+    click.echo(format_table(rows))
+    click.echo(f"{report['sentence']}\nWrote {folder / 'report.html'} and report.json in the same folder")
+    if report["verdict"] == "failed":
+        raise InputError(f"{examples}: {describe_failures(report)}")
+
+
+def _read_validation(config: str | None, checks_file: Path | None) -> "tuple[TrainEvalConfig | None, DataChecks]":
+    """Return the configuration of `--config`, and the checks of `--checks`, the run file or the defaults."""
+    from detloom.pipelines.commands.config_check import is_run_file, read_config
+    from detloom.schemas.reading.typed_dict import from_dict
+    from detloom.schemas.reading.yaml_file import read_yaml
+    from detloom.schemas.run_file.data_checks import DataChecks
+    from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+
+    settings = read_config(config) if config else None
+    if checks_file is not None:
+        data, locate = read_yaml(checks_file)
+        return settings, from_dict(DataChecks, data or {}, locate=locate)
+    if config and is_run_file(config):
+        return settings, build_run(load_run_tree(Path(config))[0]).checks
+    return settings, DataChecks()

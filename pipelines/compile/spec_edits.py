@@ -1,0 +1,197 @@
+"""Edit a compiled pipeline spec: commands, caching, retries, environment and declared types.
+
+TFX's compiler cannot express these settings. Each function returns an edited copy.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import yaml
+
+from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
+from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.nodes import Retry
+from detloom.schemas.run_file.run_file import Place, RunFile
+
+ENTRYPOINT = "detloom.pipelines.container.entrypoint"
+_INPUTS_SPEC = "--json_serialized_inputs_spec_args"
+
+
+def entrypoint_command(place: Place) -> list[str]:
+    """Return the part of the command before the arguments of TFX's compiler. It is part of the backends' cache keys,
+    and so is the fingerprint of all code."""
+    return ["python", "-m", ENTRYPOINT, "--place", place, "--package_fingerprint", package_fingerprint()]
+
+
+def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> Spec:
+    """Let our entrypoint limit the time of a try, so that waiting for a machine does not count."""
+    edited = copy.deepcopy(spec)
+    for name, container in containers_of(edited).items():
+        if name in seconds_by_node:
+            container["command"] += ["--time_limit_seconds", str(math.ceil(seconds_by_node[name]))]
+    return edited
+
+
+def add_driver(spec: Spec, node_id: str) -> Spec:
+    """Run the node's driver before Vertex AI checks the cache, as TFX does for its own ExampleGens (tfx/orchestration/
+    kubeflow/v2/step_builder.py); open-source Kubeflow has no such hook.
+
+    Call this after all edits of the container's arguments, because it copies them.
+    """
+    edited = copy.deepcopy(spec)
+    container = containers_of(edited)[node_id]
+    args = container["args"]
+    assert args[0] == "--executor_class_path", args[0]
+    # No driver class is passed, because the entrypoint knows it.
+    container["lifecycle"] = {"preCacheCheck": {"command": [*container["command"], "--driver"], "args": args[2:]}}
+    return edited
+
+
+def refresh_input_specs(spec: Spec) -> Spec:
+    """Update the input types in the containers' arguments after edits of the components' declarations."""
+    edited = copy.deepcopy(spec)
+    for name, container in containers_of(edited).items():
+        args = container["args"]
+        declared = edited["components"][name].get("inputDefinitions", {})
+        args[args.index(_INPUTS_SPEC) + 1] = json.dumps(declared, sort_keys=True)
+    return edited
+
+
+# Their results depend on things that no cache sees: a folder of versions or records, the time, or a sent message.
+UNCACHED_NODES = frozenset(
+    (
+        "FailureNotifier",
+        "Notifier",
+        "ProductionModel",
+        "Pusher",
+        "RetrainDecision",
+        "SkipNotifier",
+        "TrainingRecord",
+        "WarmStartModel",
+    )
+)
+_EXAMPLE_GEN = "DetectionExampleGen"
+_YEAR_SECONDS = 365 * 24 * 3600
+_MAX_WAIT_ON_VERTEX = 3600  # kfp caps longer waits "to reflect runtime behavior" (kfp/dsl/structures.py)
+
+
+def uncached_nodes(run: RunFile, place: Place) -> frozenset[str]:
+    """Return the nodes that must not be cached."""
+    found = set(UNCACHED_NODES)
+    if run.push.vertex is not None:
+        found.remove("Pusher")  # each deployment would add another copy of the same model
+    if place == "kubeflow":
+        found.add(_EXAMPLE_GEN)  # its driver does not run before the cache is checked, so new data would be missed
+    elif run.retrain is not None and run.retrain.max_age_days:
+        # The age of the model can require training although data and settings, and so the cache keys, are the same.
+        found |= {"Tuner", "Trainer"}
+    return frozenset(found)
+
+
+def set_caching(spec: Spec, uncached: Collection[str]) -> Spec:
+    """Disable the cache for the tasks of these nodes; TFX can only switch it for whole pipelines."""
+    edited = copy.deepcopy(spec)
+    for name, task in tasks_of(edited).items():
+        if name in uncached:
+            task["cachingOptions"] = {}
+    return edited
+
+
+def set_retries(spec: Spec, retries: Mapping[str, Retry], place: Place) -> Spec:
+    """Set the retry policy of the tasks of these nodes.
+
+    Raises:
+        InputError: for a wait that the backend does not support.
+    """
+    edited = copy.deepcopy(spec)
+    tasks = tasks_of(edited)
+    for name, retry in retries.items():
+        if retry.max_retries and name in tasks:
+            tasks[name]["retryPolicy"] = retry_policy(name, retry, place)
+    return edited
+
+
+def retry_policy(node_id: str, retry: Retry, place: Place) -> dict[str, Any]:
+    """Return kfp's `RetryPolicy`.
+
+    Open-source Kubeflow passes it to Argo Workflows (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/
+    container.go), which has no maximum wait, accepts only whole factors, and reads `backoffMaxDuration` as the total
+    time of all tries: with kfp's default of one hour, a training run of two hours would not be retried
+    (argoproj/argo-workflows, workflow/controller/operator.go, processNodeRetries). On Vertex AI it is the maximum wait
+    (cloud.google.com/vertex-ai/docs/pipelines/configure-retries); it is set only if needed, because kfp's documentation
+    describes it as the total time there as well.
+
+    Raises:
+        InputError: for a factor or a wait that the backend does not support.
+    """
+    longest = retry.uncut_wait_seconds(retry.max_retries)
+    if place == "kubeflow":
+        _check_argo(node_id, retry, longest)
+        limit = _YEAR_SECONDS
+    else:
+        is_cut = longest > retry.max_backoff_seconds
+        if min(longest, retry.max_backoff_seconds) > _MAX_WAIT_ON_VERTEX:
+            raise InputError(
+                f"nodes, {node_id}: max_backoff_seconds: got {retry.max_backoff_seconds:g}, allowed on Vertex AI with "
+                f"these waits: at most {_MAX_WAIT_ON_VERTEX}."
+            )
+        limit = math.ceil(retry.max_backoff_seconds) if is_cut else _MAX_WAIT_ON_VERTEX
+    return {
+        "backoffDuration": f"{math.ceil(retry.backoff_seconds)}s",
+        "backoffFactor": float(retry.backoff_factor),
+        "backoffMaxDuration": f"{limit}s",
+        "maxRetryCount": retry.max_retries,
+    }
+
+
+def _check_argo(node_id: str, retry: Retry, longest: float) -> None:
+    where = f"nodes, {node_id}"
+    if retry.backoff_factor != int(retry.backoff_factor):
+        raise InputError(f"{where}: backoff_factor: got {retry.backoff_factor:g}, allowed on Kubeflow: a whole number.")
+    if longest > retry.max_backoff_seconds:
+        raise InputError(
+            f"{where}: max_backoff_seconds: got {retry.max_backoff_seconds:g}, but Kubeflow has no maximum wait, and "
+            f"the wait before try {retry.max_retries + 1} is {longest:g} seconds; allow that, or lower "
+            "max_retries, backoff_seconds or backoff_factor."
+        )
+
+
+def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -> Spec:
+    """Set environment variables of these nodes' containers."""
+    edited = copy.deepcopy(spec)
+    for name, container in containers_of(edited).items():
+        if environments.get(name):
+            container["env"] = [{"name": key, "value": value} for key, value in sorted(environments[name].items())]
+    return edited
+
+
+_SYSTEM = "system."
+_VERSION = "0.0.1"  # version of all system types in kfp's compiler
+
+
+def name_system_types(spec: Spec) -> Spec:
+    """Declare `system.*` types by title and version, as kfp's compiler does: Vertex AI has registered these schemas."""
+    edited = copy.deepcopy(spec)
+    for component in edited["components"].values():
+        for artifact in component.get("outputDefinitions", {}).get("artifacts", {}).values():
+            declared = artifact["artifactType"]
+            title = str(yaml.safe_load(declared.get("instanceSchema") or "{}").get("title", ""))
+            if title.startswith(_SYSTEM):
+                artifact["artifactType"] = {"schemaTitle": title, "schemaVersion": _VERSION}
+    return edited
+
+
+def declare_final_status(spec: Spec) -> Spec:
+    """Declare the final status parameter of an exit handler as kfp's compiler does for schema 2.1 (kubeflow/pipelines,
+    sdk/python/kfp/compiler/pipeline_spec_builder.py); TFX's compiler declares a string."""
+    edited = copy.deepcopy(spec)
+    for task in tasks_of(edited).values():
+        for name, source in task.get("inputs", {}).get("parameters", {}).items():
+            if "taskFinalStatus" in source:
+                declared = edited["components"][task["componentRef"]["name"]]["inputDefinitions"]["parameters"]
+                declared[name]["parameterType"] = "TASK_FINAL_STATUS"
+    return edited

@@ -1,0 +1,117 @@
+"""Apache Beam's options for each node: local work, or work on Dataflow or Flink as `beam` in the run file says."""
+
+import logging
+
+from detloom import __version__
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.beam import Dataflow, Flink
+from detloom.schemas.run_file.data import EMBEDDED_DIGITS
+from detloom.schemas.run_file.run_file import Place, RunFile
+
+WHEEL_FOLDER = "/opt/detloom/dist"  # the wheel from which the image was built
+_DATAFLOW_SCHEME = "gs://"
+_EXAMPLE_GEN, _VALIDATOR = "DetectionExampleGen", "DatasetValidator"
+_LOGGER = logging.getLogger("detloom")
+
+
+def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:
+    """Return all Beam options of a node; no options of the pipeline are added.
+
+    Raises:
+        InputError: if remote workers could not read the node's inputs or write its outputs.
+    """
+    beam = run.beam
+    if beam is None or node_id not in beam.nodes:
+        return list(run.beam_args)
+    if place == "local" and beam.dataflow is not None:  # one run file can be used for all places
+        _LOGGER.info("%s runs here: Dataflow workers cannot access folders of this machine.", node_id)
+        return list(run.beam_args)
+    _check_storage(run, node_id, place)
+    if beam.dataflow is not None:
+        return dataflow_args(beam.dataflow, run, node_id)
+    assert beam.flink is not None
+    return flink_args(beam.flink)
+
+
+def uses_remote_workers(beam_args: list[str]) -> bool:
+    """Return whether these options use workers that cannot access this machine's folders."""
+    return any(arg in ("--runner=DataflowRunner", "--runner=FlinkRunner") for arg in beam_args)
+
+
+def dataflow_args(dataflow: Dataflow, run: RunFile, node_id: str) -> list[str]:
+    """Return Beam's options for Dataflow. Beam names the job, so that concurrent runs do not conflict."""
+    args = {
+        "runner": "DataflowRunner",
+        "project": dataflow.project,
+        "region": dataflow.region,
+        "temp_location": dataflow.temp_location.rstrip("/"),
+        "machine_type": dataflow.machine_type,
+        "max_num_workers": str(dataflow.max_workers),
+        "service_account_email": dataflow.service_account,
+        "subnetwork": dataflow.subnetwork,
+        **_package(dataflow),
+    }
+    labels = (f"detloom-pipeline={run.name}", f"detloom-node={node_id.lower()}")
+    return [f"--{key}={value}" for key, value in args.items() if value] + [f"--labels={label}" for label in labels]
+
+
+def _package(dataflow: Dataflow) -> dict[str, str]:
+    """Return the worker image, or the wheel in the node's image that workers install."""
+    if dataflow.worker_image:
+        return {"sdk_container_image": dataflow.worker_image, "sdk_location": "container"}
+    return {"extra_package": f"{WHEEL_FOLDER}/{wheel_name()}"}
+
+
+def wheel_name() -> str:
+    """Return the file name of this version's wheel."""
+    return f"detloom-{__version__}-py3-none-any.whl"
+
+
+def flink_args(flink: Flink) -> list[str]:
+    """Return Beam's options for a Flink cluster.
+
+    Raises:
+        InputError: if the installed Beam does not support the version of Flink.
+    """
+    from apache_beam.options.pipeline_options import FlinkRunnerOptions  # late: containers import this module early
+
+    supported = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
+    if flink.version not in supported:
+        raise InputError(
+            f"beam.flink.version: got '{flink.version}', allowed with the installed Beam: {', '.join(supported)}."
+        )
+    args = {
+        "runner": "FlinkRunner",
+        "flink_master": flink.master,
+        "flink_version": flink.version,
+        "flink_job_server_jar": flink.job_server_jar,
+        "parallelism": str(flink.parallelism),
+        "environment_type": flink.environment_type,
+        "environment_config": flink.environment_config if flink.environment_type != "LOOPBACK" else "",
+    }
+    # The uber jar is built in Python and sent to Flink's REST server, so the node's image needs no Java.
+    return [*(f"--{key}={value}" for key, value in args.items() if value), "--flink_submit_uber_jar"]
+
+
+def _check_storage(run: RunFile, node_id: str, place: Place) -> None:
+    if place == "local":
+        return  # Flink's task managers must see the same folders, as the documentation of `flink` says
+    settings = getattr(run, place)
+    root = settings.pipeline_root if settings is not None else ""
+    if not root.startswith(_DATAFLOW_SCHEME):
+        raise InputError(
+            f"{place}.pipeline_root: got '{root}', allowed with {node_id} in beam.nodes: an address at gs://, which "
+            "remote workers can access; or remove the node from beam.nodes."
+        )
+    if node_id == _VALIDATOR:
+        raise InputError(
+            f"beam.nodes: got {_VALIDATOR}, allowed on {place.capitalize()}: the other nodes, because it writes only "
+            "to folders, which remote workers cannot access."
+        )
+    is_address = run.data.path.startswith(_DATAFLOW_SCHEME)
+    if node_id == _EXAMPLE_GEN and not is_address:
+        got = "the embedded data" if run.data.path == EMBEDDED_DIGITS else f"'{run.data.path}'"
+        raise InputError(
+            f"data.path: got {got}, allowed with {_EXAMPLE_GEN} in beam.nodes: an address at gs://; or remove the node "
+            "from beam.nodes."
+        )

@@ -1,0 +1,174 @@
+"""Fingerprints of code: of a node's source, of the whole package, and of the package in a compiled job.
+
+TFX's cache compares only parameters, so the fingerprint of a node's source is one of them. A container compares the
+package's fingerprint with the one in its job. This module imports nothing heavy.
+"""
+
+import ast
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import detloom
+from detloom.schemas.errors import InputError
+
+_PACKAGE = detloom.__name__
+
+
+def source_fingerprint(*modules: str) -> str:
+    """Return 16 hex digits over these modules and all detloom modules that they import, directly or indirectly.
+
+    Imports are read from the source, including those inside functions; nothing is executed. A data file next to one of
+    these modules (such as a template) is included if an included file contains its name.
+    """
+    origins = _reach(*modules)
+    digest = hashlib.sha256()
+    for name, file in sorted({**origins, **_named_data_files(origins)}.items()):
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _origin(module: str) -> Path | None:
+    """Return the file of a detloom module, or None. Only searches files: a lookup must not import TensorFlow."""
+    relative = Path(*module.split(".")[1:])
+    for folder in detloom.__path__:
+        for file in (Path(folder) / relative / "__init__.py", (Path(folder) / relative).with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None
+
+
+def _reach(*modules: str) -> dict[str, Path]:
+    """Return the files of these modules and of all modules that they import, directly or indirectly."""
+    origins: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in origins:
+            origin = _origin(module)
+            assert origin is not None, module
+            origins[module] = origin
+            waiting.extend(_imports_of(module))
+    return origins
+
+
+def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
+    """Return data files by `module/file`: those named in the modules or in other included data files (templates)."""
+    unnamed = {
+        f"{module}/{file.name}": file
+        for module, origin in origins.items()
+        if origin.name == "__init__.py"  # the folder of a module belongs to its package, which is included as well
+        for file in origin.parent.iterdir()
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    found: dict[str, Path] = {}
+    waiting = list(origins.values())
+    while waiting:
+        source = waiting.pop().read_text(encoding="utf-8", errors="replace")
+        named = {name: file for name, file in unnamed.items() if file.name in source}
+        unnamed = {name: file for name, file in unnamed.items() if name not in named}
+        found |= named
+        waiting.extend(named.values())
+    return found
+
+
+def _imports_of(module: str) -> frozenset[str]:
+    origin = _origin(module)
+    assert origin is not None, module
+    return _imports_in(module, origin.read_bytes())
+
+
+@functools.cache
+def _imports_in(module: str, source: bytes) -> frozenset[str]:
+    """Return the imports in a module's source; cached, because most modules are reached from most nodes."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    ours = {name for name in names if name.split(".")[0] == _PACKAGE}
+    parents = {
+        ".".join(parts[:i]) for parts in (name.split(".") for name in (*ours, module)) for i in range(2, len(parts))
+    }
+    return frozenset(name for name in ours | parents if name != _PACKAGE and _origin(name) is not None)
+
+
+LAYERS = ("components", "pipelines", "schemas", "trainer_module")  # as in setup.py's ROOTS
+DATA_SUFFIXES = (".pbtxt", ".tsv", ".yaml", ".j2", ".css", ".js")  # as in setup.py's package_data
+_TYPED = "py.typed"
+
+
+def package_fingerprint(folders: Sequence[str | Path] | None = None) -> str:
+    """Return 16 hex digits over all files that a wheel contains: the same in a checkout and in its installed wheel.
+
+    Args:
+        folders: default to those of `detloom.__path__`.
+    """
+    digest = hashlib.sha256()
+    for name, file in sorted(package_files(folders).items()):
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def source_folders() -> tuple[str, ...]:
+    """Return the folders of detloom's layers, with a slash at the end."""
+    return tuple(os.path.join(folder, layer) + os.sep for folder in detloom.__path__ for layer in LAYERS)
+
+
+def package_files(folders: Sequence[str | Path] | None = None) -> dict[str, Path]:
+    """Return files by path within the package. In a checkout, `detloom/` and the layers beside it are one package."""
+    found: dict[str, Path] = {}
+    for folder in (Path(folder) for folder in (detloom.__path__ if folders is None else folders)):
+        # false for the root of a checkout, whose setup.py is not part of the package
+        if (folder / "__init__.py").is_file():
+            found |= {name: folder / name for name in ("__init__.py", _TYPED) if (folder / name).is_file()}
+        for layer in LAYERS:
+            found |= {file.relative_to(folder).as_posix(): file for file in _files_of_layer(folder / layer)}
+    return found
+
+
+def _files_of_layer(layer: Path) -> Iterator[Path]:
+    """Yield the files that setup.py packages: modules of folders with an __init__.py, data files of all folders."""
+    for parent, folders, files in os.walk(layer):
+        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+        is_package = "__init__.py" in files
+        for name in files:
+            suffix = os.path.splitext(name)[1]
+            if suffix in DATA_SUFFIXES or (is_package and (suffix == ".py" or name == _TYPED)):
+                yield Path(parent, name)
+
+
+FLAG = "--package_fingerprint"  # an option of the container's entrypoint
+MAX_JOB_BYTES = 64 << 20  # far more than either backend accepts
+# The flag and its value are neighbours in a list: on one line, on two, in JSON, in YAML, or in JSON inside a JSON
+# string (commands of Vertex AI custom jobs). So the regular expression searches the text instead of its structure.
+_FINGERPRINT = re.compile(re.escape(FLAG.encode()) + rb"""(?:[\s,"'\\=-]|\\n){1,200}([0-9a-f]{16})\b""")
+
+
+def read_job_fingerprints(job: bytes, name: str) -> tuple[str, ...]:
+    """Return the distinct fingerprints, sorted; a job merged from several jobs can contain more than one.
+
+    Args:
+        job: a compiled job for either backend, JSON or YAML.
+        name: the name of the job in error messages.
+
+    Raises:
+        InputError: if the job contains no fingerprint or is larger than `MAX_JOB_BYTES`.
+    """
+    if len(job) > MAX_JOB_BYTES:
+        raise InputError(f"{name}: got more than {MAX_JOB_BYTES >> 20} MiB, allowed: a job that detloom compiled.")
+    found = sorted({value.decode() for value in _FINGERPRINT.findall(job)})
+    if not found:
+        raise InputError(
+            f"{name}: found no {FLAG} with 16 hex digits, allowed: a job that `detloom compile` wrote for Kubeflow "
+            "or Vertex; compile the run file and pass the output."
+        )
+    return tuple(found)

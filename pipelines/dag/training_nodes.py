@@ -1,0 +1,216 @@
+"""Build the nodes that train, evaluate and push."""
+
+import hashlib
+import uuid
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tfx import v1 as tfx
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_node import BaseNode
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.dsl.components.common.resolver import Resolver
+from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
+from tfx.types import standard_component_specs as keys
+from tfx.types.channel import BaseChannel, Channel
+from tfx.types.standard_artifacts import Model, ModelBlessing
+
+from detloom.components.evaluator.component import DetectionEvaluator
+from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.model_card.component import ModelCard
+from detloom.components.model_card.executor import ModelCardParams
+from detloom.components.properties import CODE_FINGERPRINT
+from detloom.components.pusher.component import Pusher
+from detloom.components.resolvers.production_model import ProductionModel
+from detloom.components.resolvers.strategies import (
+    BASELINE_NODE,
+    build_baseline_resolver,
+    build_warm_start_resolver,
+)
+from detloom.pipelines.dag.data_nodes import EVAL, TEST, TRAIN
+from detloom.pipelines.dag.fingerprints import source_fingerprint
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
+
+WARM_START_NODE = "WarmStartModel"  # on Kubeflow
+_ANY_DATA = "{SPAN}"  # placeholder that replaces the data path in the hash
+_Node = TypeVar("_Node", bound=BaseComponent)
+
+
+def nonce(place: Place) -> str:
+    """Return a new value for each local run, to avoid the cache; a compiled job disables the cache per node instead."""
+    return uuid.uuid4().hex if place == "local" else ""
+
+
+def build_tuner(run: RunFile, examples: BaseChannel, place: Place) -> tfx.components.Tuner:
+    assert run.tuner is not None
+    job = _custom_job(run, place, "Tuner")
+    tuner = tfx.components.Tuner(
+        tuner_fn="detloom.trainer_module.tuner_fn",
+        examples=examples,
+        train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.tuner.steps_per_trial),
+        eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
+        custom_config={**_training_settings(run), TUNER_KEY: to_canonical_json(run.tuner), **job},
+    )
+    return _in_custom_job(tuner, "TunerExecutor") if job else tuner
+
+
+def build_warm_start(run: RunFile, place: Place) -> BaseNode | None:
+    """Return the node whose output `model` initializes the training, if any."""
+    if run.trainer.warm_start != "latest_blessed":
+        return None
+    return _production_model(run).with_id(WARM_START_NODE) if place == "kubeflow" else build_warm_start_resolver()
+
+
+def build_trainer(
+    run: RunFile, examples: BaseChannel, tuner: BaseNode | None, warm_start: BaseNode | None, place: Place
+) -> tfx.components.Trainer:
+    job = _custom_job(run, place, "Trainer")
+    trainer = tfx.components.Trainer(
+        run_fn="detloom.trainer_module.run_fn",
+        examples=examples,
+        hyperparameters=tuner.outputs["best_hyperparameters"] if tuner else None,
+        base_model=warm_start.outputs["model"] if warm_start else None,
+        train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.train.num_steps),
+        eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
+        custom_config={
+            **_training_settings(run),
+            WARM_START_KEY: run.trainer.warm_start,
+            EXPORT_KEY: to_canonical_json(run.export),
+            **job,
+        },
+    )
+    return _in_custom_job(trainer, "TrainerExecutor") if job else trainer
+
+
+def build_baseline(run: RunFile, candidate: BaseChannel, place: Place) -> BaseNode:
+    """Return the node whose output `model` is the baseline; the output is empty if there is no other model.
+
+    The compiler for Vertex AI supports only TFX's own strategies; open-source Kubeflow supports none.
+    """
+    match place:
+        case "local":
+            return build_baseline_resolver(candidate)
+        case "vertex":
+            return Resolver(
+                strategy_class=LatestBlessedModelStrategy,
+                **{keys.MODEL_KEY: Channel(type=Model), keys.MODEL_BLESSING_KEY: Channel(type=ModelBlessing)},
+            ).with_id(BASELINE_NODE)
+        case "kubeflow":
+            return _production_model(run, candidate)
+
+
+def build_evaluator(
+    run: RunFile, examples: BaseChannel, dataset_report: BaseChannel, trainer: BaseNode, baseline: BaseNode
+) -> DetectionEvaluator:
+    return DetectionEvaluator(
+        examples=examples,
+        model=trainer.outputs["model"],
+        baseline_model=baseline.outputs["model"],
+        dataset_report=dataset_report,
+        model_run=trainer.outputs["model_run"],
+        params=EvaluatorParams(
+            split=TEST,
+            settings=run.evaluator,
+            gates=run.gates,
+            code_fingerprint=source_fingerprint("detloom.components.evaluator.component"),
+        ),
+    )
+
+
+def build_model_card(
+    run: RunFile, example_gen: BaseNode, dataset_report: BaseChannel, trainer: BaseNode, evaluator: BaseNode
+) -> ModelCard:
+    return ModelCard(
+        trainer.outputs["model"],
+        params=ModelCardParams(
+            name=run.name,
+            split=TEST,
+            stated=run.model_card,
+            evaluator=run.evaluator,
+            trainer_fingerprint=source_fingerprint("detloom.trainer_module"),
+            code_fingerprint=source_fingerprint("detloom.components.model_card.component"),
+        ),
+        examples=example_gen.outputs["examples"],
+        evaluation=evaluator.outputs["evaluation"],
+        blessing=evaluator.outputs["blessing"],
+        dataset_report=dataset_report,
+        model_run=trainer.outputs["model_run"],
+        rejects=example_gen.outputs["rejects"],
+    )
+
+
+def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: BaseChannel, place: Place) -> BaseNode:
+    if run.push.vertex is not None:
+        from detloom.components.pusher.vertex import VertexPusher, vertex_custom_config  # late: Google's clients
+
+        # Cached if model and endpoint are the same: deploying again would add a second copy.
+        return VertexPusher(
+            model=model, model_blessing=blessing, custom_config=vertex_custom_config(run.push.vertex)
+        ).with_id("Pusher")
+    return Pusher(
+        model=model,
+        model_blessing=blessing,
+        model_card=card,
+        push_to=run.push_to,
+        settings=run.push,
+        custom_config={
+            CODE_FINGERPRINT: source_fingerprint("detloom.components.pusher.executor"),
+            # Never cached, because the cache cannot see whether the served model still exists. Pushing a model that is
+            # already served only reads its files and changes nothing.
+            "run": nonce(place),
+        },
+    )
+
+
+def training_hash(run: RunFile) -> str:
+    """Return 16 hex digits over all settings that, with the data, determine the model and its blessing.
+
+    The data path and the devices are not included: moving either is no reason to train again.
+    """
+    settings = [
+        to_canonical_json(replace(run.data, path=_ANY_DATA)),
+        source_fingerprint("detloom.components.example_gen.component"),
+        *(value for key, value in _training_settings(run).items() if key != STRATEGY_KEY),
+        run.trainer.warm_start,
+        to_canonical_json(run.tuner) if run.tuner else "",
+        to_canonical_json(run.export),
+        to_canonical_json(run.evaluator),
+        to_canonical_json(run.gates),
+    ]
+    return hashlib.sha256("\0".join(settings).encode()).hexdigest()[:16]
+
+
+def _training_settings(run: RunFile) -> dict[str, str]:
+    """Return the part of `custom_config` that Tuner and Trainer share."""
+    return {
+        CONFIG_KEY: to_canonical_json(run.config),
+        STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
+        CODE_FINGERPRINT: source_fingerprint("detloom.trainer_module"),
+    }
+
+
+def _custom_job(run: RunFile, place: Place, node_id: str) -> dict[str, Any]:
+    """Return the `custom_config` of a custom job of Vertex AI; empty if the node trains in its own container."""
+    if place != "vertex":
+        return {}
+    from detloom.pipelines.dag.vertex_training import trainer_custom_config, tuner_custom_config  # late: see below
+
+    return trainer_custom_config(run) if node_id == "Trainer" else tuner_custom_config(run)
+
+
+def _in_custom_job(node: _Node, executor: str) -> _Node:
+    """Set the executor that starts a custom job of Vertex AI."""
+    from detloom.pipelines.dag import vertex_training_job as training_job  # late: Google's clients
+
+    node.executor_spec = ExecutorClassSpec(getattr(training_job, executor))
+    return node
+
+
+def _production_model(run: RunFile, candidate: BaseChannel | None = None) -> ProductionModel:
+    return ProductionModel(
+        push_to=run.push_to,
+        code_fingerprint=source_fingerprint("detloom.components.resolvers.production_model"),
+        candidate=candidate,
+    )

@@ -1,0 +1,136 @@
+"""Custom jobs of Vertex AI, in which Trainer and Tuner run instead of the pipeline's node.
+
+TFX's extension (tfx/extensions/google_cloud_ai_platform/trainer/executor.py and training_clients.py) reads the job from
+the component's `custom_config`, removes `project`, sets its own command in every pool and calls `create_custom_job`.
+The job is a `CustomJob` of google.cloud.aiplatform_v1. Pool 0 is the chief, pool 1 are the other workers
+(cloud.google.com/vertex-ai/docs/training/distributed-training); each machine gets the cluster in CLUSTER_SPEC, which
+`trainer_module/runtime/cluster.py` reads. We have never run this on Vertex AI.
+"""
+
+from typing import Any
+
+from tfx.extensions.google_cloud_ai_platform.constants import ENABLE_VERTEX_KEY, VERTEX_REGION_KEY
+from tfx.extensions.google_cloud_ai_platform.trainer.executor import TRAINING_ARGS_KEY
+
+from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, StrategyKind
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file.accelerators import CLOUD_TPU
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.schemas.run_file.vertex import VertexTraining
+
+FINGERPRINT_VARIABLE = "DETLOOM_PACKAGE_FINGERPRINT"
+_DEFAULT_BOOT_DISK_GB = 100  # the default of Vertex AI
+
+
+def trainer_custom_config(run: RunFile) -> dict[str, Any]:
+    """Return the additions to the Trainer's `custom_config`; empty without `vertex.training`.
+
+    Raises:
+        InputError: if the run file's strategy does not fit the machines.
+    """
+    training = run.vertex.training if run.vertex is not None else None
+    return _custom_config(run, workers=training.workers, name="training") if training is not None else {}
+
+
+def tuner_custom_config(run: RunFile) -> dict[str, Any]:
+    """Return the additions to the Tuner's `custom_config`; the Tuner uses one machine.
+
+    Raises:
+        InputError: if the run file's strategy does not fit the machine.
+    """
+    has_job = run.vertex is not None and run.vertex.training is not None
+    return _custom_config(run, workers=1, name="tuning") if has_job else {}
+
+
+def _custom_config(run: RunFile, *, workers: int, name: str) -> dict[str, Any]:
+    vertex = run.vertex
+    assert vertex is not None
+    job: dict[str, Any] = {
+        "project": vertex.project,
+        "display_name": f"{run.name}-{name}",
+        "job_spec": _job_spec(run, workers),
+    }
+    if vertex.labels:
+        job["labels"] = dict(sorted(vertex.labels.items()))
+    if vertex.encryption_key:
+        job["encryption_spec"] = {"kms_key_name": vertex.encryption_key}
+    return {ENABLE_VERTEX_KEY: True, VERTEX_REGION_KEY: vertex.region, TRAINING_ARGS_KEY: job}
+
+
+def _job_spec(run: RunFile, workers: int) -> dict[str, Any]:
+    vertex = run.vertex
+    assert vertex is not None
+    training = vertex.training
+    assert training is not None
+    scheduling: dict[str, Any] = {"timeout": {"seconds": round(3600 * training.time_limit_hours)}}
+    if training.spot:
+        scheduling["strategy"] = "SPOT"
+    if workers > 1:  # TensorFlow ends all workers if one is lost; restarted workers resume from the checkpoint
+        scheduling["restart_job_on_worker_restart"] = True
+    pool = _pool(run, training, workers)
+    pools = [{**pool, "replica_count": 1}]
+    if workers > 1:
+        pools.append({**pool, "replica_count": workers - 1})
+    spec: dict[str, Any] = {"worker_pool_specs": pools, "scheduling": scheduling}
+    if vertex.service_account:
+        spec["service_account"] = vertex.service_account
+    if vertex.network:
+        spec["network"] = vertex.network
+    return spec
+
+
+def _pool(run: RunFile, training: VertexTraining, workers: int) -> dict[str, Any]:
+    assert run.vertex is not None
+    machine: dict[str, Any] = {"machine_type": training.machine_type}
+    if training.accelerator_type:
+        machine["accelerator_type"] = training.accelerator_type
+        machine["accelerator_count"] = training.accelerator_count
+    if training.tpu_topology:
+        machine["tpu_topology"] = training.tpu_topology
+    environment = {
+        FINGERPRINT_VARIABLE: package_fingerprint(),
+        STRATEGY_VARIABLE: _as_text(_strategy(run.trainer.strategy, training, workers)),
+    }
+    pool: dict[str, Any] = {
+        "machine_spec": machine,
+        "container_spec": {
+            "image_uri": training.image or run.vertex.image,
+            "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
+        },
+    }
+    if training.boot_disk_gb != _DEFAULT_BOOT_DISK_GB:
+        pool["disk_spec"] = {"boot_disk_size_gb": training.boot_disk_gb}
+    return pool
+
+
+def _strategy(asked: Strategy, training: VertexTraining, workers: int) -> Strategy:
+    """Return the strategy for the job's machines.
+
+    Raises:
+        InputError: if the run file asks for a strategy that does not fit them.
+    """
+    allowed = _kinds(training, workers)
+    if asked.kind == "auto":
+        return Strategy(kind=allowed[0])
+    if asked.kind not in allowed and not (workers == 1 < training.workers and asked.kind == "multi_worker"):
+        raise InputError(
+            f"trainer.strategy.kind: got '{asked.kind}', allowed with the machines of vertex.training: auto, "
+            f"{', '.join(allowed)}."
+        )
+    return asked if asked.kind in allowed else Strategy(kind=allowed[0])
+
+
+def _as_text(strategy: Strategy) -> str:
+    """Return the kind, or JSON if other fields are set."""
+    return strategy.kind if strategy == Strategy(kind=strategy.kind) else to_canonical_json(strategy)
+
+
+def _kinds(training: VertexTraining, workers: int) -> tuple[StrategyKind, ...]:
+    """Return the strategy kinds that fit the machines, the best first."""
+    if training.machine_type == CLOUD_TPU or training.tpu_topology:
+        return ("tpu",)
+    if workers > 1:
+        return ("multi_worker",)
+    return ("mirrored", "one_device") if training.accelerator_count > 1 else ("one_device", "mirrored")

@@ -1,0 +1,1 @@
+"""Run the pipeline on this machine."""

@@ -1,0 +1,136 @@
+"""Run the pipeline until it finishes or a node has no retries left."""
+
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from detloom.pipelines.dag.create_pipeline import create_pipeline
+from detloom.pipelines.local.console import NodeLog
+from detloom.pipelines.local.summary import read_latest_run
+from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits, format_duration
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.nodes import retry_of
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.trainer_module.runtime.preemption import Preempted
+
+_LOGGER = logging.getLogger("detloom")
+
+
+class NodeFailedError(InputError):
+    """A node failed for a reason that may be temporary; the message needs no traceback.
+
+    Attributes:
+        node: its id.
+    """
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(f"{node} failed: {reason}")
+        self.node = node
+
+
+def run_with_retries(run: RunFile, nodes: NodeLog) -> None:
+    """Run the pipeline; after a failure, wait as `run.nodes` says and run it again while the node has retries left.
+
+    Finished nodes are then cached. A user's mistake or an interrupted training run is not retried.
+
+    Raises:
+        InputError: the node failed because of a user's mistake, or was interrupted.
+        NodeFailedError: the node exceeded its time limit, or its inputs were not found.
+        Exception: any other failure of a node.
+    """
+    num_failures: Counter[str] = Counter()
+    while True:
+        try:
+            return _run_once(run, nodes)
+        except Exception as error:
+            node = error.node if isinstance(error, NodeFailedError) else nodes.current
+            if node is None:
+                raise
+            if not isinstance(error, NodeFailedError):
+                _raise_mistake(error, node)
+            num_failures[node] += 1
+            retry = retry_of(run.nodes, node)
+            if num_failures[node] > retry.max_retries:
+                raise
+            seconds = retry.wait_seconds(num_failures[node])
+            reason = redact(str(error).removeprefix(f"{node} failed: ") or type(error).__name__)
+            num_tries = retry.max_retries + 1
+            tries = f"try {num_failures[node] + 1} of {num_tries} in {format_duration(seconds)}"
+            _LOGGER.warning("%s failed (%s); %s.", node, reason.rstrip("."), tries)
+            time.sleep(seconds)
+
+
+def find_preemption(error: BaseException | None) -> Preempted | None:
+    """Return the signal that ended a training run if it caused the exception, otherwise None."""
+    while error is not None and not isinstance(error, Preempted):
+        error = error.__cause__
+    return error
+
+
+def notify_failed_run(run: RunFile, node: str | None, error: BaseException) -> None:
+    """Send a notification about a failed run if the run file asks for it."""
+    if run.notifications is not None and "failed" in run.notifications.events:
+        from detloom.components.notifier.failure import notify_failure
+
+        notify_failure(run.name, run.notifications, node, error)
+
+
+def _run_once(run: RunFile, nodes: NodeLog) -> None:
+    # late: the tfx command line replaces its run method
+    from tfx.orchestration.local.local_dag_runner import LocalDagRunner
+
+    def limit_of(node: str) -> float | None:
+        return retry_of(run.nodes, node).time_limit_seconds
+
+    def end_process(error: NodeTimeoutError) -> None:
+        print(f"error: {_describe_stuck(error)}", file=sys.stderr, flush=True)
+        notify_failed_run(run, error.node, NodeFailedError(error.node, str(error)))
+        os._exit(1)
+
+    nodes.restart()
+    pipeline = create_pipeline(run)
+    nodes.num_nodes = len(pipeline.components)
+    started = time.time()
+    with TimeLimits(limit_of, end_process) as limits:
+        nodes.on_start, nodes.on_finish = limits.start, lambda node: limits.finish()
+        try:
+            LocalDagRunner().run(pipeline)
+        except Exception as error:
+            # Checked by `limits.exceeded`, because an interrupted node can raise any exception.
+            if limits.exceeded is not None and find_preemption(error) is None:
+                reason = f"{limits.exceeded}; if it needs more time, raise the limit under nodes in the run file."
+                raise NodeFailedError(limits.exceeded.node, reason) from error
+            raise
+        finally:
+            limits.finish()
+    _check_all_ran(Path(run.workspace) / "metadata.sqlite", started)
+
+
+def _describe_stuck(error: NodeTimeoutError) -> str:
+    return (
+        f"{error.node}: {error}, and could not be interrupted. The process ends; run the same command again to "
+        "continue from the finished nodes."
+    )
+
+
+def _check_all_ran(metadata_file: Path, since: float) -> None:
+    """Raise NodeFailedError for a node whose inputs were not found: TFX marks it as failed and continues."""
+    for node in read_latest_run(metadata_file, since).values():
+        if node.is_failed:
+            raise NodeFailedError(node.node_id, "its inputs could not be found; the log above gives the reason.")
+
+
+def _raise_mistake(error: BaseException, node: str) -> None:
+    """Raise InputError if a user's mistake or an interruption caused the exception.
+
+    Exceptions in `__context__` do not count: an error while handling a mistake is a bug.
+    """
+    mistake: BaseException | None = error
+    while mistake is not None and not isinstance(mistake, InputError | Preempted):
+        mistake = mistake.__cause__
+    if mistake is not None:
+        raise InputError(f"{node} {'ended' if isinstance(mistake, Preempted) else 'failed'}: {mistake}") from error

@@ -1,0 +1,73 @@
+"""Run the pipeline on this machine with TFX's LocalDagRunner and metadata in SQLite."""
+
+import logging
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from detloom.pipelines.local.run_lock import hold_workspace
+from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config_checks import warnings_before_run
+from detloom.schemas.run_file.data import EMBEDDED_DIGITS
+from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.trainer_module.detectors.supported import check_trainable
+
+WORKSPACE_VARIABLE = "DETLOOM_WORKSPACE"
+_LOGGER = logging.getLogger("detloom")
+
+
+def run_file_from_environment() -> RunFile:
+    """Read the run file of DETLOOM_RUN_FILE (default: the demo) with the workspace of DETLOOM_WORKSPACE, if set."""
+    path = os.environ.get(RUN_FILE_VARIABLE)
+    workspace = os.environ.get(WORKSPACE_VARIABLE)
+    return read_run_file(Path(path) if path else sample_run_file("demo"), Path(workspace) if workspace else None)
+
+
+def run_locally(run: RunFile, *, verbose: bool = False) -> str:
+    """Run all nodes; nodes whose inputs, settings and code are unchanged come from the cache.
+
+    A failed node is retried as `run.nodes` says. If the run fails, a notification is sent as `run.notifications` says.
+
+    Returns:
+        The summary as text; empty if the runner only recorded the pipeline (`tfx pipeline create`).
+
+    Raises:
+        WorkspaceBusyError: another run uses the workspace.
+        InputError: a setting that cannot be trained, or a node that failed because of a user's mistake.
+    """
+    try:
+        check_trainable(run.config)  # before anything is written
+    except InputError as error:
+        from detloom.pipelines.local.retries import notify_failed_run
+
+        notify_failed_run(run, None, error)
+        raise
+    with hold_workspace(Path(run.workspace)):
+        from detloom.pipelines.local.console import log_nodes
+        from detloom.pipelines.local.retries import find_preemption, notify_failed_run, run_with_retries
+        from detloom.pipelines.local.summary import summarize_run
+
+        nodes = log_nodes(verbose)
+        started = time.time()
+        try:
+            for warning in warnings_before_run(run.config):
+                _LOGGER.warning("%s", warning)
+            run_with_retries(_prepare_data(run), nodes)
+            return summarize_run(run, started, seconds=time.time() - started)
+        except Exception as error:
+            if find_preemption(error) is None:
+                notify_failed_run(run, nodes.current, error)
+            raise
+
+
+def _prepare_data(run: RunFile) -> RunFile:
+    if run.data.path != EMBEDDED_DIGITS:
+        return run
+    from detloom.pipelines.samples.demo_data import write_embedded_digits
+
+    folder = Path(run.workspace) / "data" / "digits"
+    write_embedded_digits(folder)
+    return replace(run, data=replace(run.data, path=str(folder)))

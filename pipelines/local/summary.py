@@ -1,0 +1,178 @@
+"""Summarize a finished run as text from ML Metadata and the artifacts."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_metadata as mlmd
+from ml_metadata.proto import metadata_store_pb2 as pb
+from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+from detloom.components.properties import (
+    DECISION_KEY,
+    PUSHED_DESTINATION_PROPERTY,
+    PUSHED_PROPERTY,
+    PUSHED_VERSION_PROPERTY,
+    REASON_PROPERTY,
+)
+from detloom.components.pusher.atomic_push import list_versions
+from detloom.pipelines.local.console import format_table
+from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
+from detloom.schemas.run_file.model_card import CARD_PAGE
+from detloom.schemas.run_file.run_file import RunFile
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """A node of a pipeline run; nodes that a condition skips are missing.
+
+    Attributes:
+        is_cached: True if its outputs came from the cache.
+        is_failed: True if it failed or its inputs were not found.
+        outputs: artifacts by name.
+    """
+
+    node_id: str
+    is_cached: bool
+    is_failed: bool
+    outputs: dict[str, pb.Artifact]
+
+    def folder(self, output: str) -> Path:
+        return Path(self.outputs[output].uri)
+
+
+def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRun]:
+    """Return the nodes of the newest pipeline run by id, in the order of execution.
+
+    Args:
+        since: Unix time; the result is empty if no run started at or after it.
+    """
+    if not metadata_file.is_file():
+        return {}
+    config = pb.ConnectionConfig()
+    config.sqlite.filename_uri = str(metadata_file)
+    config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
+    store = mlmd.MetadataStore(config)
+    runs = [
+        run for run in store.get_contexts_by_type("pipeline_run") if run.create_time_since_epoch >= 1000 * since - 1000
+    ]
+    if not runs:
+        return {}
+    newest = max(runs, key=lambda run: run.create_time_since_epoch)
+    nodes = {}
+    for execution in sorted(store.get_executions_by_context(newest.id), key=lambda execution: execution.id):
+        node_id = next(
+            c.name.split(".", 1)[1] for c in store.get_contexts_by_execution(execution.id) if c.type == "node"
+        )
+        events = store.get_events_by_execution_ids([execution.id])
+        ids = {
+            event.artifact_id: event.path.steps[0].key
+            for event in events
+            if event.type in (pb.Event.OUTPUT, pb.Event.INTERNAL_OUTPUT) and event.path.steps
+        }
+        artifacts = store.get_artifacts_by_id(list(ids)) if ids else []
+        state = execution.last_known_state
+        outputs = {ids[artifact.id]: artifact for artifact in artifacts}
+        nodes[node_id] = NodeRun(node_id, state == pb.Execution.CACHED, state == pb.Execution.FAILED, outputs)
+    return nodes
+
+
+def summarize_run(run: RunFile, since: float, seconds: float) -> str:
+    """Return about ten lines: data, metrics, decision and paths; empty if no run started at or after `since`.
+
+    Args:
+        since: Unix time.
+        seconds: duration of the run.
+    """
+    metadata_file = Path(run.workspace) / "metadata.sqlite"
+    nodes = read_latest_run(metadata_file, since)
+    if "Pusher" not in nodes and "RetrainDecision" not in nodes:
+        return ""
+    rows = [
+        *_data_rows(nodes["DetectionExampleGen"]),
+        ("data checks", _read_json(nodes["DatasetValidator"].folder("report") / "report.json")["sentence"]),
+        *_anomaly_rows(nodes["ExampleValidator"]),
+        *_training_rows(nodes),
+        *(_model_rows(nodes, run.push_to) if "Pusher" in nodes else [("pushed model", _none_pushed(run.push_to))]),
+        ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
+        ("lineage", f"{metadata_file} (ML Metadata, SQLite); detloom lineage VERSION shows it"),
+        *(_cache_rows(nodes) if "Pusher" in nodes else []),
+        ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
+    ]
+    return f"\nPipeline {run.name}\n{format_table(rows)}"
+
+
+def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
+    """Return the reason for training or skipping it; empty if the pipeline always trains."""
+    if "RetrainDecision" not in nodes:
+        return []
+    reason = nodes["RetrainDecision"].outputs[DECISION_KEY].custom_properties[REASON_PROPERTY].string_value
+    head, _, rest = reason.partition(": ")
+    return [("training", f"skipped: {rest}" if head.endswith("skipped") else rest)]
+
+
+def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> list[tuple[str, str]]:
+    evaluation = nodes["DetectionEvaluator"].folder("evaluation")
+    metrics = _read_json(evaluation / "metrics.json")["candidate"]
+    decision = _read_json(evaluation / "decision.json")
+    return [
+        ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
+        ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
+        ("pushed model", _pushed(nodes["Pusher"], push_to)),
+        ("model card", str(nodes["ModelCard"].folder("model_card") / CARD_PAGE)),
+        ("report", str(evaluation / "report.html")),
+    ]
+
+
+_NEVER_CACHED = ("PreviousReportResolver", "BaselineResolver", "Pusher", "Notifier")
+
+
+def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
+    """Summarize the cached nodes. Resolvers, Pusher and Notifier always run."""
+    cached = [name for name, node in nodes.items() if node.is_cached]
+    ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
+    if not ran:
+        return [("cache", "nothing changed since the last run: all results are cached; the served model was checked")]
+    return [("cache", f"ran: {', '.join(ran)}; cached: {', '.join(cached)}")] if cached else []
+
+
+def _anomaly_rows(example_validator: NodeRun) -> list[tuple[str, str]]:
+    """Return the differences between examples and schema by split; empty if there are none."""
+    found = []
+    for file in sorted(example_validator.folder("anomalies").glob("Split-*/SchemaDiff.pb")):
+        anomalies = anomalies_pb2.Anomalies.FromString(file.read_bytes())
+        for name, anomaly in sorted(anomalies.anomaly_info.items()):
+            found.append(f"{file.parent.name.removeprefix('Split-')}: {name}: {anomaly.short_description}")
+    return [("anomalies", text) for text in found]
+
+
+def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
+    folder = example_gen.folder("rejects")
+    report = _read_json(folder / REPORT_FILE)
+    written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
+    return [
+        ("ingested", f"{report['num_written']} of {report['num_in']} records ({written})"),
+        (
+            "quarantined",
+            f"{report['num_quarantined']} records, {report['num_boxes_rejected']} boxes: {folder / REJECTS_FILE}",
+        ),
+    ]
+
+
+def _pushed(pusher: NodeRun, push_to: str) -> str:
+    properties = pusher.outputs["pushed_model"].custom_properties
+    if not properties[PUSHED_PROPERTY].int_value:
+        return _none_pushed(push_to)
+    destination = str(properties[PUSHED_DESTINATION_PROPERTY].string_value)
+    version = properties[PUSHED_VERSION_PROPERTY].string_value  # an endpoint has no versions
+    return f"{destination} (version {version})" if version else destination
+
+
+def _none_pushed(push_to: str) -> str:
+    served = max(list_versions(push_to), default=None) if push_to else None
+    return f"none; version {served} is still served" if served else "none"
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

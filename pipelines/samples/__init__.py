@@ -1,0 +1,1 @@
+"""Sample run files, and the data set of the demo."""

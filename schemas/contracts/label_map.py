@@ -1,0 +1,151 @@
+"""The label map: class ids (1-based) and class names, stored in the Object Detection API's text format."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.proto_text import Message, Scalar, parse_text
+from detloom.schemas.reading.redact import redact
+
+LABEL_MAP_FILE = "label_map.pbtxt"  # file name inside an Examples artifact
+# Escapes of Unicode characters, after an even number of backslashes; protobuf's tokenizer does not decode them.
+_UNICODE_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
+_TO_ESCAPE = re.compile(r"""[\x00-\x1f\x7f'\\]""")  # \r included: reading a text file would turn it into \n
+_MAX_ID_DIGITS = 18  # below 2**63
+_MAX_VALUES = 300_000  # items and their fields
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """Class names by label-map id.
+
+    `class_id` is the id on disk (any positive integer, gaps allowed, as in COCO). `class_index` is the 0-based position
+    among the sorted ids, which is the model's channel. Only this class converts between the two.
+    """
+
+    names_by_id: tuple[tuple[int, str], ...]
+
+    def __post_init__(self) -> None:
+        ids = [class_id for class_id, _ in self.names_by_id]
+        names = [name for _, name in self.names_by_id]
+        if not ids:
+            raise InputError("label map: no classes; add at least one.")
+        if min(ids) < 1:
+            raise InputError(f"label map: got id {min(ids)}, allowed: 1 and up (0 is background).")
+        for kind, values in (("id", list(map(str, ids))), ("name", names)):
+            twice = sorted(value for value, count in Counter(values).items() if count > 1)
+            if twice:
+                raise InputError(f"label map: {kind} {twice[0]!r} appears twice.")
+        object.__setattr__(self, "names_by_id", tuple(sorted(self.names_by_id)))
+
+    @classmethod
+    def from_names(cls, names: Iterable[str]) -> "LabelMap":
+        """Give the names the ids 1, 2, ... in order."""
+        return cls(tuple(enumerate(names, start=1)))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.names_by_id)
+
+    @property
+    def class_ids(self) -> tuple[int, ...]:
+        """Label-map id of each class index."""
+        return tuple(class_id for class_id, _ in self.names_by_id)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each class index."""
+        return tuple(name for _, name in self.names_by_id)
+
+    def name_of(self, class_id: int) -> str:
+        """Return the class name, or "#<id>" for an id that is not in the map."""
+        return dict(self.names_by_id).get(class_id, f"#{class_id}")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMapItem:
+    """One item of a label map file. If `display_name` is set, it is the class name and `name` is a code."""
+
+    class_id: int
+    name: str
+    display_name: str
+
+    @property
+    def class_name(self) -> str:
+        return self.display_name or self.name
+
+
+def format_label_map(label_map: LabelMap) -> str:
+    def escape(match: re.Match[str]) -> str:
+        char = match.group()
+        return f"\\{char}" if char in "'\\" else "\\n" if char == "\n" else f"\\{ord(char):03o}"
+
+    return "".join(
+        f"item {{\n  id: {i}\n  name: '{_TO_ESCAPE.sub(escape, name)}'\n}}\n" for i, name in label_map.names_by_id
+    )
+
+
+def parse_label_map(text: str, where: str = "label map") -> LabelMap:
+    """Parse `item { id: 1 name: 'person' display_name: ... }` blocks; `display_name` wins, as in the reference.
+
+    Raises:
+        InputError: starting with `where`, for any other text.
+    """
+    return build_label_map(parse_label_map_items(text, where), where)
+
+
+def build_label_map(items: Iterable[LabelMapItem], where: str = "label map") -> LabelMap:
+    """Build the map of the items; raise InputError, starting with `where`, for duplicates or an empty list."""
+    try:
+        return LabelMap(tuple((item.class_id, item.class_name) for item in items))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def parse_label_map_items(text: str, where: str = "label map") -> tuple[LabelMapItem, ...]:
+    """Return the items in file order; skip other fields of an item, such as `keypoints` blocks.
+
+    Raises:
+        InputError: starting with `where`, for any other text.
+    """
+    try:
+        text = _UNICODE_ESCAPE.sub(_octal_escapes, text.removeprefix("\ufeff"))
+    except ValueError:  # half of a surrogate pair, or beyond the last character
+        raise InputError(f"{where}: got an invalid Unicode escape, allowed: \\uXXXX or \\UXXXXXXXX.") from None
+    root = parse_text(text, where, max_values=_MAX_VALUES)
+    for name, values in root.values.items():
+        if name != "item" or not all(isinstance(value, Message) for value in values):
+            raise InputError(f"{values[0].place}: got {name!r}, allowed: a list of 'item {{ id: 1 name: \"...\" }}'.")
+    return tuple(map(_parse_item, root.values.get("item", ())))
+
+
+def _octal_escapes(match: re.Match[str]) -> str:
+    """Replace a Unicode escape by octal escapes of its UTF-8 bytes."""
+    return match[1] + "".join(f"\\{byte:03o}" for byte in chr(int(match[2] or match[3], 16)).encode())
+
+
+def _parse_item(item: Message) -> LabelMapItem:
+    """Convert a message; of a field with several values, the last one counts."""
+    class_id, name, display_name = (
+        value.value if isinstance(value, Scalar) else ""
+        for value in (item.values.get(key, [None])[-1] for key in ("id", "name", "display_name"))
+    )
+    if not (name or display_name) or not re.fullmatch(f"[0-9]{{1,{_MAX_ID_DIGITS}}}", class_id):
+        got = f"id {redact(repr(class_id))} and name {redact(repr(display_name or name))}"
+        raise InputError(f"{item.place}: item: got {got}, allowed: a positive id and a name.")
+    return LabelMapItem(int(class_id), name, display_name)
+
+
+def read_label_map(path: Path) -> LabelMap:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the label map cannot be read ({error}).") from None
+    return parse_label_map(text, where=str(path))
+
+
+def write_label_map(path: Path, label_map: LabelMap) -> None:
+    Path(path).write_text(format_label_map(label_map), encoding="utf-8")

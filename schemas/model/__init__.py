@@ -1,0 +1,1 @@
+"""The configuration tree of a detector and its training."""

@@ -1,0 +1,166 @@
+"""CenterNet (arXiv:1904.07850): objects are peaks of a heatmap with one channel per class, a size and an offset.
+
+Names and defaults are those of the Object Detection API's `pipeline.config`, as in `model_config.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from detloom.schemas.errors import check, check_fields
+from detloom.schemas.model.export import Export, refuse_export
+from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
+from detloom.schemas.model.network import ImageResizer, KeepAspectRatioResizer
+
+_MAX_STRIDE = 32  # stride of the backbone's coarsest feature map
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterNetFeatureExtractor:
+    """A backbone, followed by upsampling layers to a stride of 4."""
+
+    backbone: Literal["mobilenet_v2", "resnet50_v1", "resnet101_v1"]
+    """Classification network without its classifier."""
+    channel_means: tuple[float, ...] = ()
+    """Values subtracted from the image's channels (0 to 255) before the backbone's own scaling; empty is 0."""
+    channel_stds: tuple[float, ...] = ()
+    """Divisors of the channels after the subtraction; empty is 1."""
+    bgr_ordering: bool = False
+    """Reverse the order of the channels first; `channel_means` and `channel_stds` are then blue, green, red."""
+    depth_multiplier: float = 1.0
+    """Factor of MobileNet's channels."""
+    use_separable_conv: bool = False
+    """Use separable convolutions in the upsampling layers; MobileNet only."""
+    upsampling_interpolation: Literal["nearest", "bilinear"] = "nearest"
+    """Interpolation of the upsampling layers; MobileNet only."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "depth_multiplier")
+        for field in ("channel_means", "channel_stds"):
+            values = getattr(self, field)
+            check(len(values) in (0, 3), field, values, "none, or three numbers")
+        check(all(value > 0 for value in self.channel_stds), "channel_stds", self.channel_stds, "above 0")
+        if self.backbone != "mobilenet_v2":
+            for field, default in (
+                ("depth_multiplier", 1.0),
+                ("use_separable_conv", False),
+                ("upsampling_interpolation", "nearest"),
+            ):
+                got = getattr(self, field)
+                shown = str(got).lower() if isinstance(got, bool) else got
+                allowed = f"{str(default).lower()} with {self.backbone}"
+                check(got == default, field, shown, allowed, "backbone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionHeadParams:
+    """Convolutions of a head before its last one."""
+
+    num_filters: tuple[int, ...] = ()
+    """Number of channels of each convolution."""
+    kernel_sizes: tuple[int, ...] = ()
+    """Kernel size of each convolution."""
+
+    def __post_init__(self) -> None:
+        for field in ("num_filters", "kernel_sizes"):
+            values = getattr(self, field)
+            check(all(value >= 1 for value in values), field, values, "1 or more")
+        pair = (len(self.num_filters), len(self.kernel_sizes))
+        check(pair[0] == pair[1], "kernel_sizes", f"{pair[1]} values", f"{pair[0]}, one for each of num_filters")
+
+
+_ONE_LAYER = PredictionHeadParams(num_filters=(256,), kernel_sizes=(3,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectDetection:
+    """Size and offset of the box around a peak."""
+
+    localization_loss: LocalizationLoss
+    """Loss of sizes and offsets at the centers of the boxes, in cells of the heatmap."""
+    task_loss_weight: float = 1.0
+    """Factor of both losses."""
+    offset_loss_weight: float = 1.0
+    """Factor of the loss of the offsets."""
+    scale_loss_weight: float = 0.1
+    """Factor of the loss of the sizes, which grows with the size of the network's input."""
+    scale_head_params: PredictionHeadParams = _ONE_LAYER
+    """Head for sizes."""
+    offset_head_params: PredictionHeadParams = _ONE_LAYER
+    """Head for offsets."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "task_loss_weight", "offset_loss_weight", "scale_loss_weight")
+        got = type(self.localization_loss).__name__
+        check(isinstance(self.localization_loss, WeightedL1), "localization_loss", got, "WeightedL1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectCenterParams:
+    """Heatmap of the object centers."""
+
+    classification_loss: ClassificationLoss
+    """Loss of every cell and class of the heatmap."""
+    object_center_loss_weight: float = 1.0
+    """Factor of the classification loss."""
+    heatmap_bias_init: float = -2.19
+    """Initial bias of the heatmap's last convolution: log(p / (1 - p)) for an initial probability p."""
+    min_box_overlap_iou: float = 0.7
+    """IoU that sets the radius of reduced penalty: cells around a center are penalized less if a box of the object's
+    size around them overlaps the object at least this much."""
+    max_box_predictions: int = 100
+    """Largest number of peaks per image that become detections."""
+    peak_max_pool_kernel_size: int = 3
+    """Side, in cells, of the window in which a peak must be the maximum of its class; 1 makes every cell a peak."""
+    center_head_params: PredictionHeadParams = _ONE_LAYER
+    """Head for the heatmap."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "object_center_loss_weight")
+        check_fields(self, "between 0 and 1", "min_box_overlap_iou")
+        check_fields(self, "1 or more", "max_box_predictions", "peak_max_pool_kernel_size")
+        got = type(self.classification_loss).__name__
+        is_penalty_reduced = isinstance(self.classification_loss, PenaltyReducedFocal)
+        check(is_penalty_reduced, "classification_loss", got, "PenaltyReducedFocal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterNet:
+    """Detectors without anchors and without NMS."""
+
+    image_resizer: ImageResizer
+    """Resizing of images to the network's input."""
+    feature_extractor: CenterNetFeatureExtractor
+    """Backbone and upsampling layers."""
+    object_detection_task: ObjectDetection
+    """Sizes and offsets of the boxes."""
+    object_center_params: ObjectCenterParams
+    """Heatmap of the object centers."""
+    num_classes: int | None = None
+    """Number of classes; null uses the number in the label map. A number that differs from the label map is
+    rejected."""
+    use_depthwise: bool = False
+    """Use separable convolutions in the heads."""
+
+    @property
+    def max_detections(self) -> int:
+        """Maximum number of detections per image."""
+        return self.object_center_params.max_box_predictions
+
+    def check_export(self, export: Export) -> None:
+        """Raise FieldError for formats to which the detector cannot be converted."""
+        if "int8" in export.tflite:
+            refuse_export("tflite", "int8", "8 bits lose the peaks, and the model detects nothing; use float16")
+        if export.tflite and export.tflite_outputs == "raw":
+            refuse_export("tflite_outputs", "raw", "CenterNet has no NMS to omit; use detections")
+
+    def __post_init__(self) -> None:
+        check_fields(self, "1 or more", "num_classes")
+        resizer = self.image_resizer
+        if isinstance(resizer, KeepAspectRatioResizer):
+            sides = {"max_dimension": resizer.max_dimension}
+        else:
+            sides = {"height": resizer.height, "width": resizer.width}
+        for name, side in sides.items():
+            nearest = max(round(side / _MAX_STRIDE), 1) * _MAX_STRIDE
+            allowed = f"a multiple of {_MAX_STRIDE}, such as {nearest}: upsampling doubles the coarsest feature map"
+            check(side % _MAX_STRIDE == 0, f"image_resizer.{name}", side, allowed)

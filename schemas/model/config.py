@@ -1,0 +1,274 @@
+"""The configuration of a detector and its training, as one frozen tree.
+
+TFX receives its canonical JSON, so that caching notices every change. The tree is built from a preset (`presets.py`),
+a `pipeline.config` of the Object Detection API (`pipeline_config.py`) or a run file (`run_file.py`), with overrides
+(`overrides.py`).
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from detloom.schemas.contracts.metric_names import check_metric
+from detloom.schemas.errors import check, check_fields
+from detloom.schemas.model.augmentations import Augmentation
+from detloom.schemas.model.center_net import CenterNet
+from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.optimizers import GradientClipping, MovingAverage, Optimizer
+from detloom.schemas.reading.typed_dict import to_canonical_json
+
+FineTuneMode = Literal["classification", "detection", "full", "all_but_classes", "auto"]
+Precision = Literal["float32", "bfloat16", "float16", "bfloat16_on_tpu"]
+Model = Ssd | CenterNet
+
+IMAGENET = "imagenet"  # replaces the path of a checkpoint: use the weights that keras.applications downloads
+PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # placeholder for the user's paths in the detection zoo's files
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFinite:
+    """Reaction to a loss or a gradient that is NaN or infinite.
+
+    The update of that step is never applied, and the run restores its last good checkpoint.
+    """
+
+    action: Literal["skip_batch", "lower_rate", "stop"] = "skip_batch"
+    """`skip_batch` continues without the batch, `lower_rate` continues with a lower learning rate, `stop` ends the run
+    with an error."""
+    rate_factor: float = 0.5
+    """Factor of the learning rate at each occurrence, with `lower_rate`."""
+    max_times: int = 5
+    """Number of occurrences after which the next one ends the run with an error."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "between 0 and 1", "rate_factor")
+        check_fields(self, "0 or more", "max_times")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Stop when a metric of the eval split no longer improves."""
+
+    metric: str = "AP"
+    """A COCO metric (`AP`, `AP50`, ...), the AP of a class as `AP/<class name>`, or `loss` (lower is better)."""
+    patience: int = 5
+    """Number of evaluations without improvement after which training stops."""
+    min_delta: float = 0.0
+    """Smallest change that counts as an improvement."""
+
+    def __post_init__(self) -> None:
+        check_metric("metric", self.metric)
+        check_fields(self, "1 or more", "patience")
+        check_fields(self, "0 or more", "min_delta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitoring:
+    """Data recorded during training, in addition to losses, learning rate and speed."""
+
+    RENAMED: ClassVar = {"num_pictures": "num_images"}
+
+    gradient_norms: bool = False
+    """Record the norm of each variable's gradient."""
+    histograms: bool = False
+    """Record histograms of the weights at each evaluation."""
+    num_images: int = 4
+    """Number of augmented input images to show at the start, and of images with ground truth and detections to show at
+    each evaluation."""
+    profile_first_step: int = 0
+    """First step recorded by TensorFlow's profiler."""
+    profile_num_steps: int = 0
+    """Number of steps recorded by the profiler; 0 turns it off."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "num_images", "profile_first_step", "profile_num_steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Training of the detector."""
+
+    num_steps: int
+    """Total number of training steps; one step covers all replicas."""
+    optimizer: Optimizer
+    """Optimizer and learning rate."""
+    batch_size: int = 32
+    """Number of images per step, over all replicas."""
+    gradient_accumulation_steps: int = 1
+    """Number of parts into which a replica splits its images of a step; they are processed in sequence to save
+    memory."""
+    learning_rate_batch_size: int | None = None
+    """Batch size for which the learning rate was written, if it differs from `batch_size`; a warning then suggests the
+    scaled rate."""
+    scale_learning_rate: bool = False
+    """Scale the rate from `learning_rate_batch_size` to `batch_size` instead of warning."""
+    augmentations: tuple[Augmentation, ...] = ()
+    """Augmentations of training images, in order."""
+    last_steps_without_mixing: int = 0
+    """Number of final steps without `Mosaic` and `MixUp`."""
+    gradient_clipping: GradientClipping | None = None
+    """Clipping of the gradients; null turns it off."""
+    moving_average: MovingAverage | None = None
+    """Moving average of the weights; null keeps none. `eval.use_moving_averages` decides whether it is used."""
+    add_regularization_loss: bool = True
+    """Add the penalties of `conv_hyperparams.regularizer` to the loss."""
+    fine_tune_checkpoint: str = ""
+    """Initial weights: a checkpoint (path without suffix), a model's folder, a Keras weights file (in a run file,
+    relative to it), or `imagenet` for the weights of keras.applications. Empty starts from random weights."""
+    fine_tune_checkpoint_type: FineTuneMode = "auto"
+    """Part to restore: `classification` the backbone, `detection` a detector without its heads, `full` a whole
+    detector, `all_but_classes` a detector without its last class layer. `auto` chooses by the contents of the
+    checkpoint and its number of classes."""
+    fine_tune_include: tuple[str, ...] = ()
+    """Regular expressions; restore only variables whose path contains a match. Empty restores all."""
+    fine_tune_exclude: tuple[str, ...] = ()
+    """Regular expressions; do not restore variables whose path contains a match."""
+    fine_tune_skip_mismatch: bool = False
+    """Do not restore variables whose stored shape differs, instead of rejecting the checkpoint."""
+    fine_tune_min_restored_share: float = 0.9
+    """Smallest share of each part's parameters that the checkpoint must contain; otherwise it is rejected."""
+    update_trainable_variables: tuple[str, ...] = ()
+    """Regular expressions; train only variables whose name contains a match. Empty trains all."""
+    freeze_variables: tuple[str, ...] = ()
+    """Regular expressions; do not train variables whose name contains a match."""
+    bias_grad_multiplier: float = 1.0
+    """Factor of the gradients of biases."""
+    precision: Precision = "float32"
+    """Number format of the network's computations; weights, losses and updates are always float32. float16 scales the
+    loss. `bfloat16_on_tpu` is the reference's `use_bfloat16`: bfloat16 on a TPU, float32 on other devices."""
+    nonfinite: NonFinite = NonFinite()
+    """Reaction to NaN and infinity."""
+    checkpoint_every_n: int = 1000
+    """Number of steps between two checkpoints; each evaluation writes one too."""
+    max_to_keep: int = 3
+    """Number of newest checkpoints to keep."""
+    keep_checkpoint_every_n_hours: float = 10_000.0
+    """Keep one checkpoint permanently for each period of this length."""
+    early_stopping: EarlyStopping | None = None
+    """Condition for stopping before `num_steps`; null never stops early."""
+    monitoring: Monitoring = Monitoring()
+    """Data recorded during training."""
+    steps_per_call: int = 20
+    """Number of steps per call from the host; more reduce the overhead of the host."""
+    seed: int = 0
+    """Random seed of initial weights, shuffling and augmentation."""
+    deterministic: bool = False
+    """Let TensorFlow use only operations with bit-identical results; slower on accelerators."""
+    debug: bool = False
+    """Run eagerly and deterministically: slow, but errors name the line of code."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "1 or more", "num_steps", "batch_size", "learning_rate_batch_size", "steps_per_call")
+        check_fields(self, "1 or more", "gradient_accumulation_steps", "checkpoint_every_n", "max_to_keep")
+        check_fields(self, "0 or more", "last_steps_without_mixing")
+        parts = self.gradient_accumulation_steps
+        divides = self.batch_size % parts == 0
+        check(divides, "gradient_accumulation_steps", parts, f"a divisor of batch_size ({self.batch_size})")
+        check_fields(self, "above 0", "keep_checkpoint_every_n_hours")
+        check_fields(self, "0 to 1", "fine_tune_min_restored_share")
+        check_fields(self, "0 or more", "bias_grad_multiplier")
+        for field in ("fine_tune_include", "fine_tune_exclude", "update_trainable_variables", "freeze_variables"):
+            for pattern in getattr(self, field):
+                check(bool(pattern), field, "''", "a pattern that is not empty; the empty pattern matches everything")
+                _check_pattern(field, pattern)
+        check(self.num_steps < 2**31, "num_steps", self.num_steps, "fewer than 2**31")
+        check(0 <= self.seed < 2**32, "seed", self.seed, "0 up to 2**32")
+
+    @staticmethod
+    def upgrade(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replace the settings `use_bfloat16` and `var_freeze_expr` of earlier versions."""
+        data = dict(data)
+        if isinstance(data.get("use_bfloat16"), bool):
+            for_tpu, on_all = ("bfloat16_on_tpu", "float32")
+            old, new = (on_all, for_tpu) if data.pop("use_bfloat16") else (for_tpu, on_all)
+            if data.get("precision", on_all) == old:
+                data["precision"] = new
+        if isinstance(data.get("var_freeze_expr"), str) and isinstance(data.get("freeze_variables", ()), list | tuple):
+            pattern = data.pop("var_freeze_expr")  # had to match from the start of a name
+            data["freeze_variables"] = [*data.get("freeze_variables", ()), *([f"^(?:{pattern})"] if pattern else [])]
+        return data
+
+
+def _check_pattern(field: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        check(False, field, f"{pattern!r} ({error})", "a regular expression")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval:
+    """Evaluation of the detector during training."""
+
+    batch_size: int = 1
+    """Number of images per batch."""
+    use_moving_averages: bool = False
+    """Evaluate and export the moving average of the weights instead of the weights."""
+    metrics_set: tuple[Literal["coco_detection_metrics"], ...] = ("coco_detection_metrics",)
+    """Metrics to compute."""
+    evaluate_every: int = 500
+    """Number of training steps between two evaluations; the weights of the best evaluation are exported."""
+    best_metric: str = "AP"
+    """Metric that selects the exported weights: a COCO metric (`AP`, `AP50`, ...), the AP of a class as
+    `AP/<class name>`, or `loss` (lower is better)."""
+    keep_best: int = 1
+    """Number of best evaluations whose weights and metrics are kept."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "1 or more", "batch_size", "evaluate_every", "keep_best")
+        check(bool(self.metrics_set), "metrics_set", "nothing", "at least one")
+        check_metric("best_metric", self.best_metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputReader:
+    """Reading of examples. In a pipeline, the paths come from the Examples artifact instead."""
+
+    label_map_path: str = ""
+    """Label map in protobuf text format."""
+    input_path: tuple[str, ...] = ()
+    """File patterns of TFRecord files."""
+    shuffle: bool = True
+    """Read in random order."""
+    shuffle_buffer_size: int = 2048
+    """Number of encoded records in the shuffle buffer."""
+    shuffle_buffer_bytes: int = 512 * 2**20
+    """Memory limit of the shuffle buffer in bytes; the buffer holds fewer records if they would exceed it."""
+    num_epochs: int = 0
+    """Number of passes over the data; 0 repeats without end."""
+    max_number_of_boxes: int = 100
+    """Number of boxes to which the ground truth of an image is padded; of more boxes, the largest are kept."""
+    sample_1_of_n_examples: int = 1
+    """Read only every n-th example."""
+    class_balance: float = 0.0
+    """Threshold t for repeating images of rare classes: an image whose rarest class occurs in a share f of the images
+    is read sqrt(t / f) times, but at least once (arXiv:1908.03195, appendix). 0 reads every image once."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "1 or more", "shuffle_buffer_size", "max_number_of_boxes", "sample_1_of_n_examples")
+        check_fields(self, "1 or more", "shuffle_buffer_bytes")
+        check_fields(self, "0 or more", "num_epochs")
+        check_fields(self, "0 to 1", "class_balance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainEvalConfig:
+    """The complete configuration of the Trainer, except for the data."""
+
+    model: Model
+    """The detector."""
+    train: Train
+    """Training of the detector."""
+    eval: Eval = Eval()
+    """Evaluation of the detector during training."""
+    train_input: InputReader = InputReader()
+    """Reading of the training data."""
+    eval_input: InputReader = InputReader()
+    """Reading of the data for evaluation during training."""
+
+
+def content_hash(config: TrainEvalConfig) -> str:
+    """Return the SHA-256 of the canonical JSON in hex; equal configurations have equal hashes."""
+    return hashlib.sha256(to_canonical_json(config).encode()).hexdigest()

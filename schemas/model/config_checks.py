@@ -1,0 +1,112 @@
+"""Warnings about a configuration before training starts; each is one sentence with the settings to change."""
+
+import math
+from collections.abc import Iterator
+
+from detloom.schemas.model.config import PLACEHOLDER, Train, TrainEvalConfig
+from detloom.schemas.model.optimizers import (
+    ConstantLearningRate,
+    CosineDecayLearningRate,
+    EfficientDetCosineLearningRate,
+    EfficientDetStepwiseLearningRate,
+    ExponentialDecayLearningRate,
+    LearningRate,
+    ManualStepLearningRate,
+    MomentumOptimizer,
+    PolynomialLearningRate,
+)
+
+_RATE = "train.optimizer.learning_rate"
+
+
+def warnings_before_run(config: TrainEvalConfig) -> tuple[str, ...]:
+    """Return warnings about settings that are allowed but probably unintended."""
+    return (*_batch_size(config.train), *_schedule(config.train), *_placeholders(config.train))
+
+
+def scaled_learning_rates(train: Train) -> dict[str, float]:
+    """Map the key path of each learning rate to the rate scaled from `learning_rate_batch_size` to `batch_size`.
+
+    Rates scale linearly with momentum (arXiv:1706.02677, 2.1), and with the square root of the batch size for
+    optimizers that normalize gradients (arXiv:2205.10287). The result is empty if no scaling is needed.
+    """
+    written_for = train.learning_rate_batch_size
+    if written_for in (None, train.batch_size):
+        return {}
+    ratio = train.batch_size / written_for
+    factor = ratio if isinstance(train.optimizer, MomentumOptimizer) else math.sqrt(ratio)
+    return {path: rate * factor for path, rate in rates_by_path(train.optimizer.learning_rate).items() if rate > 0}
+
+
+def _batch_size(train: Train) -> Iterator[str]:
+    scaled = scaled_learning_rates(train)
+    if not scaled or train.scale_learning_rate:
+        return
+    rule = "in proportion to" if isinstance(train.optimizer, MomentumOptimizer) else "with the square root of"
+    settings = " ".join(f"--set {path}={rate:.4g}" for path, rate in scaled.items())
+    yield (
+        f"train.batch_size is {train.batch_size}, but the learning rate was written for "
+        f"{train.learning_rate_batch_size}; scaled {rule} the batch size: {settings} (or --set "
+        "train.scale_learning_rate=true; or, to keep the rate, --set "
+        f"train.learning_rate_batch_size={train.batch_size})."
+    )
+
+
+def rates_by_path(rate: LearningRate) -> dict[str, float]:
+    """Map key paths to the rates of a schedule."""
+    fields: tuple[str, ...]
+    match rate:
+        case ConstantLearningRate():
+            fields = ("learning_rate",)
+        case ExponentialDecayLearningRate():
+            fields = ("initial_learning_rate", "burnin_learning_rate", "min_learning_rate")
+        case ManualStepLearningRate():
+            jumps = {f"{_RATE}.schedule[{i}].learning_rate": jump.learning_rate for i, jump in enumerate(rate.schedule)}
+            return {f"{_RATE}.initial_learning_rate": rate.initial_learning_rate, **jumps}
+        case CosineDecayLearningRate():
+            fields = ("learning_rate_base", "warmup_learning_rate")
+        case EfficientDetCosineLearningRate() | EfficientDetStepwiseLearningRate() | PolynomialLearningRate():
+            fields = ("learning_rate", "warmup_learning_rate")
+    return {f"{_RATE}.{field}": getattr(rate, field) for field in fields}
+
+
+def _schedule(train: Train) -> Iterator[str]:
+    rate, num_steps = train.optimizer.learning_rate, train.num_steps
+    field, end = _warmup(rate)
+    if num_steps <= end:
+        advice = f"; --set {_RATE}.{field}={num_steps // 10} is a tenth of it" if field.endswith("_steps") else ""
+        yield f"train.num_steps is {num_steps}: training ends during the warm-up ({_RATE}.{field} {end}){advice}."
+    total_steps = getattr(rate, "total_steps", num_steps)
+    if total_steps != num_steps:
+        what = "before the rate reaches 0" if num_steps < total_steps else f"with a rate of 0 from step {total_steps}"
+        yield (
+            f"{_RATE}.total_steps is {total_steps}, but train.num_steps is {num_steps}: training ends {what}; "
+            f"--set {_RATE}.total_steps={num_steps}."
+        )
+
+
+def _warmup(rate: LearningRate) -> tuple[str, int]:
+    """Return the key of the warm-up's length below the learning rate, and its last step; 0 without a warm-up."""
+    match rate:
+        case ConstantLearningRate():
+            return "", 0
+        case ExponentialDecayLearningRate():
+            return "burnin_steps", rate.burnin_steps
+        case ManualStepLearningRate():
+            return "schedule[0].step", rate.schedule[0].step if rate.warmup else 0
+        case _:
+            return "warmup_steps", rate.warmup_steps
+
+
+def _placeholders(train: Train) -> Iterator[str]:
+    """Warn about a placeholder in the checkpoint path; input paths do not matter, a pipeline sets them."""
+    if PLACEHOLDER in train.fine_tune_checkpoint:
+        yield placeholder_sentence(train.fine_tune_checkpoint)
+
+
+def placeholder_sentence(path: str) -> str:
+    """Explain how to replace a checkpoint path that is still the detection zoo's placeholder."""
+    return (
+        f"train.fine_tune_checkpoint is {path}, the detection zoo's placeholder: set it to the path of a checkpoint, "
+        "or start from random weights with --set 'train.fine_tune_checkpoint=\"\"'."
+    )

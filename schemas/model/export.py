@@ -1,0 +1,35 @@
+"""Formats of the exported model."""
+
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from detloom.schemas.errors import FieldError, check, check_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Formats of the exported model. The SavedModel is always written; the formats below are optional."""
+
+    box_units: Literal["relative", "pixels"] = "relative"
+    """Units of the SavedModel's boxes: relative (0 to 1), or pixels of the input image."""
+    tflite: tuple[Literal["float32", "float16", "int8"], ...] = ()
+    """TensorFlow Lite variants; each is evaluated like the SavedModel, and `gates.max_int8_ap_drop` limits the loss of
+    int8."""
+    tflite_outputs: Literal["detections", "raw"] = "detections"
+    """Outputs of a variant: `detections`, after TensorFlow Lite's NMS operation, or `raw`, all boxes and scores, if the
+    caller runs NMS."""
+    tflite_max_detections: int = 100
+    """Largest number of detections of a variant."""
+    tflite_calibration_images: int = 100
+    """Number of training images that calibrate the value ranges of int8."""
+    onnx: bool = False
+    """Write an ONNX file with all boxes and scores; needs `pip install detloom[onnx]`."""
+
+    def __post_init__(self) -> None:
+        check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "each once")
+        check_fields(self, "1 or more", "tflite_max_detections", "tflite_calibration_images")
+
+
+def refuse_export(field: str, got: object, why: str) -> NoReturn:
+    """Raise FieldError for a setting that a detector cannot be exported with."""
+    raise FieldError(f"export.{field}", f"got {got!r}, but {why}.")

@@ -1,0 +1,281 @@
+"""Optimizers, learning rate schedules, gradient clipping and moving averages. Steps are counted from 0."""
+
+from dataclasses import dataclass
+
+from detloom.schemas.errors import check, check_fields
+
+# --- learning rates -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantLearningRate:
+    """Constant learning rate."""
+
+    learning_rate: float = 0.002
+    """Learning rate."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "learning_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialDecayLearningRate:
+    """Exponential decay: the rate is multiplied by `decay_factor` every `decay_steps` steps after the burn-in."""
+
+    initial_learning_rate: float = 0.002
+    """Rate after the burn-in."""
+    decay_steps: int = 4_000_000
+    """Number of steps between two decays."""
+    decay_factor: float = 0.95
+    """Factor of the rate at each decay."""
+    staircase: bool = True
+    """Decay in jumps; false decays a little at every step."""
+    burnin_learning_rate: float = 0.0
+    """Rate during the burn-in; 0 uses `initial_learning_rate`."""
+    burnin_steps: int = 0
+    """Number of steps of the burn-in."""
+    min_learning_rate: float = 0.0
+    """Lower limit of the rate."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "initial_learning_rate", "decay_factor")
+        check_fields(self, "1 or more", "decay_steps")
+        check_fields(self, "0 or more", "burnin_learning_rate", "burnin_steps", "min_learning_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRateStep:
+    """A learning rate and the first step at which it applies."""
+
+    step: int
+    """First step with this rate."""
+    learning_rate: float = 0.002
+    """Learning rate."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "step", "learning_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManualStepLearningRate:
+    """Learning rate that changes at given steps."""
+
+    schedule: tuple[LearningRateStep, ...]
+    """Changes of the rate, in order."""
+    initial_learning_rate: float = 0.002
+    """Rate before the first change."""
+    warmup: bool = False
+    """Rise linearly from `initial_learning_rate` to the rate of the first change."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "initial_learning_rate")
+        steps = [jump.step for jump in self.schedule]
+        check(bool(steps), "schedule", "nothing", "at least one step")
+        check(steps == sorted(set(steps)), "schedule", f"steps {steps}", "rising steps")
+        check(not self.warmup or steps[0] > 0, "schedule", "step 0", "1 or more with warmup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineDecayLearningRate:
+    """Linear warm-up, an optional hold, then cosine decay to 0 at `total_steps` (arXiv:1608.03983)."""
+
+    learning_rate_base: float = 0.002
+    """Highest rate."""
+    total_steps: int = 4_000_000
+    """Step from which the rate is 0."""
+    warmup_learning_rate: float = 0.0002
+    """Rate at step 0."""
+    warmup_steps: int = 10_000
+    """Number of steps of the warm-up."""
+    hold_base_rate_steps: int = 0
+    """Number of steps at `learning_rate_base` before the decay."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "learning_rate_base")
+        check_fields(self, "1 or more", "total_steps")
+        check_fields(self, "0 or more", "warmup_steps", "hold_base_rate_steps")
+        rate, base = self.warmup_learning_rate, self.learning_rate_base
+        allowed = f"0 to learning_rate_base ({base})"
+        check(self.warmup_steps == 0 or 0 <= rate <= base, "warmup_learning_rate", rate, allowed, "learning_rate_base")
+        before_decay = self.warmup_steps + self.hold_base_rate_steps
+        allowed = f"at least warmup_steps + hold_base_rate_steps ({before_decay})"
+        check(self.total_steps >= before_decay, "total_steps", self.total_steps, allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EfficientDetRate:
+    learning_rate: float = 0.08
+    """Highest rate; EfficientDet uses 0.08 for every 64 images in the batch."""
+    warmup_learning_rate: float = 0.008
+    """Rate at step 0."""
+    warmup_steps: int = 0
+    """Number of steps of the warm-up."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "learning_rate")
+        check_fields(self, "0 or more", "warmup_learning_rate", "warmup_steps")
+
+    def check_total_steps(self, total_steps: int) -> None:
+        allowed = f"more than warmup_steps ({self.warmup_steps})"
+        check(total_steps > self.warmup_steps, "total_steps", total_steps, allowed, "warmup_steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficientDetCosineLearningRate(_EfficientDetRate):
+    """Cosine decay of google/automl's EfficientDet: the decay starts at step 0, not at the end of the warm-up."""
+
+    total_steps: int
+    """Total number of training steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_total_steps(self.total_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficientDetStepwiseLearningRate(_EfficientDetRate):
+    """Linear warm-up, then drops to 1/10 and 1/100 of the rate, as in google/automl's EfficientDet."""
+
+    first_drop_step: int
+    """First step with 1/10 of the rate."""
+    second_drop_step: int
+    """First step with 1/100 of the rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        drops = (self.first_drop_step, self.second_drop_step)
+        check(self.warmup_steps <= drops[0], "first_drop_step", drops[0], "warmup_steps or later")
+        check(drops[0] < drops[1], "second_drop_step", drops[1], "later than first_drop_step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolynomialLearningRate(_EfficientDetRate):
+    """Linear warm-up, then rate * (1 - step / total_steps) ** power, as in google/automl's EfficientDet."""
+
+    total_steps: int
+    """Step at which the rate is 0."""
+    power: float = 0.9
+    """Exponent of the decay; 1 is linear."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_total_steps(self.total_steps)
+        check_fields(self, "above 0", "power")
+
+
+LearningRate = (
+    ConstantLearningRate
+    | ExponentialDecayLearningRate
+    | ManualStepLearningRate
+    | CosineDecayLearningRate
+    | EfficientDetCosineLearningRate
+    | EfficientDetStepwiseLearningRate
+    | PolynomialLearningRate
+)
+
+# --- optimizers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumOptimizer:
+    """Stochastic gradient descent with momentum."""
+
+    learning_rate: LearningRate
+    """Learning rate schedule."""
+    momentum: float = 0.9
+    """Decay of the accumulated update per step; 0 is plain gradient descent."""
+    nesterov: bool = False
+    """Use Nesterov momentum."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 up to 1", "momentum")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsPropOptimizer:
+    """RMSProp: gradients are divided by the root of their mean square."""
+
+    learning_rate: LearningRate
+    """Learning rate schedule."""
+    momentum: float = 0.9
+    """Decay of the accumulated update per step."""
+    decay: float = 0.9
+    """Decay of the mean square per step."""
+    epsilon: float = 1.0
+    """Added to the mean square to avoid division by zero."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 up to 1", "momentum", "decay")
+        check_fields(self, "above 0", "epsilon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamOptimizer:
+    """Adam (arXiv:1412.6980)."""
+
+    learning_rate: LearningRate
+    """Learning rate schedule."""
+    epsilon: float = 1e-8
+    """Added to the root of the mean square to avoid division by zero."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "epsilon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamWOptimizer:
+    """Adam with decoupled weight decay (arXiv:1711.05101); biases and batch-norm variables are not decayed."""
+
+    learning_rate: LearningRate
+    """Learning rate schedule."""
+    weight_decay: float = 1e-4
+    """Weight decay: each step subtracts this share of a weight, times the learning rate."""
+    epsilon: float = 1e-7
+    """Added to the root of the mean square to avoid division by zero."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "weight_decay")
+        check_fields(self, "above 0", "epsilon")
+
+
+Optimizer = MomentumOptimizer | RmsPropOptimizer | AdamOptimizer | AdamWOptimizer
+
+# --- gradient clipping and moving averages --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipByGlobalNorm:
+    """Scale down all gradients together if their global norm is larger than `norm`."""
+
+    norm: float
+    """Largest global norm."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipEachThenGlobalNorm:
+    """Clip each gradient by its own norm, then all by their global norm, as in google/automl's EfficientDet."""
+
+    norm: float
+    """Largest norm of each gradient, and of all gradients together."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "norm")
+
+
+GradientClipping = ClipByGlobalNorm | ClipEachThenGlobalNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovingAverage:
+    """Exponential moving average of the weights."""
+
+    decay: float = 0.9999
+    """Decay of the average per step."""
+    dynamic: bool = True
+    """Limit the decay at step t to (1 + t) / (10 + t), so that the average follows early training."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "between 0 and 1", "decay")

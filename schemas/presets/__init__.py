@@ -1,0 +1,1 @@
+"""Published detectors as configurations."""

@@ -1,0 +1,1 @@
+"""Read, check and override configurations; no configuration is defined here."""

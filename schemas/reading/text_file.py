@@ -1,0 +1,48 @@
+"""Read text files with a size limit and clear errors; write them atomically."""
+
+import os
+from pathlib import Path
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import escape
+
+MAX_BYTES = 1_000_000  # the largest pipeline.config of the detection zoo has 10,000
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InputError: with file and line, if the file cannot be read, is larger than 1 MB, or is not UTF-8.
+    """
+    name = escape(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{name}: no such file.") from None
+    except IsADirectoryError:
+        raise InputError(f"{name}: is a folder, allowed: a file.") from None
+    except (OSError, ValueError) as error:  # ValueError: a file name with a NUL character
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{name[:200]}: cannot be read ({reason}).") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{name}:1: got more than {MAX_BYTES} bytes, allowed: a configuration, which is much smaller.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}:{line}: got bytes that are not UTF-8, allowed: a text file.") from None
+
+
+def write_text_file(path: Path, text: str) -> None:
+    """Write a temporary file, sync it to disk and rename it, so that `path` is never incomplete.
+
+    Without the sync, a power failure could leave an empty file. The folder must exist.
+    """
+    partial = path.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

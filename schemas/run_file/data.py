@@ -1,0 +1,119 @@
+"""Settings of the data: location, splits and ingestion."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from detloom.schemas.errors import FieldError, check, check_fields
+
+EMBEDDED_DIGITS = "embedded:digits"  # special data path: generate the demo data set, then read it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """Source of each split: for VOC a list in ImageSets/Main, for COCO an annotation file under the data path."""
+
+    train: str
+    """Data for training."""
+    eval: str
+    """Data for evaluation during training, which selects the checkpoint."""
+    test: str
+    """Data for the evaluation of the exported model; training never uses it."""
+
+    def __post_init__(self) -> None:
+        for split in ("train", "eval", "test"):
+            check(bool(getattr(self, split)), split, "nothing", "a name")
+        for split in ("eval", "test"):
+            check(getattr(self, split) != self.train, split, repr(self.train), "another split than train", "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitByRatio:
+    """Splits by a stable hash of each record. An image stays in its split when data is added."""
+
+    train: float = 0.8
+    """Share of the images for training."""
+    eval: float = 0.1
+    """Share of the images for evaluation during training, which selects the checkpoint."""
+    test: float = 0.1
+    """Share of the images for the evaluation of the exported model."""
+    source: str = ""
+    """Source of the images to split, named as in `splits`; empty for all images."""
+    group_by: str = ""
+    """Regular expression that is searched in the path of the image. Images with the same text in its first group, such
+    as a camera or a patient, stay in the same split. Empty: every image is its own group."""
+    stratify: bool = False
+    """Keep the class distribution similar in all splits; added data may then move images to another split."""
+    seed: int = 0
+    """Random seed of the splits."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0", "train", "eval", "test")
+        total = self.train + self.eval + self.test
+        check(abs(total - 1) <= 1e-6, "train", f"a sum of {total:g} with eval and test", "a sum of 1", "eval")
+        try:
+            groups = re.compile(self.group_by).groups
+        except re.error as error:
+            raise FieldError("group_by", f"got {self.group_by!r}, allowed: a regular expression ({error}).") from None
+        allowed = "a regular expression with a capturing group, such as '(cam[0-9]+)_'"
+        check(not self.group_by or groups > 0, "group_by", repr(self.group_by), allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Labelled images."""
+
+    format: Literal["auto", "coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images"] = (
+        "auto"
+    )
+    """Label format; `auto` detects it and reports the result."""
+    path: str
+    """Folder of the data set, relative to the run file; or "embedded:digits". `${NAME}` is read from the environment,
+    `{SPAN}` and `{VERSION}` are resolved by TFX."""
+    splits: Splits | None = None
+    """Source of each split; set either this or `split_by_ratio`."""
+    split_by_ratio: SplitByRatio | None = None
+    """Shares of the splits, instead of `splits`."""
+    num_spans: int = 1
+    """Number of latest spans to merge; more than one needs `{SPAN}` in `path`."""
+    images_dir: str = ""
+    """Folder of the images under `path`; empty for the format's default folder."""
+    hierarchy_file: str = ""
+    """Open Images: JSON file of the class hierarchy under `path`; boxes then count for the ancestors of their class
+    too."""
+    classes: tuple[str, ...] = ()
+    """Class names in the order of their ids; empty uses the classes of the data set."""
+    unknown_class: Literal["fail", "reject", "leave_out"] = "fail"
+    """Handling of a class that is not in `classes`: fail, quarantine the box, or leave the box out and count it."""
+    masks: bool = False
+    """Keep instance masks."""
+    keypoints: bool = False
+    """Keep keypoints."""
+    exif_rotation: Literal["rotate", "reject"] = "rotate"
+    """Handling of a JPEG with an EXIF rotation: rotate it upright, or quarantine it."""
+    decode_images: bool = False
+    """Decode every image completely during ingestion, to find damage that is not visible in headers; the cost is
+    printed."""
+    max_pixels: int = 100_000_000
+    """Largest number of pixels of an image; larger images are quarantined."""
+    max_image_bytes: int = 67_108_864
+    """Largest size of an image file in bytes; larger files are quarantined."""
+    max_boxes: int = 10_000
+    """Largest number of boxes of an image; images with more are quarantined."""
+    max_reject_fraction: float = 0.05
+    """Largest share of quarantined records, and of rejected boxes; with more, the run fails."""
+    shard_max_bytes: int = 134_217_728
+    """Approximate size of the images in one shard file, in bytes."""
+    gzip: bool = False
+    """Compress the shards; encoded images do not get smaller."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 to 1", "max_reject_fraction")
+        at_least_one = ("num_spans", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
+        check_fields(self, "1 or more", *at_least_one)
+        check(all(self.classes) and len(set(self.classes)) == len(self.classes), "classes", self.classes, "each once")
+        is_one = (self.splits is None) != (self.split_by_ratio is None)
+        got = "neither splits nor split_by_ratio" if self.splits is None else "both splits and split_by_ratio"
+        check(is_one, "splits", got, "one of the two", "split_by_ratio")
+        has_span = "{SPAN" in self.path or "{YYYY}" in self.path
+        check(self.num_spans == 1 or has_span, "num_spans", self.num_spans, "1 if path has no {SPAN}", "path")

@@ -1,0 +1,109 @@
+"""Settings for Kubeflow Pipelines, the open-source backend."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from detloom.schemas.errors import check
+from detloom.schemas.reading.redact import check_secret_reference, hide_secrets
+from detloom.schemas.run_file.schedule import check_timezone
+
+PIPELINE_ROOT_SCHEMES = ("minio://", "s3://", "gs://")
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,511}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_image(field: str, image: str) -> None:
+    """Raise FieldError unless the text looks like the address of a container image."""
+    allowed = "the address of an image, such as registry.example.org/detloom:1.0"
+    check(bool(_IMAGE.fullmatch(image)), field, repr(image), allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """A Kubernetes volume that is mounted in every node."""
+
+    claim: str
+    """Name of the PersistentVolumeClaim, which must allow access from all nodes at the same time."""
+    mount_path: str
+    """Folder in the containers."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.claim), "claim", "nothing", "the name of a claim")
+        check(self.mount_path.startswith("/"), "mount_path", repr(self.mount_path), "an absolute path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretVariable:
+    """A Kubernetes secret as an environment variable of every node."""
+
+    variable: str
+    """Name of the environment variable."""
+    secret: str
+    """Name of the secret."""
+    key: str
+    """Key in the secret."""
+
+    def __post_init__(self) -> None:
+        is_name = bool(_ENV_NAME.fullmatch(self.variable))
+        check(is_name, "variable", repr(self.variable), "the name of an environment variable")
+        for field in ("secret", "key"):
+            check(bool(getattr(self, field)), field, "nothing", "a name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubeflow:
+    """Kubeflow Pipelines on a Kubernetes cluster."""
+
+    host: str = ""
+    """Address of the API, such as https://kubeflow.example.org/pipeline; required for submitting."""
+    namespace: str = "kubeflow"
+    """Namespace of the runs."""
+    experiment: str = "Default"
+    """Experiment of runs and schedules; it is created if it does not exist."""
+    token: str = ""
+    """Reference to the bearer token of the API, such as env:KFP_TOKEN; empty for none."""
+    schedule_timezone: str = "UTC"
+    """Time zone of the cluster's schedules (`cronScheduleTimezone` of the installation); `schedule.timezone` must be
+    the same."""
+    ca_certificate: str = ""
+    """File on this machine, relative to the run file, with the CA certificate of the API; empty for the system's CA
+    certificates."""
+    image: str
+    """Container image with detloom, for all nodes."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """Condition for pulling the image again."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Kubernetes secrets with the credentials of a registry."""
+    pipeline_root: str = ""
+    """Address for artifacts: minio://, s3:// or gs://; empty uses the server's default."""
+    volumes: tuple[Volume, ...] = ()
+    """Volumes of every node, for data or pushed models."""
+    secrets: tuple[SecretVariable, ...] = ()
+    """Kubernetes secrets as environment variables of every node."""
+    training_dir: str = ""
+    """Folder on a volume where an interrupted training run is kept, so that the next attempt resumes it; empty starts
+    again from the beginning."""
+
+    def __post_init__(self) -> None:
+        is_host = not self.host or self.host.startswith(("http://", "https://"))
+        is_bare = not set("@?#") & set(self.host) and hide_secrets(self.host) == self.host  # the host is logged
+        allowed = "http:// or https://, without a user, a query or a fragment"
+        check(is_host and is_bare, "host", "another address", allowed)
+        check(bool(self.namespace), "namespace", "nothing", "a name")
+        check(bool(self.experiment), "experiment", "nothing", "a name")
+        check_secret_reference("token", self.token)
+        check_timezone("schedule_timezone", self.schedule_timezone)
+        check_image("image", self.image)
+        root = self.pipeline_root
+        allowed = ", ".join(PIPELINE_ROOT_SCHEMES)
+        check(
+            not root or root.startswith(PIPELINE_ROOT_SCHEMES), "pipeline_root", repr(root), f"an address at {allowed}"
+        )
+        check(hide_secrets(root) == root, "pipeline_root", "a user or parameters", "an address without them")
+        mounts = [volume.mount_path for volume in self.volumes]
+        check(len(set(mounts)) == len(mounts), "volumes", mounts, "each mount_path once")
+        names = [secret.variable for secret in self.secrets]
+        check(len(set(names)) == len(names), "secrets", names, "each variable once")
+        is_path = not self.training_dir or self.training_dir.startswith("/")
+        check(is_path, "training_dir", repr(self.training_dir), "an absolute path")

@@ -1,0 +1,171 @@
+"""Resources, time limits and retries of the pipeline's nodes."""
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from detloom.schemas.errors import check, check_fields
+from detloom.schemas.run_file.accelerators import check_accelerator, is_tpu
+
+NodeName = Literal[
+    "*",
+    "DetectionExampleGen",
+    "StatisticsGen",
+    "ImportSchemaGen",
+    "ExampleValidator",
+    "DatasetValidator",
+    "RetrainDecision",
+    "Tuner",
+    "Trainer",
+    "ProductionModel",
+    "DetectionEvaluator",
+    "ModelCard",
+    "Pusher",
+    "TrainingRecord",
+    "Notifier",
+]
+ALL_NODES: Final = "*"
+_TPU_USERS = ("Trainer", "Tuner")
+_GPU_USERS = ("Trainer", "Tuner", "DetectionEvaluator")
+_SETTINGS_OF = {  # nodes that use the entry of another node
+    "FailureNotifier": "Notifier",
+    "SkipNotifier": "Notifier",
+    "WarmStartModel": "ProductionModel",
+}
+_CPU = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
+_MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?(Mi|Gi|Ti|M|G|T)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """GPUs or a TPU slice of a node on Kubernetes."""
+
+    type: str
+    """`nvidia.com/gpu` (any GPU), a GPU model as GKE labels it, such as `nvidia-l4`, or a TPU: `tpu-v3`, `tpu-v4`,
+    `tpu-v5e`."""
+    count: int = 1
+    """Number of GPUs of the container, or of TPU chips, which must be all chips of the machine."""
+    topology: str = ""
+    """Topology of the TPU chips, such as 2x4; empty derives it from `count`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "1 or more", "count")
+        check_accelerator(self.type, self.count, self.topology)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toleration:
+    """Kubernetes toleration: allows a node's pod on machines with a taint."""
+
+    key: str
+    """Key of the taint."""
+    operator: Literal["Exists", "Equal"] = "Exists"
+    """`Exists` ignores the value of the taint, `Equal` compares it."""
+    value: str = ""
+    """Value of the taint, with `Equal`."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint; empty for any."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.key), "key", "nothing", "the key of a taint")
+        check(self.operator == "Equal" or not self.value, "value", repr(self.value), "nothing with Exists", "operator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """Resources and retries of one node. Values that are null are taken from the entry for `*`."""
+
+    node: NodeName
+    """Name of the node; `*` applies to all nodes without their own value."""
+    max_retries: int | None = None
+    """Number of retries of a failed node, on all runners; default 0. On one machine, a mistake in settings or data is
+    not retried, because it would fail again."""
+    backoff_seconds: float | None = None
+    """Waiting time in seconds before the first retry; default 30."""
+    backoff_factor: float | None = None
+    """Factor by which each following waiting time is longer; default 2."""
+    max_backoff_seconds: float | None = None
+    """Longest waiting time in seconds; default 1800."""
+    time_limit_minutes: float | None = None
+    """Time limit of an attempt in minutes; an attempt that takes longer is ended and fails; default no limit."""
+    cpu: str = ""
+    """Cores on Kubeflow and Vertex Pipelines, such as "4" or "500m"; empty uses the cluster's default."""
+    memory: str = ""
+    """Memory on Kubeflow and Vertex Pipelines, such as 16Gi; empty uses the cluster's default."""
+    accelerator: Accelerator | None = None
+    """GPUs or TPU chips on Kubernetes; on Vertex AI use `vertex.training`."""
+    node_selector: dict[str, str] | None = None
+    """Labels of the Kubernetes machines on which the node may run, in addition to those of its accelerator."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints of Kubernetes machines that the node tolerates."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "0 or more", "max_retries", "backoff_seconds")
+        check_fields(self, "1 or more", "backoff_factor")
+        check_fields(self, "above 0", "max_backoff_seconds", "time_limit_minutes")
+        check(not self.cpu or bool(_CPU.fullmatch(self.cpu)), "cpu", repr(self.cpu), 'a number of cores, "4" or "500m"')
+        is_memory = not self.memory or bool(_MEMORY.fullmatch(self.memory))
+        check(is_memory, "memory", repr(self.memory), "a size such as 16Gi")
+        if self.accelerator is not None:
+            users = _TPU_USERS if is_tpu(self.accelerator.type) else _GPU_USERS
+            got = f"{self.accelerator.type} for {self.node}"
+            check(self.node in users, "accelerator", got, f"an accelerator of {', '.join(users)}", "node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Retry settings of a node, with all defaults filled in.
+
+    Attributes:
+        time_limit_seconds: time limit of one attempt; None for no limit.
+    """
+
+    max_retries: int = 0
+    backoff_seconds: float = 30.0
+    backoff_factor: float = 2.0
+    max_backoff_seconds: float = 1800.0
+    time_limit_seconds: float | None = None
+
+    def wait_seconds(self, num_failures: int) -> float:
+        """Return the waiting time in seconds after `num_failures` failures, 1 or more."""
+        return min(self.uncut_wait_seconds(num_failures), self.max_backoff_seconds)
+
+    def uncut_wait_seconds(self, num_failures: int) -> float:
+        """Return the waiting time without the upper limit; infinity if it overflows a float."""
+        try:
+            return self.backoff_seconds * self.backoff_factor ** (num_failures - 1)
+        except OverflowError:
+            return math.inf if self.backoff_seconds else 0.0
+
+
+def retry_of(nodes: tuple[NodeSettings, ...], node_id: str) -> Retry:
+    """Return the retry settings of a node: the fields of its own entry, else those for `*`, else the defaults."""
+    values: dict[str, float] = {}
+    for name in (ALL_NODES, _SETTINGS_OF.get(node_id, node_id)):
+        for entry in nodes:
+            if entry.node == name:
+                fields = ("max_retries", "backoff_seconds", "backoff_factor", "max_backoff_seconds")
+                values.update({key: value for key in fields if (value := getattr(entry, key)) is not None})
+                if entry.time_limit_minutes is not None:
+                    values["time_limit_seconds"] = 60 * entry.time_limit_minutes
+    return Retry(**values)  # type: ignore[arg-type]
+
+
+def settings_of(nodes: tuple[NodeSettings, ...], node_id: str) -> NodeSettings:
+    """Return the resources of a node: the fields of its own entry, else those for `*`. `retry_of` returns the
+    retries."""
+    entries: dict[str, NodeSettings] = {entry.node: entry for entry in nodes}
+    nothing = NodeSettings(node=ALL_NODES)
+    shared = entries.get(ALL_NODES, nothing)
+    own = entries.get(_SETTINGS_OF.get(node_id, node_id), nothing)
+    fields = ("cpu", "memory", "node_selector", "tolerations")
+    taken = {field: getattr(own, field) or getattr(shared, field) for field in fields}
+    return replace(own, **taken)
+
+
+def check_nodes(nodes: tuple[NodeSettings, ...]) -> None:
+    """Raise FieldError if a node has two entries."""
+    names = [entry.node for entry in nodes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    check(not twice, "nodes", f"two entries for {', '.join(twice)}", "one entry per node")

@@ -1,0 +1,94 @@
+"""Notifications about failed runs, refused models, pushed models and skipped training runs."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from detloom.schemas.errors import check
+from detloom.schemas.reading.redact import check_secret_reference
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_MAX_TIMEOUT = 600.0
+_MAX_ADDRESS = 254  # RFC 5321, 4.5.3.1
+# One name and one domain: any other character could add a header or a recipient to the mail.
+_ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\"\\]+@[^\s@,;:<>()\[\]\"\\]+")
+
+Event = Literal["failed", "refused", "pushed", "skipped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Webhook:
+    """URL that receives the message as JSON: `text` for chat programs, the other fields for scripts."""
+
+    url: str
+    """Reference to the URL, which may contain a token and is therefore a secret: `env:NAME`, `kubernetes:SECRET/KEY` or
+    `secret_manager:projects/.../versions/latest`."""
+    authorization: str = ""
+    """Reference to the value of the Authorization header; empty for none."""
+    only_text: bool = False
+    """Send only `text`, for chat programs that reject messages with unknown fields, such as Google Chat."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.url), "url", "nothing", "a reference such as env:DETLOOM_WEBHOOK")
+        check_secret_reference("url", self.url)
+        check_secret_reference("authorization", self.authorization)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Email:
+    """E-mail through an SMTP server."""
+
+    host: str
+    """Host name of the server."""
+    port: int = 587
+    """Port of the server."""
+    encryption: Literal["starttls", "tls", "none"] = "starttls"
+    """`tls` from the first byte (port 465), `starttls` after a greeting (port 587), or `none` for a relay in the same
+    network."""
+    sender: str
+    """Address of the sender."""
+    recipients: tuple[str, ...]
+    """Addresses of the recipients."""
+    user: str = ""
+    """Reference to the user name; empty sends without a login."""
+    password: str = ""
+    """Reference to the password."""
+
+    def __post_init__(self) -> None:
+        check(bool(_HOST.fullmatch(self.host)), "host", repr(self.host), "the name of a server, without a port")
+        check(0 < self.port < 65536, "port", self.port, "1 to 65535")
+        check(bool(self.recipients), "recipients", "nothing", "at least one address")
+        allowed = "a plain address such as team@example.org"
+        check(_is_address(self.sender), "sender", repr(self.sender), allowed)
+        for address in self.recipients:
+            check(_is_address(address), "recipients", repr(address), allowed)
+        check(bool(self.user) == bool(self.password), "user", "one of user and password", "both or none", "password")
+        is_open = self.encryption == "none" and bool(self.password)
+        check(not is_open, "encryption", "'none' with a password", "starttls or tls with a login", "password")
+        check_secret_reference("user", self.user)
+        check_secret_reference("password", self.password)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notifications:
+    """Messages about runs, the same on one machine, on Kubeflow and on Vertex AI."""
+
+    events: tuple[Event, ...] = ("failed", "refused", "pushed")
+    """Events to report: a failed run, a model that was not blessed, a pushed model, a skipped training run."""
+    webhook: Webhook | None = None
+    """Send messages to a URL."""
+    email: Email | None = None
+    """Send messages by e-mail."""
+    timeout_seconds: float = 20.0
+    """Largest waiting time in seconds for a server. A message that cannot be sent is logged and does not fail the
+    run."""
+
+    def __post_init__(self) -> None:
+        check(0 < self.timeout_seconds <= _MAX_TIMEOUT, "timeout_seconds", self.timeout_seconds, "above 0, at most 600")
+        check(len(set(self.events)) == len(self.events), "events", list(self.events), "each once")
+        has_address = self.webhook is not None or self.email is not None
+        check(has_address, "webhook", "nothing, and no email", "a webhook, an email or both", "email")
+
+
+def _is_address(text: str) -> bool:
+    return text.isprintable() and len(text) <= _MAX_ADDRESS and bool(_ADDRESS.fullmatch(text))

@@ -1,0 +1,94 @@
+"""Settings for pushing models to a folder of versions or to an endpoint."""
+
+import re
+from dataclasses import dataclass
+
+from detloom.schemas.errors import check, check_fields
+
+REMOTE_SCHEMES = ("gs://", "s3://", "hdfs://")  # schemes of TFX's file system layer
+LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
+_MIN_KEPT = 2  # the served version and the previous one
+_PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_ENDPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]{0,127}")
+
+
+def check_keep_versions(keep_versions: int) -> None:
+    """Raise FieldError for a number that leaves no version for a rollback."""
+    allowed = f"0 (all), or {_MIN_KEPT} or more: the served version and the one for a rollback"
+    check(keep_versions == 0 or keep_versions >= _MIN_KEPT, "keep_versions", keep_versions, allowed)
+
+
+def check_project(field: str, project: str) -> None:
+    """Raise FieldError unless the text can be the id of a Google Cloud project."""
+    check(bool(_PROJECT.fullmatch(project)), field, repr(project), "the id of a project")
+
+
+def check_region(field: str, region: str) -> None:
+    """Raise FieldError unless the text looks like a region of Google Cloud."""
+    check(bool(_REGION.fullmatch(region)), field, repr(region), "a region such as us-central1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexEndpoint:
+    """An endpoint of Vertex AI, instead of a folder of versions."""
+
+    project: str
+    """Id of the Google Cloud project."""
+    region: str
+    """Region, such as us-central1."""
+    endpoint_name: str
+    """Display name of the endpoint; the endpoint is created if it does not exist."""
+    container_image: str
+    """Serving container, such as one of Vertex AI's prebuilt TensorFlow containers."""
+    machine_type: str = "n1-standard-4"
+    """Machine type for serving."""
+    min_replicas: int = 1
+    """Smallest number of machines."""
+    max_replicas: int = 1
+    """Largest number of machines."""
+    accelerator_type: str = ""
+    """Accelerator, such as NVIDIA_TESLA_T4; empty for none."""
+    accelerator_count: int = 1
+    """Number of accelerators per machine, with `accelerator_type`."""
+    traffic_percent: int = 100
+    """Percentage of requests for the new model. Less than 100 makes it a canary; the existing models share the rest in
+    proportion. The first model of an endpoint gets all requests."""
+
+    def __post_init__(self) -> None:
+        check_project("project", self.project)
+        check_region("region", self.region)
+        allowed = "letters, digits, space, '_', '.', '-'; at most 128"
+        is_name = bool(_ENDPOINT_NAME.fullmatch(self.endpoint_name))
+        check(is_name, "endpoint_name", repr(self.endpoint_name), allowed)  # it is quoted in a filter expression
+        check(bool(self.container_image), "container_image", "nothing", "the address of an image")
+        check(bool(self.machine_type), "machine_type", "nothing", "a machine type")
+        check_fields(self, "1 or more", "min_replicas", "max_replicas", "accelerator_count")
+        is_range = self.min_replicas <= self.max_replicas
+        check(
+            is_range, "min_replicas", self.min_replicas, f"at most max_replicas ({self.max_replicas})", "max_replicas"
+        )
+        check(1 <= self.traffic_percent <= 100, "traffic_percent", self.traffic_percent, "1 to 100")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """Settings for pushing models."""
+
+    keep_versions: int = 0
+    """Number of newest versions to keep in the folder, at least 2; 0 keeps all."""
+    load_seconds: float = LOAD_SECONDS
+    """Time limit in seconds for the test before the push, which loads a copy of the model and runs it on one image."""
+    lock_seconds: float = LOCK_SECONDS
+    """Largest waiting time in seconds for another push into the same folder."""
+    vertex: VertexEndpoint | None = None
+    """Deploy to an endpoint of Vertex AI instead of a folder."""
+
+    def __post_init__(self) -> None:
+        check_keep_versions(self.keep_versions)
+        check_fields(self, "above 0", "load_seconds", "lock_seconds")
+
+
+def is_remote(address: str) -> bool:
+    """Return True for an address that TFX's file system layer can write, with a path after the scheme."""
+    return any(address.startswith(scheme) and len(address) > len(scheme) for scheme in REMOTE_SCHEMES)

@@ -1,0 +1,131 @@
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from detloom.components.dataset_validator.report.inspect_page import write_inspect_page
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+from detloom.schemas.errors import InputError
+
+BOX = (0.1, 0.1, 0.6, 0.6)
+
+
+@pytest.fixture
+def examples(tmp_path, make_example, write_records):
+    """Two splits of three images with a cat each; one image of each split also has a dog."""
+    folder = tmp_path / "blood cells"
+    for split in ("train", "eval"):
+        records = [make_example([BOX], [1], name=f"{split}_{i}") for i in range(2)]
+        records.append(make_example([BOX, BOX], [1, 2], name=f"{split}_dog"))
+        write_records(folder / f"Split-{split}" / "data_tfrecord-00000-of-00001", records)
+    write_label_map(folder / LABEL_MAP_FILE, LabelMap.from_names(["cat", "<b>dog</b>"]))
+    return folder
+
+
+def captions(page):
+    return re.findall(r"<figcaption>([^:]*):", page)
+
+
+def test_the_page_names_the_data_and_counts_it(examples, tmp_path):
+    page = write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
+    assert "<h1>blood cells</h1>" in page
+    assert "6 images with 8 boxes of 2 classes; splits: train, eval." in page
+
+
+def test_every_split_has_images(examples, tmp_path):
+    page = write_inspect_page(str(examples), tmp_path / "page.html").read_text("utf-8")
+    assert len(captions(page)) == page.count("data:image/jpeg;base64,") == 6
+
+
+def test_the_number_of_images_is_limited(examples, tmp_path):
+    page = write_inspect_page(examples, tmp_path / "page.html", num_images=2).read_text("utf-8")
+    assert [caption.partition("/")[0] for caption in captions(page)] == ["train", "eval"]
+
+
+def test_one_split_can_be_selected(examples, tmp_path):
+    page = write_inspect_page(examples, tmp_path / "page.html", split="eval").read_text("utf-8")
+    assert "3 images with 4 boxes of 2 classes; splits: eval." in page
+
+
+def test_images_of_one_class_can_be_selected_and_names_are_escaped(examples, tmp_path):
+    page = write_inspect_page(examples, tmp_path / "page.html", class_name="<b>dog</b>").read_text("utf-8")
+    assert captions(page) == ["train/train_dog", "eval/eval_dog"]
+    assert "&lt;b&gt;dog&lt;/b&gt;" in page
+    assert "<b>" not in page
+
+
+def test_a_folder_as_output_gets_a_page(examples, tmp_path):
+    page = write_inspect_page(examples, tmp_path / "new" / "folder")
+    assert page == tmp_path / "new" / "folder" / "inspect.html"
+    assert page.is_file()
+
+
+def test_a_file_that_is_not_html_is_not_overwritten(examples, tmp_path):
+    (tmp_path / "notes.txt").write_text("keep")
+    with pytest.raises(InputError, match=r"notes\.txt: .*\.html"):
+        write_inspect_page(examples, tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "keep"
+
+
+def test_an_existing_page_is_replaced(examples, tmp_path):
+    (tmp_path / "page.html").write_text("old")
+    assert "blood cells" in write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_folder_with_the_name_of_the_page_is_refused(examples, tmp_path):
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(InputError, match=r"page\.html: .*folder"):
+        write_inspect_page(examples, tmp_path / "page.html")
+
+
+def test_a_page_inside_a_file_is_refused(examples, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/page\.html"):
+        write_inspect_page(examples, tmp_path / "file" / "page.html")
+
+
+def test_gzip_files_are_read(examples, tmp_path, make_example):
+    path = examples / "Split-eval" / "data_tfrecord-00001-of-00002.gz"
+    with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:
+        writer.write(make_example([BOX], name="zipped"))
+    page = write_inspect_page(examples, tmp_path / "page.html", split="eval").read_text("utf-8")
+    assert "eval/zipped" in captions(page)
+
+
+def test_a_damaged_file_is_named_and_the_rest_shown(examples, tmp_path):
+    path = examples / "Split-eval" / "data_tfrecord-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:-5])
+    page = write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
+    assert "eval/data_tfrecord-00000-of-00001 is damaged" in page
+    assert "5 images" in page
+
+
+def test_a_split_without_records_is_accepted(examples, tmp_path):
+    (examples / "Split-test").mkdir()
+    assert "splits: train, eval, test." in write_inspect_page(examples, tmp_path / "p.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "dev"}, "no split 'dev', available: eval, train"),
+        ({"class_name": "zebra"}, "class: got 'zebra', allowed: cat, <b>dog</b>"),
+        ({"num_images": 0}, "got 0, allowed: 1 to 200"),
+    ],
+)
+def test_an_invalid_option_is_refused(examples, tmp_path, options, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        write_inspect_page(examples, tmp_path / "page.html", **options)
+
+
+def test_a_folder_without_examples_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"Split-\*"):
+        write_inspect_page(tmp_path, tmp_path / "page.html")
+
+
+@pytest.mark.slow  # starts an interpreter
+def test_the_module_does_not_import_tfx():
+    code = "import detloom.components.dataset_validator.report.inspect_page, sys; sys.exit('tfx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

@@ -1,0 +1,303 @@
+import json
+import re
+
+import pytest
+
+from detloom.components.dataset_validator.report.report import REPORT_HTML, render_html, write_report
+from detloom.components.dataset_validator.report.views import DrawnImage
+from detloom.components.properties import DATASET_REPORT_FILE
+
+HOSTILE = "<script>alert('x')</script>"
+
+
+def make_check(name, status="passed", unit="share", value=0.0, threshold=0.0, keys=()):
+    return {
+        "check": name,
+        "title": f"Title of {name}",
+        "severity": "fail",
+        "status": status,
+        "value": value,
+        "threshold": threshold,
+        "bound": "at most",
+        "unit": unit,
+        "sentence": f"sentence of {name}",
+        "record_keys": list(keys),
+    }
+
+
+def make_split(boxes_by_class, num_examples=10):
+    def distribution(*counts):
+        return {"bins": [f"bin {i}" for i in range(len(counts))], "counts": list(counts), "unit": "px"}
+
+    num_boxes = sum(boxes_by_class.values())
+    return {
+        "num_examples": num_examples,
+        "num_unreadable": 0,
+        "num_without_boxes": 1,
+        "num_boxes": num_boxes,
+        "num_sound_boxes": num_boxes,
+        "num_crowd": 0,
+        "num_difficult": 0,
+        "num_undecodable": 0,
+        "boxes_by_class": boxes_by_class,
+        "images_by_class": {name: min(count, 1) for name, count in boxes_by_class.items()},
+        "distributions": {
+            "boxes_per_image": distribution(0, 3, 1),
+            "box_sizes_px": distribution(1, 1),
+            "box_sizes_input_px": None,
+            "box_sides_input_px": None,
+            "box_areas_rel": distribution(1),
+            "box_aspect_ratios": distribution(1),
+            "image_sizes_px": distribution(1),
+            "image_aspect_ratios": distribution(1),
+        },
+        "image_hw": {"min": [480, 640], "max": [480, 640]},
+        "positions": {"rows": 2, "columns": 2, "counts": [[3, 0], [0, 1]]},
+    }
+
+
+@pytest.fixture
+def report():
+    """A report without a model, a previous span or duplicates."""
+    return {
+        "format": 2,
+        "verdict": "failed",
+        "sentence": "Of 2 checks, 1 failed (boxes).",
+        "span": 3,
+        "train_split": "train",
+        "classes": [{"id": 1, "name": "cat"}],
+        "model_input": None,
+        "checks": [make_check("records"), make_check("boxes", "failed", value=0.25, keys=["train/img_7"])],
+        "splits": {"train": make_split({"cat": 3, "dog": 1}), "eval": make_split({"cat": 4, "dog": 0})},
+        "drift": {"previous_span": None, "reason": "no earlier span", "splits": {}, "classes": [], "sizes": None},
+        "anchors": None,
+        "duplicates": {"exact": None, "near": None},
+        "images": [],
+    }
+
+
+def make_image(split="train", record_key="img_1"):
+    return DrawnImage(
+        split=split, record_key=record_key, image_hw=(480, 640), num_boxes=2, data_uri="data:image/jpeg;base64,QUJD"
+    )
+
+
+def make_duplicates(*groups, kind_distance=5):
+    return {
+        "max_distance": kind_distance,
+        "num_compared": 20,
+        "num_flat": 2,
+        "num_across": 1,
+        "across_by_split": {"eval": 1},
+        "num_within": 0,
+        "within_by_split": {},
+        "num_groups": len(groups),
+        "groups": [
+            {
+                "size": len(members),
+                "size_by_split": {split: 1 for split, _ in members},
+                "members": [{"split": split, "record_key": key} for split, key in members],
+            }
+            for members in groups
+        ],
+    }
+
+
+ANCHORS = {
+    "num_boxes": 100,
+    "recall_at_50": 0.5,
+    "mean_best_iou": 0.4567,
+    "histogram": {"bins": ["0.00-0.50", "0.50-1.00"], "counts": [50, 50], "unit": "IoU"},
+    "by_class": [
+        {"name": "cat", "num_boxes": 90, "recall_at_50": 0.9, "mean_best_iou": 0.6},
+        {"name": "dog", "num_boxes": 10, "recall_at_50": 0.1, "mean_best_iou": 0.2},
+    ],
+    "by_size": [{"size_px": "8-16", "num_boxes": 100, "recall_at_50": 0.5, "mean_best_iou": 0.4567}],
+    "configured": {
+        "anchor_scale": 4.0,
+        "aspect_ratios": [0.5, 1.0],
+        "scales_per_octave": 2,
+        "min_level": 3,
+        "max_level": 7,
+    },
+    "shapes": {"num_sampled": 100, "shapes_hw_px": [[10.5, 20.0]], "mean_best_iou": 0.8},
+    "suggestion": {
+        "anchor_scale": 2.0,
+        "aspect_ratios": [0.7],
+        "scales_per_octave": 3,
+        "min_level": 3,
+        "max_level": 7,
+        "recall_at_50": 0.97,
+        "mean_best_iou": 0.7,
+        "configured_recall_at_50": 0.51,
+        "configured_mean_best_iou": 0.46,
+    },
+}
+
+
+def test_the_page_starts_with_the_verdict_and_its_sentence(report):
+    page = render_html(report, {})
+    assert page.index("<h1>The data set failed") < page.index("Of 2 checks, 1 failed") < page.index("<table>")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "headline"), [("passed", "passed validation"), ("warned", "with warnings"), ("failed", "failed")]
+)
+def test_each_verdict_has_its_headline(report, verdict, headline):
+    assert f"{headline}</h1>" in render_html({**report, "verdict": verdict}, {}).replace("failed validation", "failed")
+
+
+def test_a_failed_check_comes_first_with_all_details(report):
+    page = render_html(report, {})
+    row = page[page.index("Title of boxes") : page.index("Title of records")]
+    assert all(text in row for text in ("25 %", "at most 0 %", "✗ failed", "Sentence of boxes", "train/img_7"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "shown"),
+    [("share", 0.012, "1.2 %"), ("count", 1234.0, "1,234"), ("ratio", 12.34, "12.3"), ("distance", 0.0512, "0.051")],
+)
+def test_values_are_shown_in_their_unit(report, unit, value, shown):
+    checks = [make_check("one", unit=unit, value=value)]
+    assert f'<td class="n">{shown}</td>' in render_html({**report, "checks": checks}, {})
+
+
+def test_a_check_without_a_value_shows_a_dash(report):
+    checks = [make_check("one", "skipped", unit="distance", value=None)]
+    page = render_html({**report, "checks": checks}, {})
+    assert '<td class="n">–</td>' in page
+    assert "– skipped" in page
+
+
+def test_the_page_is_self_contained(report):
+    entry = {"topic": "sample", "split": "train", "record_key": "img_1"}
+    page = render_html({**report, "images": [entry]}, {("train", "img_1"): make_image()})
+    addresses = re.findall(r"""(?:src|href)\s*=\s*["']?([^"'\s>]+)|url\(([^)]*)\)|@import""", page)
+    assert addresses == [("data:image/jpeg;base64,QUJD", "")]
+    assert "<script" not in page
+
+
+def test_names_from_the_data_are_escaped_everywhere(report):
+    hostile = {
+        **report,
+        "sentence": HOSTILE,
+        "checks": [{**make_check("one", "failed", keys=[HOSTILE]), "sentence": HOSTILE}],
+        "splits": {HOSTILE: make_split({HOSTILE: 1})},
+        "train_split": HOSTILE,
+        "duplicates": {"exact": make_duplicates([(HOSTILE, HOSTILE), (HOSTILE, "b")]), "near": None},
+        "anchors": {**ANCHORS, "by_class": [{**ANCHORS["by_class"][0], "name": HOSTILE}]},
+        "images": [
+            {"topic": topic, "split": HOSTILE, "record_key": HOSTILE}
+            for topic in ("sample", f"class:{HOSTILE}", f"problem:{HOSTILE}")
+        ],
+    }
+    page = render_html(hostile, {(HOSTILE, HOSTILE): make_image(HOSTILE, HOSTILE)})
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") > 10
+
+
+def test_long_names_are_cut(report):
+    page = render_html({**report, "splits": {"train": make_split({"k" * 5000: 1})}}, {})
+    assert "k" * 79 + "…" in page
+    assert "k" * 80 not in page
+
+
+def test_classes_have_counts_and_shares_by_split(report):
+    page = render_html(report, {})
+    rows = re.findall(r"<tr><td class=\"name\">(cat|dog)</td>(.*?)</tr>", page, re.DOTALL)
+    cells = {name: re.findall(r">([^<>]+)</td>", row) for name, row in rows}
+    assert cells == {"cat": ["3", "75 %", "1", "4", "100 %", "1"], "dog": ["1", "25 %", "1", "0", "0 %", "0"]}
+
+
+def test_the_reason_for_skipped_drift_is_shown(report):
+    assert "no earlier span" in render_html(report, {})
+
+
+def test_drift_shows_distance_chance_and_threshold(report):
+    distances = {"class_distance": 0.2, "class_chance": 0.03, "size_distance": None, "size_chance": None}
+    drift = {
+        "previous_span": 2,
+        "reason": "",
+        "splits": {"train": distances},
+        "classes": [{"name": "cat", "share": 0.75, "previous_share": 0.5}],
+        "sizes": {"bins": ["a", "b"], "shares": [0.5, 0.5], "previous_shares": [1.0, 0.0]},
+    }
+    checks = [make_check("class_drift", "warned", "distance", 0.2, 0.1)]
+    page = render_html({**report, "drift": drift, "checks": checks}, {})
+    row = page[page.index("<tr><td>train</td><td>classes</td>") :].partition("</tr>")[0]
+    assert re.findall(r">([\d.]+)</td>", row) == ["0.200", "0.030", "0.100"]
+    assert "span 2" in page
+    assert "75 / 50 %" in page
+
+
+def test_suggested_anchors_are_shown_in_pipeline_config_syntax(report):
+    page = render_html({**report, "anchors": ANCHORS}, {})
+    assert "50 % of 100 boxes" in page
+    assert "97 % instead of 51 %" in page
+    settings = "  anchor_scale: 2\n  aspect_ratios: 0.7\n  scales_per_octave: 3\n"
+    assert f"multiscale_anchor_generator {{\n  min_level: 3\n  max_level: 7\n{settings}}}" in page
+    assert "20 × 10.5" in page
+
+
+def test_the_class_with_the_lowest_anchor_recall_comes_first(report):
+    page = render_html({**report, "anchors": ANCHORS}, {})
+    table = page[page.index("By class") :]
+    assert table.index(">dog<") < table.index(">cat<")
+
+
+def test_the_anchor_section_works_without_boxes(report):
+    nothing = {"num_boxes": 0, "recall_at_50": None, "mean_best_iou": None, "by_class": [], "by_size": []}
+    page = render_html({**report, "anchors": {**ANCHORS, **nothing, "shapes": None, "suggestion": None}}, {})
+    assert "no boxes" in page
+
+
+def test_a_value_close_to_the_threshold_is_shown_with_more_digits(report):
+    check = make_check("one", "failed", value=0.0017612, threshold=0.00176)
+    page = render_html({**report, "checks": [check]}, {})
+    assert "0.1761 %" in page
+    assert "at most 0.176 %" in page
+
+
+def test_duplicates_are_shown_side_by_side(report):
+    exact = make_duplicates([("train", "a"), ("eval", "b")])
+    images = {("train", "a"): make_image("train", "a"), ("eval", "b"): make_image("eval", "b")}
+    page = render_html({**report, "duplicates": {"exact": exact, "near": None}}, images)
+    group = page[page.index('<div class="group">') :]
+    assert re.findall(r"<figcaption>([^:]*):", group)[:2] == ["train/a", "eval/b"]
+    assert "eval 1" in page
+
+
+def test_identical_images_are_not_shown_again_as_near_duplicates(report):
+    group = [("train", "a"), ("eval", "b")]
+    other = [("train", "c"), ("eval", "d")]
+    duplicates = {"exact": make_duplicates(group), "near": make_duplicates(group, other)}
+    page = render_html({**report, "duplicates": duplicates}, {})
+    assert page.count('<div class="group">') == 2
+    assert "1 more group" in page
+
+
+def test_an_image_that_could_not_be_drawn_has_a_placeholder(report):
+    entry = {"topic": "problem:boxes", "split": "train", "record_key": "img_7"}
+    page = render_html({**report, "images": [entry]}, {})
+    assert "no image" in page
+    assert "<h3>Title of boxes</h3>" in page
+
+
+def test_a_record_listed_twice_for_a_problem_is_shown_once(report):
+    entry = {"topic": "problem:boxes", "split": "train", "record_key": "img_7"}
+    assert render_html({**report, "images": [entry, entry]}, {}).count("<figure>") == 1
+
+
+def test_a_report_without_splits_is_rendered(report):
+    assert "</html>" in render_html({**report, "splits": {}}, {})
+
+
+def test_the_page_stays_small_with_thousands_of_classes(report):
+    many = {f"class {i} {'x' * 100}": 1 for i in range(20_000)}
+    assert len(render_html({**report, "splits": {"train": make_split(many)}}, {})) < 1_000_000
+
+
+def test_both_files_are_written_and_the_json_is_complete(report, tmp_path):
+    write_report(tmp_path / "new", report, {})
+    assert json.loads((tmp_path / "new" / DATASET_REPORT_FILE).read_text("utf-8")) == report
+    assert (tmp_path / "new" / REPORT_HTML).read_text("utf-8") == render_html(report, {})

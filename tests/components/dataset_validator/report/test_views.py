@@ -1,0 +1,120 @@
+"""Drawn images of a page."""
+
+import base64
+import io
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from detloom.components.dataset_validator.report.views import MAX_DRAWN_BOXES, DrawnImage, draw_images
+from detloom.components.dataset_validator.statistics.image_sample import (
+    Place,
+)
+from detloom.schemas.contracts.label_map import LabelMap
+
+LABEL_MAP = LabelMap.from_names(["cat", "dog"])
+BOX = (0.1, 0.1, 0.6, 0.6)
+MAX_PIXELS = 1_000_000
+
+
+def places_in(path, records, split="train"):
+    """Return the places of records written to one file."""
+    offset, found = 0, []
+    for number, record in enumerate(records):
+        found.append(Place(split, f"img_{number}", str(path), number, offset))
+        offset += 16 + len(record)
+    return found
+
+
+def open_uri(image: DrawnImage):
+    head, _, data = image.data_uri.partition(",")
+    assert head == "data:image/jpeg;base64"
+    return Image.open(io.BytesIO(base64.b64decode(data)))
+
+
+def test_an_image_is_read_from_its_place_and_drawn_at_a_small_size(tmp_path, make_example, write_records):
+    records = [make_example([BOX] * i, image_hw=(400, 800), name=f"img_{i}") for i in range(3)]
+    path = write_records(tmp_path / "shard", records)
+    images = draw_images(places_in(path, records)[1:], LABEL_MAP, max_pixels=MAX_PIXELS)
+    assert {key: (image.num_boxes, image.image_hw) for key, image in images.items()} == {
+        ("train", "img_1"): (1, (400, 800)),
+        ("train", "img_2"): (2, (400, 800)),
+    }
+    assert open_uri(images["train", "img_1"]).size == (360, 180)
+
+
+def test_boxes_have_the_colour_of_their_class(tmp_path, make_example, write_records):
+    records = [make_example([BOX], [2], (100, 100))]
+    path = write_records(tmp_path / "shard", records)
+    [image] = draw_images(places_in(path, records), LABEL_MAP, max_pixels=MAX_PIXELS).values()
+    pixel = np.asarray(open_uri(image).convert("RGB"))[30, 10].astype(int)  # left edge of the box: x = 0.1 * 99
+    assert np.abs(pixel - (230, 159, 0)).max() < 60  # orange, blurred by JPEG
+
+
+def test_a_gzip_file_is_read_by_number(tmp_path, make_example):
+    records = [make_example([BOX] * i, name=f"img_{i}") for i in range(4)]
+    path = tmp_path / "shard.gz"
+    with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:
+        for record in records:
+            writer.write(record)
+    places = places_in(path, records)
+    images = draw_images([places[3], places[1]], LABEL_MAP, max_pixels=MAX_PIXELS)
+    assert [(key[1], image.num_boxes) for key, image in images.items()] == [("img_3", 3), ("img_1", 1)]
+
+
+def test_records_that_cannot_be_drawn_are_omitted(tmp_path, make_example, write_records):
+    no_image = tf.train.Example().SerializeToString()
+    records = [make_example([BOX]), b"no example", no_image]
+    path = write_records(tmp_path / "shard", records)
+    missing = Place("train", "gone", str(tmp_path / "gone"), 0, 0)
+    missing_gz = Place("train", "gone", str(tmp_path / "gone.gz"), 0, 0)
+    beyond = Place("train", "beyond", str(path), 9, 10**12)
+    inside = Place("train", "inside", str(path), 9, 5)  # not the start of a record, so its length is meaningless
+    places = [missing, missing_gz, beyond, inside, *places_in(path, records)]
+    assert list(draw_images(places, LABEL_MAP, max_pixels=MAX_PIXELS)) == [("train", "img_0")]
+
+
+def test_an_image_with_too_many_pixels_is_omitted(tmp_path, make_example, write_records):
+    records = [make_example([BOX], image_hw=(100, 100))]
+    path = write_records(tmp_path / "shard", records)
+    assert draw_images(places_in(path, records), LABEL_MAP, max_pixels=9_999) == {}
+
+
+def test_the_last_images_are_omitted_if_the_page_is_full(tmp_path, make_example, write_records):
+    records = [make_example([BOX]) for _ in range(3)]
+    path = write_records(tmp_path / "shard", records)
+    places = places_in(path, records)[::-1]
+    size = len(draw_images(places[:1], LABEL_MAP, max_pixels=MAX_PIXELS)["train", "img_2"].data_uri)
+    found = draw_images(places, LABEL_MAP, max_pixels=MAX_PIXELS, max_bytes=2 * size)
+    assert list(found) == [("train", "img_2"), ("train", "img_1")]
+
+
+def test_an_image_counts_once_per_use_on_the_page(tmp_path, make_example, write_records):
+    records = [make_example([BOX]) for _ in range(2)]
+    path = write_records(tmp_path / "shard", records)
+    first, second = places_in(path, records)
+    size = len(draw_images([first], LABEL_MAP, max_pixels=MAX_PIXELS)["train", "img_0"].data_uri)
+    found = draw_images([first, first, second], LABEL_MAP, max_pixels=MAX_PIXELS, max_bytes=2 * size)
+    assert list(found) == [("train", "img_0")]
+
+
+def test_hostile_labels_are_drawn_without_an_error(tmp_path, make_example, write_records):
+    label_map = LabelMap.from_names(["two\nlines \u202e and \x00 more" * 50])
+    bad = [(float("nan"), 0.0, 1.0, 1.0), (0.9, 0.9, 0.1, 0.1), (-1e30, 0.0, 1e30, 1.0)]
+    example = tf.train.Example.FromString(make_example([BOX] * 4, [1, 2**62, -(2**63), 1], image_hw=(1, 900)))
+    for i, key in enumerate(("ymin", "xmin", "ymax", "xmax")):
+        values = example.features.feature[f"image/object/bbox/{key}"].float_list.value
+        values[:] = [box[i] for box in [*bad, BOX]]
+    records = [example.SerializeToString()]
+    path = write_records(tmp_path / "shard", records)
+    [image] = draw_images(places_in(path, records), label_map, max_pixels=MAX_PIXELS).values()
+    assert open_uri(image).size == (360, 1)
+
+
+def test_the_number_of_drawn_boxes_is_limited_with_a_note(tmp_path, make_example, write_records):
+    records = [make_example([BOX] * (MAX_DRAWN_BOXES + 1))]
+    path = write_records(tmp_path / "shard", records)
+    [image] = draw_images(places_in(path, records), LABEL_MAP, max_pixels=MAX_PIXELS).values()
+    assert image.num_boxes == 301
+    assert "300" in image.note

@@ -1,0 +1,176 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from detloom.components.dataset_validator.statistics import near_duplicates
+from detloom.components.dataset_validator.statistics.near_duplicates import (
+    MAX_GROUPS,
+    MAX_MEMBERS,
+    count_bits,
+    find_equal,
+    find_near_duplicates,
+)
+
+A, B, C = 0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210, 0x0F0F_0F0F_F0F0_F0F0  # far from one another
+TRAIN, EVAL, TEST = 0, 1, 2
+
+
+def flip(number, *bits):
+    for bit in bits:
+        number ^= 1 << bit
+    return number
+
+
+def find(hashes, splits=None, **options):
+    return find_near_duplicates(np.array(hashes, np.uint64), np.array(splits or [0] * len(hashes)), **options)
+
+
+def members(report):
+    return [group.members for group in report.groups]
+
+
+def test_bits_are_counted():
+    values = np.array([0, 1, 0x8000_0000_0000_0000, A, 2**64 - 1], np.uint64)
+    assert count_bits(values).tolist() == [0, 1, 1, 32, 64]
+
+
+def test_images_within_the_distance_are_a_group():
+    report = find([A, B, flip(A, 0, 31, 63)], max_distance=3)
+    assert (members(report), report.num_duplicated) == ([(0, 2)], 2)
+
+
+def test_images_beyond_the_distance_are_not_a_group():
+    assert find([A, flip(A, 0, 20, 40, 63)], max_distance=3).num_groups == 0
+
+
+def test_distance_0_finds_only_equal_images():
+    assert members(find([A, flip(A, 5), A], max_distance=0)) == [(0, 2)]
+
+
+def test_images_connected_through_a_third_are_one_group():
+    report = find([A, flip(A, 1, 2, 3), flip(A, 1, 2, 3, 4, 5, 6)], max_distance=3)
+    assert members(report) == [(0, 1, 2)]
+
+
+def test_images_with_a_duplicate_in_another_split_are_counted():
+    report = find([A, A, B, flip(A, 7)], [TRAIN, EVAL, EVAL, EVAL])
+    assert report.num_across_by_split == {TRAIN: 1, EVAL: 2}
+
+
+def test_a_connection_through_a_third_image_does_not_count_as_across():
+    # eval is near the first image of train, but 6 bits from the second, which alone would not be counted.
+    report = find([flip(A, 1, 2, 3), flip(A, 1, 2, 3, 4, 5, 6), A], [TRAIN, TRAIN, EVAL], max_distance=3)
+    assert report.num_across_by_split == {TRAIN: 1, EVAL: 1}
+
+
+def test_with_a_train_split_only_duplicates_of_it_count_as_across():
+    report = find([A, A, A, B, B], [TRAIN, EVAL, TEST, EVAL, TEST], train_index=TRAIN)
+    assert report.num_across_by_split == {EVAL: 1, TEST: 1}
+    assert [set(group.size_by_split) for group in report.groups] == [{TRAIN, EVAL, TEST}, {EVAL, TEST}]
+    assert members(report)[0] == (0, 1, 2)  # the one with train comes first
+
+
+def test_surplus_images_are_all_but_the_first_of_a_group_in_a_split():
+    report = find([A, A, A, A, B, B], [TRAIN, TRAIN, TRAIN, EVAL, EVAL, EVAL])
+    assert report.num_within_by_split == {TRAIN: 2, EVAL: 1}
+
+
+def test_flat_images_are_skipped_and_counted():
+    flat = [0, 0b111, 2**64 - 1]  # no bit set, as many as the distance, all bits set
+    report = find([*flat, *flat, A], max_distance=3)
+    assert (report.num_flat, report.num_compared, report.num_groups) == (6, 1, 0)
+
+
+def test_groups_across_splits_come_first_then_larger_groups():
+    report = find([A, A, A, B, B, C, C], [TRAIN, TRAIN, TRAIN, TRAIN, EVAL, EVAL, EVAL])
+    assert members(report) == [(3, 4), (0, 1, 2), (5, 6)]
+    assert [group.size_by_split for group in report.groups] == [{TRAIN: 1, EVAL: 1}, {TRAIN: 3}, {EVAL: 2}]
+
+
+def test_a_group_lists_one_image_of_each_split_first():
+    assert members(find([A] * 5, [TRAIN, TRAIN, TRAIN, EVAL, TEST])) == [(0, 3, 4, 1, 2)]
+
+
+@pytest.mark.parametrize("max_distance", [1, 3, 5])
+def test_the_search_matches_a_comparison_of_all_pairs(max_distance):
+    # Images around few centres, in few bits, so that there are many pairs, chains and large buckets.
+    rng = np.random.default_rng(max_distance)
+    centres = rng.integers(0, 2**63, 20, dtype=np.uint64)
+    hashes = centres[rng.integers(0, 20, 2000)]
+    for _ in range(6):
+        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, 2000).astype(np.uint64))
+    splits = rng.integers(0, 3, 2000)
+    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= max_distance
+    differs = splits[:, np.newaxis] != splits[np.newaxis]
+    expected_across = {split: int((is_near & differs).any(axis=1)[splits == split].sum()) for split in range(3)}
+    report = find_near_duplicates(hashes, splits, max_distance=max_distance)
+    assert report.num_flat == 0
+    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
+    assert report.num_across_by_split == {split: count for split, count in expected_across.items() if count}
+
+
+def test_many_hashes_that_agree_in_most_bits_are_found():
+    # 12 bits vary: every bucket of the first cut is large.
+    rng = np.random.default_rng(0)
+    varying = rng.permutation(4096)[:1000].astype(np.uint64)
+    hashes = np.uint64(A) ^ (varying << np.uint64(26))
+    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= 1
+    report = find_near_duplicates(hashes, np.zeros(1000, np.int64), max_distance=1)
+    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
+
+
+@pytest.mark.parametrize("max_distance", [3, 5])
+def test_many_images_of_one_scene_are_compared_pairwise(max_distance, monkeypatch):
+    # Up to 4 bits around one image: cutting into bands leaves nearly all pairs. Several blocks in each direction.
+    monkeypatch.setattr(near_duplicates, "_BLOCK_ROWS", 256)
+    monkeypatch.setattr(near_duplicates, "_BLOCK_COLUMNS", 600)
+    rng = np.random.default_rng(max_distance)
+    hashes = np.full(1500, A, np.uint64)
+    for _ in range(4):
+        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, 1500).astype(np.uint64))
+    splits = rng.integers(0, 3, 1500)
+    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= max_distance
+    differs = splits[:, np.newaxis] != splits[np.newaxis]
+    report = find_near_duplicates(hashes, splits, max_distance=max_distance)
+    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
+    assert report.num_across_by_split == {s: int((is_near & differs).any(axis=1)[splits == s].sum()) for s in range(3)}
+
+
+def test_a_hundred_thousand_equal_images_need_bounded_memory():
+    hashes, splits = np.full(100_000, A, np.uint64), np.arange(100_000) % 2
+    tracemalloc.start()
+    report = find_near_duplicates(hashes, splits)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (report.num_groups, report.groups[0].size, len(report.groups[0].members)) == (1, 100_000, MAX_MEMBERS)
+    assert peak < 64 << 20
+
+
+def test_groups_beyond_the_listed_ones_are_counted():
+    rng = np.random.default_rng(0)
+    hashes = np.repeat(rng.integers(0, 2**63, MAX_GROUPS + 10, dtype=np.uint64), 2)
+    report = find_near_duplicates(hashes, np.zeros(len(hashes), np.int64))
+    assert (report.num_groups, len(report.groups)) == (MAX_GROUPS + 10, MAX_GROUPS)
+
+
+def test_equal_content_is_found_for_any_hash():
+    report = find_equal(np.array([0, 5, 0, 5, 7], np.uint64), np.array([TRAIN, TRAIN, EVAL, TRAIN, EVAL]))
+    assert members(report) == [(0, 2), (1, 3)]
+    assert (report.num_across_by_split, report.num_within_by_split) == ({TRAIN: 1, EVAL: 1}, {TRAIN: 1})
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_fewer_than_two_images_are_not_a_group(number):
+    assert find([A] * number).num_groups == 0
+    assert find_equal(np.array([A] * number, np.uint64), np.zeros(number, np.int64)).num_groups == 0
+
+
+def test_a_distance_above_the_maximum_is_refused():
+    with pytest.raises(ValueError, match="got 11, allowed: 0 to 10"):
+        find([A, B], max_distance=11)
+
+
+def test_a_split_index_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="got 0 to 63, allowed: 0 to 62"):
+        find([A, B], [0, 63])

@@ -1,0 +1,179 @@
+import base64
+import hashlib
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detloom.components.evaluator.report.page import format_page, summary_markdown
+from detloom.components.pages.formats import escape_markdown
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor, Override
+
+_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
+evaluations = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(evaluations)
+ROOT = Path(__file__).parents[4]
+make_evaluation, make_image = evaluations.make_evaluation, evaluations.make_image
+
+HEADINGS = [
+    "Gates",
+    "COCO metrics",
+    "Candidate against baseline",
+    "Classes",
+    "Curves",
+    "Errors",
+    "Confusion",
+    "Slices",
+    "Example images",
+    "Training and data",
+    "This evaluation",
+]
+
+
+def headings_of(page):
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    training = {"loss": [(0, 2.0), (100, 1.0)]}
+    return make_evaluation(training=training, data_health=[("Duplicates", "0 %", "passed")])
+
+
+@pytest.fixture(scope="module")
+def page(evaluation):
+    return format_page(evaluation, [make_image()])
+
+
+def test_the_reason_follows_the_verdict(page, evaluation):
+    body = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :]).split()
+    assert " ".join(body).startswith(f"Blessed {evaluation.decision.reason.replace(chr(39), '&#39;')}")
+
+
+def test_the_page_is_self_contained_and_runs_only_the_sorting_script(page):
+    addresses = re.findall(r"""(?:src|href|srcset|action)\s*=\s*["']?([^"'\s>]+)""", page)
+    assert addresses == ["data:image/jpeg;base64,AAAA", "data:image/jpeg;base64,BBBB"]
+    assert "url(" not in page
+    assert "@import" not in page
+    assert set(re.findall(r"https?://[^\s\"]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
+def test_names_from_the_data_are_escaped():
+    image = make_image(name="<i>a.jpg", text="<i>text", left_label='"><i>')
+    training = {"<i>loss": [(0, 2.0), (100, 1.0)]}
+    evaluation = make_evaluation(
+        training=training, data_health=[("<i>n", "<i>v", "<i>x")], lines=[("<i>line", "<i>text")]
+    )
+    page = format_page(evaluation, [image])
+    assert "<b>dog" not in page
+    assert "<i>" not in page
+    assert "&lt;b&gt;dog&lt;/b&gt;" in page
+
+
+def test_all_sections_are_in_order(page):
+    assert headings_of(page) == HEADINGS
+
+
+def test_sections_without_data_are_omitted():
+    evaluation = make_evaluation(has_baseline=False, options=evaluations.MeasureOptions())
+    page = format_page(evaluation, [])
+    gone = {"Candidate against baseline", "Slices", "Example images", "Training and data"}
+    assert headings_of(page) == [title for title in HEADINGS if title not in gone]
+    assert ">Baseline<" not in page
+    assert ">Change<" not in page
+    assert "AP change" not in page
+
+
+def test_with_one_class_the_comparison_has_one_row():
+    page = format_page(make_evaluation(names=("cat",)), [])
+    part = page[page.index("<h2>Candidate against baseline") : page.index("<h2>Classes")]
+    assert part.count("<tr>") == 2  # the header and the row of all classes
+
+
+def test_a_split_without_images_has_no_curves():
+    split = evaluations.Split(ground_truth=[], features=[], label_map=LabelMap.from_names(["cat"]))
+    page = format_page(make_evaluation(split=split, models=([], []), options=evaluations.MeasureOptions()), [])
+    assert "Curves" not in headings_of(page)
+    assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()
+    assert "-1.000" not in page
+
+
+def test_a_dash_is_explained(page):
+    assert "small, below 32 × 32 px: no ground truth of this size" in page
+    assert "A dash means not measured" in page
+    assert "-1.000" not in page
+
+
+def test_numbers_have_sortable_values(page):
+    part = page[page.index("<h2>Classes") : page.index("<h2>Curves")]
+    # The cat: one true positive with score 0.9, one false positive with 0.2.
+    row = re.findall(r"<tr>(.*?)</tr>", part)[1]
+    assert re.findall(r'data-value="([^"]*)"', row)[:3] == ["1", "1.0", "1.0"]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", row)[:3] == ["cat", "1", "1.000"]
+
+
+def test_an_override_is_shown_in_the_headline_with_name_and_reason():
+    override = Override(reason="The old one crashes on <b>", by="Ada", until="2026-12-31")
+    gates = Gates(
+        floors=(MetricFloor(metric="AP50/cat", min=1.0), MetricFloor(metric="APs", min=0.1)), override=override
+    )
+    page = format_page(make_evaluation(gates=gates), [])
+    assert '<section class="warned">\n  <h1>Blessed by override</h1>' in page
+    assert "Overridden by Ada until 2026-12-31: The old one crashes on &lt;b&gt;" in page
+
+
+def test_example_images_are_grouped_by_kind():
+    page = format_page(make_evaluation(), [make_image("first"), make_image("false"), make_image("false")])
+    part = page[page.index("<h2>Example images") : page.index("<h2>This evaluation")]
+    assert re.findall(r"<h3>(.*?)</h3>", part) == [
+        "Wrong detections with the highest scores",
+        "First images of the split",
+    ]
+    assert part.count("<figure>") == 3
+    assert part.count("<img") == 6
+
+
+def test_thirty_images_stay_below_five_megabytes():
+    images = [make_image("false", size=80_000) for _ in range(30)]
+    assert len(format_page(make_evaluation(), images)) < 5_000_000
+
+
+def test_surplus_images_of_each_kind_are_omitted_and_counted():
+    images = [make_image(kind, size=499_000) for kind in ("false", "first") for _ in range(4)]
+    page = format_page(make_evaluation(), images)
+    assert len(page) < 5_000_000
+    assert page.count("<figure>") == 4
+    assert "Wrong detections with the highest scores" in page
+    assert "First images" in page
+    assert "4 more images" in page
+
+
+def test_the_summary_contains_verdict_reason_and_tables():
+    evaluation = make_evaluation()
+    lines = summary_markdown(evaluation).splitlines()
+    assert lines[0] == "# Blessed"
+    assert "AP50 1.000 is at least 0.500" in lines[2]
+    assert "| AP50, at least | 0.500 | 1.000 | ✓ passed |" in lines
+    # AP50 of the baseline: cat 1 (its box has the highest score), dog 0 (one confused with a cat, one missed).
+    assert "| AP50 | 1.000 | 0.500 | +0.500 |" in lines
+    assert "| APs | – | – | – |" in lines
+
+
+def test_markdown_and_html_are_escaped_in_the_summary():
+    assert escape_markdown("a|b\n<c> & [x](y) `d` *e*") == r"a\|b &lt;c&gt; &amp; \[x\](y) \`d\` \*e\*"
+    gates = Gates(floors=(MetricFloor(metric="AP50/<b>dog</b>", min=0.5),))
+    assert "<b>" not in summary_markdown(make_evaluation(gates=gates))
+
+
+@pytest.mark.slow
+def test_the_page_needs_no_tensorflow():
+    code = "import sys, detloom.components.evaluator.report.page; print('tensorflow' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"

@@ -1,0 +1,172 @@
+"""Every operation on a local folder and on an address, and what only a local folder can do."""
+
+import os
+import threading
+
+import pytest
+
+from detloom.components.storage.storage import LocalStorage, open_storage
+
+
+@pytest.fixture(params=["local", "address"])
+def storage(request, tmp_path):
+    # ram:// is TensorFlow's in-memory file system; TFX's layer passes addresses that it does not know to TensorFlow.
+    return open_storage(tmp_path / "data" if request.param == "local" else f"ram://storage/{tmp_path.name}")
+
+
+def test_a_written_file_is_listed_and_read(storage):
+    assert storage.list_names() == []
+    assert storage.list_entries("a") == []
+    assert storage.read("a/one") is None
+    assert storage.status("a/one") is None
+    storage.write("a/two", b"2")
+    storage.write("a/one", b"11")
+    assert storage.list_names("a") == ["one", "two"]
+    assert storage.list_names() == ["a"]
+    assert storage.read("a/one") == b"11"
+    assert storage.exists("a/one")
+    assert storage.is_folder("a")
+    assert not storage.is_folder("a/one")
+
+
+def test_entries_have_paths_sizes_and_times(storage):
+    storage.write("a/one", b"123")
+    storage.write("a/b/two", b"")
+    folder, file = storage.list_entries("a")
+    assert (folder.path, folder.is_folder, folder.size) == ("a/b", True, 0)
+    assert (file.path, file.is_folder, file.size) == ("a/one", False, 3)
+    if isinstance(storage, LocalStorage):  # ram:// has no times
+        assert file.mtime_ns > 1.7e18  # after 2023
+    assert storage.status("a/one") == file
+    assert [entry.path for entry in storage.walk()] == ["a/b/two", "a/one"]
+
+
+def test_one_byte_more_than_the_limit_is_read(storage):
+    storage.write("large", b"12345")
+    assert storage.read("large", 3) == b"1234"
+
+
+def test_a_file_is_streamed_from_any_position(storage):
+    storage.write("file", b"12345")
+    with storage.open("file") as file:
+        assert file.seek(0, os.SEEK_END) == 5
+        file.seek(1)
+        assert file.read(2) == b"23"
+        file.seek(1, os.SEEK_CUR)
+        assert file.read() == b"5"
+
+
+def test_lines_are_written_and_read(storage):
+    with storage.open_to_write("a/lines") as file:
+        for number in range(3):
+            file.write(b"%d\n" % number)
+        assert storage.list_names("a") == []
+    assert list(storage.read_lines("a/lines")) == [b"0", b"1", b"2"]
+    assert storage.list_names("a", with_hidden=True) == ["lines"]
+
+
+def test_json_survives_the_round_trip(storage):
+    storage.write_json("a/values.json", {"name": "größer"})
+    assert storage.read("a/values.json") == '{\n  "name": "größer"\n}\n'.encode()
+    storage.write_json("a/values.json", ["\ud800"], is_ascii=True)
+    assert storage.read_json("a/values.json") == ["\ud800"]
+
+
+def test_an_exception_while_writing_leaves_the_file_unchanged(storage):
+    storage.write("one", b"before")
+    writing = storage.open_to_write("one")
+    writing.__enter__().write(b"after")
+    assert not writing.__exit__(KeyError, KeyError(), None)
+    assert storage.list_names(with_hidden=True) == ["one"]
+    assert storage.read("one") == b"before"
+
+
+def test_hidden_names_are_listed_on_request(storage):
+    storage.write(".killed.123", b"")
+    storage.write("one", b"")
+    assert storage.list_names() == ["one"]
+    assert [entry.path for entry in storage.list_entries(with_hidden=True)] == [".killed.123", "one"]
+
+
+def test_files_are_renamed_and_deleted(storage):
+    storage.write("a/one", b"1")
+    storage.write("two", b"2")
+    storage.rename("a/one", "two")
+    assert storage.read("two") == b"1"
+    storage.delete("two")
+    storage.delete("two")
+    assert storage.list_names("a") == []
+    storage.delete_tree("a")
+    storage.delete_tree("nowhere")
+    assert storage.list_names() == []
+
+
+def test_a_tree_is_copied_with_hidden_files(storage, tmp_path):
+    storage.write("version/saved_model.pb", b"model")
+    storage.write("version/assets/.labels", b"labels")
+    target = LocalStorage(tmp_path / "target")
+    storage.copy_tree("version", target, "copy")
+    assert [entry.path for entry in target.walk(with_hidden=True)] == ["copy/assets/.labels", "copy/saved_model.pb"]
+    assert target.read("copy/assets/.labels") == b"labels"
+
+
+def test_a_file_is_replaced(tmp_path):  # not in ram://, which does not truncate
+    storage = LocalStorage(tmp_path)
+    storage.write("one", b"11")
+    storage.write("one", b"2")
+    assert storage.read("one") == b"2"
+
+
+def test_a_failed_write_leaves_the_file_unchanged(tmp_path, monkeypatch):
+    storage = LocalStorage(tmp_path)
+    storage.write("one", b"before")
+
+    def fail(descriptor):
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        storage.write("one", b"after")
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert (tmp_path / "one").read_bytes() == b"before"
+
+
+def test_deleting_a_link_to_a_folder_keeps_its_target(tmp_path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target/file").write_bytes(b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    storage = LocalStorage(tmp_path)
+    storage.delete_tree("link")
+    assert storage.list_names() == ["target"]
+    assert storage.read("target/file") == b"1"
+
+
+def test_a_pipe_is_an_error_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="regular file"):
+        LocalStorage(tmp_path).read("pipe")
+
+
+def test_only_one_of_several_creators_succeeds(tmp_path):
+    storage, results = LocalStorage(tmp_path), []
+    threads = [threading.Thread(target=lambda: results.append(storage.create("one", b"1"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [False] * 7 + [True]
+
+
+def test_folders_are_renamed_and_files_appended_to(tmp_path):
+    storage = LocalStorage(tmp_path)
+    storage.write("a/one", b"1")
+    storage.rename_folder("a", "b")
+    storage.append("b/one", b"2")
+    storage.sync("b")
+    assert storage.read("b/one") == b"12"
+
+
+def test_an_unreachable_address_is_an_os_error_without_the_secret():
+    with pytest.raises(OSError, match="not implemented") as caught:
+        open_storage("nowhere://user:secret@host/records").list_names()
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,83 @@
+"""Fixtures of the command tests: a VOC data set, a folder of examples, and the installed packages."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+
+def encode_image(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="JPEG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def make_voc(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a VOC data set; each image has a cat and, if its name starts with d, a dog."""
+
+    def make(**lists: list[str]) -> Path:
+        folder = tmp_path / "voc"
+        for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
+            (folder / part).mkdir(parents=True)
+        for list_name, stems in lists.items():
+            (folder / f"ImageSets/Main/{list_name}.txt").write_text("\n".join(stems))
+            for stem in stems:
+                (folder / f"JPEGImages/{stem}.jpg").write_bytes(encode_image(sum(map(ord, stem))))
+                names = ["cat", "dog"] if stem.startswith("d") else ["cat"]
+                objects = "".join(
+                    f"<object><name>{name}</name><bndbox><xmin>7</xmin><ymin>3</ymin><xmax>31</xmax><ymax>23</ymax>"
+                    "</bndbox></object>"
+                    for name in names
+                )
+                text = f"<annotation><filename>{stem}.jpg</filename>{objects}</annotation>"
+                (folder / f"Annotations/{stem}.xml").write_text(text)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """Return a folder with a split `a` of one image with two boxes, and write `run.yaml` with a limit of one box."""
+    folder = tmp_path / "crowded"
+    (folder / "Split-a").mkdir(parents=True)
+    example = tf.train.Example()
+    feature = example.features.feature
+    feature["image/encoded"].bytes_list.value.append(encode_image(1))
+    feature["image/format"].bytes_list.value.append(b"jpeg")
+    feature["image/height"].int64_list.value.append(40)
+    feature["image/width"].int64_list.value.append(60)
+    for side, values in (("ymin", (0.1, 0.5)), ("xmin", (0.1, 0.5)), ("ymax", (0.4, 0.9)), ("xmax", (0.4, 0.9))):
+        feature[f"image/object/bbox/{side}"].float_list.value.extend(values)
+    feature["image/object/class/label"].int64_list.value.extend((1, 1))
+    with tf.io.TFRecordWriter(str(folder / "Split-a/data_tfrecord-00000-of-00001")) as writer:
+        writer.write(example.SerializeToString())
+    (folder / "label_map.pbtxt").write_text("item {\n  id: 1\n  name: 'cat'\n}\n")
+    (tmp_path / "run.yaml").write_text(
+        "name: small\ndata: {format: voc, path: nowhere, splits: {train: a, eval: b, test: c}}\n"
+        "train_input: {max_number_of_boxes: 1}\nchecks: {crowded_images: {severity: fail, threshold: 0.0}}\n"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installed_once() -> dict[str, Any]:
+    """Return the installed packages; reading their metadata takes about a second."""
+    from detloom.pipelines.commands.installed_packages import read_installed
+
+    return read_installed()
+
+
+@pytest.fixture
+def cached_packages(installed_once, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the installed packages once per session."""
+    from detloom.pipelines.commands import installed_packages
+
+    monkeypatch.setattr(installed_packages, "read_installed", lambda: installed_once)

@@ -1,0 +1,77 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+
+from detloom.pipelines.cli import cli
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.network import FixedShapeResizer
+from detloom.schemas.presets.presets import find_preset
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.export.load_trained import load_trained
+from detloom.trainer_module.export.tflite_model import TfliteDetector
+from detloom.trainer_module.weights.own_checkpoint import write_weights
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Write a model folder with only the weights, as a Trainer does."""
+    config = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    extractor = replace(config.model.feature_extractor, depth_multiplier=0.1, min_depth=8)
+    resizer = FixedShapeResizer(height=128, width=128)
+    model = replace(config.model, num_classes=2, image_resizer=resizer, feature_extractor=extractor)
+    folder = tmp_path_factory.mktemp("model")
+    detector = build_detector(model, LabelMap.from_names(["a", "b"]))
+    write_weights(detector, replace(config, model=model), folder)
+    return folder, detector
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, ["export", *map(str, arguments)])
+
+
+@pytest.mark.slow  # two TensorFlow Lite conversions
+def test_weights_are_exported_to_saved_model_and_tflite(trained, make_example, write_records, tmp_path):
+    folder, _ = trained
+    examples = [make_example([(0.1, 0.1, 0.5, 0.5)], [1], name=f"img_{i}") for i in range(2)]
+    write_records(tmp_path / "examples/Split-train/data_tfrecord-00000-of-00001", examples)
+    where = tmp_path / "examples/Split-train"
+    result = run(folder, "--out", tmp_path / "out", "--tflite", "float16", "--tflite", "int8", "--examples", where)
+    assert result.exit_code == 0, result.output
+    out = tmp_path / "out"
+    assert (out / names.SERVING_FOLDER / names.SAVED_MODEL_FILE).is_file()
+    assert sorted(path.name for path in (out / names.TFLITE_FOLDER).iterdir()) == ["float16.tflite", "int8.tflite"]
+    TfliteDetector(str(out / names.TFLITE_FOLDER / "float16.tflite"))
+    again, config = load_trained(out)
+    for ours, theirs in zip(again.network.variables, trained[1].network.variables, strict=True):
+        assert tf.reduce_all(ours.value == theirs.value)
+    assert to_canonical_json(config) == (folder / "Format-Checkpoint/config.json").read_text()
+
+
+def test_invalid_options_are_refused_before_loading(tmp_path):
+    (tmp_path / "there").mkdir()
+    for arguments, message in (
+        ((tmp_path, "--out", tmp_path / "out", "--tflite", "int8"), "int8 needs --examples"),
+        ((tmp_path, "--out", tmp_path / "there"), "already exists"),
+        ((tmp_path / "there", "--out", tmp_path / "out"), "there: has neither"),
+    ):
+        result = run(*arguments)
+        assert isinstance(result.exception, InputError)
+        assert message in str(result.exception)
+    assert not Path(tmp_path / "out").exists()
+
+
+def test_a_failed_export_leaves_no_files(trained, tmp_path, monkeypatch):
+    (tmp_path / "out.partial").mkdir()
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("detloom.trainer_module.export.saved_model.export_saved_model", fail)
+    assert isinstance(run(trained[0], "--out", tmp_path / "out").exception, OSError)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]

@@ -1,0 +1,139 @@
+"""Test `detloom ingest`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from command_line import detloom_command, sentence
+
+from detloom.pipelines.commands.ingest import pipeline_maker
+
+ROOT = Path(__file__).parents[3]
+
+
+def split_names(folder: Path) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for shard in sorted(folder.glob("Split-*/data_tfrecord-*")):
+        for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
+            feature = tf.train.Example.FromString(record).features.feature
+            name = feature["image/source_id"].bytes_list.value[0].decode()
+            names.setdefault(shard.parent.name[len("Split-") :], []).append(name)
+    return names
+
+
+def test_ingest_writes_the_requested_splits(make_voc, tmp_path):
+    folder = make_voc(a=["c1", "d1"], b=["c2"])
+    result = detloom_command(
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", "--split", "eval=b"
+    )
+    assert result.exit_code == 0, result.output
+    found = {split: sorted(names) for split, names in split_names(tmp_path / "out").items()}
+    assert found == {"train": ["c1", "d1"], "eval": ["c2"]}
+    assert "name: 'dog'" in (tmp_path / "out/label_map.pbtxt").read_text()
+
+
+def test_ingest_prints_counts_and_output_paths(make_voc, tmp_path):
+    folder = make_voc(a=[f"c{number}" for number in range(9)] + ["d1"])
+    (folder / "JPEGImages/c3.jpg").write_bytes(b"not an image")
+    result = detloom_command(
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", "--max-reject-fraction", "0.1"
+    )
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert "in 10 images, 11 boxes" in lines
+    assert "written 9 images, 10 boxes (train 9)" in lines
+    assert "quarantined 1 images, 1 boxes" in lines
+    assert "reasons not_an_image 1" in lines
+    assert f"report {tmp_path}/out/rejects/report.json" in lines
+
+
+def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path):
+    folder = make_voc(a=["c1", "c2", "c3"])
+    (folder / "JPEGImages/c2.jpg").write_bytes(b"")
+    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    assert result.exit_code == 1
+    assert "1 of 3 records (33.3%) were rejected, allowed: 5.0%" in sentence(result)
+    assert "empty_image_file 1" in result.output
+
+
+def test_ratios_split_the_whole_data_set(make_voc, tmp_path):
+    folder = make_voc(a=[f"c{number}" for number in range(40)])
+    result = detloom_command(
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--split-ratios", "train=0.5, eval=0.5", "--gzip"
+    )
+    assert result.exit_code == 0, result.output
+    assert len(list((tmp_path / "out").glob("Split-*/data_tfrecord-*.gz"))) >= 2
+    report = json.loads((tmp_path / "out/rejects/report.json").read_text())
+    assert report["splits"]["train"]["num_written"] + report["splits"]["eval"]["num_written"] == 40
+    assert report["splits"]["eval"]["num_written"] > 5
+
+
+def test_classes_are_numbered_in_order_and_others_refused(make_voc, tmp_path):
+    folder = make_voc(a=["d1", "c1"])
+    options = ["--classes", "cat", "--unknown-class", "reject", "--max-reject-fraction", "1"]
+    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", *options)
+    assert result.exit_code == 0, result.output
+    assert "unknown_class 1" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--split", "train"], "--split: got 'train'"),
+        (["--split", "train=a", "--split", "train=b"], "--split: 'train'"),
+        (["--split-ratios", "train=most"], "got train='most'"),
+        (["--split-ratios", "train=0.5"], "a sum of 0.5"),
+        (["--split", "../x=a"], "got the name '../x'"),
+    ],
+)
+def test_an_invalid_option_is_named(options, message, make_voc, tmp_path):
+    result = detloom_command("ingest", "--input", make_voc(a=["c1"]), "--output", tmp_path / "out", *options)
+    assert message in sentence(result)
+
+
+def test_an_output_over_the_input_is_refused(make_voc, tmp_path):
+    folder = make_voc(a=["c1"])
+    for output in (folder, folder.parent):
+        assert "overlap" in sentence(detloom_command("ingest", "--input", folder, "--output", output))
+    assert (folder / "Annotations/c1.xml").exists()
+
+
+def test_an_input_or_a_replay_is_needed(tmp_path):
+    result = detloom_command("ingest", "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "--input" in result.output
+
+
+def test_replay_refuses_other_settings(tmp_path):
+    result = detloom_command("ingest", "--output", tmp_path / "out", "--replay", tmp_path, "--gzip")
+    assert result.exit_code == 2
+    assert "'gzip'" in result.output
+
+
+def test_repaired_records_are_replayed(make_voc, tmp_path):
+    folder = make_voc(a=["c1", "c2", "c3"])
+    (folder / "JPEGImages/c2.jpg").write_bytes(b"")
+    options = ["--split", "train=a", "--max-reject-fraction", "0.5"]
+    assert detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", *options).exit_code == 0
+    (folder / "JPEGImages/c2.jpg").write_bytes((folder / "JPEGImages/c1.jpg").read_bytes())
+    result = detloom_command("ingest", "--replay", tmp_path / "out/rejects", "--output", tmp_path / "again")
+    assert result.exit_code == 0, result.output
+    assert split_names(tmp_path / "again") == {"train": ["c2"]}
+    assert "1 quarantined images" in result.output
+
+
+def test_beam_arguments_after_two_dashes_reach_beam(make_voc, tmp_path):
+    from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+    pipeline = pipeline_maker(2, ["--direct_running_mode=multi_threading"])()
+    assert pipeline.options.view_as(DirectOptions).direct_running_mode == "multi_threading"
+    assert pipeline.options.view_as(DirectOptions).direct_num_workers == 2
+    other = pipeline_maker(1, ["--runner=FlinkRunner"])()
+    assert other.options.view_as(StandardOptions).runner == "FlinkRunner"
+    folder = make_voc(a=["c1"])
+    result = detloom_command(
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", "--", "--runner=NoSuchRunner"
+    )
+    assert result.exit_code != 0
+    assert "NoSuchRunner" in str(result.exception)

@@ -1,0 +1,59 @@
+import json
+
+import yaml
+from click.testing import CliRunner
+
+from detloom.pipelines.cli import cli
+
+RUN = {
+    "name": "cells",
+    "data": {"path": "photos", "split_by_ratio": {}},
+    "train": {"batch_size": 4, "num_steps": 8},
+    "kubeflow": {"image": "r/detloom:1", "volumes": [{"claim": "shared", "mount_path": "/data"}]},
+}
+FOLDERS = ["--examples", "/data/examples", "--out", "/data/out"]
+
+
+def manifest(tmp_path, *arguments, **sections):
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps({**RUN, **sections}))
+    return CliRunner().invoke(cli, ["manifest", str(path), *FOLDERS, *map(str, arguments)])
+
+
+def test_default_is_a_job_set_for_two_machines(tmp_path):
+    result = manifest(tmp_path)
+    assert result.exit_code == 0, result.output
+    config, job_set = yaml.safe_load_all(result.output)
+    assert (config["kind"], job_set["kind"], job_set["metadata"]["name"]) == ("ConfigMap", "JobSet", "cells")
+    assert job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 2
+
+
+def test_file_has_the_same_content_as_standard_output(tmp_path):
+    printed = manifest(tmp_path, "--kind", "job", "--workers", 4, "--name", "night").output
+    file = tmp_path / "night.yaml"
+    result = manifest(tmp_path, "--kind", "job", "--workers", 4, "--name", "night", "-o", file)
+    assert (result.exit_code, result.output) == (0, "")
+    assert file.read_text() == printed
+    assert [each["kind"] for each in yaml.safe_load_all(printed)] == ["ConfigMap", "Service", "Job"]
+
+
+def test_overrides_reach_the_configuration(tmp_path):
+    result = manifest(tmp_path, "--kind", "tfjob", "--set", "train.num_steps=99")
+    config = next(yaml.safe_load_all(result.output))
+    assert json.loads(config["data"]["config.json"])["train"]["num_steps"] == 99
+
+
+def test_missing_section_is_refused(tmp_path):
+    result = manifest(tmp_path, kubeflow=None)
+    assert result.exit_code == 1
+    assert "kubeflow: the section is missing" in str(result.exception)
+
+
+def test_output_in_a_missing_folder_is_refused(tmp_path):
+    result = manifest(tmp_path, "-o", tmp_path / "none" / "x.yaml")
+    assert "-o: got" in str(result.exception)
+
+
+def test_checkpoint_that_containers_cannot_see_is_refused(tmp_path):
+    result = manifest(tmp_path, train={**RUN["train"], "fine_tune_checkpoint": "zoo/ckpt-0"})
+    assert "train.fine_tune_checkpoint: got 'zoo/ckpt-0', allowed on Kubernetes: " in str(result.exception)

@@ -1,0 +1,305 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from detloom.pipelines.cli import cli
+from detloom.pipelines.commands import image_files, predict_files
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.export import predict as predict_module
+
+_SPEC = importlib.util.spec_from_file_location(
+    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
+)
+tiny_detector = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(tiny_detector)
+
+RED_LINE = "red 0.900  left 40 top 10 right 60 bottom 20"
+GREEN_LINE = "green 0.800  left 0 top 30 right 20 bottom 40"
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "export")
+
+
+def write_image(path, *, has_red=True, has_green=True, orientation=None):
+    """Write 40 x 80 pixels: red in rows 10 to 20, columns 40 to 60, and green in rows 30 to 40, columns 0 to 20."""
+    image = np.zeros((40, 80, 3), np.uint8)
+    image[10:20, 40:60] = (255 * has_red, 0, 0)
+    image[30:40, 0:20] = (0, 255 * has_green, 0)
+    image, more = Image.fromarray(image), {}
+    if orientation == 6:  # stored rotated to the left; viewers rotate it back
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        image, more = image.transpose(Image.Transpose.ROTATE_90), {"exif": exif}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **({"quality": 100, "subsampling": 0} if path.suffix == ".jpg" else {}), **more)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Write three images in folders, one of them broken, and a text file."""
+    write_image(tmp_path / "photos" / "a.png")
+    write_image(tmp_path / "photos" / "deep" / "b.PNG", has_green=False)
+    broken = write_image(tmp_path / "photos" / "deep" / "c.png")
+    broken.write_bytes(broken.read_bytes()[:60])
+    (tmp_path / "photos" / "notes.txt").write_text("x")
+    return tmp_path / "photos"
+
+
+@pytest.fixture(scope="module")
+def detector(model_dir):
+    return predict_module.load_detector(model_dir)
+
+
+@pytest.fixture
+def predict(model_dir, detector, monkeypatch):
+    monkeypatch.setattr(predict_module, "load_detector", {Path(model_dir): detector}.__getitem__)
+
+    def run(*arguments):
+        return CliRunner().invoke(cli, ["predict", "--model", str(model_dir), *map(str, arguments)])
+
+    return run
+
+
+def rows_of(path):
+    return [(row["image_id"], row["category_id"], row["bbox"]) for row in json.loads(path.read_text())]
+
+
+def test_one_image_prints_one_line_per_object(predict, tmp_path):
+    result = predict(write_image(tmp_path / "a.png"))
+    assert (result.exit_code, result.stdout.splitlines()) == (0, [RED_LINE, GREEN_LINE])
+
+
+def test_one_image_is_drawn_into_the_output_file(predict, tmp_path):
+    result = predict(write_image(tmp_path / "a.png"), "--output", tmp_path / "boxes.jpg", "--min-score", 0.85)
+    assert result.stdout.splitlines() == [RED_LINE]
+    with Image.open(tmp_path / "boxes.jpg") as image:
+        assert (image.format, image.size) == ("JPEG", (80, 40))
+
+
+def test_one_image_is_drawn_into_a_folder_under_its_name(predict, tmp_path):
+    (tmp_path / "out").mkdir()
+    predict(write_image(tmp_path / "a.png"), "--output", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.png"]
+
+
+def test_an_image_is_rotated_by_its_exif_orientation(predict, tmp_path):
+    result = predict(write_image(tmp_path / "a.jpg", orientation=6))
+    assert result.stdout.splitlines() == [RED_LINE, GREEN_LINE]
+
+
+def test_one_broken_image_is_an_error(predict, photos):
+    result = predict(photos / "deep" / "c.png")
+    assert result.exit_code == 1
+    assert "c.png: truncated PNG" in str(result.exception)
+
+
+def test_an_image_does_not_overwrite_its_source(predict, tmp_path):
+    path = write_image(tmp_path / "a.png")
+    before = path.read_bytes()
+    result = predict(path, "--output", path)
+    assert "overwritten" in str(result.exception)
+    assert path.read_bytes() == before
+
+
+def test_an_unknown_image_extension_is_refused(predict, tmp_path):
+    result = predict(write_image(tmp_path / "a.png"), "--output", tmp_path / "boxes.xyz")
+    assert "boxes.xyz: the image cannot be written (unknown file extension: .xyz)" in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_broken_images_in_a_folder_are_reported_and_counted(predict, photos):
+    result = predict(photos)
+    assert result.stdout.splitlines() == [f"a.png: {RED_LINE}", f"a.png: {GREEN_LINE}", f"deep/b.PNG: {RED_LINE}"]
+    assert "skipped: " in result.stderr
+    assert "deep/c.png: truncated PNG" in result.stderr
+    counts = "3 objects with a score of at least 0.5 (red 2, green 1) in 2 images; 1 more could not be read"
+    assert counts in result.stderr
+    assert result.exit_code == 0
+
+
+def test_with_strict_a_broken_image_changes_the_exit_code(predict, photos):
+    assert predict(photos, "--strict").exit_code == 1
+
+
+def test_only_broken_images_change_the_exit_code(predict, photos):
+    assert predict(photos / "deep" / "c*.png").exit_code == 1
+
+
+def test_images_keep_their_relative_paths_in_the_output(predict, photos, tmp_path):
+    result = predict(photos, "--output", tmp_path / "out")
+    assert result.stdout == ""
+    written = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*"))
+    assert written == ["a.png", "deep/b.PNG"]
+
+
+def test_images_in_the_output_folder_are_not_sources(predict, photos):
+    for _ in range(2):
+        result = predict(photos, "--output", photos / "boxes")
+        assert "in 2 images" in result.stderr
+    assert not (photos / "boxes" / "boxes").exists()
+
+
+def test_an_output_folder_equal_to_the_source_is_refused(predict, photos):
+    before = (photos / "a.png").read_bytes()
+    assert "output folder" in str(predict(photos, "--output", photos).exception)
+    assert (photos / "a.png").read_bytes() == before
+
+
+def test_coco_results_contain_all_scores_and_pixel_boxes(predict, photos, tmp_path):
+    predict(photos, "--json", tmp_path / "found.json", "--batch-size", 1)
+    # x, y, width, height of red: 40, 10, 60 - 40, 20 - 10; of green: 0, 30, 20 - 0, 40 - 30.
+    red, green = [40.0, 10.0, 20.0, 10.0], [0.0, 30.0, 20.0, 10.0]
+    assert rows_of(tmp_path / "found.json") == [(1, 1, red), (1, 2, green), (2, 1, red)]
+    described = json.loads((tmp_path / "found.images.json").read_text())
+    assert described["images"] == [
+        {"id": 1, "file_name": "a.png", "height": 40, "width": 80},
+        {"id": 2, "file_name": "deep/b.PNG", "height": 40, "width": 80},
+    ]
+    assert described["categories"] == [{"id": 1, "name": "red"}, {"id": 2, "name": "green"}]
+
+
+def test_the_batch_size_does_not_change_detections(predict, photos, tmp_path):
+    for size in (1, 2, 8):
+        predict(photos, "--json", tmp_path / f"{size}.json", "--batch-size", size)
+    assert (tmp_path / "1.json").read_text() == (tmp_path / "2.json").read_text() == (tmp_path / "8.json").read_text()
+
+
+def test_a_given_minimum_score_applies_to_coco_results(predict, photos, tmp_path):
+    predict(photos, "--json", tmp_path / "found.json", "--min-score", 0.85)
+    assert [row[:2] for row in rows_of(tmp_path / "found.json")] == [(1, 1), (2, 1)]
+
+
+def write_ground_truth(path, images, categories=((1, "red"), (2, "green"), (3, "blue"))):
+    rows = [{"id": i, "file_name": name, "height": h, "width": w} for i, name, h, w in images]
+    annotations = [{"id": 1, "image_id": images[0][0], "category_id": 1, "bbox": [40, 10, 20, 10], "iscrowd": 0}]
+    named = [{"id": class_id, "name": name} for class_id, name in categories]
+    path.write_text(json.dumps({"images": rows, "annotations": annotations, "categories": named}))
+    return path
+
+
+def test_image_ids_come_from_the_ground_truth(predict, photos, tmp_path):
+    images = [(70, "photos/a.png", 40, 80), (50, "deep/b.PNG", 40, 80), (60, "deep/c.png", 40, 80)]
+    truth = write_ground_truth(tmp_path / "labels.json", images)
+    found = tmp_path / "found.json"
+    predict(photos, "--json", found, "--ground-truth", truth)
+    assert [row[:2] for row in rows_of(found)] == [(70, 1), (70, 2), (50, 1)]
+    assert not (tmp_path / "found.images.json").exists()
+    files = ["--detections", found, "--ground-truth", truth, "--out", tmp_path / "evaluation"]
+    result = CliRunner().invoke(cli, ["evaluate", *map(str, files)])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("images", "categories", "message"),
+    [
+        ([(1, "a.png", 40, 80)], None, r"lacks 2 of 3 images \(deep/b.PNG, deep/c.png\)"),
+        ([(1, "a.png", 40, 80)], [(1, "rot"), (2, "green")], "1 is 'rot'.*'red'"),
+        ([(1, "a.png", 40, 80)], [(1, "red")], "2 is missing.*'green'"),
+    ],
+)
+def test_ground_truth_of_other_images_or_classes_is_refused(predict, photos, tmp_path, images, categories, message):
+    more = {"categories": categories} if categories else {}
+    truth = write_ground_truth(tmp_path / "labels.json", images, **more)
+    with pytest.raises(InputError, match=message):
+        raise predict(photos, "--json", tmp_path / "found.json", "--ground-truth", truth).exception
+    assert not (tmp_path / "found.json").exists()
+
+
+def test_two_images_never_match_the_same_ground_truth(predict, tmp_path):
+    for folder in "ab":
+        write_image(tmp_path / "photos" / folder / "x.png")
+    truth = write_ground_truth(tmp_path / "labels.json", [(1, "x.png", 40, 80)])
+    result = predict(tmp_path / "photos", "--json", tmp_path / "found.json", "--ground-truth", truth)
+    assert "lacks 1 of 2 images (b/x.png)" in str(result.exception)
+
+
+def test_labels_in_stored_orientation_use_the_stored_image(predict, tmp_path):
+    path = write_image(tmp_path / "a.jpg", orientation=6)  # stored 80 high and 40 wide
+    for height, width, left in ((80, 40, 10), (40, 80, 40)):
+        truth = write_ground_truth(tmp_path / "labels.json", [(1, "a.jpg", height, width)])
+        predict(path, "--json", tmp_path / "found.json", "--ground-truth", truth)
+        assert round(rows_of(tmp_path / "found.json")[0][2][0]) == left
+
+
+def test_an_image_whose_size_differs_from_its_labels_is_refused(predict, tmp_path):
+    truth = write_ground_truth(tmp_path / "labels.json", [(1, "a.png", 30, 80)])
+    path = write_image(tmp_path / "a.png")
+    result = predict(path, "--json", tmp_path / "found.json", "--ground-truth", truth)
+    assert "a.png: got 80 x 40 pixels, but the annotations say 80 x 30." in str(result.exception)
+
+
+def test_ground_truth_without_json_is_refused(predict, photos):
+    assert "--ground-truth goes with --json" in str(predict(photos, "--ground-truth", "x.json").exception)
+
+
+def test_results_that_cannot_be_written_leave_nothing(predict, photos, tmp_path, monkeypatch):
+    def fail(*_):
+        raise InputError("no room")
+
+    monkeypatch.setattr(predict_files, "save_image", fail)
+    predict(photos, "--json", tmp_path / "found.json", "--output", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+
+
+def names_of(*sources, **options):
+    return [image.name for image in image_files.find_images([str(source) for source in sources], **options)]
+
+
+def test_names_are_relative_to_the_part_before_the_first_wildcard(photos):
+    assert names_of(photos / "**" / "*.png") == ["a.png", "deep/c.png"]
+    assert names_of(photos / "d*" / "*") == ["deep/b.PNG", "deep/c.png"]
+
+
+def test_a_pattern_cannot_lead_out_of_the_output_folder(photos):
+    with pytest.raises(InputError, match=r"got '\.\.'"):
+        names_of(f"{photos}/*/../*.png")
+    assert names_of(f"{photos}/deep/../*.png") == ["a.png"]
+
+
+def test_an_image_given_twice_is_used_once(photos):
+    assert names_of(photos, photos / "a.png", photos / "*.png") == ["a.png", "deep/b.PNG", "deep/c.png"]
+
+
+def test_two_images_with_one_name_are_refused(tmp_path):
+    paths = [write_image(tmp_path / folder / "x.png") for folder in "ab"]
+    with pytest.raises(InputError, match=r"x.png and .*x.png"):
+        names_of(*paths)
+
+
+def test_an_existing_file_name_with_brackets_is_not_a_pattern(tmp_path):
+    assert names_of(write_image(tmp_path / "a[1].png")) == ["a[1].png"]
+
+
+@pytest.mark.parametrize("source", ["nowhere", "nowhere/*.png", "x" * 5000, "empty"])
+def test_missing_sources_are_refused(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no such file or folder|no images|cannot be read"):
+        names_of(source)
+
+
+def test_a_link_out_of_a_folder_is_not_followed(photos, tmp_path):
+    (photos / "deep" / "out.png").symlink_to(write_image(tmp_path / "secret.png"))
+    (image,) = [each for each in image_files.find_images([str(photos)]) if each.name == "deep/out.png"]
+    with pytest.raises(InputError, match=r"deep/out\.png: the image cannot be read"):
+        image.read()
+
+
+def test_a_link_given_directly_is_followed(tmp_path):
+    (tmp_path / "link.png").symlink_to(write_image(tmp_path / "elsewhere" / "x.png"))
+    (image,) = image_files.find_images([str(tmp_path / "link.png")])
+    assert image.read()[1] == 3200
+
+
+def test_a_score_that_is_not_a_number_is_refused(tmp_path):
+    result = CliRunner().invoke(cli, ["predict", str(tmp_path), "--model", str(tmp_path), "--min-score", "nan"])
+    assert result.exit_code == 2
+    assert "'nan' is not a number" in result.output

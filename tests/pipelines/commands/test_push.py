@@ -1,0 +1,162 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from detloom.components.pusher import atomic_push
+from detloom.components.pusher.atomic_push import list_versions, push_model, read_records
+from detloom.components.pusher.manifest import Origin
+from detloom.pipelines.cli import cli
+from detloom.schemas.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def skip_load_check(monkeypatch):
+    """Accept every copy, because these models have no graph."""
+    for function in (atomic_push.push_model, atomic_push.roll_back):
+        monkeypatch.setitem(function.__kwdefaults__, "check", lambda folder: None)
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """Return a push folder with version 100, blessed, and version 200, pushed manually."""
+    origin = Origin(model_uri="m", by="ann", run_id="run-1", blessing={"blessed": True}, metrics={"AP": 0.4321})
+    push_model(make_model(tmp_path / "first", b"1"), tmp_path / "serving", origin=origin, now=lambda: 100.0)
+    by_hand = Origin(model_uri="n", by="b\x1b[1mob")
+    push_model(make_model(tmp_path / "second", b"2"), tmp_path / "serving", origin=by_hand, now=lambda: 200.0)
+    return tmp_path / "serving"
+
+
+def make_model(folder, content):
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(content)
+    return folder
+
+
+def detloom(*arguments):
+    return CliRunner().invoke(cli, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("command", ["push", "versions", "rollback", "verify"])
+def test_each_command_has_help(command):
+    result = detloom(command, "--help")
+    assert result.exit_code == 0
+    assert f"cli {command} " in result.output
+
+
+def test_manual_push_is_recorded_with_its_reason(tmp_path):
+    model = make_model(tmp_path / "model", b"1")
+    result = detloom("push", model, "--to", tmp_path / "serving", "--reason", "first one")
+    (version,) = list_versions(tmp_path / "serving")
+    assert result.output == f"Pushed version {version}: {tmp_path}/serving/{version}\n"
+    (record,) = read_records(tmp_path / "serving")
+    assert (record["reason"], record["model_uri"], record["blessing"]) == ("by hand: first one", str(model), {})
+    again = detloom("push", model, "--to", tmp_path / "serving", "--reason", "again")
+    assert again.output.startswith(f"Nothing to do: version {version} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--to", "http://x/y", "--reason", "x"), "http://x/y: allowed: "),
+        (("--to", "s", "--reason", " "), "--reason: "),
+        (("--to", "s", "--reason", "x", "--keep-versions", "1"), "keep_versions: got 1, allowed: "),
+        (("--to", "s", "--reason", "x", "--card", "nowhere"), "nowhere: "),
+    ],
+)
+def test_invalid_arguments_of_push_are_refused(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in str(detloom("push", make_model(tmp_path / "model", b"1"), *arguments).exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_versions_prints_a_table(serving):
+    (serving / "200" / "saved_model.pb").write_bytes(b"3")
+    make_model(serving / "50", b"somebody else's")
+    result = detloom("versions", serving)
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[:4] == [
+        ["version", "pushed", "by", "action", "blessed", "AP", "files"],
+        ["50", "-", "-", "-", "-", "-", "no", "manifest"],
+        ["100", "1970-01-01T00:01:40+00:00", "ann", "push", "yes", "0.432", "intact"],
+        ["200", "1970-01-01T00:03:20+00:00", r"b\x1b[1mob", "push", "by", "hand", "-", "damaged", "served"],
+    ]
+    assert "version 200: saved_model.pb: " in result.output
+
+
+def test_versions_prints_json(serving):
+    states = json.loads(detloom("versions", serving, "--json").output)
+    assert [(state["version"], state["is_served"], state["is_intact"]) for state in states] == [
+        (100, False, True),
+        (200, True, True),
+    ]
+    assert (states[0]["run_id"], states[0]["metrics"]) == ("run-1", {"AP": 0.4321})
+
+
+def test_versions_of_an_empty_and_of_a_missing_folder(tmp_path):
+    assert detloom("versions", tmp_path).output == f"{tmp_path}: no versions.\n"
+    assert "nowhere: " in str(detloom("versions", tmp_path / "nowhere").exception)
+
+
+def test_rollback_prints_the_replaced_version_and_appears_in_the_table(serving):
+    result = detloom("rollback", serving, "--reason", "bad boxes")
+    new = list_versions(serving)[-1]
+    assert result.output == f"Version {new} replaces 200: {serving}/{new}\n"
+    row = detloom("versions", serving).output.splitlines()[-1]
+    assert "rollback to 100" in row
+    assert row.endswith("served")
+    assert detloom("rollback", serving).exit_code == 2  # no reason
+
+
+def test_rollback_removes_the_bad_version(serving):
+    detloom("rollback", serving, "--to", 100, "--remove-bad", "--reason", "bad boxes")
+    assert 200 not in list_versions(serving)
+
+
+def test_verify_reports_changed_files_of_a_version_or_folder(serving):
+    assert detloom("verify", serving).output == "version 100: intact\nversion 200: intact\n"
+    (serving / "100" / "saved_model.pb").unlink()
+    (serving / "100" / "more").write_text("x")
+    result = detloom("verify", serving / "100")
+    assert result.exit_code == 1
+    assert result.output == "version 100: more: is not in the manifest\nversion 100: saved_model.pb: is missing\n"
+    assert detloom("verify", serving).exit_code == 1
+    assert detloom("verify", serving / "200").exit_code == 0
+
+
+def test_verify_refuses_a_folder_without_versions(tmp_path):
+    assert str(detloom("verify", tmp_path).exception).startswith(f"{tmp_path}: ")
+
+
+def test_full_disk_is_reported_and_nothing_changes(serving, tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("detloom.components.pusher.folder.shutil.copyfile", refuse)
+    result = detloom("push", make_model(tmp_path / "third", b"3"), "--to", serving, "--reason", "x")
+    assert "(No space left on device)" in str(result.exception)
+    assert list_versions(serving) == [100, 200]
+
+
+@pytest.mark.parametrize("command", ["versions", "verify"])
+def test_storage_error_is_reported_with_the_folder(command, serving, monkeypatch):
+    def fail(self):
+        raise OSError(5, "the storage is not available")
+
+    monkeypatch.setattr("detloom.components.pusher.folder.Folder.names", fail)
+    result = detloom(command, serving)
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith(f"{serving}: ")
+    assert "(the storage is not available)" in str(result.exception)
+
+
+def test_verify_of_the_root_folder_does_not_use_the_current_one(serving, monkeypatch):
+    monkeypatch.chdir(serving)
+    assert str(detloom("verify", "/").exception).startswith("/: ")
+
+
+def test_wait_that_is_not_a_number_is_refused(serving):
+    result = detloom("rollback", serving, "--reason", "x", "--wait", "nan")
+    assert result.exit_code == 2
+    assert list_versions(serving) == [100, 200]

@@ -1,0 +1,93 @@
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner
+
+import detloom
+from detloom.pipelines.cli import cli
+from detloom.pipelines.commands.serve import serve_until_stopped
+
+ROOT = Path(detloom.__file__).parents[1]
+
+
+def serve(*arguments):
+    return CliRunner().invoke(cli, ["serve", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_the_loop_after_the_current_request(number):
+    before = signal.getsignal(number)
+    server = mock.Mock()
+
+    def handle_request():
+        if server.handle_request.call_count == 2:
+            signal.raise_signal(number)
+
+    server.handle_request.side_effect = handle_request
+    serve_until_stopped(server)
+    assert server.handle_request.call_count == 2
+    server.server_close.assert_called_once_with()
+    server.model.wait_until_idle.assert_called_once_with(10.0)
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_prints_its_urls_and_stops_cleanly_on_a_signal(tiny_model_dir, number):
+    command = [
+        sys.executable,
+        "-u",
+        "-c",
+        "from detloom.pipelines.cli import main; main()",
+        "serve",
+        str(tiny_model_dir),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [*command, "--port", "0", "--name", "cells"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            lines = [process.stdout.readline() for _ in range(3)]
+            url = re.match(r"(http://127\.0\.0\.1:\d+)/ ", lines[0])[1]
+            with urllib.request.urlopen(f"{url}/v1/models/cells", timeout=60) as response:
+                assert json.load(response)["model_version_status"][0]["state"] == "AVAILABLE"
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # does nothing if the process has ended
+    assert process.returncode == 0
+    assert "Not a production server." in lines[2]
+    assert err.strip().splitlines()[-1] == "Stopped."
+    assert "Traceback" not in err
+
+
+def test_port_in_use_is_refused(tiny_model_dir):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = serve(tiny_model_dir, "--port", port)
+    assert f"--host 127.0.0.1 --port {port}: " in str(result.exception)
+    assert "(Address already in use)" in str(result.exception)
+
+
+def test_invalid_model_name_is_refused(tmp_path):
+    for name in ("a/b", "..", ""):
+        assert str(serve(tmp_path, "--name", name).exception).startswith(f"--name: got {name!r}, allowed: ")
+
+
+def test_folder_without_model_is_refused(tmp_path):
+    assert "saved_model.pb" in str(serve(tmp_path).exception)

@@ -1,0 +1,76 @@
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import detloom
+from detloom.pipelines.cli import cli
+from detloom.pipelines.local.run_lock import hold_workspace
+
+ROOT = Path(detloom.__file__).parents[1]
+RUN = """
+name: cells
+data: {path: ., split_by_ratio: {}}
+workspace: ws
+schedule: {cron: 0 3 * * *}
+notifications: {webhook: {url: "env:HOOK"}}
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(RUN)
+    return file
+
+
+def test_units_are_printed_and_nothing_is_written(run_file):
+    result = CliRunner().invoke(cli, ["timer", str(run_file)])
+    assert result.exit_code == 0, result.output
+    assert "# --- detloom-cells.service\n" in result.stdout
+    assert "OnCalendar=*-*-* 03:00:00 UTC\n" in result.stdout
+    assert re.search(r"next runs: 20\d\d-\d\d-\d\d 03:00\+00:00, ", result.stderr)
+    assert [path.name for path in run_file.parent.iterdir()] == ["run.yaml"]
+
+
+def test_environment_file_is_private_and_never_overwritten(run_file):
+    folder, environment = run_file.parent / "units", run_file.parent / "ws" / "schedule.env"
+    for _ in range(2):
+        result = CliRunner().invoke(cli, ["timer", str(run_file), "-o", str(folder)])
+        assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in folder.iterdir()) == ["detloom-cells.service", "detloom-cells.timer"]
+    assert stat.S_IMODE(environment.stat().st_mode) == 0o600
+    assert environment.read_text() == "# Environment of scheduled runs: NAME='value'\n#HOOK=''\n"
+    environment.write_text("HOOK='secret'\n")
+    result = CliRunner().invoke(cli, ["timer", str(run_file), "-o", str(folder)])
+    assert environment.read_text() == "HOOK='secret'\n"
+    assert "secret" not in "".join(path.read_text() for path in folder.iterdir()) + result.output
+
+
+def test_crontab_line(run_file):
+    folder = run_file.parent / "cron"
+    utc = run_file.parent / "utc.yaml"
+    utc.write_text(RUN)
+    result = CliRunner().invoke(cli, ["timer", str(utc), "--kind", "cron", "-o", str(folder)])
+    if result.exit_code:  # the machine has another time zone
+        assert "schedule.timezone: " in str(result.exception)
+    else:
+        assert (folder / "detloom-cells.crontab").read_text().splitlines()[1].startswith("0 3 * * * cd / && ")
+
+
+def test_second_run_in_a_workspace_exits_with_75(run_file):
+    with hold_workspace(run_file.parent / "ws"):
+        ran = subprocess.run(
+            [sys.executable, "-m", "detloom.pipelines.cli", "run", str(run_file)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+    assert ran.returncode == 75
+    assert re.fullmatch(r"error: .*/ws: .*process \d+ .*\n", ran.stderr)

@@ -1,0 +1,171 @@
+import json
+import signal
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from detloom.pipelines.cli import cli
+from detloom.pipelines.commands import train as train_cli
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.trainer_module.export.predict import find_saved_model
+from detloom.trainer_module.runtime.preemption import Preempted
+from detloom.trainer_module.training import loop as train_loop
+from detloom.trainer_module.training import overfit_check as self_test
+
+PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
+RESULT = SimpleNamespace(
+    num_steps=300,
+    stopped_early=True,
+    images_per_second=16.54,
+    best=SimpleNamespace(AP=0.612, AP50=0.934, num_images=73),
+    best_step=200,
+)
+
+
+@pytest.fixture
+def examples(tmp_path):
+    folder = tmp_path / "examples"
+    for split in ("train", "eval"):
+        (folder / f"Split-{split}").mkdir(parents=True)
+        (folder / f"Split-{split}" / "data_tfrecord-00000-of-00001").touch()
+    write_label_map(folder / "label_map.pbtxt", LabelMap.from_names(["red", "white"]))
+    return folder
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Replace `train` and the export by fakes; return their arguments."""
+    seen = []
+
+    def train(config, label_map, train_files, eval_files, out_dir, strategy):
+        seen.append((config, label_map, train_files, eval_files, out_dir))
+        return RESULT
+
+    def export(result, config, model_dir):
+        seen.append(model_dir)
+        return model_dir
+
+    monkeypatch.setattr(train_loop, "train", train)
+    monkeypatch.setattr(train_cli, "export_model", export)
+    return seen
+
+
+def train(*arguments):
+    return CliRunner().invoke(cli, ["train", *map(str, arguments)])
+
+
+def test_a_preset_is_trained_on_a_folder_of_examples_and_exported(tmp_path, examples, calls):
+    out = tmp_path / "run"
+    result = train(PRESET, "--examples", examples, "--out", out, "--set", "train.num_steps=300", "--debug")
+    assert result.exit_code == 0, result.output
+    (config, label_map, train_files, eval_files, out_dir), model_dir = calls
+    assert (config.train.num_steps, config.train.debug, label_map.names) == (300, True, ("red", "white"))
+    assert train_files == (str(examples / "Split-train" / "data_tfrecord-00000-of-00001"),)
+    assert eval_files == (str(examples / "Split-eval" / "data_tfrecord-00000-of-00001"),)
+    assert (out_dir, model_dir) == (out, out / "model")
+    assert "300, stopped early, 16.5 images/s" in result.output
+    assert "AP 0.612, AP50 0.934 on 73 images at step 200" in result.output
+    assert str(out / "best") in result.output
+
+
+def test_files_and_label_map_can_replace_examples(tmp_path, examples, calls):
+    files = ["--train-files", "a*", "--train-files", "b*", "--eval-files", "c*"]
+    result = train(PRESET, *files, "--label-map", examples / "label_map.pbtxt", "--out", tmp_path, "--no-export")
+    assert result.exit_code == 0, result.output
+    assert [call[2:4] for call in calls] == [(("a*", "b*"), ("c*",))]
+
+
+def test_a_configuration_with_data_paths_needs_no_options(tmp_path, examples, calls):
+    settings = {
+        "train_input.input_path": "[t*]",
+        "eval_input.input_path": "[e*]",
+        "train_input.label_map_path": examples / "label_map.pbtxt",
+    }
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    assert train(PRESET, *options, "--out", tmp_path).exit_code == 0
+    assert calls[0][2:4] == (("t*",), ("e*",))
+
+
+def test_missing_data_options_are_named(tmp_path, examples):
+    assert "set --examples" in str(train(PRESET, "--out", tmp_path).exception)
+    assert "Missing option '--out'" in train(PRESET, "--examples", examples).output
+    both = train(PRESET, "--examples", examples, "--eval-files", "x", "--out", tmp_path)
+    assert "got --examples and --train-files or --eval-files" in str(both.exception)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupted_training_run_exits_with_the_signals_code(tmp_path, examples, monkeypatch, number, code):
+    def preempted(*_):
+        raise Preempted(number, 120, "run/checkpoints")
+
+    monkeypatch.setattr(train_loop, "train", preempted)
+    result = train(PRESET, "--examples", examples, "--out", tmp_path / "run")
+    assert result.exit_code == code
+    assert "step 120 in run/checkpoints" in result.output
+
+
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1)])
+def test_the_exit_code_of_the_self_test_is_its_result(examples, monkeypatch, passed, code):
+    seen = []
+
+    def run_self_test(config, label_map, files):
+        seen.append((label_map.names, files))
+        return SimpleNamespace(passed=passed, lines=lambda: ["Self-test ..."])
+
+    monkeypatch.setattr(self_test, "run_self_test", run_self_test)
+    assert train(PRESET, "--self-test", "--examples", examples).exit_code == code
+    assert train(PRESET, "--self-test").output == "Self-test ...\n"
+    assert seen[0] == (("red", "white"), (str(examples / "Split-train" / "data_tfrecord-00000-of-00001"),))
+    assert seen[1] == (("class 1", "class 2", "class 3"), ())
+
+
+def test_a_model_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
+    from detloom.trainer_module.export import saved_model as export
+    from detloom.trainer_module.weights import own_checkpoint
+
+    (tmp_path / "model" / "old").mkdir(parents=True)
+    monkeypatch.setattr(own_checkpoint, "write_weights", lambda detector, config, folder: folder.mkdir())
+    monkeypatch.setattr(export, "export_saved_model", lambda detector, config, folder: folder.mkdir())
+    result = SimpleNamespace(detector=None)
+    train_cli.export_model(result, None, tmp_path / "model")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["Format-Serving"]
+
+    def fail(detector, config, folder):
+        raise RuntimeError
+
+    monkeypatch.setattr(export, "export_saved_model", fail)
+    with pytest.raises(RuntimeError):
+        train_cli.export_model(result, None, tmp_path / "model")
+    assert (tmp_path / "model" / "Format-Serving").is_dir()
+
+
+def test_help_shows_examples():
+    output = train("--help").output
+    assert "--examples data/examples --self-test" in output
+    assert "exit code is then 143 or 130" in output
+
+
+@pytest.mark.slow
+def test_a_training_run_exports_a_model_and_its_checkpoints_can_be_evaluated(
+    tmp_path, small_run, make_example, write_records
+):
+    folder = tmp_path / "examples"
+    for split in ("train", "eval"):
+        records = [make_example([(0.25, 0.25, 0.75, 0.75)], [1 + i % 2], name=str(i)) for i in range(8)]
+        write_records(folder / f"Split-{split}" / "data_tfrecord-00000-of-00001", records)
+    write_label_map(folder / "label_map.pbtxt", LabelMap.from_names(["red", "green"]))
+    out = tmp_path / "run"
+    trained = train(small_run, "--examples", folder, "--out", out)
+    assert trained.exit_code == 0, trained.output
+    assert find_saved_model(out / "model").is_dir()
+    assert (out / "model" / "Format-Checkpoint" / "ckpt.index").is_file()
+    arguments = ["evaluate", "--checkpoints", str(out), "--examples", str(folder), "--json"]
+    evaluated = CliRunner().invoke(cli, arguments)
+    assert evaluated.exit_code == 0, evaluated.output
+    (row,) = json.loads(evaluated.stdout)
+    assert row["step"] == 4
+    logged = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+    in_training = next(each for each in logged if each["kind"] == "eval")
+    assert row["metrics"]["AP"] == in_training["AP"]  # the same weights on the same examples
+    assert row["losses"]["loss"] == pytest.approx(in_training["loss"], rel=1e-6)

@@ -1,0 +1,33 @@
+"""Test `detloom validate`."""
+
+from command_line import detloom_command, sentence
+
+
+def test_validate_reports_the_failed_check(make_voc, tmp_path):
+    folder = make_voc(a=["c1", "d1"])
+    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    checks = tmp_path / "checks.yaml"
+    checks.write_text("examples_per_split: {threshold: 3}\n")
+    result = detloom_command("validate", tmp_path / "out", "--checks", checks, "--output", tmp_path / "report")
+    assert result.exit_code == 1
+    assert "examples_per_split" in sentence(result)
+    assert (tmp_path / "report/report.html").is_file()
+    assert detloom_command("validate", tmp_path / "out").exit_code == 0
+
+
+def test_validate_reads_checks_and_box_limit_from_a_run_file(crowded, tmp_path):
+    result = detloom_command("validate", crowded, "--config", tmp_path / "run.yaml", "--output", tmp_path / "report")
+    assert "crowded_images" in sentence(result)
+
+
+def test_a_checks_file_overrides_the_run_file(crowded, tmp_path):
+    (tmp_path / "checks.yaml").write_text("examples_per_split: {threshold: 7}\n")
+    options = ["--config", tmp_path / "run.yaml", "--checks", tmp_path / "checks.yaml", "--output", tmp_path / "report"]
+    message = sentence(detloom_command("validate", crowded, *options))
+    assert "examples_per_split" in message
+    assert "crowded_images" not in message
+
+
+def test_a_missing_train_split_is_refused(crowded):
+    result = detloom_command("validate", crowded, "--train-split", "b")
+    assert "--train-split: got 'b'" in sentence(result)

@@ -1,0 +1,172 @@
+import argparse
+from typing import get_args, get_type_hints
+
+import pytest
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    SetupOptions,
+    StandardOptions,
+    WorkerOptions,
+)
+from apache_beam.runners.portability.stager import Stager
+
+from detloom import __version__
+from detloom.pipelines.dag.beam_options import beam_args_of, uses_remote_workers, wheel_name
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.beam import Flink
+
+SUPPORTED = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS  # of the installed Beam
+DATAFLOW = {"project": "my-project", "region": "europe-west4", "temp_location": "gs://bucket/tmp/"}
+FLINK = {"master": "flink-jobmanager:8081", "parallelism": 4}
+VERTEX = {
+    "project": "my-project",
+    "region": "europe-west4",
+    "image": "r/detloom:1",
+    "pipeline_root": "gs://bucket/root",
+}
+KUBEFLOW = {"image": "r/detloom:1", "pipeline_root": "gs://bucket/root"}
+
+
+def parsed(args):
+    """Parse Beam's options; assert that it knows every argument."""
+    options = PipelineOptions(args)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for each in PipelineOptions.__subclasses__():
+        each._add_argparse_args(parser)
+    assert parser.parse_known_args(args)[1] == []
+    return options
+
+
+def test_nodes_outside_of_beam_nodes_get_beam_args(run_of):
+    run = run_of(beam_args=["--direct_num_workers=2"], vertex=VERTEX, beam={"dataflow": DATAFLOW})
+    assert beam_args_of(run, "DetectionExampleGen", "vertex") == ["--direct_num_workers=2"]
+    assert beam_args_of(run_of(), "StatisticsGen", "local") == []
+    assert not uses_remote_workers(beam_args_of(run, "Trainer", "vertex"))
+
+
+def test_dataflow_gets_the_package_as_a_wheel(run_of):
+    run = run_of(vertex=VERTEX, beam={"dataflow": {**DATAFLOW, "service_account": "me@example.org"}})
+    args = beam_args_of(run, "DetectionEvaluator", "vertex")
+    assert uses_remote_workers(args)
+    options = parsed(args)
+    cloud, worker = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
+    assert options.view_as(StandardOptions).runner == "DataflowRunner"
+    assert (cloud.project, cloud.region, cloud.temp_location) == ("my-project", "europe-west4", "gs://bucket/tmp")
+    assert cloud.service_account_email == "me@example.org"
+    assert cloud.labels == ["detloom-pipeline=cells", "detloom-node=detectionevaluator"]
+    assert (worker.machine_type, worker.max_num_workers, worker.subnetwork) == ("n1-standard-4", 8, None)
+    setup = options.view_as(SetupOptions)
+    assert setup.extra_packages == [f"/opt/detloom/dist/detloom-{__version__}-py3-none-any.whl"]
+    assert worker.sdk_container_image is None
+
+
+def test_dataflow_with_an_image_gets_no_wheel(run_of):
+    dataflow = {**DATAFLOW, "worker_image": "r/detloom:1-beam", "subnetwork": "regions/europe-west4/subnetworks/a"}
+    options = parsed(beam_args_of(run_of(vertex=VERTEX, beam={"dataflow": dataflow}), "StatisticsGen", "vertex"))
+    assert options.view_as(WorkerOptions).sdk_container_image == "r/detloom:1-beam"
+    assert options.view_as(WorkerOptions).subnetwork == "regions/europe-west4/subnetworks/a"
+    assert options.view_as(SetupOptions).extra_packages is None
+    assert options.view_as(SetupOptions).sdk_location == "container"
+
+
+def test_beam_stages_the_wheel(tmp_path):
+    wheel = tmp_path / wheel_name()
+    wheel.write_bytes(b"a wheel")
+    (tmp_path / "staging").mkdir()
+    options = PipelineOptions([f"--extra_package={wheel}", "--sdk_location=container"])
+    resources = Stager.create_job_resources(options, str(tmp_path / "staging"))
+    names = [resource.role_payload for resource in resources]
+    assert any(wheel.name.encode() in name for name in names)
+
+
+def test_flink_args_contain_master_version_parallelism_and_environment(run_of):
+    run = run_of(beam={"flink": FLINK, "nodes": ["DatasetValidator", "StatisticsGen"]})
+    args = beam_args_of(run, "DatasetValidator", "local")
+    assert uses_remote_workers(args)
+    options = parsed(args)
+    flink, portable = options.view_as(FlinkRunnerOptions), options.view_as(PortableOptions)
+    assert options.view_as(StandardOptions).runner == "FlinkRunner"
+    assert (flink.flink_master, flink.flink_version, flink.parallelism) == ("flink-jobmanager:8081", "1.19", 4)
+    assert flink.flink_submit_uber_jar is True
+    assert (portable.environment_type, portable.environment_config) == ("EXTERNAL", "localhost:50000")
+    assert options.view_as(DebugOptions).experiments in (None, [])
+
+
+def test_loopback_has_no_configuration(run_of):
+    run = run_of(beam={"flink": {**FLINK, "environment_type": "LOOPBACK"}})
+    args = beam_args_of(run, "StatisticsGen", "local")
+    assert not any(arg.startswith("--environment_config") for arg in args)
+
+
+def test_a_custom_job_server_jar_is_passed_on(run_of):
+    flink = {**FLINK, "version": SUPPORTED[0], "job_server_jar": "/opt/beam/job-server.jar"}
+    options = parsed(beam_args_of(run_of(beam={"flink": flink}), "StatisticsGen", "local"))
+    assert options.view_as(FlinkRunnerOptions).flink_job_server_jar == "/opt/beam/job-server.jar"
+    assert options.view_as(FlinkRunnerOptions).flink_version == SUPPORTED[0]
+
+
+def test_run_files_allow_all_flink_versions_of_the_installed_beam(run_of):
+    for version in SUPPORTED:
+        run = run_of(beam={"flink": {**FLINK, "version": version}})
+        assert f"--flink_version={version}" in beam_args_of(run, "StatisticsGen", "local")
+
+
+def test_a_flink_version_that_the_installed_beam_lacks_is_refused(run_of):
+    (version, *_) = set(get_args(get_type_hints(Flink)["version"])) - set(SUPPORTED)
+    with pytest.raises(InputError, match=rf"^beam\.flink\.version: got '{version}', allowed .*: {SUPPORTED[0]}"):
+        beam_args_of(run_of(beam={"flink": {**FLINK, "version": version}}), "StatisticsGen", "local")
+
+
+@pytest.mark.parametrize(
+    ("place", "node", "sections", "message"),
+    [
+        (
+            "kubeflow",
+            "StatisticsGen",
+            {"beam": {"flink": FLINK}, "kubeflow": {**KUBEFLOW, "pipeline_root": "minio://mlpipeline/v2"}},
+            r"kubeflow\.pipeline_root: got 'minio://mlpipeline/v2', allowed with StatisticsGen .*: an address at gs://",
+        ),
+        (
+            "kubeflow",
+            "DatasetValidator",
+            {"beam": {"flink": FLINK, "nodes": ["DatasetValidator"]}, "kubeflow": KUBEFLOW},
+            r"beam\.nodes: got DatasetValidator, allowed on Kubeflow",
+        ),
+        (
+            "vertex",
+            "DetectionExampleGen",
+            {"beam": {"dataflow": DATAFLOW, "nodes": ["DetectionExampleGen"]}, "vertex": VERTEX},
+            r"data\.path: got '/data/cells', allowed with DetectionExampleGen in beam\.nodes: an address at gs://",
+        ),
+        (
+            "vertex",
+            "DetectionExampleGen",
+            {
+                "beam": {"dataflow": DATAFLOW, "nodes": ["DetectionExampleGen"]},
+                "vertex": VERTEX,
+                "data": {"path": "embedded:digits", "split_by_ratio": {}},
+            },
+            r"data\.path: got the embedded data, allowed",
+        ),
+    ],
+)
+def test_nodes_with_unreachable_files_are_refused_on_remote_workers(run_of, place, node, sections, message):
+    with pytest.raises(InputError, match=message):
+        beam_args_of(run_of(**sections), node, place)
+
+
+def test_ingestion_from_cloud_storage_can_run_on_dataflow(run_of):
+    beam = {"dataflow": DATAFLOW, "nodes": ["DetectionExampleGen"]}
+    run = run_of(beam=beam, vertex=VERTEX, data={"path": "gs://bucket/cells", "split_by_ratio": {}})
+    assert "--runner=DataflowRunner" in beam_args_of(run, "DetectionExampleGen", "vertex")
+
+
+def test_a_run_file_for_dataflow_also_runs_locally(run_of, caplog):
+    caplog.set_level("INFO", logger="detloom")
+    run = run_of(beam={"dataflow": DATAFLOW})
+    assert beam_args_of(run, "StatisticsGen", "local") == []
+    assert "StatisticsGen" in caplog.text

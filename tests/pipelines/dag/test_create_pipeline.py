@@ -1,0 +1,226 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tfx.dsl.experimental.conditionals.conditional import get_predicates
+
+import detloom
+from detloom.pipelines.dag import training_nodes
+from detloom.pipelines.dag.create_pipeline import create_pipeline
+from detloom.pipelines.dag.training_nodes import training_hash
+from detloom.pipelines.local.run_local import run_locally
+from detloom.pipelines.local.summary import read_latest_run
+from detloom.schemas.model.strategy import Strategy
+from detloom.schemas.run_file.read_run_file import read_run_file
+
+ROOT = Path(detloom.__file__).parents[1]
+SEARCH = """
+trainer: {strategy: {kind: one_device}, warm_start: latest_blessed}
+tuner:
+  algorithm: random
+  max_trials: 1
+  steps_per_trial: 2
+  space: [{key: learning_rate_factor, min: 0.5, max: 2.0, log: true}]
+"""
+RETRAIN = "retrain: {min_new_images: 10}\n"
+MESSAGES = "notifications: {webhook: {url: 'env:HOOK'}}\n"
+RUN = """
+import sys
+from pathlib import Path
+from detloom.pipelines.local.run_local import run_locally
+from detloom.schemas.run_file.read_run_file import read_run_file
+run_locally(read_run_file(Path(sys.argv[1])))
+"""
+
+
+def nodes_of(run_file):
+    return {node.id: node for node in create_pipeline(read_run_file(run_file)).components}
+
+
+def test_tuner_and_warm_start_nodes_exist_only_on_request(small_run):
+    plain = nodes_of(small_run)
+    small_run.write_text(small_run.read_text() + SEARCH)
+    searching = nodes_of(small_run)
+    assert set(searching) - set(plain) == {"Tuner", "WarmStartResolver"}
+    assert {"hyperparameters", "base_model"}.isdisjoint(plain["Trainer"].inputs)
+    assert searching["Trainer"].inputs["hyperparameters"].producer_component_id == "Tuner"
+    assert searching["Trainer"].inputs["base_model"].producer_component_id == "WarmStartResolver"
+    upstream = {node.id for node in searching["Tuner"].upstream_nodes}
+    assert {"DatasetValidator", "ExampleValidator", "DetectionExampleGen"} <= upstream  # nothing trains on bad data
+
+
+def test_settings_that_change_the_model_are_trainer_parameters(small_run):
+    def config_of_trainer():
+        return json.loads(nodes_of(small_run)["Trainer"].exec_properties["custom_config"])
+
+    before = config_of_trainer()
+    small_run.write_text(small_run.read_text() + SEARCH)
+    after = config_of_trainer()
+    assert set(before) == {"trainer_config", "strategy", "warm_start", "export", "code_fingerprint"}
+    assert {key for key in before if before[key] != after[key]} == {"strategy", "warm_start"}
+    assert json.loads(after["strategy"])["kind"] == "one_device"
+
+
+def test_a_vertex_endpoint_replaces_the_push_folder(small_run):
+    assert nodes_of(small_run)["Pusher"].inputs["model_card"].producer_component_id == "ModelCard"
+    endpoint = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: gcr.io/tf}"
+    small_run.write_text(small_run.read_text() + f"push: {{vertex: {endpoint}}}\n")
+    pusher = nodes_of(small_run)["Pusher"]
+    assert type(pusher).__name__ == "VertexPusher"
+    assert set(pusher.inputs) == {"model", "model_blessing"}
+
+
+def conditions_of(run_file):
+    """Return the number of conditions of each node."""
+    pipeline = create_pipeline(read_run_file(run_file))
+    registry = pipeline.dsl_context_registry
+    return {node.id: len(get_predicates(node, registry)) for node in pipeline.components}
+
+
+def test_without_optional_sections_no_optional_nodes_exist(small_run):
+    assert set(nodes_of(small_run)) == {
+        "DetectionExampleGen",
+        "StatisticsGen",
+        "ImportSchemaGen",
+        "ExampleValidator",
+        "DatasetValidator",
+        "Trainer",
+        "BaselineResolver",
+        "DetectionEvaluator",
+        "ModelCard",
+        "Pusher",
+    }
+    assert set(conditions_of(small_run).values()) == {0}
+
+
+def test_with_a_retrain_decision_training_to_push_is_conditional(small_run):
+    plain = set(nodes_of(small_run))
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    nodes, conditions = nodes_of(small_run), conditions_of(small_run)
+    assert set(nodes) - plain == {"RetrainDecision", "TrainingRecord"}
+    checks = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
+    assert {node for node, count in conditions.items() if count == 0} == {*checks, "RetrainDecision"}
+    assert {node.id for node in nodes["RetrainDecision"].upstream_nodes} >= {"ExampleValidator", "DatasetValidator"}
+    assert "Pusher" in {node.id for node in nodes["TrainingRecord"].upstream_nodes}  # a failed push is not recorded
+
+
+def test_notifications_are_sent_after_training_and_after_skipping_it(small_run):
+    plain = set(nodes_of(small_run))
+    small_run.write_text(small_run.read_text() + MESSAGES)
+    nodes = nodes_of(small_run)
+    assert set(nodes) - plain == {"Notifier"}
+    assert set(nodes["Notifier"].inputs) == {"model_blessing", "pushed_model"}
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    nodes = nodes_of(small_run)
+    assert {"Notifier", "SkipNotifier"} <= set(nodes)
+    assert set(nodes["SkipNotifier"].inputs) == {"decision"}
+    assert conditions_of(small_run)["SkipNotifier"] == 1
+
+
+def test_decisions_are_cached_until_a_new_record_and_pushes_never(small_run):
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    first, second = nodes_of(small_run), nodes_of(small_run)
+    for node in ("RetrainDecision", "Trainer"):
+        assert first[node].exec_properties == second[node].exec_properties
+    for node in ("Pusher", "TrainingRecord"):
+        assert first[node].exec_properties != second[node].exec_properties
+
+
+def test_changed_gates_are_a_reason_to_train_and_a_changed_push_folder_is_not(small_run):
+    def config_hash():
+        return nodes_of(small_run)["RetrainDecision"].exec_properties["config_hash"]
+
+    small_run.write_text(small_run.read_text() + RETRAIN)
+    before = config_hash()
+    small_run.write_text(small_run.read_text() + "push_to: elsewhere\n")
+    assert config_hash() == before
+    small_run.write_text(small_run.read_text().replace("min_ap_change: -1.0", "min_ap_change: -0.5"))
+    assert config_hash() != before
+
+
+def test_changed_splits_are_a_reason_to_train_and_changed_paths_or_devices_are_not(small_run):
+    run = read_run_file(small_run)
+    before = training_hash(run)
+    elsewhere = replace(run, data=replace(run.data, path="elsewhere/{SPAN}"))
+    assert training_hash(elsewhere) == before
+    assert training_hash(replace(run, trainer=replace(run.trainer, strategy=Strategy(kind="one_device")))) == before
+    spans = replace(elsewhere.data, num_spans=2)
+    assert training_hash(replace(run, data=spans)) != before
+    assert training_hash(replace(run, data=replace(run.data, max_boxes=7))) != before
+
+
+def test_changed_ingestion_code_is_a_reason_to_train(small_run, monkeypatch):
+    run = read_run_file(small_run)
+    before = training_hash(run)
+    monkeypatch.setattr(training_nodes, "source_fingerprint", lambda name: "0" if "example_gen" in name else "1")
+    first = training_hash(run)
+    monkeypatch.setattr(training_nodes, "source_fingerprint", lambda name: "2" if "example_gen" in name else "1")
+    assert len({before, first, training_hash(run)}) == 3
+
+
+def test_beam_nodes_get_the_options_of_the_run_file(small_run):
+    small_run.write_text(small_run.read_text() + "beam_args: [--direct_num_workers=2]\n")
+    nodes = nodes_of(small_run)
+    for node in ("DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator"):
+        assert nodes[node].executor_spec.beam_pipeline_args == ["--direct_num_workers=2"]
+
+
+@pytest.mark.slow
+def test_the_best_hyperparameters_are_used_and_the_next_run_warm_starts(small_run, capsys):
+    small_run.write_text(small_run.read_text() + SEARCH)
+    run = read_run_file(small_run)
+    metadata = Path(run.workspace) / "metadata.sqlite"
+    run_locally(run)
+    log = capsys.readouterr().err
+    assert "random weights" in log
+    first = read_latest_run(metadata)
+    found = json.loads((first["Tuner"].folder("best_hyperparameters") / "best_hyperparameters.txt").read_text())
+    factor = found["values"]["learning_rate_factor"]
+    trained = json.loads((first["Trainer"].folder("model_run") / "config.json").read_text())
+    rate = trained["train"]["optimizer"]["learning_rate"]["learning_rate"]
+    assert rate == pytest.approx(0.001 * factor)
+    scores = json.loads((first["Tuner"].folder("tuner_results") / "tuner_results.json").read_text())
+    assert [row["learning_rate_factor"] for row in scores] == [factor]
+
+    run_locally(run)
+    log = capsys.readouterr().err
+    second = read_latest_run(metadata)
+    assert second["Tuner"].is_cached
+    assert not second["Trainer"].is_cached  # now a model exists for the warm start
+    model = first["Trainer"].folder("model") / "Format-Serving"
+    assert str(model) in log
+    restored = json.loads((second["Trainer"].folder("model_run") / "config.json").read_text())
+    assert restored["train"]["fine_tune_checkpoint"] == str(model)
+
+
+@pytest.mark.slow
+def test_a_killed_training_run_resumes_in_the_next_pipeline_run(small_run, capsys):
+    text = small_run.read_text().replace("num_steps: 4", "num_steps: 120\n  checkpoint_every_n: 4")
+    small_run.write_text(text.replace("evaluate_every: 4", "evaluate_every: 60"))
+    run = read_run_file(small_run)
+    model_runs = Path(run.workspace) / "artifacts" / "Trainer" / "model_run"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", RUN, str(small_run)], env=environment) as process:
+        while not (saved := list(model_runs.glob("unfinished/*/checkpoints/ckpt-*[48].index"))):
+            assert process.poll() is None, "the pipeline ended before it was killed"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    (folder,) = {path.parents[1] for path in saved}
+    assert not (folder / "training_summary.json").exists()
+
+    capsys.readouterr()
+    run_locally(run)
+    log = capsys.readouterr().err
+    assert str(folder) in log
+    assert re.search(r"from step \d+", log)
+    finished = read_latest_run(Path(run.workspace) / "metadata.sqlite")["Trainer"].folder("model_run")
+    assert json.loads((finished / "training_summary.json").read_text())["num_steps"] == 120
+    assert set(json.loads((finished / "data.json").read_text())) == {"train", "eval"}
+    assert not folder.exists()

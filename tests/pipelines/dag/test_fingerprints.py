@@ -1,0 +1,241 @@
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import detloom
+from detloom.pipelines.dag import fingerprints
+from detloom.pipelines.dag.fingerprints import (
+    DATA_SUFFIXES,
+    LAYERS,
+    package_files,
+    package_fingerprint,
+    read_job_fingerprints,
+    source_fingerprint,
+)
+from detloom.schemas.errors import InputError
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Write a package: a imports b inside a function, b names a template that extends another, c is unrelated."""
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "__init__.py").write_text('"""Room."""\n')
+    (tmp_path / "room" / "a.py").write_text("def f():\n    from detloom.room import b\n    return b\n")
+    (tmp_path / "room" / "b.py").write_text("import numpy\nimport detloom.hall.load\nPAGE = 'page.html.j2'\n")
+    (tmp_path / "room" / "c.py").write_text("x = 1\n")
+    (tmp_path / "room" / "page.html.j2").write_text("{% extends 'frame.html.j2' %}\n")
+    (tmp_path / "room" / "notes.txt").write_text("nobody reads this\n")
+    (tmp_path / "hall").mkdir()
+    (tmp_path / "hall" / "__init__.py").write_text('"""Hall."""\n')
+    (tmp_path / "hall" / "load.py").write_text("SCRIPT = 'sort.js'\n")
+    (tmp_path / "hall" / "frame.html.j2").write_text("<html>\n")
+    (tmp_path / "hall" / "sort.js").write_text('"use strict";\n')
+    (tmp_path / "hall" / "other.html.j2").write_text("nobody extends this\n")
+    monkeypatch.setattr(detloom, "__path__", [str(tmp_path)])
+    fingerprints._origin.cache_clear()
+    yield tmp_path / "room"
+    fingerprints._origin.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("edited", "changes"),
+    [
+        ("a.py", True),
+        ("b.py", True),
+        ("__init__.py", True),
+        ("page.html.j2", True),
+        ("../hall/frame.html.j2", True),
+        ("../hall/sort.js", True),
+        ("c.py", False),
+        ("notes.txt", False),
+        ("../hall/other.html.j2", False),
+    ],
+)
+def test_the_fingerprint_covers_exactly_the_imported_modules_and_named_files(package: Path, edited, changes):
+    before = source_fingerprint("detloom.room.a")
+    with (package / edited).open("a") as file:
+        file.write("# edited\n")
+    assert (source_fingerprint("detloom.room.a") != before) == changes
+
+
+def test_the_trainer_fingerprint_covers_the_loop_and_no_components():
+    reached = set(fingerprints._reach("detloom.trainer_module"))
+    assert {
+        "detloom.trainer_module.training.loop",
+        "detloom.trainer_module.detectors.ssd.losses",
+        "detloom.schemas.model.config",
+    } <= reached
+    assert not any(name.startswith("detloom.components") for name in reached)
+
+
+def test_the_validator_fingerprint_covers_its_templates():
+    found = fingerprints._named_data_files(fingerprints._reach("detloom.components.dataset_validator.component"))
+    assert {
+        "detloom.components.dataset_validator.report/report.html.j2",
+        "detloom.components.dataset_validator.report/data_macros.html.j2",
+        "detloom.components.pages/page.html.j2",
+        "detloom.components.pages/macros.html.j2",
+        "detloom.components.pages/sort_tables.js",
+    } <= set(found)
+
+
+ROOT = Path(__file__).parents[3]
+# Files of a small checkout that its wheel contains, and files that it does not contain.
+PACKED = {
+    "__init__.py": "'''The package.'''\n",
+    "py.typed": "",
+    "schemas/__init__.py": "",
+    "schemas/room.py": "x = 1\n",
+    "pipelines/__init__.py": "",
+    "pipelines/samples/demo.yaml": "name: demo\n",
+    "pipelines/pages/__init__.py": "",
+    "pipelines/pages/page.html.j2": "<html>\n",
+}
+UNPACKED = {
+    "setup.py": "",
+    "tests/test_room.py": "",
+    "schemas/notes.txt": "",
+    "schemas/__pycache__/room.cpython-310.pyc": "",
+    "pipelines/samples/make_demo.py": "",  # in a folder without __init__.py
+    "pipelines/.hidden/room.yaml": "",
+}
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    for name, text in PACKED.items():
+        write(tmp_path / "site-packages" / "detloom" / name, text)
+    return tmp_path / "site-packages" / "detloom"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for name, text in (PACKED | UNPACKED).items():
+        write(tmp_path / "checkout" / ("detloom" if name in ("__init__.py", "py.typed") else "") / name, text)
+    return tmp_path / "checkout"
+
+
+def test_a_checkout_and_a_wheel_of_it_have_the_same_fingerprint(installed, checkout):
+    in_checkout = [checkout / "detloom", checkout]
+    assert set(package_files([installed])) == set(package_files(in_checkout)) == set(PACKED)
+    assert package_fingerprint([installed]) == package_fingerprint(in_checkout)
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "schemas/room.py", "pipelines/pages/page.html.j2"])
+def test_the_package_fingerprint_changes_with_file_content(installed, name):
+    before = package_fingerprint([installed])
+    (installed / name).write_text("edited")
+    assert package_fingerprint([installed]) != before
+
+
+def test_the_package_fingerprint_changes_with_file_names(installed):
+    before = package_fingerprint([installed])
+    (installed / "schemas" / "room.py").rename(installed / "schemas" / "hall.py")
+    assert package_fingerprint([installed]) != before
+
+
+def test_the_package_fingerprint_ignores_files_outside_the_wheel(checkout):
+    folders = [checkout / "detloom", checkout]
+    before = package_fingerprint(folders)
+    for name in UNPACKED:
+        (checkout / name).write_text("edited")
+    assert package_fingerprint(folders) == before
+
+
+def test_the_package_fingerprint_covers_all_layers():
+    files = package_files()
+    assert {"__init__.py", "py.typed", "pipelines/samples/demo.yaml", "components/pages/page.html.j2"} <= set(files)
+    assert len(package_fingerprint()) == 16
+    assert int(package_fingerprint(), 16) >= 0
+
+
+def test_layers_and_suffixes_match_the_packaging():
+    source = (ROOT / "setup.py").read_text()
+    (suffixes,) = (
+        ast.literal_eval(node.generators[0].iter)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.GeneratorExp)
+    )
+    assert tuple(f".{suffix}" for suffix in suffixes) == DATA_SUFFIXES
+    assert f"ROOTS = {LAYERS}".replace("'", '"') in source
+
+
+def test_the_package_fingerprint_needs_only_the_standard_library():
+    code = (
+        "import sys; from detloom.pipelines.dag.fingerprints import package_fingerprint; package_fingerprint()\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'detloom'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['__main__']"
+
+
+ONE, OTHER = "0123456789abcdef", "1234567890123456"  # without quotes, the second is a number in YAML
+
+
+def executors(*fingerprints: str) -> dict:
+    """Return a job with commands as in the deploymentSpec of both backends."""
+    command = ["python", "-m", "detloom.pipelines.container.entrypoint", "--place", "kubeflow", "--package_fingerprint"]
+    return {
+        "deploymentSpec": {
+            "executors": {
+                f"node{i}_executor": {"container": {"command": [*command, fingerprint], "args": ["--x", "{{$}}"]}}
+                for i, fingerprint in enumerate(fingerprints)
+            }
+        }
+    }
+
+
+def test_a_job_for_vertex():
+    job = json.dumps({"displayName": "demo", "pipelineSpec": executors(ONE, ONE)}, indent=2)
+    assert read_job_fingerprints(job.encode(), "job.json") == (ONE,)
+    assert read_job_fingerprints(json.dumps(json.loads(job)).encode(), "job.json") == (ONE,)
+
+
+@pytest.mark.parametrize("flow", [True, False])
+def test_a_job_for_kubeflow(flow):
+    job = yaml.safe_dump_all([executors(ONE, ONE), {"platforms": {"kubernetes": {}}}], default_flow_style=flow)
+    assert read_job_fingerprints(job.encode(), "job.yaml") == (ONE,)
+
+
+def test_fingerprints_are_found_in_json_inside_json():
+    specs = json.dumps({"worker_pool_specs": [{"container_spec": executors(ONE)}]}, indent=1)
+    job = json.dumps({"custom_config": json.dumps({"ai_platform_training_args": specs})})
+    assert read_job_fingerprints(job.encode(), "job.json") == (ONE,)
+
+
+def test_flag_and_value_can_be_one_argument():
+    assert read_job_fingerprints(f'["--package_fingerprint={ONE}"]'.encode(), "job.json") == (ONE,)
+
+
+def test_all_fingerprints_of_a_mixed_job_are_returned():
+    job = yaml.safe_dump(executors(OTHER, ONE, OTHER))
+    assert read_job_fingerprints(job.encode(), "job.yaml") == (ONE, OTHER)
+
+
+@pytest.mark.parametrize(
+    "job", [b"", b"\x00\xff", b"name: demo\n", b"--package_fingerprint", f"--package_fingerprint: {ONE}0".encode()]
+)
+def test_a_file_without_fingerprint_is_refused(job):
+    with pytest.raises(InputError, match=r"^job\.yaml: .*--package_fingerprint .*`detloom compile`"):
+        read_job_fingerprints(job, "job.yaml")
+
+
+def test_a_huge_file_is_refused(monkeypatch):
+    monkeypatch.setattr(fingerprints, "MAX_JOB_BYTES", 1 << 20)
+    with pytest.raises(InputError, match="got more than 1 MiB"):
+        read_job_fingerprints(b" " * ((1 << 20) + 1), "job.yaml")

@@ -1,0 +1,217 @@
+"""Test custom jobs of Vertex AI with Google's client and a fake transport that checks the messages."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from google.api_core.exceptions import InvalidArgument, ServiceUnavailable
+from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
+from google.cloud.aiplatform_v1.types import CustomJob, JobState
+from tfx.types import artifact_utils, standard_artifacts
+from tfx.utils import json_utils
+
+from detloom.pipelines.dag import vertex_training
+from detloom.pipelines.dag import vertex_training_job as training_job
+from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.vertex_training_job import TrainerExecutor, TunerExecutor, main
+
+VERTEX = {
+    "project": "my-project",
+    "region": "europe-west4",
+    "image": "r/detloom:1",
+    "pipeline_root": "gs://bucket/root",
+    "training": {
+        "machine_type": "g2-standard-24",
+        "accelerator_type": "NVIDIA_L4",
+        "accelerator_count": 2,
+        "workers": 2,
+    },
+}
+
+
+JOB = "projects/my-project/locations/europe-west4/customJobs/7"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A fake transport; the job is running twice, then has the given `states`, which can be exceptions."""
+    seen = SimpleNamespace(jobs=[], parents=[], states=[JobState.JOB_STATE_PENDING, JobState.JOB_STATE_RUNNING])
+    seen.cancelled, seen.at_launch, seen.at_cancel = [], lambda: None, lambda: None
+
+    class Client(JobServiceClient):
+        def __init__(self, client_options):
+            seen.endpoint = client_options["api_endpoint"]
+
+        def create_custom_job(self, parent, custom_job):
+            seen.parents.append(parent)
+            seen.jobs.append(CustomJob(custom_job))
+            seen.at_launch()
+            return CustomJob(name=f"{parent}/customJobs/7")
+
+        def get_custom_job(self, name, retry):
+            state = seen.states.pop(0)
+            if isinstance(state, Exception):
+                raise state
+            job = CustomJob(name=name, state=state)
+            if state == JobState.JOB_STATE_FAILED:
+                job.error.message = "The replica workerpool1-0 exited with a non-zero status of 1."
+            return job
+
+        def cancel_custom_job(self, name, retry, timeout):
+            seen.at_cancel()
+            seen.cancelled.append(name)
+
+    monkeypatch.setattr("tfx.extensions.google_cloud_ai_platform.training_clients.gapic.JobServiceClient", Client)
+    monkeypatch.setattr(training_job, "_POLL_SECONDS", 0.0)
+    return seen
+
+
+@pytest.fixture
+def executed(run_of, server):
+    """Run an executor with one input and one output, and return the requests."""
+    examples, model = standard_artifacts.Examples(), standard_artifacts.Model()
+    examples.uri, model.uri = "/gcs/bucket/examples/1", "/gcs/bucket/model/2"
+
+    def run(executor, custom_config, end=JobState.JOB_STATE_SUCCEEDED):
+        server.states.append(end)
+        properties = {"custom_config": json_utils.dumps({"trainer_config": "{}", **custom_config}), "run_fn": "a.b"}
+        executor().Do({"examples": [examples]}, {"model": [model]}, properties)
+        return server.jobs[0]
+
+    return run
+
+
+def test_the_job_runs_our_program_with_the_executors_arguments_on_all_workers(executed, server, run_of):
+    job = executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.endpoint == "europe-west4-aiplatform.googleapis.com"
+    assert server.parents == ["projects/my-project/locations/europe-west4"]
+    assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 1]
+    for pool in job.job_spec.worker_pool_specs:
+        command = list(pool.container_spec.command)
+        assert command[:3] == ["python", "-m", "detloom.pipelines.dag.vertex_training_job"]
+        values = dict(zip(command[3::2], command[4::2], strict=True))
+        assert values["--executor_class_path"] == "tfx.components.trainer.executor.GenericExecutor"
+        inputs = artifact_utils.parse_artifact_dict(values["--inputs"])
+        assert inputs["examples"][0].uri == "/gcs/bucket/examples/1"
+        properties = json.loads(values["--exec-properties"])
+        assert json_utils.loads(properties["custom_config"])["trainer_config"] == "{}"  # our settings are kept
+    assert server.states == []  # it waited until the end
+
+
+def test_the_tuner_runs_in_its_own_job(executed, run_of):
+    job = executed(TunerExecutor, vertex_training.tuner_custom_config(run_of(vertex=VERTEX)))
+    (pool,) = job.job_spec.worker_pool_specs
+    command = list(pool.container_spec.command)
+    assert command[command.index("--executor_class_path") + 1] == "tfx.components.tuner.executor.Executor"
+
+
+@pytest.mark.parametrize("end", ["FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"])
+def test_an_unsuccessful_job_fails_the_node(executed, server, run_of, end):
+    config = vertex_training.trainer_custom_config(run_of(vertex=VERTEX))
+    with pytest.raises(RuntimeError, match=rf"customJobs/7: ended as JOB_STATE_{end}"):
+        executed(TrainerExecutor, config, JobState[f"JOB_STATE_{end}"])
+    assert server.cancelled == []
+
+
+def test_requests_for_the_job_state_may_fail_temporarily(executed, server, run_of):
+    server.states += [ServiceUnavailable("away"), ConnectionResetError("reset"), JobState.JOB_STATE_RUNNING]
+    executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert (server.states, server.cancelled) == ([], [])
+
+
+def test_a_job_with_an_unreadable_state_is_cancelled(executed, server, run_of, monkeypatch):
+    moments = iter([0.0, 10.0, 20.0, 3620.0, 3620.1])  # the start, two successful requests, two that fail
+    monkeypatch.setattr(training_job, "time", SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None))
+    server.states += [ServiceUnavailable("away for an hour"), ServiceUnavailable("away for longer")]
+    with pytest.raises(ServiceUnavailable, match="away for longer"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == [JOB]
+
+
+def test_other_exceptions_cancel_the_job_at_once(executed, server, run_of):
+    server.states.insert(1, ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == [JOB]
+
+
+def test_a_failed_cancellation_is_logged_and_the_original_error_raised(executed, server, run_of, caplog):
+    def fail():
+        raise ServiceUnavailable("away")
+
+    server.states.insert(1, ValueError("a bug"))
+    server.at_cancel = fail
+    with pytest.raises(ValueError, match="a bug"):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert f"{JOB} could not be cancelled (503 away)" in caplog.text
+
+
+def test_a_job_that_was_never_launched_is_not_cancelled(executed, server, run_of):
+    def refuse():
+        raise InvalidArgument("no such machine")
+
+    server.at_launch = refuse
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(InvalidArgument):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_during_the_launch_cancels_the_job(executed, server, run_of):
+    server.at_launch = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit) as error:
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert error.value.code == 143  # 128 + SIGTERM
+    assert server.cancelled == [JOB]
+
+
+def test_a_second_signal_does_not_prevent_the_cancellation(executed, server, run_of):
+    server.at_launch = server.at_cancel = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert server.cancelled == [JOB]
+
+
+def test_sigterm_cancels_the_job(executed, server, run_of, monkeypatch):
+    def send_signal(seconds):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(training_job.time, "sleep", send_signal)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as error:
+        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    assert error.value.code == 143  # 128 + SIGTERM
+    assert server.cancelled == [JOB]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_image_with_other_code_is_refused_with_both_fingerprints(monkeypatch, capsys):
+    monkeypatch.setenv("DETLOOM_PACKAGE_FINGERPRINT", "0123456789abcdef")
+    with pytest.raises(SystemExit) as error:
+        main(["training_job"])
+    assert "0123456789abcdef" in str(error.value)
+    assert package_fingerprint() in str(error.value)
+
+
+@pytest.mark.slow
+def test_the_job_program_runs_the_given_executor(tmp_path):
+    """Run one of TFX's executors with arguments in the format of the client."""
+    schema = tmp_path / "schema.pbtxt"
+    schema.write_text('feature { name: "a" }')
+    output = standard_artifacts.Schema()
+    output.uri = str(tmp_path / "out")
+    arguments = [
+        *("--executor_class_path", "tfx.components.schema_gen.import_schema_gen.executor.Executor"),
+        *("--inputs", "{}", "--outputs", artifact_utils.jsonify_artifact_dict({"schema": [output]})),
+        *("--exec-properties", json.dumps({"schema_file": str(schema)})),
+    ]
+    command = [sys.executable, "-m", "detloom.pipelines.dag.vertex_training_job", *arguments]
+    environment = {"DETLOOM_PACKAGE_FINGERPRINT": package_fingerprint()}
+    result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert (tmp_path / "out" / "schema.pbtxt").read_text().split() == ["feature", "{", "name:", '"a"', "}"]

@@ -1,0 +1,215 @@
+"""Test retries, waits and time limits with TFX's local runner and nodes that fail on request."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tfx import v1 as tfx
+from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
+from tfx.dsl.component.experimental.decorators import component
+from tfx.orchestration.portable.input_resolution import node_inputs_resolver
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
+
+from detloom.components.notifier import failure
+from detloom.components.resolvers.strategies import build_baseline_resolver
+from detloom.pipelines.local import retries
+from detloom.pipelines.local.console import log_nodes
+from detloom.pipelines.local.retries import NodeFailedError, run_with_retries
+from detloom.pipelines.local.run_local import run_locally
+from detloom.pipelines.local.run_lock import WorkspaceBusyError, hold_workspace
+from detloom.pipelines.local.summary import read_latest_run
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.nodes import NodeSettings
+from detloom.schemas.run_file.notifications import Notifications, Webhook
+from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.trainer_module.runtime.preemption import Preempted
+
+HOOK = Notifications(webhook=Webhook(url="env:HOOK"))
+QUICK = {"max_retries": 2, "backoff_seconds": 0.01, "backoff_factor": 3.0}
+
+
+def note(journal: str, line: str) -> int:
+    """Append a line and return how often the file contains it."""
+    with open(journal, "a") as file:
+        file.write(f"{line}\n")
+    return Path(journal).read_text().split("\n").count(line)
+
+
+@component
+def Gen(journal: Parameter[str], examples: OutputArtifact[Examples]):
+    note(journal, "Gen")
+
+
+@component
+def Trainer(examples: InputArtifact[Examples], journal: Parameter[str], model: OutputArtifact[Model]):
+    failures = json.loads(Path(journal).with_suffix(".json").read_text())
+    number = note(journal, "Trainer")
+    kind = failures[number - 1] if number <= len(failures) else ""
+    if kind == "mistake":
+        raise RuntimeError("around it") from InputError("steps: got none, allowed: one.")
+    if kind == "preempted":
+        raise Preempted(15, 7, "folder")
+    if kind == "slow":
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+    if kind == "slow and confused":
+        try:
+            time.sleep(20)
+        except Exception:
+            raise KeyError("what a library makes of it") from None
+    if kind:
+        raise OSError(f"the disk is {kind}")
+
+
+@component
+def Pusher(model: InputArtifact[Model], blessing: OutputArtifact[ModelBlessing], journal: Parameter[str]):
+    note(journal, "Pusher")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that makes a run of these three nodes and a resolver; `failures` are the Trainer's, per try."""
+    file = tmp_path / "run.yaml"
+    file.write_text("{name: small, data: {path: ., split_by_ratio: {}}, workspace: workspace}")
+    run = read_run_file(file)
+    workspace = Path(run.workspace)
+    workspace.mkdir()
+    journal = workspace / "journal.txt"
+
+    def create_pipeline(run):
+        gen = Gen(journal=str(journal))
+        trainer = Trainer(examples=gen.outputs["examples"], journal=str(journal))
+        baseline = build_baseline_resolver(candidate=trainer.outputs["model"])
+        pusher = Pusher(model=trainer.outputs["model"], journal=str(journal))
+        pusher.add_upstream_node(baseline)
+        return tfx.dsl.Pipeline(
+            pipeline_name="small",
+            pipeline_root=str(workspace / "artifacts"),
+            components=[gen, trainer, baseline, pusher],
+            enable_cache=True,
+            metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(
+                str(workspace / "metadata.sqlite")
+            ),
+        )
+
+    def build(failures, nodes=(), notifications=None):
+        journal.with_suffix(".json").write_text(json.dumps(failures))
+        return type(run)(**{**vars(run), "nodes": nodes, "notifications": notifications})
+
+    monkeypatch.setattr(retries, "create_pipeline", create_pipeline)
+    return build
+
+
+def ran(run):
+    return (Path(run.workspace) / "journal.txt").read_text().split()
+
+
+def test_only_the_failed_node_is_retried(run, capsys):
+    run = run(["full", "slow to answer"], (NodeSettings(node="Trainer", **QUICK),))
+    run_with_retries(run, log_nodes(verbose=False))
+    assert ran(run) == ["Gen", "Trainer", "Trainer", "Trainer", "Pusher"]
+    log = capsys.readouterr().err
+    assert "Trainer failed (the disk is full); try 2 of 3 in 0.01 s." in log
+    assert "Trainer failed (the disk is slow to answer); try 3 of 3 in 0.03 s." in log
+    assert log.count("[2/4] Trainer") == 3
+    assert log.count("cached") == 2  # Gen
+
+
+def test_the_last_failure_is_raised_unchanged(run):
+    run = run(["full", "full", "full"], (NodeSettings(node="*", **QUICK),))
+    with pytest.raises(OSError, match="the disk is full"):
+        run_with_retries(run, log_nodes(verbose=False))
+    assert ran(run) == ["Gen", "Trainer", "Trainer", "Trainer"]
+
+
+def test_without_settings_nothing_is_retried(run):
+    run = run(["full"])
+    with pytest.raises(OSError, match="the disk is full"):
+        run_with_retries(run, log_nodes(verbose=False))
+    assert ran(run) == ["Gen", "Trainer"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("mistake", "Trainer failed: steps: got none, allowed: one."),
+        ("preempted", "Trainer ended: Training stopped by SIGTERM; saved at step 7 in folder."),
+    ],
+)
+def test_mistakes_and_interruptions_are_not_retried(run, kind, sentence):
+    run = run([kind], (NodeSettings(node="Trainer", **QUICK),))
+    with pytest.raises(InputError, match=sentence):
+        run_with_retries(run, log_nodes(verbose=False))
+    assert ran(run) == ["Gen", "Trainer"]
+
+
+def test_a_node_over_its_limit_is_retried(run, capsys):
+    run = run(["slow"], (NodeSettings(node="Trainer", time_limit_minutes=0.05, **QUICK),))
+    run_with_retries(run, log_nodes(verbose=False))
+    assert ran(run) == ["Gen", "Trainer", "Trainer", "Pusher"]
+    log = capsys.readouterr().err
+    assert "Trainer failed (it took longer than its time limit of 3 s;" in log
+    assert "try 2 of 3 in 0.01 s." in log
+
+
+@pytest.mark.parametrize("kind", ["slow", "slow and confused"])
+def test_the_error_for_a_time_limit_names_node_and_limit(run, kind):
+    run = run([kind], (NodeSettings(node="Trainer", time_limit_minutes=0.005),))
+    with pytest.raises(NodeFailedError, match=r"^Trainer failed: it took longer than its time limit of 0\.3 s"):
+        run_with_retries(run, log_nodes(verbose=False))
+    assert read_latest_run(Path(run.workspace) / "metadata.sqlite")["Trainer"].is_failed
+
+
+def test_a_node_with_missing_inputs_fails_the_run(run, monkeypatch):
+    # TFX logs it, marks the node as failed, and continues.
+    run = run([])
+    resolve = node_inputs_resolver.resolve
+
+    def resolve_but_for_the_trainer(handle, inputs):
+        if "examples" in inputs.inputs and "model" not in inputs.inputs:
+            raise ValueError("lost")
+        return resolve(handle, inputs)
+
+    monkeypatch.setattr(node_inputs_resolver, "resolve", resolve_but_for_the_trainer)
+    with pytest.raises(NodeFailedError, match="Trainer failed: its inputs could not be found"):
+        run_with_retries(run, log_nodes(verbose=False))
+
+
+@pytest.fixture
+def notified(monkeypatch):
+    messages = []
+    monkeypatch.setattr(
+        failure, "notify_failure", lambda name, settings, node, error: messages.append((name, node, str(error)))
+    )
+    return messages
+
+
+def test_a_failed_run_sends_one_notification(run, notified):
+    run = run(["full", "full"], (NodeSettings(node="*", **{**QUICK, "max_retries": 1}),), HOOK)
+    with pytest.raises(OSError, match="full"):
+        run_locally(run)
+    assert notified == [("small", "Trainer", "the disk is full")]
+
+
+@pytest.mark.parametrize(
+    ("failures", "notifications"),
+    [
+        (["full"], replace(HOOK, events=("refused", "pushed"))),
+        (["full"], None),
+        (["preempted"], HOOK),
+    ],
+)
+def test_unwanted_failures_and_interruptions_send_no_notification(run, notified, failures, notifications):
+    with pytest.raises((OSError, InputError)):
+        run_locally(run(failures, (), notifications))
+    assert notified == []
+
+
+def test_two_runs_in_one_workspace_are_refused(run):
+    run = run([])
+    with hold_workspace(Path(run.workspace)), pytest.raises(WorkspaceBusyError):
+        run_locally(run)
+    assert not (Path(run.workspace) / "journal.txt").exists()

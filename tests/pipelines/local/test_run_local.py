@@ -1,0 +1,147 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import detloom
+from detloom.pipelines.local.run_local import run_file_from_environment, run_locally
+from detloom.pipelines.local.summary import read_latest_run
+from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
+from detloom.schemas.errors import InputError
+from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+from detloom.schemas.run_file.read_run_file import read_run_file
+
+ROOT = Path(detloom.__file__).parents[1]
+UPSTREAM = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
+
+
+def nodes_of(run_file):
+    return read_latest_run(Path(read_run_file(run_file).workspace) / "metadata.sqlite")
+
+
+def cached_nodes(run_file):
+    return {node_id for node_id, node in nodes_of(run_file).items() if node.is_cached}
+
+
+def decision_of(run_file):
+    return json.loads((nodes_of(run_file)["DetectionEvaluator"].folder("evaluation") / "decision.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_run_pushes_a_model_then_uses_the_cache_then_compares_with_the_first(small_run):
+    serving = Path(read_run_file(small_run).push_to)
+    summary = run_locally(read_run_file(small_run))
+    assert "BLESSED" in summary
+    assert "NOT BLESSED" not in summary
+    (first,) = [folder for folder in serving.iterdir() if folder.name.isdecimal()]
+    assert (first / "saved_model.pb").is_file()
+    assert cached_nodes(small_run) == set()
+
+    summary = run_locally(read_run_file(small_run))
+    assert "nothing changed since the last run" in summary
+    assert {"Trainer", "DetectionEvaluator"} <= cached_nodes(small_run)
+    assert str(first) in summary
+
+    shutil.rmtree(serving)  # the cache cannot see that the served model is deleted
+    run_locally(read_run_file(small_run))
+    (again,) = [folder for folder in serving.iterdir() if folder.name.isdecimal()]
+    assert (again / "saved_model.pb").is_file()
+
+    small_run.write_text(small_run.read_text().replace("learning_rate: 0.001", "learning_rate: 0.002"))
+    run_locally(read_run_file(small_run))
+    assert cached_nodes(small_run) == UPSTREAM  # the setting affects the Trainer and its dependents
+    decision = decision_of(small_run)
+    assert "the baseline's" in decision["reason"]
+    assert decision["baseline_problem"] is None
+    assert len([folder for folder in serving.iterdir() if folder.name.isdecimal()]) == 2
+
+
+def break_nothing_there(data):
+    shutil.rmtree(data)
+
+
+def break_json(data):
+    (data / "annotations" / "train.json").write_text('{"images": [}')
+
+
+def break_empty_split(data):
+    text = json.loads((data / "annotations" / "test.json").read_text())
+    text["images"], text["annotations"] = [], []
+    (data / "annotations" / "test.json").write_text(json.dumps(text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("break_data", "message"),
+    [
+        (break_nothing_there, r"run\.yaml:6: data\.path: got .*/data"),
+        (break_json, r"DetectionExampleGen failed: .*train\.json:1"),
+        (break_empty_split, r"DetectionExampleGen failed: .*test\.json"),
+    ],
+)
+def test_a_broken_data_set_is_reported_in_one_sentence_with_its_file(small_run, break_data, message):
+    break_data(small_run.parent / "data")
+    with pytest.raises(InputError, match=message) as caught:
+        run_locally(read_run_file(small_run))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def with_pipeline_config(small_run):
+    """Return the run with a `pipeline.config` instead of its sections, and the configuration of those sections."""
+    config = read_run_file(small_run).config
+    (small_run.parent / "my.config").write_text(format_pipeline_config(config))
+    head, _, rest = small_run.read_text().partition("model:\n")
+    small_run.write_text(f"{head}detector: my.config\n{rest[rest.index('evaluator:') :]}")
+    return read_run_file(small_run), config
+
+
+def test_a_pipeline_config_gives_the_same_configuration_as_run_file_sections(with_pipeline_config):
+    run, config = with_pipeline_config
+    assert run.config == config
+
+
+@pytest.mark.proof
+def test_a_pipeline_config_is_trained_and_blessed(with_pipeline_config):
+    assert "BLESSED" in run_locally(with_pipeline_config[0])
+
+
+@pytest.mark.slow
+def test_a_class_missing_in_the_label_map_is_reported(small_run):
+    small_run.write_text(small_run.read_text().replace("  format: coco", '  format: coco\n  classes: ["0", "1"]'))
+    with pytest.raises(InputError, match=r"DetectionExampleGen failed: .*annotations/.*json.*class"):
+        run_locally(read_run_file(small_run))
+
+
+@pytest.mark.slow
+def test_the_tfx_command_line_creates_and_runs_the_pipeline(small_run):
+    def tfx(*arguments):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(small_run.parent),
+            "DETLOOM_RUN_FILE": str(small_run),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        command = [str(Path(sys.executable).parent / "tfx"), *arguments, "--engine=local"]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=small_run.parent, check=False
+        )
+
+    created = tfx("pipeline", "create", f"--pipeline-path={ROOT / 'pipelines' / 'local_runner.py'}")
+    assert created.returncode == 0, created.stderr[-2000:]
+    assert 'Pipeline "small" created successfully' in created.stdout
+    assert nodes_of(small_run) == {}
+    ran = tfx("run", "create", "--pipeline-name=small")
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert "pushed model" in ran.stdout
+
+
+def test_the_demo_is_the_default_run_file(monkeypatch, tmp_path):
+    monkeypatch.delenv(RUN_FILE_VARIABLE, raising=False)
+    monkeypatch.setenv("DETLOOM_WORKSPACE", str(tmp_path))
+    assert run_file_from_environment() == read_run_file(sample_run_file("demo"), tmp_path)

@@ -1,0 +1,108 @@
+import dataclasses
+import json
+
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.center_net import (
+    CenterNet,
+    CenterNetFeatureExtractor,
+    ObjectCenterParams,
+    ObjectDetection,
+    PredictionHeadParams,
+)
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.losses import Loss, PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
+from detloom.schemas.model.network import FixedShapeResizer
+from detloom.schemas.odapi.mapping_center_net import CENTER_NET
+from detloom.schemas.odapi.pipeline_config import parse_pipeline_config
+from detloom.schemas.presets.presets import find_preset
+from detloom.schemas.reading.overrides import Located, merge, parse_set
+from detloom.schemas.reading.typed_dict import from_dict, from_json, to_canonical_json
+
+ROOMY = FixedShapeResizer(height=64, width=64)
+
+
+def make(**changes: object) -> CenterNet:
+    values = {
+        "image_resizer": ROOMY,
+        "feature_extractor": CenterNetFeatureExtractor(backbone="mobilenet_v2"),
+        "object_detection_task": ObjectDetection(localization_loss=WeightedL1()),
+        "object_center_params": ObjectCenterParams(classification_loss=PenaltyReducedFocal()),
+    }
+    return CenterNet(**(values | changes))
+
+
+def extractor_of(text: str) -> dict[str, object]:
+    report = parse_pipeline_config(f"model {{ center_net {{ feature_extractor {{ {text} }} }} }}", "F")
+    return dict(report.located.data["model"]["feature_extractor"])
+
+
+def test_side_that_is_not_a_multiple_of_32_is_rejected():
+    with pytest.raises(InputError, match=r"height: got 300, allowed: a multiple of 32, such as 288"):
+        make(image_resizer=FixedShapeResizer(height=300, width=320))
+
+
+def test_each_family_rejects_losses_of_the_other():
+    with pytest.raises(InputError, match="got SigmoidFocal, allowed: PenaltyReducedFocal"):
+        ObjectCenterParams(classification_loss=SigmoidFocal())
+    with pytest.raises(InputError, match="got WeightedSmoothL1, allowed: WeightedL1"):
+        ObjectDetection(localization_loss=WeightedSmoothL1())
+    with pytest.raises(InputError, match="got WeightedL1, allowed: another"):
+        Loss(classification_loss=SigmoidFocal(), localization_loss=WeightedL1())
+
+
+def test_mobilenet_settings_are_rejected_with_a_resnet():
+    with pytest.raises(InputError, match="got true, allowed: false with resnet50_v1"):
+        CenterNetFeatureExtractor(backbone="resnet50_v1", use_separable_conv=True)
+
+
+def test_head_needs_one_kernel_size_per_convolution():
+    with pytest.raises(InputError, match=r"kernel_sizes: got 1 .*, allowed: 2, .*num_filters"):
+        PredictionHeadParams(num_filters=(8, 8), kernel_sizes=(3,))
+
+
+def test_json_of_ssd_has_no_type_and_json_of_center_net_has_one():
+    ssd = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    center_net = dataclasses.replace(ssd, model=make())
+    for config, tag in ((ssd, None), (center_net, "CenterNet")):
+        text = to_canonical_json(config)
+        assert json.loads(text)["model"].get("type") == tag
+        assert from_json(TrainEvalConfig, text) == config
+
+
+def test_override_of_a_center_net_needs_no_type():
+    base = Located(json.loads(to_canonical_json(find_preset("centernet_resnet101_v1_fpn_512x512").config)), str)
+    tree = merge(base, parse_set("model.object_center_params.max_box_predictions=7"))
+    config = from_dict(TrainEvalConfig, tree.data, locate=tree.locate)
+    assert isinstance(config.model, CenterNet)
+    assert config.model.object_center_params.max_box_predictions == 7
+
+
+def test_separable_convolutions_need_the_field_to_be_set():
+    # The reference checks the name only if the field is set, to any value.
+    assert "use_separable_conv" not in extractor_of("type: 'mobilenet_v2_fpn_sep_conv'")
+    for value in ("true", "false"):
+        text = f"type: 'mobilenet_v2_fpn_sep_conv' use_separable_conv: {value}"
+        assert extractor_of(text)["use_separable_conv"] is True
+    assert extractor_of("type: 'mobilenet_v2_fpn' use_separable_conv: false")["use_separable_conv"] is False
+
+
+def test_omitted_powers_of_the_penalty_reduced_loss_are_0():
+    text = "classification_loss { penalty_reduced_logistic_focal_loss {} }"
+    report = parse_pipeline_config(f"model {{ center_net {{ object_center_params {{ {text} }} }} }}", "F")
+    loss = report.located.data["model"]["object_center_params"]["classification_loss"]
+    assert loss == {"type": "PenaltyReducedFocal", "alpha": 0.0, "beta": 0.0}
+
+
+def test_omitted_head_has_one_layer_and_empty_head_has_none():
+    assert ObjectDetection(localization_loss=WeightedL1()).scale_head_params.num_filters == (256,)
+    assert PredictionHeadParams().num_filters == ()
+
+
+def test_other_center_net_tasks_are_refused():
+    tasks = [name for name in CENTER_NET["CenterNet"].fields if name.endswith(("_task", "_estimation"))]
+    for task in set(tasks) - {"object_detection_task"}:
+        report = parse_pipeline_config(f"model {{ center_net {{ {task} {{}} }} }}", "F")
+        (note,) = (note for note in report.refused if task in note.path)
+        assert note.reason.endswith("supported: object_detection_task")

@@ -1,0 +1,133 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from detloom.schemas.model.config import Train, TrainEvalConfig
+from detloom.schemas.model.config_checks import placeholder_sentence, scaled_learning_rates, warnings_before_run
+from detloom.schemas.model.optimizers import (
+    AdamOptimizer,
+    ConstantLearningRate,
+    CosineDecayLearningRate,
+    EfficientDetStepwiseLearningRate,
+    ExponentialDecayLearningRate,
+    LearningRateStep,
+    ManualStepLearningRate,
+    MomentumOptimizer,
+    Optimizer,
+)
+from detloom.schemas.presets.presets import find_preset, list_presets
+from detloom.schemas.reading.overrides import parse_set
+
+COSINE = CosineDecayLearningRate(learning_rate_base=0.08, total_steps=1000, warmup_learning_rate=0.02, warmup_steps=100)
+
+
+def train(optimizer: Optimizer | None = None, **changes: object) -> Train:
+    optimizer = optimizer or MomentumOptimizer(learning_rate=COSINE)
+    return Train(**{"num_steps": 1000, "optimizer": optimizer, "batch_size": 128, **changes})
+
+
+def warnings_of(config: Train) -> tuple[str, ...]:
+    preset = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    return warnings_before_run(replace(preset, train=config))
+
+
+@pytest.mark.parametrize("name", [preset.name for preset in list_presets()])
+def test_presets_give_no_warning(name: str):
+    assert warnings_before_run(find_preset(name).config) == ()
+
+
+def test_smaller_batch_suggests_proportional_rates():
+    # 8 / 128 = 1 / 16: 0.08 / 16 = 0.005, 0.02 / 16 = 0.00125
+    (warning,) = warnings_of(train(batch_size=8, learning_rate_batch_size=128))
+    assert re.findall(r"--set (\S+=[\w.]*\w)", warning) == [
+        "train.optimizer.learning_rate.learning_rate_base=0.005",
+        "train.optimizer.learning_rate.warmup_learning_rate=0.00125",
+        "train.scale_learning_rate=true",
+        "train.learning_rate_batch_size=8",
+    ]
+
+
+def test_no_warning_for_the_batch_size_of_the_rate():
+    assert warnings_of(train(learning_rate_batch_size=128)) == ()
+
+
+def test_adaptive_optimizers_scale_with_the_square_root():
+    # 32 / 128 = 1 / 4, its root 1 / 2: 0.002 / 2 = 0.001
+    adam = AdamOptimizer(learning_rate=ConstantLearningRate(learning_rate=0.002))
+    config = train(adam, batch_size=32, learning_rate_batch_size=128)
+    assert scaled_learning_rates(config) == {"train.optimizer.learning_rate.learning_rate": pytest.approx(0.001)}
+    assert "square root" in warnings_of(config)[0]
+
+
+def test_each_rate_of_a_manual_schedule_is_scaled():
+    schedule = (LearningRateStep(step=10, learning_rate=0.1), LearningRateStep(step=20, learning_rate=0.01))
+    rate = ManualStepLearningRate(initial_learning_rate=0.4, schedule=schedule)
+    config = train(MomentumOptimizer(learning_rate=rate), batch_size=64, learning_rate_batch_size=128)
+    assert scaled_learning_rates(config) == {
+        "train.optimizer.learning_rate.initial_learning_rate": 0.2,
+        "train.optimizer.learning_rate.schedule[0].learning_rate": 0.05,
+        "train.optimizer.learning_rate.schedule[1].learning_rate": 0.005,
+    }
+
+
+def test_rate_of_0_is_not_scaled():
+    rate = ExponentialDecayLearningRate(initial_learning_rate=0.4, burnin_learning_rate=0.0)
+    config = train(MomentumOptimizer(learning_rate=rate), batch_size=64, learning_rate_batch_size=128)
+    assert list(scaled_learning_rates(config)) == ["train.optimizer.learning_rate.initial_learning_rate"]
+
+
+def test_scaled_rates_form_a_valid_configuration():
+    """The cosine schedule rejects a warm-up rate above its base rate, so both must be scaled."""
+    scaled = scaled_learning_rates(train(batch_size=8, learning_rate_batch_size=128))
+    fields = {path.rpartition(".")[2]: rate for path, rate in scaled.items()}
+    assert replace(COSINE, **fields).learning_rate_base == 0.005
+
+
+def test_warning_if_training_ends_during_warm_up():
+    warnings = warnings_of(train(num_steps=100))
+    assert re.search(r"num_steps is 100: .*warmup_steps 100.* --set train\.optimizer\.\S+warmup_steps=10 ", warnings[0])
+
+
+def test_warning_if_training_ends_during_burn_in():
+    rate = ExponentialDecayLearningRate(burnin_steps=2000)
+    assert "burnin_steps 2000" in warnings_of(train(MomentumOptimizer(learning_rate=rate)))[0]
+
+
+def test_manual_schedule_has_a_warm_up_only_if_enabled():
+    rate = ManualStepLearningRate(schedule=(LearningRateStep(step=2000),))
+    assert warnings_of(train(MomentumOptimizer(learning_rate=rate))) == ()
+    assert "schedule[0].step 2000" in warnings_of(train(MomentumOptimizer(learning_rate=replace(rate, warmup=True))))[0]
+
+
+def test_warning_if_schedule_is_longer_than_training():
+    (warning,) = warnings_of(train(num_steps=500))
+    assert re.search(
+        r"total_steps is 1000, .*num_steps is 500: .*--set train\.optimizer\.\S+total_steps=500\.", warning
+    )
+
+
+def test_warning_if_schedule_is_shorter_than_training():
+    assert "rate of 0 from step 1000" in warnings_of(train(num_steps=2000))[0]
+
+
+def test_schedule_without_total_steps_gives_no_warning():
+    rate = EfficientDetStepwiseLearningRate(first_drop_step=2000, second_drop_step=2500)
+    assert warnings_of(train(MomentumOptimizer(learning_rate=rate))) == ()
+
+
+def test_placeholder_checkpoint_gives_a_warning():
+    (warning,) = warnings_of(train(fine_tune_checkpoint="PATH_TO_BE_CONFIGURED/ckpt-0"))
+    assert "train.fine_tune_checkpoint is PATH_TO_BE_CONFIGURED/ckpt-0" in warning
+
+
+def test_suggested_setting_for_the_placeholder_can_be_parsed():
+    setting = parse_set('train.fine_tune_checkpoint=""')
+    assert setting.data == {"train": {"fine_tune_checkpoint": ""}}
+    assert "--set 'train.fine_tune_checkpoint=\"\"'" in placeholder_sentence("x")
+
+
+def test_placeholder_in_data_paths_gives_no_warning():
+    config: TrainEvalConfig = find_preset("efficientdet_d0").config
+    reader = replace(config.train_input, input_path=("PATH_TO_BE_CONFIGURED/train.tfrecord",))
+    assert warnings_before_run(replace(config, train_input=reader)) == ()

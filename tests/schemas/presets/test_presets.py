@@ -1,0 +1,105 @@
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.odapi.pipeline_config import read_pipeline_config
+from detloom.schemas.presets.presets import Preset, find_preset, list_presets
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
+
+NAMES = [preset.name for preset in list_presets()]
+IN_ZOO = [name for name in NAMES if name != "efficientdet_d7x"]
+
+
+def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path:
+    """Return the zoo's file of a preset; its name ends with the data set and the TPU.
+
+    If it does not exist, as for some lists of keys, return that of the same network with the smaller input.
+    """
+    stem = preset.name
+    if preset.family == "EfficientDet":
+        stem = "ssd_{}_{}x{}".format(stem, *preset.image_hw)
+    stems = (stem, stem.replace("1024x1024", "640x640"))
+    return next(file for stem in stems for file in folder.glob(f"{stem}_coco17_tpu-*{suffix}"))
+
+
+def without_paths(config: TrainEvalConfig) -> TrainEvalConfig:
+    """Remove class count, paths and checkpoint, which presets do not have."""
+    inputs = {
+        name: dataclasses.replace(getattr(config, name), label_map_path="", input_path=())
+        for name in ("train_input", "eval_input")
+    }
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, num_classes=None),
+        train=dataclasses.replace(config.train, fine_tune_checkpoint="", fine_tune_checkpoint_type="auto"),
+        **inputs,
+    )
+
+
+def test_the_families_are_listed():
+    efficientdets = [f"efficientdet_d{i}" for i in (0, 1, 2, 3, 4, 5, 6, 7, "7x")]
+    resnets = [f"ssd_resnet{depth}_v1_fpn_{side}x{side}" for depth in (50, 101, 152) for side in (640, 1024)]
+    mobilenets = [
+        "ssd_mobilenet_v2_320x320",
+        "ssd_mobilenet_v2_fpnlite_320x320",
+        "ssd_mobilenet_v2_fpnlite_640x640",
+        "ssd_mobilenet_v1_fpn_640x640",
+    ]
+    centernets = ["centernet_resnet101_v1_fpn_512x512"]
+    assert [preset.name for preset in list_presets()] == mobilenets + resnets + efficientdets + centernets
+
+
+@pytest.mark.parametrize("name", IN_ZOO)
+def test_preset_equals_the_file_of_the_zoo(name: str, reference_dir: Path):
+    preset = find_preset(name)
+    path = zoo_file(reference_dir / "zoo_configs", preset, ".config")
+    config = without_paths(read_pipeline_config(path))
+    assert json.loads(to_canonical_json(preset.config)) == json.loads(to_canonical_json(config))
+
+
+@pytest.mark.parametrize("name", IN_ZOO)
+def test_parameters_are_those_used_by_the_reference(name: str, reference_dir: Path):
+    preset = find_preset(name)
+    path = zoo_file(reference_dir / "keys", preset, ".tsv")
+    count = 0
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            is_unused = preset.family == "EfficientDet" and "/classification_backbone/" in row["key"]
+            if row["dtype"] == "float32" and "/moving_" not in row["key"] and not is_unused:
+                count += math.prod(json.loads(row["shape"]))
+    assert preset.num_parameters == count
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_json_round_trip(name: str):
+    config = find_preset(name).config
+    assert from_json(TrainEvalConfig, to_canonical_json(config)) == config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_has_no_class_count_and_no_paths(name: str):
+    config = find_preset(name).config
+    assert without_paths(config) == config
+
+
+def test_image_size_of_stretched_and_padded_inputs():
+    assert find_preset("ssd_mobilenet_v2_320x320").image_hw == (300, 300)
+    assert find_preset("efficientdet_d1").image_hw == (640, 640)
+
+
+def test_d7x_has_one_more_level_and_is_not_in_the_zoo():
+    preset = find_preset("efficientdet_d7x")
+    assert preset.config.model.feature_extractor.neck.max_level == 8
+    assert preset.config.model.image_resizer.half_pixel_centers
+    assert "not in the TF2 detection zoo" in preset.description
+
+
+def test_unknown_preset_suggests_the_closest():
+    with pytest.raises(InputError, match=r"got 'efficientdet-d0'.*'efficientdet_d0'\?"):
+        find_preset("efficientdet-d0")

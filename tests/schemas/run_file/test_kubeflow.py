@@ -1,0 +1,51 @@
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
+from detloom.schemas.run_file.kubeflow import Kubeflow, SecretVariable, Volume
+
+IMAGE = "registry.example.org/detloom:1.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"host": "kubeflow.example.org"}, r"host: got .*allowed: http:// or https://"),
+        ({"host": "https://ann:hunter2@kubeflow.example.org"}, "host: got"),
+        ({"host": "https://kubeflow.example.org/pipeline?token=hunter2"}, "host: got"),
+        ({"host": "https://kubeflow.example.org/pipeline?hunter2"}, "host: got"),
+        ({"host": "https://kubeflow.example.org/pipeline#hunter2"}, "host: got"),
+        ({"host": "https://kubeflow.example.org/pipeline&token=hunter2"}, "host: got"),
+        ({"namespace": ""}, "namespace: got nothing"),
+        ({"experiment": ""}, "experiment: got nothing"),
+        ({"token": "eyJhbGciOi"}, "token: got .*allowed: env:NAME"),
+        ({"schedule_timezone": "CEST-ish"}, "schedule_timezone: got 'CEST-ish', allowed: a name such as UTC"),
+        ({"image": "Not An Image"}, "image: got 'Not An Image'"),
+        ({"pipeline_root": "/data"}, "pipeline_root: got '/data', allowed: an address at minio://, s3://, gs://"),
+        ({"training_dir": "data"}, "training_dir: got 'data', allowed: an absolute path"),
+        (
+            {"volumes": (Volume(claim="a", mount_path="/m"), Volume(claim="b", mount_path="/m"))},
+            r"volumes: got \['/m', '/m'\], allowed: each mount_path once",
+        ),
+        (
+            {"secrets": (SecretVariable(variable="A", secret="s", key="k"),) * 2},
+            r"secrets: got \['A', 'A'\], allowed: each variable once",
+        ),
+    ],
+)
+def test_invalid_kubeflow_settings_are_rejected(settings, message):
+    with pytest.raises(InputError, match=message) as refusal:
+        Kubeflow(**{"image": IMAGE, **settings})
+    assert "hunter2" not in str(refusal.value)
+    assert "eyJ" not in str(refusal.value)
+
+
+def test_json_round_trip():
+    settings = Kubeflow(
+        image=IMAGE,
+        host="https://kubeflow.example.org/pipeline",
+        token="env:KFP_TOKEN",
+        schedule_timezone="Europe/Berlin",
+        volumes=(Volume(claim="data", mount_path="/data"),),
+    )
+    assert from_json(Kubeflow, to_canonical_json(settings)) == settings

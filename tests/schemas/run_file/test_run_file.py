@@ -1,0 +1,245 @@
+from pathlib import Path
+
+import pytest
+
+import detloom.pipelines
+from detloom.schemas.errors import InputError
+from detloom.schemas.presets.presets import find_preset
+from detloom.schemas.reading.overrides import parse_set
+from detloom.schemas.run_file.data import EMBEDDED_DIGITS
+from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.run_file import DEFAULT_DETECTOR
+
+TEXT = """
+name: cats
+data: {format: voc, path: photos, splits: {train: a, eval: b, test: c}}
+train: {batch_size: 2, num_steps: 3}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "photos").mkdir(exist_ok=True)
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_data_path_is_relative_to_the_run_file_and_workspace_to_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path.parent)
+    run = read_run_file(write(tmp_path, TEXT))
+    assert run.data.path == str(tmp_path / "photos")
+    assert run.workspace == str(tmp_path.parent / "detloom_runs" / "cats")
+    assert run.push_to == str(tmp_path.parent / "detloom_runs" / "cats" / "serving")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("zoo/ckpt-0", "{folder}/zoo/ckpt-0"),
+        ("~/ckpt-0", "/home/of/somebody/ckpt-0"),
+        (" zoo/ckpt-0 ", "{folder}/zoo/ckpt-0"),
+        ("/zoo/ckpt-0", "/zoo/ckpt-0"),
+        ("gs://bucket/zoo/ckpt-0", "gs://bucket/zoo/ckpt-0"),
+        ("imagenet", "imagenet"),
+        ("", ""),
+        ("PATH_TO_BE_CONFIGURED/ckpt-0", "PATH_TO_BE_CONFIGURED/ckpt-0"),
+    ],
+)
+def test_checkpoint_is_relative_to_the_run_file(tmp_path, monkeypatch, written, read):
+    monkeypatch.setenv("HOME", "/home/of/somebody")
+    monkeypatch.chdir("/")  # like a timer
+    run = read_run_file(
+        write(tmp_path, TEXT.replace("train: {batch", f"train: {{fine_tune_checkpoint: '{written}', batch"))
+    )
+    assert run.train.fine_tune_checkpoint == read.format(folder=tmp_path)
+
+
+def test_workspace_argument_replaces_the_workspace(tmp_path):
+    assert read_run_file(write(tmp_path, TEXT), tmp_path / "ws").workspace == str(tmp_path / "ws")
+
+
+def test_environment_variables_are_expanded_in_paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHOTOS", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere" / "x").mkdir(parents=True)
+    run = read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: '${PHOTOS}/x'")))
+    assert run.data.path == str(tmp_path / "elsewhere" / "x")
+
+
+def test_environment_variables_are_expanded_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHOTOS", "a")
+    run = read_run_file(write(tmp_path, TEXT.replace("train: a", "train: '${PHOTOS}'")))
+    assert run.data.splits.train == "${PHOTOS}"
+
+
+def test_unset_variable_is_located(tmp_path, monkeypatch):
+    monkeypatch.delenv("PHOTOS", raising=False)
+    with pytest.raises(InputError, match=r"run\.yaml:3: data\.path: the environment variable PHOTOS is not set"):
+        read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: '${PHOTOS}'")))
+
+
+def test_missing_data_folder_is_located(tmp_path):
+    with pytest.raises(InputError, match=r"run\.yaml:3: data\.path: got 'nowhere'"):
+        read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: nowhere")))
+
+
+def test_span_in_the_data_path_is_kept(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: 'day-{SPAN}'")))
+    assert run.data.path == str(tmp_path / "day-{SPAN}")
+
+
+def test_default_detector_provides_the_sections(tmp_path):
+    run, preset = read_run_file(write(tmp_path, TEXT)), find_preset(DEFAULT_DETECTOR).config
+    assert (run.model, run.eval) == (preset.model, preset.eval)
+    assert run.train.optimizer == preset.train.optimizer
+    assert (run.train.batch_size, run.train.num_steps) == (2, 3)
+    assert run.config.model is run.model
+
+
+def test_named_preset_provides_the_sections(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT + "detector: efficientdet_d0\n"))
+    assert run.model == find_preset("efficientdet_d0").config.model
+
+
+def test_pipeline_config_is_relative_to_the_run_file(tmp_path):
+    from detloom.schemas.odapi.pipeline_config import format_pipeline_config
+
+    (tmp_path / "my.config").write_text(format_pipeline_config(find_preset("efficientdet_d1").config))
+    run = read_run_file(write(tmp_path, TEXT + "detector: my.config\n"))
+    assert run.model == find_preset("efficientdet_d1").config.model
+    assert run.train.batch_size == 2
+
+
+def test_overrides_replace_values_of_the_file(tmp_path):
+    run = read_run_file(
+        write(tmp_path, TEXT),
+        overrides=[
+            parse_set("train.batch_size=4"),
+            parse_set("gates.baseline.min_ap_change=-0.5"),
+            parse_set("name=dogs"),
+        ],
+    )
+    assert (run.train.batch_size, run.gates.baseline.min_ap_change, run.name) == (4, -0.5, "dogs")
+
+
+def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT), overrides=[parse_set("detector=efficientdet_d2")])
+    assert run.model == find_preset("efficientdet_d2").config.model
+    assert run.train.batch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "format: voc",
+            "format: vok",
+            r"run\.yaml:3: data\.format: got 'vok', allowed: 'auto', 'coco', 'voc'.* Did you mean 'voc'",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "num_spans: 1",
+            r"run\.yaml:3: data\.splits: got neither .*split_by_ratio, allowed: one of the two",
+        ),
+        (
+            "splits: {train: a,",
+            "split_by_ratio: {}, splits: {train: a,",
+            r"run\.yaml:3: data\.splits: got both .*split_by_ratio, allowed: one of the two",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "split_by_ratio: {train: 0.5, eval: 0.3, test: 0.1}",
+            r"run\.yaml:3: data\.split_by_ratio\.train: got a sum of 0\.9 with eval and test, allowed: a sum of 1",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "split_by_ratio: {group_by: cam}",
+            r"run\.yaml:3: data\.split_by_ratio\.group_by: got 'cam', allowed: a regular expression",
+        ),
+        (
+            "splits: {train: a, eval: b, test: c}",
+            "splits: {train: a, eval: b, test: c}, num_spans: 3",
+            r"run\.yaml:3: data\.num_spans: got 3, allowed: 1 .*\{SPAN\}",
+        ),
+        ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats', allowed: lower case"),
+        ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: train\.batch_size: got 0, allowed: 1 or more"),
+        ("batch_size: 2", "batch_size: two", r"run\.yaml:4: train\.batch_size: got 'two', allowed: a whole number"),
+        (
+            "name: cats",
+            "name: cats\ngates: {floors: [{metric: AP_50, min: 0.5}]}",
+            r"run\.yaml:3: gates\.floors\[0\]\.metric: got 'AP_50'.*Did you mean 'AP50'",
+        ),
+        (
+            "name: cats",
+            "name: cats\ngates: {floors: [{metric: AP50, min: 80}]}",
+            r"run\.yaml:3: gates\.floors\[0\]\.min: got 80\.0, allowed: 0 to 1",
+        ),
+        (
+            "name: cats",
+            "name: cats\ngates: {baseline: {min_ap_change: 5}}",
+            r"run\.yaml:3: gates\.baseline\.min_ap_change: got 5\.0, allowed: -1 to 1",
+        ),
+        (
+            "name: cats",
+            "name: cats\ngates: {changes: [{metric: AP, min_change: 0, slice: camra=north}]}\n"
+            "evaluator: {image_slices: [{feature: camera}]}",
+            r"run\.yaml:3: gates\.changes: got the slice 'camra=north', allowed: .*camera",
+        ),
+        ("test: c", "test: a", r"run\.yaml:3: data\.splits\.test: got 'a', allowed: another split than train"),
+        ("path: photos", "path: 's3://ann:hunter2@b/x'", r"data\.path: got 's3://\(hidden\)@b/x', allowed: a folder"),
+        ("name: cats", 'name: cats\nworkspace: "a\\0b"', r"run\.yaml:3: workspace: got 'a\\x00b', allowed: a fold"),
+        ("name: cats", "name: cats\ndetector: run.yaml", r"run\.yaml:3: detector: .*run\.yaml: .*run file"),
+        ("test: c", "tset: c", r"run\.yaml:3: data\.splits\.tset: unknown key.*Did you mean 'test'"),
+        ("name: cats", "nmae: cats", r"run\.yaml:2: nmae: unknown key.*Did you mean 'name'"),
+        ("train: {", "model: {image_resizer: {hight: 3}}\ntrain: {", r"run\.yaml:4: model\.image_resizer\.hight: unkn"),
+        (
+            "name: cats",
+            "name: cats\ndetector: efficientdet_d9",
+            r"run\.yaml:3: detector: .*Did you mean 'efficientdet_d",
+        ),
+        ("name: cats", "name: cats\ndetector: 3", r"run\.yaml:3: detector: got 3, allowed"),
+        ("train: {batch_size: 2, num_steps: 3}", "train:", r"run\.yaml:4: train: got null, allowed: a mapping"),
+    ],
+)
+def test_error_names_file_line_and_key(tmp_path, old, new, message):
+    with pytest.raises(InputError, match=message):
+        read_run_file(write(tmp_path, TEXT.replace(old, new)))
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "cats\n"])
+def test_file_that_is_not_a_mapping_is_rejected(tmp_path, text):
+    with pytest.raises(InputError, match=r"run\.yaml:1: got no mapping, allowed: "):
+        read_run_file(write(tmp_path, text))
+
+
+def test_samples_are_valid(monkeypatch, tmp_path):
+    monkeypatch.setenv("BCCD_DIR", str(tmp_path))
+    samples = Path(detloom.pipelines.__file__).parent / "samples"
+    runs = {path.stem: read_run_file(path) for path in samples.glob("*.yaml")}
+    assert runs["demo"].data.path == EMBEDDED_DIGITS
+    assert runs["bccd"].data.path == str(tmp_path)
+
+
+def test_trainer_and_tuner_sections_are_read(tmp_path):
+    text = TEXT + (
+        "trainer: {strategy: {kind: mirrored, devices: ['GPU:0', 'GPU:1']}, warm_start: latest_blessed}\n"
+        "tuner: {max_trials: 3, steps_per_trial: 2, space: [{key: train.batch_size, choices: [2, 4]}]}\n"
+    )
+    run = read_run_file(write(tmp_path, text))
+    assert run.trainer.strategy.devices == ("GPU:0", "GPU:1")
+    assert run.trainer.warm_start == "latest_blessed"
+    assert (run.tuner.algorithm, run.tuner.space[0].choices) == ("bayesian", (2.0, 4.0))
+    without = read_run_file(write(tmp_path, TEXT))
+    assert (without.trainer.strategy.kind, without.trainer.warm_start, without.tuner) == ("auto", "none", None)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("space: [{key: train.batch_size, choices: [0]}]", r"tuner\.space: hyperparameter train\.batch_size: "),
+        ("space: [{key: train.batchsize, choices: [1]}]", r"tuner\.space: .*train\.batchsize"),
+        ("objective: AP5", r"tuner\.objective: got 'AP5'"),
+    ],
+)
+def test_invalid_search_is_rejected(tmp_path, search, message):
+    with pytest.raises(InputError, match=rf"run\.yaml:5: {message}"):
+        read_run_file(write(tmp_path, f"{TEXT}tuner: {{steps_per_trial: 3, {search}}}\n"))

@@ -1,0 +1,110 @@
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.data.example_parser import class_index_table, parse_example
+
+LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
+
+
+def test_missing_area_is_the_area_of_the_box(make_example):
+    sample = parse_example(
+        tf.constant(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80))), class_index_table((1,))
+    )
+    np.testing.assert_allclose(sample["area_px"], [32 * 20])
+
+
+def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
+    example = tf.train.Example.FromString(make_example([(0.0, 0.0, 0.5, 0.25)]))
+    for key in (keys.IS_CROWD, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_SOURCE_ID):
+        del example.features.feature[key]
+    sample = parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
+    np.testing.assert_array_equal(sample["is_crowd"], [False])
+
+
+def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
+    example = tf.constant(make_example([(0, 0, 1, 1)], [5], name="img_7"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"class id[\s\S]*img_7[\s\S]*5"):
+        parse_example(example, class_index_table(LABEL_MAP.class_ids))
+
+
+@pytest.mark.parametrize("key", [keys.IS_CROWD, keys.AREA, keys.BOX_YMAX])
+def test_box_features_of_different_lengths_are_refused_with_their_record(make_example, key):
+    example = tf.train.Example.FromString(make_example([(0, 0, 1, 1)], name="img_7"))
+    feature = example.features.feature[key]
+    (feature.int64_list.value if key == keys.IS_CROWD else feature.float_list.value).extend([1, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
+        parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
+
+
+def with_features(example, floats=None, ints=None, texts=None):
+    """The example with more features, those that are given by their keys."""
+    message = tf.train.Example.FromString(example)
+    for values, field in ((floats, "float_list"), (ints, "int64_list"), (texts, "bytes_list")):
+        for key, numbers in (values or {}).items():
+            getattr(message.features.feature[key], field).value.extend(numbers)
+    return tf.constant(message.SerializeToString())
+
+
+TWO_BOXES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 1.0, 1.0)]
+
+
+def test_boxes_have_the_stored_weight_or_1(make_example):
+    example = make_example(TWO_BOXES)
+    weighted = with_features(example, floats={keys.WEIGHT: [0.5, 2.0]})
+    np.testing.assert_array_equal(parse_example(weighted, class_index_table((1,)))["box_weights"], [0.5, 2.0])
+    plain = parse_example(tf.constant(example), class_index_table((1,)))
+    np.testing.assert_array_equal(plain["box_weights"], [1.0, 1.0])
+
+
+def test_masks_are_read_on_request_and_a_box_without_one_has_none(make_example):
+    mask = np.zeros((4, 6), np.uint8)
+    mask[1:3, 2:5] = 1
+    buffer = io.BytesIO()
+    Image.fromarray(mask).save(buffer, format="PNG")
+    example = make_example(TWO_BOXES, image_hw=(4, 6))
+    masked = with_features(example, texts={keys.MASK: [buffer.getvalue(), b""]})
+    sample = parse_example(masked, class_index_table((1,)), optional=["masks_GHW"])
+    np.testing.assert_array_equal(sample["masks_GHW"], [mask, np.zeros((4, 6))])
+    assert "masks_GHW" not in parse_example(masked, class_index_table((1,)))
+    without = parse_example(tf.constant(example), class_index_table((1,)), optional=["masks_GHW"])
+    np.testing.assert_array_equal(without["masks_GHW"], np.zeros((2, 4, 6)))
+
+
+def test_keypoints_are_read_on_request_and_those_not_labelled_are_nan(make_example):
+    """The first box has two points, of which the second is not labelled, the second box has one."""
+    nan = np.nan
+    points = {keys.KEYPOINT_Y: [0.25, 0.0, 0.75], keys.KEYPOINT_X: [0.5, 0.0, 1.0]}
+    counts = {keys.KEYPOINT_VISIBILITY: [2, 0, 1], keys.NUM_KEYPOINTS: [2, 1]}
+    example = with_features(make_example(TWO_BOXES), floats=points, ints=counts)
+    sample = parse_example(example, class_index_table((1,)), optional=["keypoints_yx_rel_GP2"])
+    expected = [[[0.25, 0.5], [nan, nan]], [[0.75, 1.0], [nan, nan]]]
+    np.testing.assert_array_equal(sample["keypoints_yx_rel_GP2"], expected)
+
+
+@pytest.mark.parametrize(
+    ("num_y", "num_x", "visibility", "counts"),
+    [(3, 2, [], []), (2, 2, [2], []), (3, 3, [], [2, 2]), (3, 3, [], [4, -1]), (3, 3, [], [])],
+)
+def test_keypoints_that_do_not_fit_the_boxes_name_their_record(num_y, num_x, visibility, counts, make_example):
+    points = {keys.KEYPOINT_Y: [0.5] * num_y, keys.KEYPOINT_X: [0.5] * num_x}
+    numbers = {keys.KEYPOINT_VISIBILITY: visibility, keys.NUM_KEYPOINTS: counts}
+    example = with_features(make_example(TWO_BOXES, name="img_7"), floats=points, ints=numbers)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
+        parse_example(example, class_index_table((1,)), optional=["keypoints_yx_rel_GP2"])
+
+
+def test_an_image_without_boxes_has_empty_columns(make_example):
+    sample = parse_example(
+        tf.constant(make_example([], image_hw=(4, 6))),
+        class_index_table((1,)),
+        optional=["masks_GHW", "keypoints_yx_rel_GP2"],
+    )
+    assert sample["boxes_yxyx_rel"].shape == (0, 4)
+    assert [sample[name].shape for name in ("is_crowd", "area_px", "box_weights")] == [(0,)] * 3
+    assert (sample["masks_GHW"].shape[0], sample["keypoints_yx_rel_GP2"].shape[0]) == (0, 0)

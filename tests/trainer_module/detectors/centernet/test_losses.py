@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.losses import PenaltyReducedFocal
+from detloom.trainer_module.detectors.centernet.detector import CenterNetDetector
+from detloom.trainer_module.detectors.centernet.family import CenterNetFamily
+from detloom.trainer_module.detectors.centernet.losses import cells_of_image, penalty_reduced_focal_loss
+
+FIVE = LabelMap.from_names(["a", "b", "c", "d", "e"])
+
+
+@pytest.fixture(params=["resnet50", "mobilenet_v2"])
+def name(request) -> str:
+    return str(request.param)
+
+
+def test_losses_equal_the_reference(name, center_net_configs, center_net_raw, center_net_truth, center_net_reference):
+    detector = CenterNetDetector(CenterNetFamily(center_net_configs[name]), FIVE, network=None)
+    losses = detector.losses(center_net_raw_tensors(center_net_raw), center_net_truth)
+    values = [losses[key].numpy() for key in ("class_loss", "size_loss", "offset_loss")]
+    np.testing.assert_allclose(values, center_net_reference[f"{name}_losses"], rtol=1e-5)
+
+
+def center_net_raw_tensors(raw: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {key: tf.constant(value) for key, value in raw.items()}
+
+
+def test_losses_and_their_gradients_compile_under_xla(name, center_net_configs, center_net_raw, center_net_truth):
+    detector = CenterNetDetector(CenterNetFamily(center_net_configs[name]), FIVE, network=None)
+    batch = {key: tf.constant(value) for key, value in center_net_truth.items()}
+
+    def step(outputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            loss = tf.add_n(list(detector.losses(outputs, batch).values()))
+        return loss, tape.gradient(loss, outputs)
+
+    outputs = center_net_raw_tensors(center_net_raw)
+    loss, gradients = tf.function(step, jit_compile=True)(outputs)
+    wanted_loss, wanted_gradients = step(outputs)
+    np.testing.assert_allclose(loss.numpy(), wanted_loss.numpy(), rtol=1e-5)
+    for key, wanted in wanted_gradients.items():
+        np.testing.assert_allclose(gradients[key].numpy(), wanted.numpy(), atol=1e-5)
+
+
+def test_the_focal_loss_equals_the_paper():
+    # p = 0.5: at a centre 0.5^2 * log 2; beside it, with a target of 0.5, 0.5^4 * 0.5^2 * log 2.
+    loss = penalty_reduced_focal_loss(PenaltyReducedFocal(), tf.zeros([3]), tf.constant([1.0, 0.5, 0.0]))
+    np.testing.assert_allclose(loss.numpy(), np.log(2) * np.array([1 / 4, 1 / 64, 1 / 4]), rtol=1e-6)
+
+
+def test_a_very_wrong_logit_has_a_finite_loss_and_gradient():
+    logits = tf.constant([-200.0, 200.0])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = penalty_reduced_focal_loss(PenaltyReducedFocal(), logits, tf.constant([1.0, 0.0]))
+    assert np.isfinite(loss.numpy()).all()
+    assert np.isfinite(tape.gradient(loss, logits).numpy()).all()
+
+
+def test_padding_has_no_loss(center_net_configs, center_net_raw, center_net_truth):
+    detector = CenterNetDetector(CenterNetFamily(center_net_configs["resnet50"]), FIVE, network=None)
+    outputs = center_net_raw_tensors(center_net_raw)
+    # 72 of 96 rows are image in the first, 60 in the second: 18 and 15 rows of the map.
+    is_image = cells_of_image(tf.constant([[18, 24], [15, 24]]), (24, 24))
+    louder = {**outputs, "class_logits_BHWK": outputs["class_logits_BHWK"] + 5 * (1 - is_image)}
+    one, other = (detector.losses(each, center_net_truth)["class_loss"] for each in (outputs, louder))
+    assert one.numpy() == other.numpy()
+
+
+def test_without_boxes_only_the_heat_map_has_a_loss(center_net_configs, center_net_raw, center_net_truth):
+    detector = CenterNetDetector(CenterNetFamily(center_net_configs["resnet50"]), FIVE, network=None)
+    batch = {**center_net_truth, "class_indices": np.full((2, 4), -1, np.int32)}
+    losses = detector.losses(center_net_raw_tensors(center_net_raw), batch)
+    assert losses["size_loss"].numpy() == losses["offset_loss"].numpy() == 0
+    assert losses["class_loss"].numpy() > 0

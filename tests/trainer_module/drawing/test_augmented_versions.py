@@ -1,0 +1,103 @@
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.augmentations import MixUp, RandomHorizontalFlip
+from detloom.schemas.model.crop_augmentations import RandomCropImage
+from detloom.trainer_module.drawing import augmented_versions
+from detloom.trainer_module.drawing.augmented_versions import draw_records
+from detloom.trainer_module.drawing.draw import color_of_class
+
+LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
+LEFT = (0.25, 0.1, 0.75, 0.3)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config, changed):
+    return changed(tiny_config, {"train.augmentations": (RandomHorizontalFlip(probability=1.0),)})
+
+
+def has_color(image, class_id):
+    return bool((image == color_of_class(class_id)).all(axis=-1).any())
+
+
+def with_columns(record, *, mask=None, keypoints_yx=None):
+    example = tf.train.Example.FromString(record)
+    feature = example.features.feature
+    if mask is not None:
+        buffer = io.BytesIO()
+        Image.fromarray(mask).save(buffer, format="PNG")
+        feature[keys.MASK].bytes_list.value.append(buffer.getvalue())
+    if keypoints_yx is not None:
+        feature[keys.KEYPOINT_Y].float_list.value.append(keypoints_yx[0])
+        feature[keys.KEYPOINT_X].float_list.value.append(keypoints_yx[1])
+        feature[keys.KEYPOINT_VISIBILITY].int64_list.value.append(2)
+        feature[keys.NUM_KEYPOINTS].int64_list.value.append(1)
+    return bytes(example.SerializeToString())
+
+
+def test_a_record_is_drawn_as_stored_and_flipped(config, make_example):
+    (drawn,) = draw_records(config, LABEL_MAP, [make_example([LEFT], [7], image_hw=(48, 96))], 2)
+    assert (drawn.image_hw, drawn.num_boxes, drawn.error) == ((48, 96), 1, "")
+    assert drawn.stored.shape == (120, 240, 3)  # 48 x 96 times 2.5
+    assert [version.shape for version in drawn.versions] == [(240, 240, 3)] * 2  # the network's 64 x 64 times 3.75
+    assert has_color(drawn.stored[:, :120], 7)
+    assert not has_color(drawn.stored[:, 120:], 7)
+    assert has_color(drawn.versions[0][:, 120:], 7)
+    assert not has_color(drawn.versions[0][:, :120], 7)
+
+
+def test_the_versions_equal_training_on_these_records(config, changed, make_example):
+    """The comparison writes the records to a file and reads them with the training stream, as mixing requires."""
+    random = changed(config, {"train.augmentations": (RandomHorizontalFlip(), RandomCropImage(min_area=0.3))})
+    records = [make_example([LEFT], [7], name="x"), make_example([(0.0, 0.0, 0.5, 0.5)], [1], name="y")]
+    short = [record.versions for record in draw_records(random, LABEL_MAP, records, 3)]
+    long = augmented_versions._mixed_versions(random, LABEL_MAP, records, 3)
+    np.testing.assert_allclose(np.array(short, int), np.array(long, int), atol=1)  # normalized and back
+    assert not np.array_equal(short[0][0], short[0][1])
+
+
+def test_masks_and_keypoints_are_drawn_and_transformed(config, make_example):
+    mask = np.zeros((64, 64), np.uint8)
+    mask[16:48, 8:16] = 255
+    grey = make_example([LEFT], [1])
+    record = with_columns(grey, mask=mask, keypoints_yx=(0.5, 0.9))
+    (plain,), (drawn,) = (draw_records(config, LABEL_MAP, [each], 1) for each in (grey, record))
+    # The mask lies inside the box, on the left, and on the right after the flip; the keypoint the other way round.
+    for before, after, side in (
+        (plain.stored, drawn.stored, slice(0, 120)),
+        (plain.versions[0], drawn.versions[0], slice(120, 240)),
+    ):
+        changed_pixels = (before != after).any(axis=-1)
+        assert changed_pixels[:, side].sum() > 1_000  # 32 x 8 pixels times 3.75 squared are 3,600
+        assert 0 < np.delete(changed_pixels, np.r_[side], axis=1).sum() < 100  # a dot
+
+
+def test_mixed_images_are_mixed_with_each_other(config, changed, make_example):
+    mixing = changed(config, {"train.augmentations": (MixUp(probability=1.0),)})
+    records = [make_example([LEFT], [7], name="x"), make_example([(0.0, 0.0, 0.5, 0.5)], [1], name="y")]
+    drawn = draw_records(mixing, LABEL_MAP, records, 1)
+    assert all(has_color(record.versions[0], 1) and has_color(record.versions[0], 7) for record in drawn)
+
+
+def test_an_unreadable_record_has_an_error_and_the_others_are_drawn(config, make_example):
+    unknown = make_example([LEFT], [3], name="strange")
+    drawn = draw_records(config, LABEL_MAP, [unknown, make_example([LEFT], [1])], 1)
+    assert "training cannot read it" in drawn[0].error
+    assert "strange" in drawn[0].error
+    assert drawn[0].versions == ()
+    assert len(drawn[1].versions) == 1
+
+
+def test_an_image_without_a_box_has_versions_too(config, make_example):
+    (drawn,) = draw_records(config, LABEL_MAP, [make_example([])], 2)
+    assert (drawn.num_boxes, len(drawn.versions)) == (0, 2)
+
+
+def test_no_records_draw_nothing(config):
+    assert draw_records(config, LABEL_MAP, [], 2) == []

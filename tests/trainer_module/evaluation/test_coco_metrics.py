@@ -1,0 +1,344 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.evaluation.coco_metrics import (
+    CocoMetrics,
+    ImageDetections,
+    ImageGroundTruth,
+    boxes_yxyx_rel_to_xywh_px,
+    compute_coco_metrics,
+)
+
+ONE = pytest.approx(1.0, abs=1e-15)  # the COCO API divides by count + 2**-52, so a single match is just below 1
+THREE_CLASSES = LabelMap(((1, "cat"), (3, "dog"), (7, "cup")))
+SHARED = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[4] / "shared"))
+PARITY = SHARED / "parity" / "metrics"
+
+
+def make_truth(boxes, class_ids, *, image_id=1, image_hw=(100, 200), is_crowd=None, area_px=None):
+    boxes = np.asarray(boxes, float).reshape(-1, 4)
+    crowd = np.zeros(len(boxes), bool) if is_crowd is None else np.asarray(is_crowd, bool)
+    return ImageGroundTruth(image_id, image_hw, boxes, np.asarray(class_ids, int), crowd, area_px)
+
+
+def make_found(boxes, scores, class_ids, *, image_id=1):
+    boxes = np.asarray(boxes, float).reshape(-1, 4)
+    return ImageDetections(image_id, boxes, np.asarray(scores, float), np.asarray(class_ids, int))
+
+
+def random_boxes(rng, count):
+    corner, size = (
+        rng.uniform(0, 0.8, (count, 2)),
+        rng.choice([0.0, 0.02, 0.1, 0.3], (count, 2)) * rng.random((count, 2)),
+    )
+    return np.concatenate([corner, np.minimum(corner + size, 1)], axis=1)
+
+
+def random_case(seed):
+    """Return images of all kinds: empty, crowded, over 100 detections, boxes without area, ties, exact copies."""
+    rng = np.random.default_rng(seed)
+    truth, found = [], []
+    for image_id in rng.permutation(rng.integers(0, 7)).tolist():
+        num_truth = int(rng.choice([0, 1, 4, 15]))
+        boxes = random_boxes(rng, num_truth)
+        area = None if rng.random() < 0.5 else rng.choice([0.0, 32.0**2, 500.0, 96.0**2, 2e4], num_truth)
+        image_hw = (int(rng.integers(10, 700)), int(rng.integers(10, 700)))
+        truth.append(
+            ImageGroundTruth(
+                image_id, image_hw, boxes, rng.choice([1, 3, 7], num_truth), rng.random(num_truth) < 0.2, area
+            )
+        )
+        if rng.random() < 0.8:
+            near = np.repeat(boxes, 2, axis=0) + rng.choice([0, 0.01, 0.05]) * rng.normal(size=(2 * num_truth, 4))
+            found_boxes = np.concatenate([near, random_boxes(rng, int(rng.choice([0, 2, 130])))])
+            count = len(found_boxes)
+            found.append(
+                ImageDetections(image_id, found_boxes, rng.integers(0, 5, count) / 4, rng.choice([1, 3, 7], count))
+            )
+    return truth, found
+
+
+@pytest.mark.parametrize(
+    "first_seed", [0, 50, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 500, 50))]
+)
+def test_backends_agree_to_the_last_digit_on_random_cases(first_seed):
+    for seed in range(first_seed, first_seed + 50):
+        truth, found = random_case(seed)
+        sizes = [("tiny", 0.0, 500.0), ("edge", 96.0**2, 96.0**2)] if seed % 2 else []
+        fast, reference = (
+            compute_coco_metrics(truth, found, THREE_CLASSES, sizes=sizes, backend=backend)
+            for backend in ("faster", "pycocotools")
+        )
+        assert fast == reference, f"seed {seed}"
+
+
+def test_additional_sizes_are_measured():
+    # Areas: 20 x 20 = 10 x 40 = 400 and 50 x 50 = 2,500 pixels; one of the two small boxes is found.
+    truth = make_truth([[0, 0, 0.2, 0.1], [0.3, 0, 0.4, 0.2], [0.5, 0.5, 1, 0.75]], [1, 1, 1])
+    found = make_found([[0, 0, 0.2, 0.1], [0.5, 0.5, 1, 0.75]], [0.9, 0.8], [1, 1])
+    metrics = compute_coco_metrics([truth], [found], THREE_CLASSES, sizes=[("tiny", 0, 400), ("vast", 1e5, 1e9)])
+    tiny, vast = metrics.per_size
+    # Precision is 1 up to a recall of 0.5: at 51 of the 101 points.
+    assert (tiny.name, tiny.AP, tiny.AR100, tiny.num_boxes) == ("tiny", pytest.approx(51 / 101), 0.5, 2)
+    assert (vast.AP, vast.AR100, vast.num_boxes) == (-1, -1, 0)
+
+
+def test_metrics_of_a_class_equal_those_of_its_boxes_only():
+    truth, found = random_case(33)
+    for row in compute_coco_metrics(truth, found, THREE_CLASSES).per_class:
+        alone = compute_coco_metrics(
+            [only_class(image, row.class_id, "is_crowd", "area_px") for image in truth],
+            [only_class(image, row.class_id, "scores") for image in found],
+            LabelMap(((row.class_id, row.name),)),
+        )
+        assert [row.value_of(name) for name in METRIC_NAMES] == [alone.value_of(name) for name in METRIC_NAMES]
+
+
+def only_class(image, class_id, *columns):
+    keep = image.class_ids == class_id
+    kept = {name: getattr(image, name)[keep] for name in columns if getattr(image, name) is not None}
+    return replace(image, boxes_yxyx_rel=image.boxes_yxyx_rel[keep], class_ids=image.class_ids[keep], **kept)
+
+
+@pytest.mark.parametrize("num_truth", [2, 99, 100, 101, 199, 200, 201, 400, 1023, 1500])
+@pytest.mark.parametrize("num_correct", [1, 2, 3])
+def test_backends_agree_if_the_first_detections_of_many_objects_are_correct(num_truth, num_correct):
+    corner = np.arange(num_truth)[:, None] / num_truth
+    boxes = np.concatenate([corner, np.zeros_like(corner), corner + 1 / num_truth, np.ones_like(corner)], axis=1)
+    truth = make_truth(boxes, [1] * num_truth, image_hw=(4000, 40))
+    found_boxes = [*boxes[:num_correct], [0, 0, 1, 1], *boxes[3:5]]
+    found = make_found(found_boxes, np.linspace(1, 0.5, len(found_boxes)), [1] * len(found_boxes))
+    fast = compute_coco_metrics([truth], [found], THREE_CLASSES, backend="faster")
+    assert fast == compute_coco_metrics([truth], [found], THREE_CLASSES, backend="pycocotools")
+
+
+def test_metrics_equal_the_summary_of_pycocotools():
+    truth, found = random_case(17)
+    hw_by_id = {image.image_id: image.image_hw for image in truth}
+    boxes = [boxes_yxyx_rel_to_xywh_px(image.boxes_yxyx_rel, hw_by_id[image.image_id]) for image in truth]
+    coco = COCO()
+    coco.dataset = {
+        "info": {},
+        "images": [{"id": image_id} for image_id in hw_by_id],
+        "categories": [{"id": class_id} for class_id in THREE_CLASSES.class_ids],
+        "annotations": [
+            {"image_id": image.image_id, "bbox": box, "category_id": class_id, "iscrowd": int(crowd), "area": area}
+            for image, image_boxes in zip(truth, boxes, strict=True)
+            for box, class_id, crowd, area in zip(
+                image_boxes,
+                image.class_ids,
+                image.is_crowd,
+                image_boxes[:, 2] * image_boxes[:, 3] if image.area_px is None else image.area_px,
+                strict=True,
+            )
+        ],
+    }
+    for key, annotation in enumerate(coco.dataset["annotations"], start=1):
+        annotation["id"] = key
+    coco.createIndex()
+    results = [
+        {"image_id": image.image_id, "bbox": list(box), "category_id": class_id, "score": score}
+        for image in found
+        for box, class_id, score in zip(
+            boxes_yxyx_rel_to_xywh_px(image.boxes_yxyx_rel, hw_by_id[image.image_id]),
+            image.class_ids,
+            image.scores,
+            strict=True,
+        )
+    ]
+    evaluation = COCOeval(coco, coco.loadRes(results), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    metrics = compute_coco_metrics(truth, found, THREE_CLASSES)
+    assert [metrics.value_of(name) for name in METRIC_NAMES] == evaluation.stats.tolist()
+
+
+@pytest.mark.parametrize(
+    ("truth", "found"),
+    [
+        ([], []),
+        ([make_truth([], [])], []),
+        ([make_truth([], [])], [make_found([[0, 0, 1, 1]], [0.5], [1])]),
+        ([make_truth([[0, 0, 1, 1]], [1])], []),
+        ([make_truth([[0, 0, 1, 1]], [1])], [make_found([], [], [])]),
+        ([make_truth([[0, 0, 1, 1]], [1], is_crowd=[True])], [make_found([[0, 0, 1, 1]], [0.5], [1])]),
+        ([make_truth([[0.5, 0.5, 0.5, 0.5]], [1])], [make_found([[0.5, 0.5, 0.5, 0.5]], [0.5], [1])]),
+        ([make_truth([[0, 0, 1, 1]], [1])], [make_found([[1, 1, 0, 0]], [0.5], [1])]),
+        ([make_truth([[0, 0, 1, 1]] * 3, [1] * 3)], [make_found([[0, 0, 1, 1]] * 150, [0.5] * 150, [1] * 150)]),
+    ],
+    ids=[
+        "no image",
+        "empty image",
+        "no truth",
+        "no detections",
+        "empty detections",
+        "only a crowd",
+        "no area",
+        "inverted",
+        "150 copies",
+    ],
+)
+def test_backends_agree_on_edge_cases(truth, found):
+    fast = compute_coco_metrics(truth, found, THREE_CLASSES, backend="faster")
+    assert fast == compute_coco_metrics(truth, found, THREE_CLASSES, backend="pycocotools")
+
+
+def test_perfect_detection_scores_one_and_other_sizes_are_explained():
+    # 0.5 x 0.5 of 100 x 200 px = 50 x 100 px: area 5000, between 32^2 = 1024 and 96^2 = 9216, so medium.
+    box = [[0.25, 0.25, 0.75, 0.75]]
+    metrics = compute_coco_metrics([make_truth(box, [3])], [make_found(box, [0.9], [3])], THREE_CLASSES)
+    assert {name: metrics.value_of(name) for name in METRIC_NAMES} == {
+        **dict.fromkeys(("AP", "AP50", "AP75", "APm", "AR1", "AR10", "AR100", "ARm"), ONE),
+        **dict.fromkeys(("APs", "APl", "ARs", "ARl"), -1.0),
+    }
+    assert metrics.explain("APs") == "no ground truth of this size"
+    assert metrics.explain("AP") is None
+    assert [(row.name, row.AP, row.num_boxes) for row in metrics.per_class] == [
+        ("cat", -1.0, 0),
+        ("dog", ONE, 1),
+        ("cup", -1.0, 0),
+    ]
+
+
+def test_box_with_iou_0_60_matches_three_of_ten_thresholds():
+    # 60 of 100 columns: IoU 0.6 passes the thresholds 0.50, 0.55, 0.60: 3 of 10.
+    truth = make_truth([[0, 0, 1, 1]], [1], image_hw=(100, 100))
+    metrics = compute_coco_metrics([truth], [make_found([[0, 0, 1, 0.6]], [0.9], [1])], THREE_CLASSES)
+    assert pytest.approx(0.3) == metrics.AP
+    assert (metrics.AP50, metrics.AP75) == (ONE, 0.0)
+
+
+def test_detection_on_a_crowd_is_ignored():
+    truth = make_truth([[0, 0, 0.2, 0.2], [0.5, 0.5, 1, 1]], [1, 1], is_crowd=[False, True])
+    found = make_found([[0.6, 0.6, 0.8, 0.8], [0, 0, 0.2, 0.2]], [0.9, 0.8], [1, 1])
+    metrics = compute_coco_metrics([truth], [found], THREE_CLASSES)
+    assert (metrics.AP, metrics.num_boxes) == (ONE, 1)
+
+
+def test_given_area_decides_the_size():
+    truth = make_truth([[0, 0, 1, 1]], [1], area_px=np.array([10.0]))
+    metrics = compute_coco_metrics([truth], [make_found([[0, 0, 1, 1]], [0.9], [1])], THREE_CLASSES)
+    assert (metrics.APs, metrics.APl) == (ONE, -1.0)
+
+
+def test_image_order_does_not_matter():
+    truth, found = random_case(11)
+    assert compute_coco_metrics(truth, found, THREE_CLASSES) == compute_coco_metrics(
+        truth[::-1], found[::-1], THREE_CLASSES
+    )
+
+
+def test_metrics_round_trip_through_json():
+    metrics = compute_coco_metrics(*random_case(3), THREE_CLASSES)
+    assert CocoMetrics.from_dict(json.loads(json.dumps(metrics.to_dict()))) == metrics
+
+
+def test_boxes_are_converted_to_left_top_width_height():
+    # ymin 0.1 * 100 = 10, xmin 0.2 * 200 = 40, height 0.4 * 100 = 40, width 0.5 * 200 = 100
+    np.testing.assert_allclose(boxes_yxyx_rel_to_xywh_px([[0.1, 0.2, 0.5, 0.7]], (100, 200)), [[40, 10, 100, 40]])
+
+
+def test_nothing_is_printed(capfd):
+    compute_coco_metrics(*random_case(5), THREE_CLASSES, backend="faster")
+    compute_coco_metrics(*random_case(5), THREE_CLASSES, backend="pycocotools")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_unknown_class_is_refused():
+    with pytest.raises(InputError, match=r"ground truth of image 1: got class id 2, allowed .*\[1, 3, 7\]"):
+        compute_coco_metrics([make_truth([[0, 0, 1, 1]], [2])], [], THREE_CLASSES)
+
+
+def test_nan_score_is_refused():
+    found = make_found([[0, 0, 1, 1]], [np.nan], [1])
+    with pytest.raises(InputError, match="detections of image 1"):
+        compute_coco_metrics([make_truth([], [])], [found], THREE_CLASSES)
+
+
+def test_repeated_image_id_is_refused():
+    with pytest.raises(ValueError, match="ground truth: image_id 1 "):
+        compute_coco_metrics([make_truth([], [])] * 2, [], THREE_CLASSES)
+
+
+def test_detections_without_ground_truth_entry_are_refused():
+    with pytest.raises(ValueError, match="image_id 4 "):
+        compute_coco_metrics([], [make_found([], [], [], image_id=4)], THREE_CLASSES)
+
+
+def test_columns_of_another_length_are_refused():
+    with pytest.raises(ValueError, match=r"detections of image 1: scores has shape \(2,\), allowed: \(1,\)"):
+        make_found([[0, 0, 1, 1]], [0.5, 0.4], [1])
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason=f"no reference values at {PARITY} (set DETLOOM_SHARED)")
+@pytest.mark.parametrize("with_crowd", [True, False])
+def test_metrics_equal_the_object_detection_api(with_crowd):
+    cases = json.loads((PARITY / "cases.json").read_text())
+    expected = json.loads((PARITY / "expected.json").read_text())["coco" if with_crowd else "coco_without_crowd"]
+    truth, found = [], []
+    for image_id, image in enumerate(cases["images"]):
+        image_hw = (image["height"], image["width"])
+        scale = np.array(image_hw * 2, float)
+        crowd = image["iscrowd"] if with_crowd else [0] * len(image["gt_classes"])
+        gt_boxes = np.asarray(image["gt_boxes"], float).reshape(-1, 4) / scale
+        det_boxes = np.asarray(image["det_boxes"], float).reshape(-1, 4) / scale
+        truth.append(make_truth(gt_boxes, image["gt_classes"], image_id=image_id, image_hw=image_hw, is_crowd=crowd))
+        found.append(make_found(det_boxes, image["det_scores"], image["det_classes"], image_id=image_id))
+    label_map = LabelMap(tuple((row["id"], row["name"]) for row in cases["categories"]))
+    metrics = compute_coco_metrics(truth, found, label_map)
+    # The reference's dictionary is written in the order of METRIC_NAMES.
+    assert [metrics.value_of(name) for name in METRIC_NAMES] == pytest.approx(list(expected.values()), abs=1e-9)
+
+
+def read_bccd():
+    """Return the ground truth of all BCCD photographs, directly from the XML files."""
+    folder = SHARED / "data/bccd/Annotations"
+    if not folder.is_dir():
+        pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
+    class_ids = {"RBC": 1, "WBC": 2, "Platelets": 3}
+    images = []
+    for image_id, path in enumerate(sorted(folder.glob("*.xml")), start=1):
+        root = ElementTree.parse(path).getroot()
+        height, width = (int(root.findtext(f"size/{side}")) for side in ("height", "width"))
+        objects = root.findall("object")
+        sides = [
+            [float(each.findtext(f"bndbox/{side}")) for side in ("ymin", "xmin", "ymax", "xmax")] for each in objects
+        ]
+        boxes = np.array(sides).reshape(-1, 4) / [height, width, height, width]
+        labels = np.array([class_ids[each.findtext("name")] for each in objects], int)
+        images.append(ImageGroundTruth(image_id, (height, width), boxes, labels, np.zeros(len(boxes), bool)))
+    return images
+
+
+def find_nearly(rng, truth):
+    """Simulate a mediocre detector: shifted boxes, some twice, some of another class, some false positives."""
+    chosen = np.flatnonzero(rng.random(len(truth.boxes_yxyx_rel)) < 0.9)
+    chosen = np.concatenate([chosen, chosen[rng.random(len(chosen)) < 0.3]])
+    near = truth.boxes_yxyx_rel[chosen] + rng.normal(0, 0.01, (len(chosen), 4))
+    class_ids = np.where(rng.random(len(chosen)) < 0.1, rng.integers(1, 4, len(chosen)), truth.class_ids[chosen])
+    boxes = np.concatenate([near, random_boxes(rng, 20)])
+    scores = np.round(np.concatenate([rng.beta(4, 2, len(chosen)), rng.beta(1, 6, 20)]), 2)  # many are equal
+    return ImageDetections(truth.image_id, boxes, scores, np.concatenate([class_ids, rng.integers(1, 4, 20)]))
+
+
+@pytest.mark.slow
+def test_backends_agree_on_bccd():
+    truth, label_map = read_bccd(), LabelMap(((1, "RBC"), (2, "WBC"), (3, "Platelets")))
+    rng = np.random.default_rng(0)
+    found = [find_nearly(rng, image) for image in truth]
+    ours = compute_coco_metrics(truth, found, label_map)
+    assert ours == compute_coco_metrics(truth, found, label_map, backend="pycocotools")
+    assert ours.num_boxes == 4888
+    assert 0.1 < ours.AP < 0.9

@@ -1,0 +1,211 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.network import KeepAspectRatioResizer
+from detloom.trainer_module.data.input_pipeline import build_eval_dataset
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
+from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator, as_training_batch
+
+LABEL_MAP = LabelMap.from_names(["red", "green"])
+BOXES = ((0.125, 0.125, 0.5, 0.5), (0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.25, 0.25))
+
+
+def outlines_of(boxes):
+    """Return a fake detector that finds the same boxes in every image, of class 1 with a score of 0.75."""
+    count = len(boxes)
+
+    def detections(outputs, true_hw_B2=None):
+        batch_size = tf.shape(outputs)[0]
+        return {
+            names.BOXES: tf.tile(tf.constant(boxes, tf.float32, [1, count, 4]), [batch_size, 1, 1]),
+            names.SCORES: tf.fill([batch_size, count], 0.75),
+            names.CLASSES: tf.fill([batch_size, count], 1.0),
+            names.NUM_DETECTIONS: tf.fill([batch_size], float(count)),
+        }
+
+    def losses(outputs, batch):
+        num_boxes = tf.math.count_nonzero(batch["class_indices"] >= 0, dtype=tf.float32)
+        return {"class_loss": num_boxes, "box_loss": tf.constant(0.5)}
+
+    return SimpleNamespace(
+        label_map=LABEL_MAP,
+        forward=lambda batch, training: batch["image"],
+        detections=detections,
+        losses=losses,
+    )
+
+
+@pytest.fixture
+def dataset_of(tmp_path, write_records, tiny_config):
+    def build(records, batch_size=2):
+        file = str(write_records(tmp_path / "Split-eval" / "data", records))
+        return build_eval_dataset(tiny_config, LABEL_MAP, [file], batch_size=batch_size), [file]
+
+    return build
+
+
+@pytest.fixture
+def five_images(make_example):
+    """Images with 0, 1, 2, 3 and 1 boxes, all of class 1."""
+    return [make_example(BOXES[:count], name=str(i)) for i, count in enumerate((0, 1, 2, 3, 1))]
+
+
+def metrics_of(value=0.5, per_class=()):
+    numbers = dict.fromkeys(METRIC_NAMES, value)
+    return CocoMetrics(**numbers, per_class=per_class, num_images=4, num_boxes=4)
+
+
+def evaluation_of(per_class=(), **losses):
+    return Evaluation(metrics=metrics_of(per_class=per_class), losses=losses, num_images=4, seconds=1.5)
+
+
+def class_row(name, ap):
+    return ClassMetrics(class_id=1, name=name, num_boxes=3, **dict.fromkeys(METRIC_NAMES, ap))
+
+
+def test_detections_are_matched_with_the_ground_truth_of_their_image(dataset_of, five_images):
+    """The first box is found in 4 of 5 images with 7 boxes; all scores are equal, and the first image has no box.
+
+    Recall ends at 4 of 7, with a precision of at most 4/5 up to there: 0.8 at the recalls 0, 0.01, ... 0.57.
+    """
+    evaluation = Evaluator(outlines_of(BOXES[:1]), *dataset_of(five_images))()
+    assert evaluation.num_images == 5
+    assert evaluation.metrics.num_boxes == 7
+    assert evaluation.value_of("AR100") == pytest.approx(4 / 7)
+    assert evaluation.value_of("AP50") == pytest.approx(0.8 * 58 / 101)
+    assert evaluation.value_of("AP/red") == pytest.approx(0.8 * 58 / 101)
+    assert evaluation.explain("AP/green") == "no ground truth of this class"
+
+
+def test_losses_are_means_over_the_images_and_loss_is_their_sum(dataset_of, five_images):
+    """The batches have 2, 2 and 1 images with 0 + 1, 2 + 3 and 1 boxes: (2 * 1 + 2 * 5 + 1 * 1) / 5."""
+    evaluator = Evaluator(outlines_of(BOXES), *dataset_of(five_images))
+    assert evaluator().losses == pytest.approx({"loss": 3.1, "class_loss": 2.6, "box_loss": 0.5})
+    assert Evaluator(outlines_of(BOXES), *dataset_of(five_images), with_losses=False)().losses == {}
+
+
+@pytest.mark.slow
+def test_metrics_of_a_real_network_are_repeatable_and_independent_of_losses(small_config, dataset_of, five_images):
+    """They are bit-equal, and one graph serves all shapes."""
+    tf.keras.utils.set_random_seed(0)
+    detector = build_detector(small_config.model, LABEL_MAP)
+    evaluator = Evaluator(detector, *dataset_of(five_images))
+    first, second = evaluator(), evaluator()
+    assert (first.metrics, first.losses) == (second.metrics, second.losses)
+    assert first.metrics == Evaluator(detector, *dataset_of(five_images), with_losses=False)().metrics
+    assert evaluator._measure.experimental_get_tracing_count() == 1
+    expected = dict.fromkeys(detector.loss_names, 0.0)
+    for batch, weight in zip(dataset_of(five_images)[0], (2, 2, 1), strict=True):
+        seen = as_training_batch(batch)
+        for name, loss in detector.losses(detector.forward(seen, training=False), seen).items():
+            expected[name] += weight * float(loss) / 5
+    assert {name: first.losses[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+
+
+def test_crowd_is_in_the_ground_truth_but_in_no_loss(dataset_of, make_example):
+    with_crowd, _ = dataset_of([make_example(BOXES[:2], [1, 1], crowds=[0, 1])], batch_size=1)
+    batch = next(iter(with_crowd))
+    assert batch["class_indices"].numpy().tolist() == [[0, 0]]
+    seen = as_training_batch(batch)
+    assert seen["class_indices"][0, :3].numpy().tolist() == [0, -1, -1]
+    assert seen["box_weights"][0, :3].numpy().tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(("num_boxes", "num_rows"), [(0, 64), (1, 64), (64, 64), (65, 128)])
+def test_ground_truth_is_padded_to_multiples_of_64(num_boxes, num_rows):
+    batch = {
+        "image": tf.zeros([1, 64, 64, 3]),
+        "true_hw": tf.constant([[64, 64]]),
+        "boxes_yxyx_rel": tf.ones([1, num_boxes, 4]),
+        "class_indices": tf.zeros([1, num_boxes], tf.int32),
+        "is_crowd": tf.zeros([1, num_boxes], tf.bool),
+    }
+    seen = as_training_batch(batch)
+    assert seen["boxes_yxyx_rel"].shape == (1, num_rows, 4)
+    assert int(tf.reduce_sum(seen["class_indices"])) == num_boxes - num_rows
+
+
+def test_boxes_for_losses_are_relative_to_the_padded_image():
+    """An image of 32 rows in a network input of 64: its lower edge is at 0.5."""
+    batch = {
+        "image": tf.zeros([1, 64, 64, 3]),
+        "true_hw": tf.constant([[32, 64]]),
+        "boxes_yxyx_rel": tf.constant([[[0.5, 0.25, 1.0, 0.75]]]),
+        "class_indices": tf.constant([[1]]),
+        "is_crowd": tf.constant([[False]]),
+        "box_weights": tf.constant([[0.5]]),
+    }
+    for call in (as_training_batch, tf.function(as_training_batch)):
+        seen = call(batch)
+        np.testing.assert_allclose(seen["boxes_yxyx_rel"][0, 0], [0.25, 0.25, 0.5, 0.75])
+        assert seen["box_weights"][0, :2].numpy().tolist() == [0.5, 0.0]
+
+
+def test_centernet_losses_support_padded_images(
+    center_net_configs, changed, tiny_config, tmp_path, make_example, write_records
+):
+    resizer = KeepAspectRatioResizer(min_dimension=64, max_dimension=64, pad_to_max_dimension=True)
+    model = changed(center_net_configs["mobilenet_v2"], {"image_resizer": resizer})
+    config = changed(tiny_config, {"model": model})
+    file = str(write_records(tmp_path / "data", [make_example(BOXES[:2], image_hw=(48, 96)), make_example()]))
+    dataset = build_eval_dataset(config, LABEL_MAP, [file], batch_size=2)
+    evaluator = Evaluator(build_detector(model, LABEL_MAP), dataset)
+    found, losses = evaluator._measure_batch(next(iter(dataset)))  # eager: tracing takes seconds
+    assert set(losses) == {"class_loss", "size_loss", "offset_loss"}
+    assert all(np.isfinite(loss) for loss in losses.values())
+    assert found[names.BOXES].shape[0] == 2
+
+
+def test_split_without_boxes_has_no_metrics_and_an_explanation(dataset_of, make_example):
+    dataset, files = dataset_of([make_example(name="a"), make_example(name="b"), make_example(name="c")])
+    evaluation = Evaluator(outlines_of(BOXES), dataset, files)()
+    assert (evaluation.value_of("AP"), evaluation.explain("AP")) == (-1.0, "no ground truth")
+    assert (evaluation.value_of("AP/red"), evaluation.explain("AP/red")) == (-1.0, "no ground truth of this class")
+    assert "AP -1.000, AP50 -1.000 (-1: no ground truth), loss 0.500" in evaluation.sentence()
+
+
+def test_split_without_images_is_refused(dataset_of):
+    evaluator = Evaluator(outlines_of(BOXES), *dataset_of([]))
+    with pytest.raises(InputError, match="Split-eval: got no image"):
+        evaluator()
+
+
+def test_unusable_record_is_named_in_one_sentence(dataset_of, make_example):
+    evaluator = Evaluator(outlines_of(BOXES), *dataset_of([make_example(BOXES[:1], [7])]))
+    with pytest.raises(InputError, match=r"Split-eval: .*class id") as caught:
+        evaluator()
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_are_found_by_name():
+    evaluation = evaluation_of((class_row("red", 0.25),), loss=1.5, class_loss=1.0)
+    values = [evaluation.value_of(name) for name in ("AP50", "AP/red", "loss", "class_loss")]
+    assert values == [0.5, 0.25, 1.5, 1.0]
+    assert {name: evaluation.value_of(name) for name in evaluation.numbers()} == evaluation.numbers()
+    assert evaluation.explain("loss") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("AP/blue", "'AP/blue': got the class 'blue', allowed: .*red"),
+        ("loss", "got 'loss', allowed.*: AP, .*AP/<class name>"),
+    ],
+)
+def test_unknown_number_is_refused_by_name(name, message):
+    evaluation = evaluation_of((class_row("red", 0.25),))
+    with pytest.raises(InputError, match=message):
+        evaluation.value_of(name)
+
+
+def test_evaluation_round_trips_through_json():
+    evaluation = evaluation_of((class_row("red", 0.25),), loss=0.1)
+    assert Evaluation.from_dict(evaluation.to_dict()) == evaluation

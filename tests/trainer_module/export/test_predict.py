@@ -1,0 +1,136 @@
+import importlib.util
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.export.predict import check_signature, load_detector
+
+_SPEC = importlib.util.spec_from_file_location(
+    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
+)
+tiny_detector = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(tiny_detector)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "export")
+
+
+@pytest.fixture(scope="module")
+def detector(model_dir):
+    return load_detector(model_dir)
+
+
+def encode(image_rgb, kind="PNG"):
+    file = io.BytesIO()
+    Image.fromarray(image_rgb).save(file, kind)
+    return file.getvalue()
+
+
+def image_with_red_and_green(height=40, width=80):
+    image = np.zeros((height, width, 3), np.uint8)
+    image[10:20, 40:60] = (255, 0, 0)
+    image[30:40, 0:20] = (0, 255, 0)
+    return image
+
+
+def test_objects_are_found_with_names_and_relative_boxes(detector):
+    found = detector.predict_bytes(encode(image_with_red_and_green()))
+    assert found.class_names == ("red", "green")
+    assert found.class_ids.tolist() == [1, 2]
+    # Rows 10 to 20 of 40 and columns 40 to 60 of 80; rows 30 to 40 and columns 0 to 20.
+    np.testing.assert_allclose(found.boxes_yxyx_rel, [[0.25, 0.5, 0.5, 0.75], [0.75, 0, 1, 0.25]])
+    np.testing.assert_allclose(found.scores, [0.9, 0.8])
+
+
+def test_detections_below_the_score_are_left_out(detector):
+    found = detector.predict_bytes(encode(image_with_red_and_green())).above(0.85)
+    assert (found.class_names, len(found.boxes_yxyx_rel), len(found.scores)) == (("red",), 1, 1)
+
+
+def test_a_line_names_class_score_and_pixels(detector):
+    assert detector.predict_bytes(encode(image_with_red_and_green())).lines() == [
+        "red 0.900  left 40 top 10 right 60 bottom 20",
+        "green 0.800  left 0 top 30 right 20 bottom 40",
+    ]
+
+
+def test_the_drawn_image_has_the_size_of_the_image_and_its_boxes(detector):
+    found = detector.predict_bytes(encode(image_with_red_and_green()))
+    image = found.draw()
+    assert image.size == (80, 40)
+    assert (np.asarray(image) != found.image_rgb).any()
+    assert not (np.asarray(found.above(0.95).draw()) != found.image_rgb).any()
+
+
+def test_an_empty_image_has_no_rows(detector):
+    found = detector.predict_bytes(encode(np.zeros((9, 9, 3), np.uint8)))
+    assert (found.boxes_yxyx_rel.shape, found.class_names) == ((0, 4), ())
+
+
+def test_images_of_different_sizes_are_predicted_in_order(detector):
+    images = [encode(np.zeros((9, 21, 3), np.uint8), "JPEG"), encode(image_with_red_and_green())]
+    assert [len(found.scores) for found in detector.predict_batch(images, ["b.jpg", "a.png"])] == [0, 2]
+
+
+def test_a_broken_image_is_refused_by_name(detector):
+    with pytest.raises(InputError, match=r"half\.png"):
+        detector.predict_bytes(encode(image_with_red_and_green())[:60], "half.png")
+
+
+def test_the_highest_complete_version_is_taken(model_dir, tmp_path):
+    for version in ("9", "10"):
+        shutil.copytree(model_dir, tmp_path / version)
+    (tmp_path / "11").mkdir()
+    (tmp_path / ".push-12").mkdir()
+    assert load_detector(tmp_path).model_dir == str(tmp_path / "10")
+
+
+def test_a_model_artifact_is_taken(model_dir, tmp_path):
+    shutil.copytree(model_dir, tmp_path / "Format-Serving")
+    assert load_detector(tmp_path).model_dir == str(tmp_path / "Format-Serving")
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nowhere: "):
+        load_detector(tmp_path / "nowhere")
+
+
+def test_a_folder_without_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"neither saved_model\.pb"):
+        load_detector(tmp_path)
+
+
+def test_a_file_that_is_not_a_saved_model_is_refused(model_dir, tmp_path):
+    shutil.copytree(model_dir, tmp_path / "model")
+    (tmp_path / "model" / "saved_model.pb").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(InputError, match=r"saved_model\.pb: not a SavedModel"):
+        load_detector(tmp_path / "model")
+
+
+def test_a_model_without_its_weights_is_refused(model_dir, tmp_path):
+    shutil.copytree(model_dir, tmp_path / "model")
+    shutil.rmtree(tmp_path / "model" / "variables")
+    with pytest.raises(InputError, match="model: the SavedModel cannot be loaded"):
+        load_detector(tmp_path / "model")
+
+
+def test_a_model_without_label_map_is_refused(model_dir, tmp_path):
+    shutil.copytree(model_dir, tmp_path / "model")
+    (tmp_path / "model" / "assets" / "label_map.pbtxt").unlink()
+    with pytest.raises(InputError, match="label map cannot be read"):
+        load_detector(tmp_path / "model")
+
+
+def test_a_model_without_the_signature_is_refused(tmp_path):
+    folder = tiny_detector.write_tiny_detector(tmp_path / "model", signatures=(SIGNATURE_ENCODED,))
+    check_signature(str(folder), SIGNATURE_ENCODED)
+    with pytest.raises(InputError, match=r"no signature 'serving_examples', only \['serving_encoded'\]"):
+        check_signature(str(folder), SIGNATURE_EXAMPLES)

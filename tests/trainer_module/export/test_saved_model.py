@@ -1,0 +1,210 @@
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+from detloom.components.pusher.atomic_push import push_model
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.export import Export
+from detloom.schemas.model.network import KeepAspectRatioResizer
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
+from detloom.trainer_module import run_fn
+from detloom.trainer_module.detectors.families import build_detector, family_of
+from detloom.trainer_module.detectors.preprocess import decode_image
+from detloom.trainer_module.export import saved_model as export
+from detloom.trainer_module.export.predict import LoadedSignature
+from detloom.trainer_module.tfx_run import CONFIG_KEY
+from detloom.trainer_module.weights.restore import find_trained, plan_restore
+from detloom.trainer_module.weights.variable_names import variables_by_path
+
+LABEL_MAP = LabelMap(((2, "cat"), (5, "dog")))
+
+
+@pytest.fixture(scope="module")
+def detector(tiny_config):
+    return build_detector(tiny_config.model, LABEL_MAP)
+
+
+@pytest.fixture(scope="module")
+def model_dir(detector, tiny_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export.export_saved_model(detector, tiny_config, folder)
+    return folder
+
+
+def test_every_signature_accepts_any_batch_size(model_dir, make_example):
+    loaded = tf.saved_model.load(str(model_dir))
+    for batch_size in (1, 3):
+        images = tf.zeros([batch_size, 50, 70, 3], tf.uint8)
+        outputs = loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=images)
+        assert {key: value.shape for key, value in outputs.items()} == {
+            names.BOXES: (batch_size, 10, 4),
+            names.SCORES: (batch_size, 10),
+            names.CLASSES: (batch_size, 10),
+            names.NUM_DETECTIONS: (batch_size,),
+        }
+    examples = tf.constant([make_example([(0, 0, 1, 1)]), make_example([], image_hw=(30, 90))])
+    classes = loaded.signatures[names.SIGNATURE_EXAMPLES](examples=examples)[names.CLASSES]
+    assert set(np.unique(classes)) <= {0, 2, 5}
+
+
+@pytest.mark.slow
+def test_boxes_of_a_padded_model_are_in_pixels_of_the_image_in_every_signature(tiny_config, changed, tmp_path):
+    """Every box spans its input: of an image of 40 x 80 in 64 x 64 it covers all, in each signature."""
+    resizer = KeepAspectRatioResizer(min_dimension=64, max_dimension=64, pad_to_max_dimension=True)
+    config = changed(tiny_config, {"model.image_resizer": resizer})
+    detector = build_detector(config.model, LABEL_MAP)
+    bias = detector.network.get_layer("head_offsets").bias
+    bias.assign(tf.tile([0.0, 0.0, 15.0, 15.0], [bias.shape[0] // 4]))  # heights and widths times e**3
+    export.export_saved_model(detector, config, tmp_path / "model", Export(box_units="pixels"))
+    images = np.random.default_rng(0).integers(0, 256, (3, 40, 80, 3), np.uint8)
+    encoded = [export._encode_png(image) for image in images]
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    for outputs in (
+        loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=tf.constant(images)),
+        loaded.signatures[names.SIGNATURE_ENCODED](image_bytes=tf.constant(encoded)),
+    ):
+        boxes = outputs[names.BOXES].numpy()
+        np.testing.assert_array_equal(boxes.max(axis=1), [[0, 0, 40, 80]] * 3)
+    contract = json.loads((tmp_path / "model/assets" / names.ASSET_CONTRACT).read_text())
+    assert "pixels of the image" in contract["outputs"][names.BOXES]["is"]
+    for signature, batch in (
+        (names.SIGNATURE_ENCODED, encoded),
+        (names.SIGNATURE_EXAMPLES, [export._make_example(each) for each in encoded]),
+    ):
+        for rows in LoadedSignature(str(tmp_path / "model"), signature)(batch):  # always relative
+            np.testing.assert_allclose(rows[names.BOXES].max(axis=0), [0, 0, 1, 1], atol=1e-6)
+
+
+def test_label_map_and_configuration_are_in_the_assets(model_dir, tiny_config):
+    assets = model_dir / "assets"
+    assert read_label_map(assets / names.ASSET_LABEL_MAP) == LABEL_MAP
+    assert from_json(TrainEvalConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
+
+
+def test_the_contract_describes_inputs_and_outputs(model_dir):
+    contract = json.loads((model_dir / "assets" / names.ASSET_CONTRACT).read_text())
+    assert contract["signatures"]["serving_encoded"]["input"]["name"] == "image_bytes"
+    assert contract["outputs"][names.BOXES]["shape"] == ["B", 10, 4]
+    assert contract["box_units"] == "relative"
+    assert contract["network_input"]["height"] == 64
+    assert contract["versions"]["tensorflow"] == tf.__version__
+
+
+def test_tensorflow_serving_finds_a_warm_up_request_for_each_signature(model_dir):
+    loaded = tf.saved_model.load(str(model_dir))
+    asked = []
+    for record in tf.data.TFRecordDataset(str(model_dir / names.WARM_UP_FILE)).as_numpy_iterator():
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+        signature = request.model_spec.signature_name
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        assert loaded.signatures[signature](**inputs)[names.NUM_DETECTIONS].shape == (2,)
+        asked.append(signature)
+    assert asked == list(names.SIGNATURE_INPUTS)
+
+
+def test_every_signature_equals_the_model_in_memory_on_photographs(model_dir, detector):
+    shared = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[4] / "shared"))
+    photographs = sorted((shared / "data/bccd/JPEGImages").glob("*.jpg"))[:6]
+    if not photographs:
+        pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
+    encoded = [path.read_bytes() for path in photographs]
+    loaded = tf.saved_model.load(str(model_dir))
+    for image_bytes in encoded:
+        image = decode_image(tf.constant(image_bytes))
+        prepared, true_hw = family_of(detector.config).preprocessing.prepare(image)
+        expected = detector.detect(prepared[tf.newaxis], true_hw[tf.newaxis])
+        inputs = {
+            names.SIGNATURE_IMAGES: image[tf.newaxis],
+            names.SIGNATURE_ENCODED: tf.constant([image_bytes]),
+            names.SIGNATURE_EXAMPLES: tf.constant([export._make_example(image_bytes)]),
+        }
+        for signature, value in inputs.items():
+            outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: value})
+            for name in names.OUTPUT_NAMES:
+                np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, err_msg=f"{signature} {name}")
+
+
+@pytest.mark.slow
+def test_training_can_start_from_an_exported_or_a_pushed_model(model_dir, detector, tiny_config, tmp_path):
+    """The model is given by the folder of the SavedModel, by a pushed version, and by the folder of versions."""
+    pushed = push_model(model_dir, tmp_path / "serving", model_uri="model").path
+    (tmp_path / "serving" / "1").mkdir()  # an older version, of which nothing is left
+    expected = {path: variable.numpy() for path, variable in variables_by_path(detector.network).items()}
+    shutil.copytree(model_dir, tmp_path / "model" / "Format-Serving")
+    for where in (model_dir, pushed, tmp_path / "serving", tmp_path / "model", tmp_path / "model" / "Format-Serving"):
+        train = replace(tiny_config.train, fine_tune_checkpoint=str(where))
+        plan = plan_restore(train, detector, find_trained(train, detector))
+        assert (plan.report.refusal, plan.report.mode, plan.report.unread) == ("", "full", ())
+        assert plan.report.kind == "a detector of detloom"
+        assert plan.arrays.keys() == expected.keys()
+        for path, array in plan.arrays.items():
+            np.testing.assert_array_equal(array, expected[path])
+
+
+def test_an_exported_model_restores_into_a_detector_of_other_classes(model_dir, tiny_config):
+    detector = build_detector(tiny_config.model, LabelMap.from_names(["a", "b", "c"]))
+    train = replace(tiny_config.train, fine_tune_checkpoint=str(model_dir))
+    report = plan_restore(train, detector, find_trained(train, detector)).report
+    assert (report.refusal, report.mode) == ("", "all_but_classes")
+
+
+def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):
+    """The bias of the offsets moves in memory after the export: every box of the exported model is now elsewhere."""
+    bias = detector.network.get_layer("head_offsets").bias
+    bias.assign(bias + 0.5)
+    with pytest.raises(RuntimeError, match="signature serving_default"):
+        export._check_export(export._Servable(detector, Export()), model_dir, export._make_inputs((64, 64)))
+    bias.assign(bias - 0.5)
+
+
+def test_an_export_that_fails_its_check_is_removed(tmp_path, detector, tiny_config, monkeypatch):
+    def refuse(servable, model_dir, inputs):
+        raise RuntimeError("differs")
+
+    monkeypatch.setattr(export, "_check_export", refuse)
+    monkeypatch.setattr(export._Servable, "signatures", lambda self: {})  # tracing them takes the most of an export
+    with pytest.raises(RuntimeError, match="differs"):
+        export.export_saved_model(detector, tiny_config, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture
+def fn_args(tmp_path, tiny_config, make_example, write_records):
+    for split in ("train", "eval"):
+        records = [make_example([(0.1, 0.1, 0.6, 0.6)], [2], name=str(i)) for i in range(4)]
+        write_records(tmp_path / "examples" / f"Split-{split}" / "data_tfrecord-00000-of-00001", records)
+    write_label_map(tmp_path / "examples" / LABEL_MAP_FILE, LABEL_MAP)
+    return SimpleNamespace(
+        train_files=[str(tmp_path / "examples" / "Split-train" / "*")],
+        eval_files=[str(tmp_path / "examples" / "Split-eval" / "*")],
+        serving_model_dir=str(tmp_path / "model" / "Format-Serving"),
+        model_run_dir=str(tmp_path / "model_run"),
+        custom_config={CONFIG_KEY: to_canonical_json(tiny_config)},
+        hyperparameters=None,
+        base_model=None,
+    )
+
+
+@pytest.mark.slow
+def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path):
+    run_fn(fn_args)
+    assert read_label_map(tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_LABEL_MAP) == LABEL_MAP
+    assert (tmp_path / "model" / "Format-Checkpoint" / "ckpt.index").is_file()
+    assert json.loads((tmp_path / "model_run" / "training_summary.json").read_text())["num_steps"] == 6
+
+
+def test_examples_without_a_label_map_are_refused(fn_args, tmp_path):
+    (tmp_path / "examples" / LABEL_MAP_FILE).unlink()
+    with pytest.raises(InputError, match=r"label_map\.pbtxt: the label map cannot be read"):
+        run_fn(fn_args)

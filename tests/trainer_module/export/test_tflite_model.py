@@ -1,0 +1,48 @@
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.export.tflite_model import TfliteDetector
+
+_SPEC = importlib.util.spec_from_file_location(
+    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
+)
+tiny_detector = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(tiny_detector)
+
+GREEN, RED = (0.2, 0.1, 0.5, 0.4), (0.6, 0.5, 0.9, 0.9)
+
+
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.float32])
+@pytest.mark.parametrize("image_hw", [(60, 80), (120, 160)])
+def test_it_equals_the_saved_model(dtype, image_hw, make_example, tmp_path):
+    detector = TfliteDetector(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite", dtype=dtype)))
+    one, none = detector([make_example([RED], image_hw=image_hw, class_ids=[1]), make_example(image_hw=image_hw)])
+    np.testing.assert_allclose(one[names.BOXES], [RED], atol=0.02)  # a pixel of 60
+    assert one[names.SCORES].tolist() == [pytest.approx(0.9)]
+    assert one[names.CLASSES].tolist() == [1]
+    assert none[names.BOXES].shape == (0, 4)
+
+
+def test_other_files_are_refused_by_name(tmp_path):
+    (tmp_path / "b.tflite").write_bytes(b"TFL3 or not")
+    for name in ("b.tflite", "gone.tflite"):
+        with pytest.raises(InputError, match=rf"{name}: not a TFLite model"):
+            TfliteDetector(str(tmp_path / name))
+
+
+def test_a_model_with_other_outputs_is_refused(tmp_path):
+    path = tiny_detector.write_tiny_tflite(tmp_path / "c.tflite", output="boxes")
+    with pytest.raises(InputError, match=r"c\.tflite: got the signatures .*needed: 'serving_default'"):
+        TfliteDetector(str(path))
+
+
+def test_an_invalid_image_is_refused(tmp_path):
+    detector = TfliteDetector(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite")))
+    with pytest.raises(InputError, match="the image: not a JPEG or PNG"):
+        detector([tf.train.Example().SerializeToString()])

@@ -1,0 +1,137 @@
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from detloom.trainer_module.files import move_folder as module
+from detloom.trainer_module.files.move_folder import move_folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "volume" / "key"
+    (folder / "best").mkdir(parents=True)
+    (folder / "log").write_text("x")
+    (folder / "best" / "ckpt-7").write_text("seven steps")
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "pod" / "model_run"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+MOVED = {"log": "x", "best/ckpt-7": "seven steps"}
+
+
+def refuse_renames(monkeypatch, error: int, only_between: tuple[Path, Path] | None = None) -> None:
+    """Make `os.replace` fail for folders, or only for those between two places."""
+    replace = os.replace
+
+    def refuse(old, new):
+        is_affected = True
+        if only_between is not None:
+            is_affected = Path(old).is_relative_to(only_between[0]) and Path(new).is_relative_to(only_between[1])
+        if is_affected and Path(old).is_dir():
+            raise OSError(error, os.strerror(error))
+        replace(old, new)
+
+    monkeypatch.setattr(module.os, "replace", refuse)
+
+
+def assert_no_leftovers(source: Path, target: Path) -> None:
+    assert not source.exists()
+    assert [path.name for path in source.parent.iterdir()] == []
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_folder_is_renamed_if_possible(source, target):
+    inode = (source / "log").stat().st_ino
+    move_folder(source, target)
+    assert contents(target) == MOVED
+    assert (target / "log").stat().st_ino == inode
+    assert_no_leftovers(source, target)
+
+
+def test_existing_target_is_replaced(source, target):
+    target.mkdir(parents=True)
+    (target / "of_before").write_text("")
+    move_folder(source, target)
+    assert contents(target) == MOVED
+
+
+def test_folder_is_copied_to_another_file_system(source, target):
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat(source).st_dev:
+        pytest.skip("no second file system")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        moved = Path(memory) / "model_run"
+        moved.mkdir()  # as TFX does
+        move_folder(source, moved)
+        assert contents(moved) == MOVED
+        assert_no_leftovers(source, moved)
+
+
+def test_failed_copy_keeps_the_source_and_leaves_no_partial_target(source, target, monkeypatch):
+    refuse_renames(monkeypatch, errno.EXDEV, (source.parent, target.parent))
+
+    def fail(old, new):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(module.shutil, "copyfile", fail)
+        with pytest.raises(shutil.Error, match="No space left on device"):
+            move_folder(source, target)
+    assert not target.exists()
+    assert contents(source) == MOVED
+    move_folder(source, target)  # the second attempt succeeds
+    assert contents(target) == MOVED
+    assert_no_leftovers(source, target)
+
+
+def test_leftovers_of_a_killed_copy_are_deleted(source, target, monkeypatch):
+    refuse_renames(monkeypatch, errno.EXDEV, (source.parent, target.parent))
+    left = target.with_name(".model_run.partial")
+    left.mkdir(parents=True)
+    (left / "half").write_text("")
+    move_folder(source, target)
+    assert contents(target) == MOVED
+    assert_no_leftovers(source, target)
+
+
+def test_source_is_renamed_before_it_is_deleted(source, target, monkeypatch):
+    """A process that is killed while deleting has renamed the folder before."""
+    refuse_renames(monkeypatch, errno.EXDEV, (source.parent, target.parent))
+    deleted = []
+    monkeypatch.setattr(module.shutil, "rmtree", lambda folder, **_: deleted.append((Path(folder), source.exists())))
+    move_folder(source, target)
+    assert deleted[-1] == (source.with_name(".key.moved"), False)
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSYS, errno.ENOTSUP])
+def test_files_are_copied_on_the_mount_of_an_object_store(source, target, monkeypatch, error):
+    """gcsfuse reports "too many open files" for a folder that it cannot rename."""
+    refuse_renames(monkeypatch, error)
+    target.mkdir(parents=True)
+    (target / "log").write_text("half a line of an attempt that was killed")
+    move_folder(source, target)
+    assert contents(target) == MOVED
+    assert_no_leftovers(source, target)
+
+
+def test_files_are_copied_from_a_disk_to_the_mount_of_an_object_store(source, target, monkeypatch):
+    def refuse(old, new):
+        is_across = Path(old).is_relative_to(source.parent) and Path(new).is_relative_to(target.parent)
+        code = errno.EXDEV if is_across else errno.EMFILE
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(module.os, "replace", refuse)
+    move_folder(source, target)
+    assert contents(target) == MOVED
+    assert_no_leftovers(source, target)

@@ -1,0 +1,113 @@
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.model.network import FeatureExtractor, L2Regularizer
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.layers.backbones.efficientnet import (
+    build_efficientnet,
+    efficientnet_blocks,
+    efficientnet_layers,
+)
+
+
+def extractor_of(size: int, **neck: object) -> FeatureExtractor:
+    config = find_preset(f"efficientdet_d{size}").config.model.feature_extractor
+    backbone = f"efficientnet-b{size}"
+    return replace(config, backbone=backbone, neck=replace(config.neck, **neck))
+
+
+def build(config: FeatureExtractor, image_hw: tuple[int, int] = (64, 96), *, freeze_batchnorm: bool = False):
+    image = keras.Input((*image_hw, 3))
+    return keras.Model(image, build_efficientnet(config, image, freeze_batchnorm=freeze_batchnorm))
+
+
+@pytest.fixture(scope="module")
+def b0() -> keras.Model:
+    return build(extractor_of(0))
+
+
+def test_levels_have_their_strides_and_the_channels_of_the_paper(b0):
+    shapes = {level: feature.shape[1:] for level, feature in b0.output.items()}
+    assert shapes == {2: (16, 24, 24), 3: (8, 12, 40), 4: (4, 6, 112), 5: (2, 3, 320)}
+
+
+def test_layers_and_features_equal_keras_applications(b0):
+    theirs = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(64, 96, 3))
+    ours = {layer.name: layer for layer in b0.layers if layer.weights}
+    generator = np.random.default_rng(0)
+    for layer in theirs.layers:
+        if layer.name in ours:
+            layer.set_weights([generator.uniform(0.5, 1.5, value.shape) / 2 for value in layer.get_weights()])
+            ours[layer.name].set_weights(layer.get_weights())
+    unused = {layer.name for layer in theirs.layers if layer.weights} - set(ours)
+    assert unused == {"normalization", "top_conv", "top_bn"}
+    last = keras.Model(theirs.inputs, theirs.get_layer("block7a_project_bn").output)
+    pixels = generator.uniform(0, 255, (1, 64, 96, 3)).astype(np.float32)
+    np.testing.assert_allclose(b0(pixels / 255)[5], last(pixels), rtol=1e-3)
+
+
+def test_weights_are_listed_in_the_order_in_which_features_pass_them(b0):
+    assert list(efficientnet_layers(extractor_of(0))) == [layer.name for layer in b0.layers if layer.weights]
+
+
+@pytest.mark.parametrize(
+    ("last", "names"),
+    [
+        (False, {2: "block2b", 3: "block3b", 4: "block5c", 5: "block7a"}),
+        (True, {2: "block2c", 3: "block3c", 4: "block5d", 5: "block7b"}),
+    ],
+)
+def test_features_of_larger_networks_come_after_the_last_blocks_only_if_configured(last, names):
+    blocks = efficientnet_blocks(extractor_of(1, features_of_last_blocks=last))
+    assert {block.level: block.name for block in blocks if block.level} == names
+    assert blocks[-1].name == names[5]
+
+
+def test_no_blocks_are_built_after_the_last_level():
+    assert efficientnet_blocks(extractor_of(0, min_level=3, max_level=4))[-1].name == "block5c"
+
+
+def test_b7_is_twice_as_wide_and_3_1_times_as_deep():
+    blocks = efficientnet_blocks(extractor_of(7, features_of_last_blocks=True))
+    assert len(blocks) == 4 + 7 + 7 + 10 + 10 + 13 + 4  # 3.1 times 1, 2, 2, 3, 3, 4, 1, rounded up
+    assert (blocks[0].channels_in, blocks[-1].channels_out) == (64, 640)
+
+
+def test_blocks_are_skipped_at_random_with_a_rate_that_grows_linearly(b0):
+    rates = {layer.name: layer.rate for layer in b0.layers if isinstance(layer, keras.layers.Dropout)}
+    assert len(rates) == 9  # of 16 blocks, 7 begin a stage and have no shortcut
+    assert rates["block2b_drop"] == pytest.approx(0.2 * 2 / 16)
+    assert rates["block6d_drop"] == pytest.approx(0.2 * 14 / 16)
+
+
+def test_a_block_is_skipped_for_whole_images(b0):
+    drop = b0.get_layer("block6d_drop")
+    kept = drop(tf.ones((64, 2, 3, 4)), training=True).numpy().reshape(64, -1)
+    assert (kept == kept[:, :1]).all()
+    np.testing.assert_allclose(np.unique(kept), [0, 1 / (1 - drop.rate)], rtol=1e-6)
+
+
+def test_all_kernels_except_depthwise_ones_are_penalized(b0):
+    regularized = {v.path for v in b0.trainable_variables if v.regularizer is not None}
+    convolutions = {v.path for v in b0.trainable_variables if v.path.endswith("kernel") and "dwconv" not in v.path}
+    biases = {v.path for v in b0.trainable_variables if v.path.endswith("bias")}
+    assert regularized == convolutions | biases
+    assert float(b0.get_layer("stem_conv").kernel.regularizer.l2) == pytest.approx(5e-6)
+
+
+def test_the_penalty_of_the_neck_applies_only_if_configured():
+    config = extractor_of(0, max_level=4)
+    hyperparams = replace(config.conv_hyperparams, regularizer=L2Regularizer(weight=0.5))
+    other = replace(config, conv_hyperparams=hyperparams, override_base_feature_extractor_hyperparams=True)
+    assert float(build(other).get_layer("stem_conv").kernel.regularizer.l2) == pytest.approx(0.25)
+
+
+def test_frozen_batch_norm_keeps_its_statistics():
+    frozen = build(extractor_of(0, max_level=4), (32, 32), freeze_batchnorm=True)
+    before = frozen.get_layer("stem_bn").moving_mean.numpy()
+    frozen(np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32), training=True)
+    np.testing.assert_array_equal(frozen.get_layer("stem_bn").moving_mean, before)

@@ -1,0 +1,136 @@
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.network import FeatureExtractor, FixedShapeResizer
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.layers.backbones.odapi_keys import efficientnet_layer_keys
+from detloom.trainer_module.weights.odapi_keys import odapi_keys
+
+ROOT = "model/_feature_extractor"
+# The part of a block by the reference's name; our name for it follows the block's name.
+PARTS = {
+    "expand_conv2d": "expand_conv",
+    "expand_bn": "expand_bn",
+    "depthwise_conv2d": "dwconv",
+    "depthwise_bn": "bn",
+    "se_reduce_conv2d": "se_reduce",
+    "se_expand_conv2d": "se_expand",
+    "project_conv2d": "project_conv",
+    "project_bn": "project_bn",
+}
+
+
+def extractor_of(size: str, **neck: object) -> FeatureExtractor:
+    config = find_preset(f"efficientdet_{size}").config.model.feature_extractor
+    return replace(config, neck=replace(config.neck, **neck))
+
+
+def our_name(variable_name: str) -> str:
+    """Convert "stack_2/block_1/expand_bn/gamma" to "block3b_expand_bn"."""
+    if variable_name.startswith("stem"):
+        return "stem_conv" if "conv" in variable_name else "stem_bn"
+    stage, block, part, _ = variable_name.split("/")
+    return f"block{int(stage[6:]) + 1}{chr(ord('a') + int(block[6:]))}_{PARTS[part]}"
+
+
+@pytest.mark.parametrize("size", ["d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"])
+def test_every_key_of_the_reference_belongs_to_the_equivalent_layer(reference_dir, size):
+    (file,) = (reference_dir / "keys").glob(f"ssd_efficientdet_{size}_*.tsv")
+    with file.open() as lines:
+        rows = [row for row in csv.DictReader(lines, delimiter="\t") if "/_efficientnet/" in row["key"]]
+    theirs = {our_name(row["variable_name"]): row["key"].split("/.ATTRIBUTES")[0].rpartition("/")[0] for row in rows}
+    assert efficientnet_layer_keys(extractor_of(size)) == theirs
+
+
+def test_blocks_unused_by_the_reference_are_found_in_its_classification_network():
+    keys = efficientnet_layer_keys(extractor_of("d2", features_of_last_blocks=True))
+    assert keys["block7a_project_bn"] == f"{ROOT}/_efficientnet/layer_with_weights-173"
+    assert keys["block7b_expand_conv"] == f"{ROOT}/classification_backbone/layer_with_weights-174"
+    assert keys["block7b_project_bn"] == f"{ROOT}/classification_backbone/layer_with_weights-181"
+
+
+SLOW_SIZES = [pytest.param(f"d{size}", marks=pytest.mark.slow) for size in (1, 2, 3, 4, 5, 6, 7)]
+
+
+def build_for_256_pixels(size: str, **neck: object) -> tuple[Ssd, keras.Model]:
+    config = find_preset(f"efficientdet_{size}").config.model
+    resizer, extractor = FixedShapeResizer(height=256, width=256), extractor_of(size, **neck)
+    config = replace(config, image_resizer=resizer, feature_extractor=extractor)
+    return config, build_ssd(config, 90)
+
+
+@pytest.mark.parametrize("size", SLOW_SIZES)
+def test_shapes_equal_the_reference_and_only_unused_layers_remain(reference_dir, size):
+    (file,) = (reference_dir / "keys").glob(f"ssd_efficientdet_{size}_*.tsv")
+    with file.open() as lines:
+        shapes = {row["key"]: row["shape"] for row in csv.DictReader(lines, delimiter="\t")}
+    config, network = build_for_256_pixels(size)
+    variables = {f"{layer.name}/{v.name}": v for layer in network.layers for v in layer.weights}
+    ours = {key: str(list(variables[name].shape)) for name, key in odapi_keys(family_of(config), network).items()}
+    assert ours == {key: shapes[key] for key in ours}
+    remaining = {key for key in shapes.keys() - ours.keys() if "/classification_backbone/" not in key}
+    assert remaining <= {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+
+
+# arXiv:1911.09070, table 2: 3.9, 6.6, 8.1, 12, 20.7, 33.7, 51.9, 51.9 and 77 million.
+WITH_LAST_BLOCKS = {
+    "d0": 3_880_067,
+    "d1": 6_625_898,
+    "d2": 8_097_039,
+    "d3": 12_032_296,
+    "d4": 20_723_675,
+    "d5": 33_653_315,
+    "d6": 51_871_782,
+    "d7": 51_871_782,
+    "d7x": 77_147_166,
+}
+
+
+@pytest.mark.parametrize("size", ["d0", *SLOW_SIZES, pytest.param("d7x", marks=pytest.mark.slow)])
+def test_number_of_parameters_with_the_last_blocks_equals_the_paper(size):
+    _, network = build_for_256_pixels(size, features_of_last_blocks=True)
+    assert sum(math.prod(variable.shape) for variable in network.trainable_weights) == WITH_LAST_BLOCKS[size]
+
+
+@pytest.fixture(scope="module")
+def folder(reference_dir) -> Path:
+    return reference_dir / "ssd_efficientdet_d0_512x512"
+
+
+@pytest.fixture(scope="module")
+def network() -> keras.Model:
+    return build_ssd(find_preset("efficientdet_d0").config.model, 90)
+
+
+@pytest.fixture
+def restored(folder, network) -> None:
+    """Load the reference's values into the network."""
+    reader = tf.train.load_checkpoint(str(folder / "checkpoint" / "ckpt-0"))
+    variables = {f"{layer.name}/{v.name}": v for layer in network.layers for v in layer.weights}
+    for name, key in odapi_keys(family_of(find_preset("efficientdet_d0").config.model), network).items():
+        variables[name].assign(reader.get_tensor(key))
+
+
+@pytest.mark.usefixtures("restored")
+def test_features_and_outputs_equal_the_reference(folder, network):
+    names = ["neck_3_down_3_bn", *(f"neck_3_up_{level}_bn" for level in (4, 5, 6, 7))]
+    pyramid = keras.Model(network.inputs, [[network.get_layer(name).output for name in names], network.output])
+    levels, outputs = pyramid(np.load(folder / "preprocessed.npz")["preprocessed"], training=False)
+    with np.load(folder / "feature_maps_eval.npz") as features:
+        for index, level in enumerate(levels):
+            np.testing.assert_allclose(level, features[f"level{index}"], atol=2e-3)
+    with np.load(folder / "predictions_eval.npz") as predictions:
+        np.testing.assert_allclose(outputs["offsets_BA4"], predictions["box_encodings"], atol=2e-3)
+        np.testing.assert_allclose(
+            outputs["class_logits_BAC"], predictions["class_predictions_with_background"], atol=2e-3
+        )

@@ -1,0 +1,189 @@
+import os
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import Train
+from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
+from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
+
+TRAIN = Train(num_steps=9, optimizer=MomentumOptimizer(learning_rate=ConstantLearningRate()), max_to_keep=2)
+
+
+def make(folder, train=TRAIN, **settings):
+    """Return checkpoints of one variable, which `save` sets to the step."""
+    variable = tf.Variable(-1.0)
+    return RunCheckpoints(folder, {"network": {"head/kernel": variable}}, train, **settings), variable
+
+
+def save(checkpoints, variable, *steps):
+    for step in steps:
+        variable.assign(float(step))
+        checkpoints.save(step)
+
+
+def damage(path):
+    """Flip a byte in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+def test_newest_checkpoint_is_restored(tmp_path):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 0, 5, 10)
+    other, restored = make(tmp_path)
+    assert (other.restore_newest(), float(restored)) == (10, 10.0)
+
+
+def test_nothing_is_restored_without_checkpoints(tmp_path):
+    checkpoints, variable = make(tmp_path / "none")
+    assert (checkpoints.restore_newest(), float(variable)) == (None, -1.0)
+
+
+def test_max_to_keep_newest_checkpoints_are_kept(tmp_path):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 0, 5, 10, 15)
+    assert checkpoints.steps == [10, 15]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint",
+        *(f"ckpt-{step}.{ending}" for step in (10, 15) for ending in ("index", "data-00000-of-00001")),
+    }
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-15")
+
+
+def test_last_checkpoint_of_each_span_of_hours_is_kept(tmp_path):
+    """Spans of two hours, checkpoints at 0:30, 1:00, 2:30, 3:30, 4:30: 1:00 and 3:30 are the last of their spans."""
+    hours_of_step = {1: 0.5, 2: 1.0, 3: 2.5, 4: 3.5, 5: 4.5}
+    checkpoints, variable = make(
+        tmp_path, Train(**{**vars(TRAIN), "max_to_keep": 1, "keep_checkpoint_every_n_hours": 2})
+    )
+    for step, hours in hours_of_step.items():
+        save(checkpoints, variable, step)
+        os.utime(tmp_path / f"ckpt-{step}.index", (hours * 3600, hours * 3600))
+    save(checkpoints, variable, 6)
+    assert checkpoints.steps == [2, 4, 5, 6]
+
+
+def test_corrupt_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, caplog):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5, 10)
+    damage(tmp_path / "ckpt-10.data-00000-of-00001")
+    other, restored = make(tmp_path)
+    assert (other.restore_newest(), float(restored)) == (5, 5.0)
+    assert "ckpt-10" in caplog.text
+    assert "step 5" in caplog.text
+    assert other.steps == [5]
+
+
+@pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
+def test_truncated_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, ending):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5, 10)
+    with (tmp_path / f"ckpt-10.{ending}").open("r+b") as file:
+        file.truncate(3)
+    other, restored = make(tmp_path)
+    assert (other.restore_newest(), float(restored)) == (5, 5.0)
+
+
+def test_run_without_an_intact_checkpoint_is_refused(tmp_path):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5)
+    damage(tmp_path / "ckpt-5.data-00000-of-00001")
+    with pytest.raises(InputError, match="ckpt-5 "):
+        make(tmp_path)[0].restore_newest()
+    assert checkpoints.steps == [5]
+
+
+def test_tensorflows_list_of_checkpoints_is_ignored(tmp_path):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5, 10)
+    (tmp_path / "checkpoint").write_bytes(b"\xff no text format")
+    other, restored = make(tmp_path)
+    assert (other.restore_newest(), float(restored)) == (10, 10.0)
+    save(other, restored, 15)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-15")
+
+
+def test_data_without_an_index_are_ignored_and_deleted(tmp_path):
+    """A killed process leaves such a file; the next save deletes it."""
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5)
+    data = tmp_path / "ckpt-7.data-00000-of-00001"
+    data.write_bytes(b"half")
+    assert make(tmp_path)[0].restore_newest() == 5
+    save(checkpoints, variable, 10)
+    assert not data.exists()
+
+
+def test_partial_checkpoint_of_a_killed_process_is_ignored(tmp_path):
+    """The first checkpoint of a run has a truncated index, so the run starts from the beginning."""
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "ckpt-0.index").write_bytes(b"half")
+    checkpoints, variable = make(tmp_path)
+    assert checkpoints.restore_newest() is None
+    save(checkpoints, variable, 0)
+    assert not unfinished.exists()
+    assert make(tmp_path)[0].restore_newest() == 0
+
+
+def test_checkpoint_appears_only_after_it_is_complete(tmp_path, monkeypatch):
+    """The index is moved last; until then, the checkpoint does not exist."""
+    checkpoints, variable = make(tmp_path)
+    moves, replace = [], Path.replace
+
+    def watched(path, target):
+        if target.name.startswith("ckpt-"):
+            moves.append((target.name, (tmp_path / "ckpt-5.index").exists()))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    save(checkpoints, variable, 5)
+    assert moves == [("ckpt-5.data-00000-of-00001", False), ("ckpt-5.index", False)]
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_checkpoint_of_the_current_step_is_not_rewritten(tmp_path, is_resumed):
+    """Otherwise a kill while it is overwritten after a rollback would leave no checkpoint."""
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5)
+    if is_resumed:
+        checkpoints, variable = make(tmp_path)
+        checkpoints.restore_newest()
+    before = (tmp_path / "ckpt-5.index").stat().st_ino
+    checkpoints.save(5)
+    assert (tmp_path / "ckpt-5.index").stat().st_ino == before
+
+
+def test_corrupt_checkpoint_is_quarantined_not_deleted(tmp_path):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5, 10)
+    damage(tmp_path / "ckpt-10.data-00000-of-00001")
+    make(tmp_path)[0].restore_newest()
+    names = {path.name for path in (tmp_path / "damaged").iterdir()}
+    assert names == {"ckpt-10.index", "ckpt-10.data-00000-of-00001"}
+
+
+def test_checkpoint_with_other_variables_is_refused(tmp_path):
+    save(*make(tmp_path), 5)
+    other = RunCheckpoints(tmp_path, {"network": {"head/bias": tf.Variable(0.0)}}, TRAIN)
+    with pytest.raises(InputError, match=r"ckpt-5: .*train\.fine_tune_checkpoint"):
+        other.restore_newest()
+
+
+def test_worker_other_than_the_chief_leaves_no_files(tmp_path):
+    checkpoints, variable = make(tmp_path / "run", is_chief=False)
+    save(checkpoints, variable, 5)
+    assert not (tmp_path / "run").exists()
+
+
+def test_newest_checkpoint_can_be_quarantined_if_another_exists(tmp_path):
+    checkpoints, variable = make(tmp_path)
+    save(checkpoints, variable, 5, 10)
+    assert checkpoints.quarantine_newest()
+    assert (checkpoints.restore_newest(), float(variable)) == (5, 5.0)
+    assert not checkpoints.quarantine_newest()
+    assert checkpoints.steps == [5]

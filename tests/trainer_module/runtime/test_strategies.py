@@ -1,0 +1,173 @@
+"""The same training run on one device, on two replicas in one process, and on two processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import detloom
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
+from detloom.schemas.model.strategy import Strategy
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.trainer_module.runtime import strategies
+from detloom.trainer_module.runtime.strategies import build_strategy, describe, is_chief, worker_out_dir
+
+ROOT = Path(detloom.__file__).parents[1]
+TWO_MACHINES = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
+
+
+def test_one_cpu_is_one_device():
+    strategy = build_strategy(environment={})
+    assert strategy.num_replicas_in_sync == 1
+    assert describe(strategy) == "1 device (CPU), OneDeviceStrategy"
+
+
+def test_a_cluster_of_one_machine_is_one_device():
+    alone = json.dumps({"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}})
+    assert type(build_strategy(environment={"TF_CONFIG": alone})) is tf.distribute.OneDeviceStrategy
+
+
+def test_environment_selects_the_strategy_without_a_setting():
+    environment = {"DETLOOM_STRATEGY": "{kind: mirrored, devices: ['CPU:0']}"}
+    assert describe(build_strategy(environment=environment)) == "1 device (CPU), MirroredStrategy"
+    requested = build_strategy(Strategy(kind="one_device"), environment)
+    assert describe(requested) == "1 device (CPU), OneDeviceStrategy"
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "message"),
+    [
+        (Strategy(kind="mirrored", devices=("GPU:7",)), {}, r"strategy\.devices: got GPU:7, allowed: .*CPU:0"),
+        (Strategy(kind="multi_worker"), {}, "got 'multi_worker'"),
+        (Strategy(kind="one_device"), {"TF_CONFIG": TWO_MACHINES}, "got 'one_device'.* 2 machines"),
+    ],
+)
+def test_unavailable_strategy_is_refused(config, environment, message):
+    with pytest.raises(InputError, match=message):
+        build_strategy(config, environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [({"TPU_NAME": "local"}, "tpu"), ({"TF_CONFIG": TWO_MACHINES, "TPU_NAME": "local"}, "multi_worker")],
+)
+def test_auto_selects_the_strategy_of_the_environment(monkeypatch, environment, kind):
+    """The real strategies cannot be built here: machines connect at the start of a process, and there is no TPU."""
+    for name in ("multi_worker", "tpu"):
+        builder = {"multi_worker": "_build_multi_worker", "tpu": "_connect_tpu"}[name]
+        monkeypatch.setattr(strategies, builder, lambda *_, name=name: name)
+    monkeypatch.setattr(strategies, "describe", str)
+    assert build_strategy(environment=environment) == kind
+
+
+def test_chief_writes_to_the_output_folder(tmp_path):
+    with worker_out_dir(tf.distribute.OneDeviceStrategy("/cpu:0"), tmp_path) as folder:
+        assert folder == tmp_path
+
+
+def test_folder_of_another_worker_is_deleted_even_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(strategies, "is_chief", lambda strategy: False)
+    with pytest.raises(KeyError), worker_out_dir(tf.distribute.OneDeviceStrategy("/cpu:0"), tmp_path) as folder:  # noqa: PT012
+        assert folder != tmp_path
+        (folder / "checkpoints").mkdir()
+        raise KeyError
+    assert not folder.exists()
+    assert tmp_path.exists()
+
+
+def test_a_single_process_is_the_chief():
+    assert is_chief(tf.distribute.OneDeviceStrategy("/cpu:0"))
+    assert is_chief(tf.distribute.MirroredStrategy(["CPU:0"]))
+
+
+@pytest.fixture
+def job(tmp_path, small_config, changed, make_example, write_records):
+    """The arguments of train_process.py: two shards of four images; every step takes two images of each.
+
+    Batch norm is frozen, because each replica sees only its own images. Momentum, because Adam amplifies small
+    differences of gradients near 0.
+    """
+    rng = np.random.default_rng(0)
+    for split, num_shards in (("train", 2), ("eval", 1)):
+        for shard in range(num_shards):
+            corners = rng.uniform(0, 0.4, (4, 2))
+            images = [
+                make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{split}-{shard}-{i}")
+                for i, (y, x) in enumerate(corners)
+            ]
+            write_records(tmp_path / f"Split-{split}" / f"data-{shard}", images)
+    rate = ConstantLearningRate(learning_rate=0.05)
+    config = changed(
+        small_config,
+        {
+            "model.freeze_batchnorm": True,
+            "train.batch_size": 4,
+            "train.num_steps": 4,
+            "train.augmentations": (),
+            "train.optimizer": MomentumOptimizer(learning_rate=rate, momentum=0.9),
+            "train_input.shuffle": False,
+        },
+    )
+    (tmp_path / "config.json").write_text(to_canonical_json(config))
+    return [str(tmp_path / name) for name in ("config.json", "Split-train/*", "Split-eval/*")]
+
+
+def start(job, out_dir, num_cpus=1, **environment):
+    out_dir.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(Path(__file__).parents[1] / "training/train_process.py"),
+            *job,
+            str(out_dir),
+            str(num_cpus),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def weights_after(*processes, out_dir):
+    """Return the weights that the processes wrote, by path."""
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)[-5000:]
+    with np.load(out_dir / "weights.npz") as file:
+        return dict(file)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.mark.slow
+def test_two_replicas_and_two_workers_give_the_weights_of_one_device(job, tmp_path):
+    alone = weights_after(start(job, tmp_path / "alone"), out_dir=tmp_path / "alone")
+    two_cpus = start(job, tmp_path / "mirrored", num_cpus=2, DETLOOM_STRATEGY="mirrored")
+    mirrored = weights_after(two_cpus, out_dir=tmp_path / "mirrored")
+    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    workers = [
+        start(job, tmp_path / "workers", DETLOOM_HOSTS=hosts, DETLOOM_HOST_INDEX=str(index)) for index in range(2)
+    ]
+    both = weights_after(*workers, out_dir=tmp_path / "workers")
+    assert sorted(alone) == sorted(mirrored) == sorted(both)
+    assert np.abs(alone["head_classes/bias"] + 4.6).max() > 0.01  # the initial value is -4.6
+    for path, expected in alone.items():  # the backbone changes by only 1e-5 in these steps
+        np.testing.assert_allclose(mirrored[path], expected, rtol=1e-6, atol=1e-7, err_msg=path)
+        np.testing.assert_allclose(both[path], expected, rtol=1e-6, atol=1e-7, err_msg=path)

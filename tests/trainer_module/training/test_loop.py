@@ -1,0 +1,301 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import EarlyStopping, Monitoring, NonFinite, TrainEvalConfig
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
+from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
+from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
+from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
+from detloom.trainer_module.run_state.training_log import LOG_FILE
+from detloom.trainer_module.training.loop import train
+from detloom.trainer_module.weights.own_checkpoint import write_weights
+from detloom.trainer_module.weights.restore_report import REPORT_JSON, REPORT_TEXT
+from detloom.trainer_module.weights.variable_names import variables_by_path
+
+LABEL_MAP = LabelMap.from_names(["red", "green"])
+
+
+def image_of(make_example, i, weights=None):
+    """Return an example with a colored square: red is class 1, green class 2."""
+    y, x = np.random.default_rng(i).uniform(0, 0.4, 2)
+    example = tf.train.Example.FromString(make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"image {i}"))
+    if weights is not None:
+        example.features.feature[keys.WEIGHT].float_list.value.extend(weights)
+    return example.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory, make_example, write_records):
+    """16 training images in two files, and 4 evaluation images."""
+    folder = tmp_path_factory.mktemp("data")
+    images = [image_of(make_example, i) for i in range(16)]
+    train_files = [str(write_records(folder / "Split-train" / f"data-{part}", images[part::2])) for part in range(2)]
+    return train_files, [str(write_records(folder / "Split-eval" / "data", images[:4]))]
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """`measured(0.1, 0.9)` sets the AP of the next evaluations; None simulates a kill during an evaluation."""
+
+    def set_values(*values):
+        remaining = iter(values)
+
+        def measure(self, between_batches=None):
+            value = next(remaining)
+            if value is None:
+                raise KeyboardInterrupt
+            return evaluation_of(value)
+
+        monkeypatch.setattr(Evaluator, "__call__", measure)
+
+    return set_values
+
+
+def evaluation_of(ap):
+    values = {**dict.fromkeys(METRIC_NAMES, ap), "per_class": (), "num_images": 4, "num_boxes": 4}
+    return Evaluation(metrics=CocoMetrics(**values), losses={"loss": 1 - ap}, num_images=4, seconds=0.1)
+
+
+def weights_of(result):
+    return {path: variable.numpy() for path, variable in variables_by_path(result.detector.network).items()}
+
+
+def newest_state(out):
+    """Return every tensor of a run's newest checkpoint."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(out / "checkpoints")))
+    names = [name for name in reader.get_variable_to_shape_map() if not name.startswith("_CHECKPOINTABLE")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_same_state(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def rows_of(out, kind="train"):
+    rows = [json.loads(line) for line in (out / LOG_FILE).read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+# --- kill and resume --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(
+    tmp_path, shards, one_level_config, changed, measured, request, is_compiled
+):
+    """The run is killed while it evaluates step 4. Shuffling, flips, averages and the schedule depend on the step.
+
+    The evaluation of step 4 after resuming is the best.
+    """
+    if not is_compiled:
+        request.getfixturevalue("eager")
+    config = changed(one_level_config, {"train.checkpoint_every_n": 3, "train.max_to_keep": 2})
+    measured(0.9, 0.1)
+    whole = train(config, LABEL_MAP, *shards, tmp_path / "whole")
+    measured(None)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, LABEL_MAP, *shards, tmp_path / "killed")
+    measured(0.9, 0.1)
+    resumed = train(config, LABEL_MAP, *shards, tmp_path / "killed")
+
+    assert_same_state(newest_state(tmp_path / "whole"), newest_state(tmp_path / "killed"))
+    assert (resumed.num_steps, resumed.best_step, resumed.best.AP) == (6, 4, 0.9)
+    for path, value in weights_of(whole).items():
+        np.testing.assert_array_equal(weights_of(resumed)[path], value, err_msg=path)
+    assert [row["step"] for row in rows_of(tmp_path / "killed")] == [2, 3, 4, 6]
+    assert [row["step"] for row in rows_of(tmp_path / "killed", "eval")] == [4, 6]
+    assert from_json(TrainEvalConfig, (tmp_path / "killed" / CONFIG_FILE).read_text()) == config
+    assert {path.name for path in (tmp_path / "killed" / "checkpoints").glob("*.index")} == {
+        "ckpt-4.index",
+        "ckpt-6.index",
+    }
+    assert json.loads((tmp_path / "killed" / SUMMARY_FILE).read_text())["best"]["AP"] == 0.9
+
+
+@pytest.mark.slow
+def test_corrupt_checkpoint_costs_only_the_steps_since_the_previous_one(
+    tmp_path, shards, one_level_config, changed, measured, caplog
+):
+    config = changed(one_level_config, {"eval.evaluate_every": 3})
+    measured(0.1, None)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, LABEL_MAP, *shards, tmp_path / "run")
+    state = newest_state(tmp_path / "run")
+    data = tmp_path / "run" / "checkpoints" / "ckpt-6.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-100])
+    measured(0.2)
+    train(config, LABEL_MAP, *shards, tmp_path / "run")
+
+    assert "ckpt-6" in caplog.text
+    assert "step 3" in caplog.text
+    assert_same_state(newest_state(tmp_path / "run"), state)
+    assert [row["step"] for row in rows_of(tmp_path / "run")] == [2, 3, 5, 6]
+
+
+# --- non-finite steps -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def poisoned_shards(tmp_path_factory, make_example, write_records, shards):
+    """Shards in file order: step 2 (counted from 0) has images 4 and 5, and the loss of image 5 is NaN."""
+    images = [image_of(make_example, i, [float("nan")] if i == 5 else None) for i in range(16)]
+    folder = tmp_path_factory.mktemp("poisoned")
+    return [str(write_records(folder / "Split-train" / "data", images))], shards[1]
+
+
+@pytest.mark.usefixtures("eager")
+def test_batch_with_a_nan_loss_is_logged_and_skipped(
+    tmp_path, poisoned_shards, one_level_config, changed, measured, caplog
+):
+    settings = {"train_input.shuffle": False, "train.checkpoint_every_n": 1, "train.num_steps": 4}
+    measured(0.1)
+    result = train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
+    assert (result.num_steps, result.num_incidents) == (4, 1)
+    assert "step 3 at a learning rate of 0.002" in caplog.text
+    assert "image 4, image 5" in caplog.text
+    assert all(np.isfinite(value).all() for value in weights_of(result).values())
+    (event,) = rows_of(tmp_path / "run", "event")
+    assert (event["event"], event["step"], event["bad_step"]) == ("rollback", 2, 2)
+    assert [row["step"] for row in rows_of(tmp_path / "run")] == [1, 2, 4]
+    (incident,) = json.loads((tmp_path / "run" / NONFINITE_FILE).read_text())
+    assert incident["keys"] == ["image 4", "image 5"]
+
+
+@pytest.mark.slow
+def test_lowering_the_rate_ends_at_the_limit_if_an_image_is_bad(tmp_path, poisoned_shards, one_level_config, changed):
+    policy = NonFinite(action="lower_rate", max_times=2)
+    settings = {"train_input.shuffle": False, "train.nonfinite": policy}
+    with pytest.raises(InputError, match=r"step 3 at a learning rate of 0\.0005; .*image 5\..*incident 3"):
+        train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_early_stopping_keeps_the_best_weights(tmp_path, shards, one_level_config, changed, measured):
+    """One evaluation per step. The best two of 0.3, 0.5, 0.4, 0.45 are steps 2 and 4; then patience is exhausted."""
+    settings = {
+        "eval.evaluate_every": 1,
+        "eval.keep_best": 2,
+        "train.early_stopping": EarlyStopping(metric="AP", patience=2),
+    }
+    measured(0.3, 0.5, 0.4, 0.45)
+    result = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
+    assert (result.num_steps, result.stopped_early, result.best_step, result.best.AP) == (4, True, 2, 0.5)
+    names = {path.name for path in (tmp_path / "run" / "best").glob("*.index")}
+    assert names == {"ckpt-2.index", "ckpt-4.index"}
+    assert rows_of(tmp_path / "run", "event")[-1]["event"] == "stopped early"
+    measured(0.5)  # evaluated again for the returned metrics
+    again = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
+    assert (again.num_steps, again.stopped_early, again.best_step) == (4, True, 2)
+
+
+# --- log --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_images_histograms_and_speed_are_logged(tmp_path, shards, one_level_config, changed):
+    settings = {"train.monitoring": Monitoring(num_images=1, histograms=True), "train.num_steps": 4}
+    result = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run" / "images").iterdir()} == {"input-0.png", "eval-0.png"}
+    first, second = rows_of(tmp_path / "run")
+    assert {"loss", "class_loss", "box_loss", "regularization_loss", "gradient_norm", "learning_rate"} <= set(first)
+    assert {"images_per_second", "input_share"} <= set(second)
+    (row,) = rows_of(tmp_path / "run", "eval")
+    assert {"AP", "AP50", "AP/red", "AP/green", "loss", "class_loss", "box_loss"} <= set(row)
+    assert result.performance.num_steps == 4
+
+
+# --- errors and fine-tuning -------------------------------------------------------------------------------------------
+
+
+def test_folder_of_another_run_is_refused(tmp_path, shards, one_level_config):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / CONFIG_FILE).write_text("{}")
+    with pytest.raises(InputError, match=r"config\.json"):
+        train(one_level_config, LABEL_MAP, *shards, tmp_path / "run")
+
+
+def test_refused_configuration_leaves_no_settings_in_the_folder(tmp_path, shards, one_level_config, changed):
+    with pytest.raises(InputError, match=r"model\.num_classes: got 90"):
+        train(changed(one_level_config, {"model.num_classes": 90}), LABEL_MAP, *shards, tmp_path / "run")
+    assert not (tmp_path / "run" / CONFIG_FILE).exists()
+
+
+def test_missing_fine_tuning_checkpoint_is_refused_before_anything_is_written(
+    tmp_path, shards, one_level_config, changed
+):
+    config = changed(one_level_config, {"train.fine_tune_checkpoint": str(tmp_path / "model" / "ckpt-0")})
+    with pytest.raises(InputError, match=r"ckpt-0"):
+        train(config, LABEL_MAP, *shards, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("eager")
+def test_fine_tuning_restores_once_and_then_resumes_its_own_checkpoints(
+    tmp_path, shards, one_level_config, changed, measured
+):
+    """Another class count and a frozen backbone, then the same folder again without the fine-tuning checkpoint."""
+    start = build_detector(changed(one_level_config.model, {"num_classes": 5}), LabelMap.from_names(list("abcde")))
+    folder = write_weights(start, one_level_config, tmp_path / "model")
+    settings = {
+        "train.fine_tune_checkpoint": str(tmp_path / "model"),
+        "train.freeze_variables": ("^backbone/",),
+        "train.num_steps": 2,
+    }
+    config = changed(one_level_config, settings)
+    measured(0.5)
+    result = train(config, LABEL_MAP, *shards, tmp_path / "run")
+
+    report = json.loads((tmp_path / "run" / REPORT_JSON).read_text())
+    assert (report["mode"], report["refusal"], report["share"]) == ("all_but_classes", "", 1.0)
+    assert {row["path"].rpartition("/")[0] for row in report["fresh"]} == {"head/classes"}
+    assert (tmp_path / "run" / REPORT_TEXT).read_text().startswith("Restored: ")
+    summary = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
+    assert [part["num_trained"] > 0 for part in summary["trained"]] == [False, True, True]
+    ours, theirs = (each.network.get_layer("Conv1").kernel.numpy() for each in (result.detector, start))
+    np.testing.assert_array_equal(ours, theirs)
+
+    shutil.rmtree(folder)
+    measured(0.5)
+    again = train(config, LABEL_MAP, *shards, tmp_path / "run")
+    np.testing.assert_array_equal(again.detector.network.get_layer("Conv1").kernel.numpy(), theirs)
+
+
+@pytest.mark.usefixtures("eager")
+def test_unusable_record_is_named_in_one_sentence(tmp_path, shards, one_level_config, make_example, write_records):
+    example = tf.train.Example.FromString(make_example([(0, 0, 1, 1)]))
+    example.features.feature[keys.IMAGE_ENCODED].bytes_list.value[:] = [b"no image"]
+    broken = write_records(tmp_path / "Split-broken" / "data", [example.SerializeToString()])
+    with pytest.raises(InputError, match=r"Split-broken: .*image.*: img, img\.") as caught:
+        train(one_level_config, LABEL_MAP, [str(broken)], shards[1], tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_preflight_warnings_are_logged(tmp_path, shards, one_level_config, caplog, changed):
+    three_classes = LabelMap.from_names(["red", "green", "blue"])
+    config = changed(
+        one_level_config, {"train.fine_tune_checkpoint": "nowhere/ckpt-0"}
+    )  # ends the run after the preflight
+    with pytest.raises(InputError, match="nowhere"):
+        train(config, three_classes, *shards, tmp_path / "run")
+    assert any("blue" in record.message for record in caplog.records if record.levelname == "WARNING")
+
+
+def test_empty_split_is_named(tmp_path, shards, one_level_config):
+    with pytest.raises(InputError, match="nothing-here"):
+        train(one_level_config, LABEL_MAP, [str(tmp_path / "nothing-here*")], shards[1], tmp_path / "run")

@@ -1,0 +1,180 @@
+import math
+from dataclasses import replace
+
+import keras
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.optimizers import (
+    AdamOptimizer,
+    ConstantLearningRate,
+    MomentumOptimizer,
+    MovingAverage,
+    Optimizer,
+    RmsPropOptimizer,
+)
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.training import memory_estimate
+from detloom.trainer_module.training.memory_estimate import MemoryEstimate, check_memory, estimate_memory
+from detloom.trainer_module.training.optimizers import build_optimizer
+
+RATE = ConstantLearningRate()
+GIB = 2**30
+
+
+def config(**train: object) -> TrainEvalConfig:
+    preset = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    return replace(preset, train=replace(preset.train, **train))
+
+
+def convolution() -> keras.Model:
+    """Return a 1x1 convolution from 3 to 5 channels: 3 * 5 + 5 = 20 weights."""
+    image = keras.Input((4, 6, 3))
+    return keras.Model(image, keras.layers.Conv2D(5, 1)(image))
+
+
+def estimate(config: TrainEvalConfig, network: keras.Model, **data: float) -> MemoryEstimate:
+    return estimate_memory(config, network, **{"mean_record_bytes": 100.0, "split_bytes": 10**9, **data})
+
+
+def made(**changes: object) -> MemoryEstimate:
+    values = {"weights": GIB, "gradients": GIB, "optimizer": GIB, "activations_per_image": GIB, "batch_size": 8}
+    host = {"input_pipeline": GIB, "process": GIB, "host_bytes": 64 * GIB}
+    return MemoryEstimate(**{"device": "CPU", "device_bytes": 64 * GIB, **values, **host, **changes})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "num_slots"),
+    [
+        (MomentumOptimizer(learning_rate=RATE), 1),
+        (MomentumOptimizer(learning_rate=RATE, momentum=0.0), 0),
+        (RmsPropOptimizer(learning_rate=RATE), 2),
+        (RmsPropOptimizer(learning_rate=RATE, momentum=0.0), 1),
+        (AdamOptimizer(learning_rate=RATE), 2),
+    ],
+)
+def test_weights_gradients_and_slots_are_counted(optimizer: Optimizer, num_slots: int):
+    memory = estimate(config(optimizer=optimizer), convolution())
+    # 20 weights of 4 bytes
+    assert (memory.weights, memory.gradients, memory.optimizer) == (80, 80, num_slots * 80)
+    assert memory.certain == 160 + num_slots * 80
+
+
+@pytest.mark.parametrize("optimizer", [MomentumOptimizer(learning_rate=RATE), AdamOptimizer(learning_rate=RATE)])
+def test_estimated_slots_equal_those_of_keras(optimizer: Optimizer):
+    network, built = convolution(), build_optimizer(optimizer)
+    built.build(network.trainable_variables)
+    sizes = [math.prod(variable.shape) for variable in built.variables]
+    slots = [size for size in sizes if size > 1]  # the others are the step and the rate
+    assert 4 * sum(slots) == estimate(config(optimizer=optimizer), network).optimizer
+
+
+def test_moving_average_adds_one_slot():
+    memory = estimate(config(moving_average=MovingAverage()), convolution())
+    assert memory.optimizer == 2 * 80
+
+
+def test_activations_are_the_outputs_of_all_layers():
+    memory = estimate(config(batch_size=10), convolution())
+    # The image has 4 * 6 * 3 = 72 values and the convolution's output 4 * 6 * 5 = 120: 192 * 4 bytes, times 1.1.
+    assert memory.activations_per_image == 845
+    assert memory.activations == 8450
+
+
+def test_each_call_of_a_shared_layer_is_counted():
+    image, conv = keras.Input((4, 4, 3)), keras.layers.Conv2D(3, 1)
+    network = keras.Model(image, conv(conv(image)))
+    # Three times 4 * 4 * 3 * 4 = 192 bytes, times 1.1.
+    assert estimate(config(), network).activations_per_image == round(1.1 * 3 * 192)
+
+
+def test_layers_of_a_nested_model_are_counted():
+    inner_image = keras.Input((4, 4, 3))
+    hidden = keras.layers.Conv2D(7, 1)(inner_image)
+    inner = keras.Model(inner_image, keras.layers.Conv2D(2, 1)(hidden))
+    image = keras.Input((4, 4, 3))
+    # Channels of all outputs: 3 of the image, and 3 + 7 + 2 inside.
+    assert estimate(config(), keras.Model(image, inner(image))).activations_per_image == round(1.1 * 16 * 4 * 15)
+
+
+def test_activations_are_unknown_for_images_of_varying_size():
+    image = keras.Input((None, None, 3))
+    memory = estimate(config(), keras.Model(image, keras.layers.Conv2D(5, 1)(image)))
+    assert memory.activations_per_image is None
+    assert "activations unknown" in memory.sentence()
+
+
+def test_input_pipeline_holds_the_shuffle_buffer_and_three_batches():
+    memory = estimate(config(batch_size=10), convolution(), mean_record_bytes=1000.0)
+    # The zoo's buffer has 2048 records; 3 batches of 10 images of 4 * 6 * 3 float32.
+    assert memory.input_pipeline == 2048 * 1000 + 3 * 10 * 72 * 4
+
+
+def test_shuffle_buffer_is_limited_by_the_size_of_the_split():
+    memory = estimate(config(batch_size=10), convolution(), mean_record_bytes=1000.0, split_bytes=50_000)
+    assert memory.input_pipeline == 50_000 + 3 * 10 * 72 * 4
+
+
+def test_shuffle_buffer_is_limited_by_the_configured_bytes():
+    limited = config(batch_size=10)
+    limited = replace(limited, train_input=replace(limited.train_input, shuffle_buffer_bytes=70_000))
+    memory = estimate(limited, convolution(), mean_record_bytes=1000.0)
+    assert memory.input_pipeline == 70_000 + 3 * 10 * 72 * 4
+
+
+def test_nothing_is_buffered_without_shuffling():
+    unshuffled = config(batch_size=10)
+    unshuffled = replace(unshuffled, train_input=replace(unshuffled.train_input, shuffle=False))
+    assert estimate(unshuffled, convolution()).input_pipeline == 3 * 10 * 72 * 4
+
+
+def test_cpu_training_shares_the_host_memory(monkeypatch):
+    monkeypatch.setattr(memory_estimate, "usable_bytes", lambda: 7 * GIB)
+    memory = estimate(config(), convolution())
+    assert (memory.device, memory.device_bytes, memory.host_bytes) == ("CPU", 7 * GIB, 7 * GIB)
+    assert memory.total_on_device > memory.certain + memory.activations
+
+
+def test_sentence_names_all_parts():
+    # 3 certain, 8 activations, 1 input pipeline and 1 process: 13 GiB = 14 GB
+    assert made().sentence() == (
+        "Memory: about 14 GB of 68.7 GB on the CPU at batch size 8 (weights 1.07 GB, gradients 1.07 GB, optimizer "
+        "1.07 GB, activations 8.59 GB); on the host, input pipeline 1.07 GB, process so far 1.07 GB."
+    )
+
+
+def test_sufficient_memory_gives_no_warning():
+    assert check_memory(made()) == ()
+
+
+def test_batch_that_does_not_fit_gives_a_warning_with_the_largest_that_does():
+    # 13 GiB are required; of 10 GiB, 5 are used by other parts, and an image uses 1.
+    (warning,) = check_memory(made(device_bytes=10 * GIB))
+    assert "train.batch_size" in warning
+    assert "about 5 images" in warning
+
+
+def test_warning_if_not_even_one_image_fits():
+    assert "not even one image" in check_memory(made(device_bytes=5 * GIB))[0]
+
+
+def test_weights_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"got 2\.15 GB on the CPU, required: 3\.22 GB"):
+        check_memory(made(device_bytes=2 * GIB))
+
+
+def test_accelerator_memory_excludes_the_input_pipeline():
+    assert made(device="GPU").total_on_device == 11 * GIB
+    assert check_memory(made(device="GPU", device_bytes=11 * GIB)) == ()
+
+
+def test_host_memory_is_checked_in_addition_to_an_accelerator():
+    (warning,) = check_memory(made(device="GPU", host_bytes=GIB))
+    assert "lower train_input.shuffle_buffer_size" in warning
+
+
+def test_accelerator_of_unknown_memory_gives_no_warning():
+    memory = made(device="TPU", device_bytes=None)
+    assert check_memory(memory) == ()
+    assert "of unknown on the TPU" in memory.sentence()

@@ -1,0 +1,223 @@
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import EarlyStopping, Eval, TrainEvalConfig
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.detectors.ssd.detector import SsdDetector
+from detloom.trainer_module.detectors.ssd.family import SsdFamily
+from detloom.trainer_module.training.preflight import (
+    RecordSample,
+    SampledRecord,
+    check_classes,
+    check_metrics,
+    check_records,
+    preflight,
+    sample_records,
+)
+
+BOX = (0.1, 0.1, 0.5, 0.5)
+LABEL_MAP = LabelMap(((1, "red"), (2, "green")))
+Write = Callable[[str, list[bytes]], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, write_records: Callable[[Path, list[bytes]], Path]) -> Write:
+    def write_file(name: str, records: list[bytes]) -> str:
+        return str(write_records(tmp_path / name, records))
+
+    return write_file
+
+
+def config(**train: object) -> TrainEvalConfig:
+    preset = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    return replace(preset, train=replace(preset.train, **{"batch_size": 1, **train}))
+
+
+def network(num_outputs: int = 3) -> keras.Model:
+    """Return a network with a detector's output names; by default for two classes and background."""
+    image = keras.Input((8, 8, 3))
+    logits, offsets = keras.layers.Conv2D(num_outputs, 1)(image), keras.layers.Conv2D(4, 1)(image)
+    return keras.Model(image, {"class_logits_BAC": logits, "offsets_BA4": offsets})
+
+
+def detector(num_outputs: int = 3) -> SsdDetector:
+    return SsdDetector(SsdFamily(config().model), LABEL_MAP, network(num_outputs), tf.zeros([64, 4]))
+
+
+def record(class_ids: tuple[int, ...], class_texts: tuple[str, ...] = ()) -> SampledRecord:
+    return SampledRecord("data: record 0 (img_7)", 100, class_ids, class_texts)
+
+
+def whole(*records: SampledRecord) -> RecordSample:
+    return RecordSample(records, is_whole_split=True)
+
+
+def with_texts(example: bytes, *texts: str) -> bytes:
+    message = tf.train.Example.FromString(example)
+    message.features.feature[keys.CLASS_TEXT].bytes_list.value.extend(text.encode() for text in texts)
+    return message.SerializeToString()
+
+
+# --- classes of configuration and network ---------------------------------------------------------------------------
+
+
+def test_heads_for_another_label_map_are_refused():
+    with pytest.raises(InputError, match="got 4 class outputs, allowed: 3 "):
+        check_classes(SsdFamily(config().model), LABEL_MAP, network(4))
+
+
+def test_heads_without_background_have_one_output_per_class():
+    model = find_preset("efficientdet_d0").config.model
+    check_classes(SsdFamily(model), LABEL_MAP, network(2))
+
+
+def test_metric_of_an_unknown_class_is_refused():
+    best = replace(config(), eval=Eval(best_metric="AP/blue"))
+    with pytest.raises(InputError, match=r"eval\.best_metric: got the class 'blue', allowed: .* red, green\."):
+        check_metrics(best, LABEL_MAP)
+    stopping = config(early_stopping=EarlyStopping(metric="AP/blue"))
+    with pytest.raises(InputError, match=r"train\.early_stopping\.metric: got the class 'blue'"):
+        check_metrics(stopping, LABEL_MAP)
+
+
+def test_metrics_of_known_classes_are_accepted():
+    stopping = config(early_stopping=EarlyStopping(metric="loss"))
+    check_metrics(replace(stopping, eval=Eval(best_metric="AP/green")), LABEL_MAP)
+
+
+# --- classes of the data --------------------------------------------------------------------------------------------
+
+
+def test_unknown_class_id_is_refused_with_its_record():
+    message = r"^data: record 0 \(img_7\): got class id 3, allowed: .* 1, 2;"
+    with pytest.raises(InputError, match=message):
+        check_records(whole(record((1, 3))), LABEL_MAP)
+
+
+def test_class_id_0_gets_a_hint():
+    with pytest.raises(InputError, match=r"got class id 0, .*background"):
+        check_records(whole(record((0, 1))), LABEL_MAP)
+
+
+def test_long_lists_of_ids_are_truncated():
+    label_map = LabelMap.from_names([f"class {i}" for i in range(90)])
+    with pytest.raises(InputError, match="1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 80 more"):
+        check_records(whole(record((91,))), label_map)
+
+
+def test_class_text_of_another_id_is_refused():
+    message = "got class id 1 .*'green'.* 1 is 'red' and 'green' is 2"
+    with pytest.raises(InputError, match=message):
+        check_records(whole(record((1, 2), ("green", "red"))), LABEL_MAP)
+
+
+def test_unknown_class_texts_give_a_warning():
+    (warning,) = check_records(whole(record((1, 2), ("/m/06ntj", "green"))), LABEL_MAP)
+    assert "/m/06ntj" in warning
+
+
+def test_consistent_data_give_no_warning():
+    assert check_records(whole(record((1, 2), ("red", "green")), record((1,))), LABEL_MAP) == ()
+
+
+def test_class_without_a_box_in_the_whole_split_gives_a_warning():
+    (warning,) = check_records(whole(record((1, 1))), LABEL_MAP)
+    assert "no box of green" in warning
+
+
+def test_class_without_a_box_in_a_partial_sample_gives_no_warning():
+    assert check_records(RecordSample((record((1, 1)),), is_whole_split=False), LABEL_MAP) == ()
+
+
+def test_data_without_boxes_give_a_warning():
+    assert "no box in" in check_records(whole(record(())), LABEL_MAP)[0]
+    part = RecordSample((record(()),), is_whole_split=False)
+    assert "first 1 records" in check_records(part, LABEL_MAP)[0]
+
+
+# --- the sample -----------------------------------------------------------------------------------------------------
+
+
+def test_record_is_read_with_key_ids_and_texts(write, make_example):
+    example = with_texts(make_example([BOX, BOX], [1, 2], name="img_7"), "red", "green")
+    file = write("data", [example])
+    (sampled,) = sample_records([file]).records
+    assert sampled == SampledRecord(f"{file}: record 0 (img_7)", len(example), (1, 2), ("red", "green"))
+
+
+def test_record_without_boxes_has_no_classes(write, make_example):
+    (sampled,) = sample_records([write("data", [make_example()])]).records
+    assert sampled.class_ids == ()
+
+
+def test_sample_has_the_first_records_of_each_shard(write, make_example):
+    files = [write(f"data-{i}", [make_example([BOX], name=f"{i}{j}") for j in range(5)]) for i in range(2)]
+    sample = sample_records(files, max_records=4)
+    names = [record.where.split("(")[1][:-1] for record in sample.records]
+    assert names == ["00", "01", "10", "11"]
+    assert not sample.is_whole_split
+
+
+def test_sample_of_all_records_is_the_whole_split(write, make_example):
+    files = [write(f"data-{i}", [make_example([BOX])] * 2) for i in range(2)]
+    assert sample_records(files, max_records=4).is_whole_split
+
+
+def test_at_most_max_records_shards_are_opened(write, make_example):
+    files = [write(f"data-{i}", [make_example([BOX])]) for i in range(3)]
+    sample = sample_records(files, max_records=2)
+    assert len(sample.records) == 2
+    assert not sample.is_whole_split
+
+
+def test_mean_size_of_records(write, make_example):
+    examples = [make_example([BOX]), make_example([BOX] * 50)]
+    assert sample_records([write("data", examples)]).mean_bytes == sum(map(len, examples)) / 2
+    assert sample_records([write("empty", [])]).mean_bytes == 0
+
+
+def test_invalid_record_is_refused_with_its_position(write, make_example):
+    file = write("data", [make_example([BOX]), b"\xff\xff\xff"])
+    with pytest.raises(InputError, match="data: record 1 "):
+        sample_records([file])
+
+
+def test_truncated_file_is_refused_with_the_position(write, make_example):
+    file = Path(write("data", [make_example([BOX])] * 2))
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(InputError, match="data: record 1 "):
+        sample_records([str(file)])
+
+
+# --- preflight ------------------------------------------------------------------------------------------------------
+
+
+def test_valid_setup_gives_no_warning_and_logs_the_memory_estimate(write, make_example, caplog):
+    file = write("data", [make_example([BOX, BOX], [1, 2])])
+    with caplog.at_level(logging.INFO, logger="detloom"):
+        assert preflight(config(), LABEL_MAP, detector(), [file]) == ()
+    (line,) = [entry.getMessage() for entry in caplog.records if entry.name == "detloom"]
+    assert line.startswith("Memory")
+    assert "batch size 1" in line
+
+
+def test_warnings_of_configuration_and_data_are_combined(write, make_example):
+    file = write("data", [make_example([BOX])])
+    scaled = config(learning_rate_batch_size=128)
+    warnings = preflight(scaled, LABEL_MAP, detector(), [file])
+    assert [warning.split(":")[0] for warning in warnings][1:] == ["Training data"]
+    assert warnings[0].startswith("train.batch_size is 1, but the learning rate was written for 128")
+
+
+def test_missing_training_files_are_refused():
+    with pytest.raises(InputError, match="nowhere"):
+        preflight(config(), LABEL_MAP, detector(), ["nowhere/*"])

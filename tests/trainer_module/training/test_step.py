@@ -1,0 +1,309 @@
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.network import L2Regularizer
+from detloom.schemas.model.optimizers import ClipByGlobalNorm, ConstantLearningRate, MomentumOptimizer
+from detloom.schemas.reading.typed_dict import to_canonical_json
+
+_HERE = Path(__file__).parent
+_SPEC = importlib.util.spec_from_file_location("training_parts", _HERE / "training_parts.py")
+parts = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(parts)
+
+RATE = ConstantLearningRate(learning_rate=0.5)
+DESCENT = MomentumOptimizer(learning_rate=RATE, momentum=0.0)
+DESCENT_ON_FIXED_STATISTICS = {"train.optimizer": DESCENT, "model.freeze_batchnorm": True}
+
+
+@pytest.fixture
+def config(one_level_config, eager):
+    """A configuration for tests with eager execution."""
+    return one_level_config
+
+
+def all_state(steps):
+    averages = steps.averaged_weights.averages if steps.averaged_weights else []
+    state = [*steps.detector.network.weights, *steps.optimizer.variables, *averages, *steps.state.values()]
+    return [variable.numpy() for variable in state]
+
+
+def with_nan(config, batch):
+    batches = parts.make_batches(config)
+    batches["image"][batch, 0, 3, 3, 0] = math.nan
+    return batches
+
+
+def test_step_updates_weights_statistics_averages_and_counters(config, changed):
+    steps, iterator = parts.make_steps(changed(config, {"train.optimizer.learning_rate": RATE}))
+    before, averages = parts.weights_of(steps), [each.numpy() for each in steps.averaged_weights.averages]
+    result = steps.run(iterator, 2)
+    assert (result.num_steps, result.is_finite) == (2, True)
+    assert int(steps.optimizer.iterations.numpy()) == 2
+    assert int(steps.state["num_boxes_dropped"].numpy()) == 4  # one per image, two images per batch
+    assert not any(map(np.array_equal, before, parts.weights_of(steps)))
+    assert not any(map(np.array_equal, averages, steps.averaged_weights.averages))
+    assert 0 < result.input_seconds < result.seconds
+    expected = ["loss", "class_loss", "box_loss", "regularization_loss", "learning_rate", "gradient_norm"]
+    assert list(result.numbers) == expected
+
+
+@pytest.mark.slow
+def test_input_seconds_exclude_the_step_on_one_core(tmp_path, small_config):
+    """TensorFlow with a single thread could read the clock after the step."""
+    path = tmp_path / "config.json"
+    path.write_text(to_canonical_json(small_config), encoding="utf-8")
+    command = [sys.executable, str(_HERE / "one_core.py"), str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[1])}
+    found = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
+    assert 0 < float(found) < 0.3
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_regularization_is_added_to_the_loss_if_configured(config, changed, counted):
+    penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}
+    steps, iterator = parts.make_steps(changed(config, {**penalty, "train.add_regularization_loss": counted}))
+    expected = sum(float(penalty) for penalty in steps.detector.network.losses) if counted else 0.0
+    numbers = steps.run(iterator, 1).numbers
+    assert numbers["regularization_loss"] == pytest.approx(expected)
+    total = numbers["class_loss"] + numbers["box_loss"] + numbers["regularization_loss"]
+    assert numbers["loss"] == pytest.approx(total, rel=1e-5)
+
+
+def moved(config, rate_factor=1.0):
+    """Return the length of the weight update of one step, and the numbers."""
+    steps, iterator = parts.make_steps(config)
+    steps.rate_factor.assign(rate_factor)
+    variables = steps.trained.variables
+    before = [variable.numpy() for variable in variables]
+    numbers = steps.run(iterator, 1).numbers
+    updates = [variable.numpy() - value for variable, value in zip(variables, before, strict=True)]
+    return math.sqrt(sum(np.sum(np.square(update, dtype=np.float64)) for update in updates)), numbers
+
+
+def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(config, changed):
+    """Plain descent at rate 0.5: the update is half of the clipped gradient; at half the rate, a quarter."""
+    clipping = ClipByGlobalNorm(norm=0.01)
+    clipped = changed(config, {"train.optimizer": DESCENT, "train.gradient_clipping": clipping})
+    length, numbers = moved(clipped)
+    assert length == pytest.approx(0.005, rel=1e-3)
+    assert numbers["gradient_norm"] > 0.1
+    assert numbers["learning_rate"] == 0.5
+    length, numbers = moved(clipped, rate_factor=0.5)
+    assert length == pytest.approx(0.0025, rel=1e-3)
+    assert numbers["learning_rate"] == 0.25
+
+
+def test_gradient_norm_per_variable_is_reported_if_configured(config, changed):
+    steps, iterator = parts.make_steps(changed(config, {"train.monitoring.gradient_norms": True}))
+    numbers = steps.run(iterator, 1).numbers
+    norms = {name: value for name, value in numbers.items() if name.startswith("gradient_norm/")}
+    assert set(norms) == {f"gradient_norm/{path}" for path in steps.trained.by_path}
+    assert math.hypot(*norms.values()) == pytest.approx(numbers["gradient_norm"], rel=1e-5)
+
+
+def test_nonfinite_step_changes_nothing_and_ends_the_call(config):
+    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=1))
+    one, same = parts.make_steps(config)
+    good = one.run(same, 1)
+    result = steps.run(iterator, 3)
+    assert (result.num_steps, result.is_finite) == (2, False)
+    assert result.numbers["loss"] == good.numbers["loss"]  # of the applied step
+    for found, expected in zip(all_state(steps), all_state(one), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert steps.run(iterator, 1).is_finite  # the next batch
+
+
+def test_infinite_batch_norm_statistics_make_a_step_nonfinite(config):
+    """A variance above 3e38 normalizes the images to 0, so loss and gradients are finite."""
+    batches = parts.make_batches(config)
+    batches["image"][0] *= 1e21
+    steps, iterator = parts.make_steps(config, batches=batches)
+    before = all_state(steps)
+    result = steps.run(iterator, 1)
+    assert (result.num_steps, result.is_finite) == (1, False)
+    assert math.isfinite(result.numbers["loss"])
+    for found, expected in zip(all_state(steps), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_numbers_of_the_last_step_are_reported_if_no_step_was_finite(config):
+    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=0))
+    result = steps.run(iterator, 3)
+    assert (result.num_steps, result.is_finite) == (1, False)
+    assert math.isnan(result.numbers["loss"])
+
+
+def test_skipped_batch_only_counts_a_step(config):
+    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=0))
+    before = parts.weights_of(steps)
+    steps.skip(iterator)
+    assert int(steps.optimizer.iterations.numpy()) == 1
+    for found, expected in zip(parts.weights_of(steps), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert steps.run(iterator, 2).is_finite
+
+
+def test_stop_ends_the_call_after_the_current_step(config):
+    steps, iterator = parts.make_steps(config)
+    steps.stop.assign(True)
+    assert steps.run(iterator, 3).num_steps == 1
+
+
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_gradient_accumulation_equals_the_step_on_the_whole_batch(config, changed, num_parts):
+    """Batch norm uses its moving statistics, so images are independent of each other."""
+    penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}
+    whole = changed(
+        config, {"model.freeze_batchnorm": True, "train.batch_size": 4, "train.optimizer": DESCENT, **penalty}
+    )
+    found = []
+    for count in (1, num_parts):
+        steps, iterator = parts.make_steps(changed(whole, {"train.gradient_accumulation_steps": count}))
+        numbers = steps.run(iterator, 2).numbers
+        found.append((numbers, parts.weights_of(steps)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_updates_its_statistics_part_by_part(config, changed):
+    in_parts = changed(config, {"train.batch_size": 4, "train.gradient_accumulation_steps": 2})
+    steps, iterator = parts.make_steps(in_parts)
+    network = steps.detector.network
+    features = keras.Model(network.input, network.get_layer("Conv1").output)
+    images = parts.make_batches(in_parts)["image"][0]
+    first, second = (np.asarray(features(images[rows])).mean((0, 1, 2)) for rows in (slice(2), slice(2, 4)))
+    steps.run(iterator, 1)
+    # decay 0.9, starting at 0
+    expected = 0.9 * (0.1 * first) + 0.1 * second
+    np.testing.assert_allclose(network.get_layer("bn_Conv1").moving_mean, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_float16_overflow_halves_the_loss_scale_and_counts_the_step(config, changed):
+    half = changed(config, {"train.precision": "float16"})
+    steps, iterator = parts.make_steps(half)
+    before = parts.weights_of(steps)
+    steps.state["loss_scale"].assign(2.0**100)
+    result = steps.run(iterator, 1)
+    assert (result.num_steps, result.is_finite) == (1, True)
+    assert int(steps.optimizer.iterations.numpy()) == 1
+    assert float(steps.state["loss_scale"].numpy()) == 2.0**99
+    for found, expected in zip(parts.weights_of(steps), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    steps.state["loss_scale"].assign(8.0)
+    result = steps.run(iterator, 1)
+    assert result.numbers["loss_scale"] == 8.0
+    assert not all(map(np.array_equal, before, parts.weights_of(steps)))
+
+
+def test_nonfinite_loss_is_not_attributed_to_the_loss_scale(config, changed):
+    half = changed(config, {"train.precision": "float16"})
+    steps, iterator = parts.make_steps(half, batches=with_nan(half, batch=0))
+    assert not steps.run(iterator, 1).is_finite
+    assert float(steps.state["loss_scale"].numpy()) == 2.0**14
+
+
+@pytest.fixture(scope="module")
+def compiled(one_level_config, changed):
+    """Results of compiled calls of 2, 1 and 3 steps.
+
+    Plain descent, because other optimizers amplify rounding errors of gradients near 0.
+    """
+    steps, iterator = parts.make_steps(changed(one_level_config, DESCENT_ON_FIXED_STATISTICS))
+    counts = [steps.run(iterator, 2).num_steps]
+    weights = parts.weights_of(steps)
+    counts += [steps.run(iterator, count).num_steps for count in (1, 3)]
+    iterations, traces = int(steps.optimizer.iterations.numpy()), steps._run.experimental_get_tracing_count()
+    return SimpleNamespace(counts=counts, weights=weights, iterations=iterations, traces=traces)
+
+
+def test_any_number_of_steps_uses_one_compiled_function(compiled):
+    assert (compiled.counts, compiled.iterations, compiled.traces) == ([2, 1, 3], 6, 1)
+
+
+def test_compiled_steps_equal_eager_steps(compiled, config, changed):
+    steps, iterator = parts.make_steps(changed(config, DESCENT_ON_FIXED_STATISTICS))
+    steps.run(iterator, 2)
+    for one, other in zip(compiled.weights, parts.weights_of(steps), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow  # compilation
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_whole_step_compiles_with_xla_as_required_on_tpu(one_level_config, changed, num_parts):
+    settings = {"train.gradient_accumulation_steps": num_parts, "train.optimizer": DESCENT}
+    found = []
+    for compile_it in (False, True):
+        steps, iterator = parts.make_steps(changed(one_level_config, settings))
+        step = tf.function(steps._replica_step, jit_compile=True) if compile_it else steps._replica_step
+        found.append((step(next(iterator), tf.constant(0.0)), parts.weights_of(steps)))
+    (eager, weights), (compiled, compiled_weights) = found
+    np.testing.assert_allclose(compiled["numbers"], eager["numbers"], rtol=1e-3)
+    assert bool(compiled["is_good"])
+    for one, other in zip(weights, compiled_weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory, small_config, changed):
+    """The results of `two_replicas.py`: arrays by run."""
+    folder = tmp_path_factory.mktemp("replicas")
+    penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=0.1)}
+    settings = {"model.freeze_batchnorm": True, "train.batch_size": 4, "train.debug": True, **penalty}
+    given = changed(small_config, settings)
+    (folder / "config.json").write_text(to_canonical_json(given), encoding="utf-8")
+    command = [sys.executable, str(_HERE / "two_replicas.py"), str(folder / "config.json"), str(folder / "found.npz")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[1])})
+    with np.load(folder / "found.npz") as arrays:
+        runs: dict[str, dict[str, np.ndarray]] = {}
+        for key in arrays:
+            run, _, name = key.partition(".")
+            runs.setdefault(run, {})[name] = arrays[key]
+        return runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["two", "two_in_parts"])
+def test_two_replicas_give_the_weights_of_one_device(replicas, run):
+    one, other = replicas["one"], replicas[run]
+    for name in ("weights", "averaged"):
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(other["numbers"], one["numbers"], rtol=1e-5)
+    np.testing.assert_array_equal(other["counts"], one["counts"])
+    assert one["counts"].tolist() == [3, 12]
+    assert other["copies_differ"] == 0
+
+
+@pytest.mark.slow
+def test_synchronized_batch_norm_on_two_replicas_equals_one_device(replicas):
+    one, two = replicas["norm_one"], replicas["norm_two"]
+    for name, atol in (("output", 1e-4), ("by_inputs", 1e-3)):
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=atol)
+    # Sums of many terms that cancel, with magnitudes up to 1,600: without AVX-512, oneDNN's rounding errors reach 0.05.
+    atol = 2e-2 if "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8") else 0.16
+    np.testing.assert_allclose(two["by_variables"], one["by_variables"], rtol=1e-4, atol=atol)
+    np.testing.assert_allclose(two["statistics"], one["statistics"], rtol=1e-5)
+
+
+def test_accumulation_with_synchronized_batch_norm_on_replicas_is_refused(config, changed):
+    batch_norm = "model.box_predictor.conv_hyperparams.batch_norm.synchronized"
+    steps, _ = parts.make_steps(changed(config, {batch_norm: True, "train.gradient_accumulation_steps": 2}))
+
+    class Two(type(steps)):
+        def __init__(self):
+            self.detector, self.num_parts = steps.detector, 2
+            self.strategy = type("Strategy", (), {"num_replicas_in_sync": 2})
+
+    with pytest.raises(InputError, match=r"train\.gradient_accumulation_steps: got 2"):
+        Two()._check_sync_batch_norm()

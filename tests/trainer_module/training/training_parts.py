@@ -1,0 +1,73 @@
+"""Batches in memory and `TrainSteps` on them, for tests in this process and in others."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.detectors.preprocess import network_hw
+from detloom.trainer_module.runtime.numerics import network_precision
+from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer
+from detloom.trainer_module.training.step import TrainSteps
+from detloom.trainer_module.weights.freezing import choose_trained
+
+LABEL_MAP = LabelMap.from_names(["red", "green"])
+NUM_BATCHES = 3  # then they repeat
+
+
+def make_batches(config: TrainEvalConfig) -> dict[str, np.ndarray]:
+    """Make red and green squares on noise, up to four per image; [batches, images, ...]."""
+    random = np.random.default_rng(0)
+    shape = (NUM_BATCHES, config.train.batch_size)
+    height, width = network_hw(config.model.image_resizer)
+    images = random.normal(0, 0.3, (*shape, height, width, 3)).astype(np.float32)
+    corners = random.uniform(0, 0.5, (*shape, 4, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(0.2, 0.5, (*shape, 4, 2))], axis=-1).astype(np.float32)
+    classes = random.integers(-1, 2, (*shape, 4)).astype(np.int32)
+    boxes[classes < 0] = 0
+    for batch, image, box in zip(*np.nonzero(classes >= 0), strict=True):
+        top, left, bottom, right = (boxes[batch, image, box] * [height, width, height, width]).astype(int)
+        images[batch, image, top:bottom, left:right, classes[batch, image, box]] = 1
+    return {
+        "image": images,
+        "boxes_yxyx_rel": boxes,
+        "class_indices": classes,
+        "true_hw": np.full((*shape, 2), (height, width), np.int32),
+        "num_dropped": np.ones(shape, np.int32),
+    }
+
+
+def make_steps(
+    config: TrainEvalConfig,
+    strategy: tf.distribute.Strategy | None = None,
+    batches: dict[str, np.ndarray] | None = None,
+) -> tuple[TrainSteps, Iterator[Any]]:
+    """Make steps with the same weights at every call; each replica gets the next images of the batch."""
+    strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        with network_precision(config.train.precision):
+            detector = build_detector(config.model, LABEL_MAP)
+        trained = choose_trained(config.train, detector.network)
+        optimizer = build_optimizer(config.train.optimizer)
+        optimizer.build(trained.variables)
+        average = config.train.moving_average
+        averaged_weights = AveragedWeights(average, trained.variables) if average else None
+    steps = TrainSteps(config.train, detector, trained, optimizer, averaged_weights, strategy)
+    data = batches or make_batches(config)
+
+    def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        size = context.get_per_replica_batch_size(config.train.batch_size)
+        rows = {name: array.reshape(-1, size, *array.shape[2:]) for name, array in data.items()}
+        return tf.data.Dataset.from_tensor_slices(rows).repeat()
+
+    return steps, iter(strategy.distribute_datasets_from_function(read))
+
+
+def weights_of(steps: TrainSteps) -> list[np.ndarray]:
+    return [variable.numpy() for variable in steps.detector.network.weights]

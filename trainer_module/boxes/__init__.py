@@ -1,0 +1,1 @@
+"""Boxes: geometry and formats, anchors, matching, box coding, non-maximum suppression."""

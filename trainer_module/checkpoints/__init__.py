@@ -1,1 +1,0 @@
-"""Weights from elsewhere: reading, naming and restoring them."""

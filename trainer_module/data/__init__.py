@@ -1,0 +1,1 @@
+"""The training data: TFRecord shards, parsing, preprocessing, augmentation, batches."""

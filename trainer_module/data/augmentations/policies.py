@@ -1,0 +1,289 @@
+"""AutoAugment for boxes (arXiv:1906.11172, appendix A) and RandAugment, with the operations of google/automl.
+
+Two things differ: a box that leaves the image is dropped, while google/automl keeps a sliver at the edge; and boxes are
+not rounded to whole pixels between operations.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from detloom.schemas.contracts.ground_truth import IMAGE
+from detloom.schemas.model.augmentations import AutoAugmentImage, PolicyName, RandAugment
+from detloom.trainer_module.data.augmentations import geometry, uint8_colors
+from detloom.trainer_module.data.augmentations.box_content import change_contents, cut_out_of_box, fill_around
+from detloom.trainer_module.data.augmentations.geometry import Affine
+from detloom.trainer_module.data.sample import Sample
+
+
+def auto_augment(config: AutoAugmentImage, sample: Sample, seed: tf.Tensor) -> Sample:
+    """Apply the policy; the image keeps its type."""
+    policy = POLICIES[config.policy_name]
+    names = sorted({name for steps in policy for name, _, _ in steps})
+    longest = max(len(steps) for steps in policy)
+    nothing = (names[0], 0.0, 0.0)
+    padded = [[*steps, *[nothing] * (longest - len(steps))] for steps in policy]
+    kinds = tf.constant([[names.index(name) for name, _, _ in steps] for steps in padded])
+    probabilities = tf.constant([[float(probability) for _, probability, _ in steps] for steps in padded])
+    amounts = tf.constant([[float(amount_of(name, level)) for name, _, level in steps] for steps in padded])
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, longest + 1))
+    chosen = tf.random.stateless_uniform([], seeds[0], maxval=len(policy), dtype=tf.int32)
+
+    def steps(sample: Sample) -> Sample:
+        for i in range(longest):
+            step = Step(kinds[chosen, i], probabilities[chosen, i], amounts[chosen, i])
+            sample = apply_step(names, step, sample, seeds[i + 1])
+        return sample
+
+    return _in_uint8(steps, sample)
+
+
+def rand_augment(config: RandAugment, sample: Sample, seed: tf.Tensor) -> Sample:
+    """Apply the policy; the image keeps its type."""
+    amounts = tf.constant([float(amount_of(name, config.magnitude)) for name in RAND_AUGMENT])
+
+    def layers(sample: Sample) -> Sample:
+        for layer in range(config.num_layers):
+            its_seed = tf.random.experimental.stateless_fold_in(seed, layer)
+            seeds = tf.unstack(tf.random.experimental.stateless_split(its_seed))
+            kind = tf.random.stateless_uniform([], seeds[0], maxval=len(RAND_AUGMENT), dtype=tf.int32)
+            sample = apply_step(RAND_AUGMENT, Step(kind, tf.constant(1.0), amounts[kind]), sample, seeds[1])
+        return sample
+
+    return _in_uint8(layers, sample)
+
+
+def _in_uint8(change: Callable[[Sample], Sample], sample: Sample) -> Sample:
+    image = sample[IMAGE]
+    changed = change({**sample, IMAGE: tf.cast(image, tf.uint8)})
+    return {**changed, IMAGE: tf.cast(changed[IMAGE], image.dtype)}
+
+
+MOVES = ("TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox", "ShearY_BBox", "Rotate_BBox")
+TABLES = ("AutoContrast", "Equalize", "Posterize", "Solarize", "SolarizeAdd", "Contrast", "Brightness")
+CONTENTS = (
+    "Flip_Only_BBoxes",
+    "Equalize_Only_BBoxes",
+    "Cutout_Only_BBoxes",
+    "TranslateY_Only_BBoxes",
+    "ShearX_Only_BBoxes",
+    "ShearY_Only_BBoxes",
+)
+_GRAY = 128  # fill value outside of the image
+_MAX_LEVEL = 10.0
+
+_Change = Callable[[], tf.Tensor]
+
+
+class Step(NamedTuple):
+    """A random step; all tensors are scalars.
+
+    Attributes:
+        kind: int32, index into the names.
+        probability: of the step, or of each box if the step changes the content of boxes.
+        amount: from `amount_of`; its sign is random.
+    """
+
+    kind: tf.Tensor
+    probability: tf.Tensor
+    amount: tf.Tensor
+
+
+@tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`
+def amount_of(name: str, level: float) -> float:
+    """Convert a level of 0 to 10 to the unit of the step: pixels, radians, a factor, a number of bits, ..."""
+    share = level / _MAX_LEVEL
+    match name:
+        case "TranslateX_BBox" | "TranslateY_BBox":
+            return share * 250.0
+        case "TranslateY_Only_BBoxes":
+            return share * 120.0
+        case "ShearX_BBox" | "ShearY_BBox" | "ShearX_Only_BBoxes" | "ShearY_Only_BBoxes":
+            return share * 0.3
+        case "Rotate_BBox":
+            return math.radians(share * 30.0)
+        case "Color" | "Contrast" | "Brightness" | "Sharpness":
+            return share * 1.8 + 0.1
+        case "Cutout":
+            return int(share * 100)  # half of the side length
+        case "Cutout_Only_BBoxes":
+            return int(share * 50)
+        case "BBox_Cutout":
+            return share * 0.75
+        case "Posterize":
+            return int(share * 4)
+        case "Solarize":
+            return int(share * 256)
+        case "SolarizeAdd":
+            return int(share * 110)
+        case "AutoContrast" | "Equalize" | "Equalize_Only_BBoxes" | "Flip_Only_BBoxes":
+            return 0.0
+    raise AssertionError(f"no such step: {name}")
+
+
+def apply_step(names: Sequence[str], step: Step, sample: Sample, seed: tf.Tensor) -> Sample:
+    """Apply the step with its probability; the image must be uint8."""
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    sign = tf.where(tf.random.stateless_uniform([], seeds[0]) < 0.5, -1.0, 1.0)
+    groups: list[tuple[tuple[str, ...], Callable[[], Sample]]] = [
+        (MOVES, lambda: geometry.warp(sample, _move(names, step.kind, sign * step.amount, sample), _GRAY)),
+        (TABLES, lambda: {**sample, IMAGE: _with_table(names, step, sample[IMAGE])}),
+        (CONTENTS, lambda: _with_contents(names, step, sample, seeds[1])),
+        (("Color",), lambda: {**sample, IMAGE: uint8_colors.color(sample[IMAGE], step.amount)}),
+        (("Sharpness",), lambda: {**sample, IMAGE: uint8_colors.sharpness(sample[IMAGE], step.amount)}),
+        (("Cutout",), lambda: {**sample, IMAGE: _cut_out(sample[IMAGE], step.amount, seeds[1])}),
+        (("BBox_Cutout",), lambda: cut_out_of_box(sample, step.amount, _GRAY, seeds[1])),
+    ]
+    used = [(members, change) for members, change in groups if any(name in members for name in names)]
+    place = [next(i for i, (members, _) in enumerate(used) if name in members) for name in names]
+    draws_itself = tf.gather(tf.constant([name in CONTENTS for name in names]), step.kind)
+    is_drawn = draws_itself | (tf.random.stateless_uniform([], seeds[2]) < step.probability)
+    branch = tf.where(is_drawn, tf.gather(tf.constant(place), step.kind), len(used))
+    return tf.switch_case(branch, [*(change for _, change in used), lambda: {**sample}])
+
+
+def _one_named(names: Sequence[str], kind: tf.Tensor, changes: dict[str, _Change]) -> tf.Tensor:
+    """Return the result of the change whose name is at index `kind`."""
+    used = [name for name in changes if name in names]
+    place = [used.index(name) if name in used else 0 for name in names]
+    return tf.switch_case(tf.gather(tf.constant(place), kind), [changes[name] for name in used])
+
+
+def _move(names: Sequence[str], kind: tf.Tensor, amount: tf.Tensor, sample: Sample) -> Affine:
+    moves = {
+        "TranslateX_BBox": geometry.translation(amount, 0.0),
+        "TranslateY_BBox": geometry.translation(0.0, amount),
+        "ShearX_BBox": geometry.shear_x(amount),
+        "ShearY_BBox": geometry.shear_y(amount),
+        "Rotate_BBox": geometry.rotation(amount, tf.shape(sample[IMAGE])[:2]),
+    }
+    none = geometry.translation(0.0, 0.0)
+    of_names = [tf.stack([tf.cast(value, tf.float32) for value in moves.get(name, none)]) for name in names]
+    return Affine(*tf.unstack(tf.gather(tf.stack(of_names), kind)))
+
+
+def _with_table(names: Sequence[str], step: Step, image_HW3: tf.Tensor) -> tf.Tensor:
+    def same_for_all(table: Callable[[tf.Tensor], tf.Tensor]) -> _Change:
+        return lambda: tf.tile(table(step.amount), [3, 1])
+
+    tables: dict[str, _Change] = {
+        "AutoContrast": partial(uint8_colors.autocontrast, image_HW3),
+        "Equalize": partial(uint8_colors.equalize, image_HW3),
+        "Posterize": same_for_all(uint8_colors.posterize),
+        "Solarize": same_for_all(uint8_colors.solarize),
+        "SolarizeAdd": same_for_all(uint8_colors.solarize_add),
+        "Contrast": same_for_all(partial(uint8_colors.contrast, image_HW3)),
+        "Brightness": same_for_all(uint8_colors.brightness),
+    }
+    return uint8_colors.looked_up(image_HW3, _one_named(names, step.kind, tables))
+
+
+def _with_contents(names: Sequence[str], step: Step, sample: Sample, seed: tf.Tensor) -> Sample:
+    def change(content: tf.Tensor, its_seed: tf.Tensor) -> tf.Tensor:
+        amount = tf.where(tf.random.stateless_uniform([], its_seed) < 0.5, -step.amount, step.amount)
+
+        def warped(how: Affine) -> _Change:
+            return lambda: geometry.warp_image(content, how, _GRAY)
+
+        changes: dict[str, _Change] = {
+            "Flip_Only_BBoxes": lambda: tf.reverse(content, axis=[1]),
+            "Equalize_Only_BBoxes": lambda: uint8_colors.looked_up(content, uint8_colors.equalize(content)),
+            "Cutout_Only_BBoxes": lambda: _cut_out(content, step.amount, its_seed),
+            "TranslateY_Only_BBoxes": warped(geometry.translation(0.0, amount)),
+            "ShearX_Only_BBoxes": warped(geometry.shear_x(amount)),
+            "ShearY_Only_BBoxes": warped(geometry.shear_y(amount)),
+        }
+        return _one_named(names, step.kind, changes)
+
+    return change_contents(sample, change, probability=step.probability, seed=seed)
+
+
+def _cut_out(image_HW3: tf.Tensor, half_px: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Fill a square with a random centre."""
+    center = tf.random.stateless_uniform([2], seed) * tf.cast(tf.shape(image_HW3)[:2], tf.float32)
+    half_hw = tf.repeat(tf.cast(half_px, tf.int32), 2)
+    return fill_around(image_HW3, tf.cast(center, tf.int32), half_hw, _GRAY)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+# The policies learned on COCO (arXiv:1906.11172), as in google/automl and the Object Detection API. A policy is a list
+# of sub-policies, one of which is drawn; a step is a name, a probability and a level of 0 to 10.
+SubPolicy = tuple[tuple[str, float, float], ...]
+
+_V0: tuple[SubPolicy, ...] = (
+    (("TranslateX_BBox", 0.6, 4), ("Equalize", 0.8, 10)),
+    (("TranslateY_Only_BBoxes", 0.2, 2), ("Cutout", 0.8, 8)),
+    (("Sharpness", 0.0, 8), ("ShearX_BBox", 0.4, 0)),
+    (("ShearY_BBox", 1.0, 2), ("TranslateY_Only_BBoxes", 0.6, 6)),
+    (("Rotate_BBox", 0.6, 10), ("Color", 1.0, 6)),
+)
+_V1: tuple[SubPolicy, ...] = (
+    *_V0,
+    (("Color", 0.0, 0), ("ShearX_Only_BBoxes", 0.8, 4)),
+    (("ShearY_Only_BBoxes", 0.8, 2), ("Flip_Only_BBoxes", 0.0, 10)),
+    (("Equalize", 0.6, 10), ("TranslateX_BBox", 0.2, 2)),
+    (("Color", 1.0, 10), ("TranslateY_Only_BBoxes", 0.4, 6)),
+    (("Rotate_BBox", 0.8, 10), ("Contrast", 0.0, 10)),
+    (("Cutout", 0.2, 2), ("Brightness", 0.8, 10)),
+    (("Color", 1.0, 6), ("Equalize", 1.0, 2)),
+    (("Cutout_Only_BBoxes", 0.4, 6), ("TranslateY_Only_BBoxes", 0.8, 2)),
+    (("Color", 0.2, 8), ("Rotate_BBox", 0.8, 10)),
+    (("Sharpness", 0.4, 4), ("TranslateY_Only_BBoxes", 0.0, 4)),
+    (("Sharpness", 1.0, 4), ("SolarizeAdd", 0.4, 4)),
+    (("Rotate_BBox", 1.0, 8), ("Sharpness", 0.2, 8)),
+    (("ShearY_BBox", 0.6, 10), ("Equalize_Only_BBoxes", 0.6, 8)),
+    (("ShearX_BBox", 0.2, 6), ("TranslateY_Only_BBoxes", 0.2, 10)),
+    (("SolarizeAdd", 0.6, 8), ("Brightness", 0.8, 10)),
+)
+_V2: tuple[SubPolicy, ...] = (
+    (("Color", 0.0, 6), ("Cutout", 0.6, 8), ("Sharpness", 0.4, 8)),
+    (("Rotate_BBox", 0.4, 8), ("Sharpness", 0.4, 2), ("Rotate_BBox", 0.8, 10)),
+    (("TranslateY_BBox", 1.0, 8), ("AutoContrast", 0.8, 2)),
+    (("AutoContrast", 0.4, 6), ("ShearX_BBox", 0.8, 8), ("Brightness", 0.0, 10)),
+    (("SolarizeAdd", 0.2, 6), ("Contrast", 0.0, 10), ("AutoContrast", 0.6, 0)),
+    (("Cutout", 0.2, 0), ("Solarize", 0.8, 8), ("Color", 1.0, 4)),
+    (("TranslateY_BBox", 0.0, 4), ("Equalize", 0.6, 8), ("Solarize", 0.0, 10)),
+    (("TranslateY_BBox", 0.2, 2), ("ShearY_BBox", 0.8, 8), ("Rotate_BBox", 0.8, 8)),
+    (("Cutout", 0.8, 8), ("Brightness", 0.8, 8), ("Cutout", 0.2, 2)),
+    (("Color", 0.8, 4), ("TranslateY_BBox", 1.0, 6), ("Rotate_BBox", 0.6, 6)),
+    (("Rotate_BBox", 0.6, 10), ("BBox_Cutout", 1.0, 4), ("Cutout", 0.2, 8)),
+    (("Rotate_BBox", 0.0, 0), ("Equalize", 0.6, 6), ("ShearY_BBox", 0.6, 8)),
+    (("Brightness", 0.8, 8), ("AutoContrast", 0.4, 2), ("Brightness", 0.2, 2)),
+    (("TranslateY_BBox", 0.4, 8), ("Solarize", 0.4, 6), ("SolarizeAdd", 0.2, 10)),
+    (("Contrast", 1.0, 10), ("SolarizeAdd", 0.2, 8), ("Equalize", 0.2, 4)),
+)
+_V3: tuple[SubPolicy, ...] = (
+    (("Posterize", 0.8, 2), ("TranslateX_BBox", 1.0, 8)),
+    (("BBox_Cutout", 0.2, 10), ("Sharpness", 1.0, 8)),
+    (("Rotate_BBox", 0.6, 8), ("Rotate_BBox", 0.8, 10)),
+    (("Equalize", 0.8, 10), ("AutoContrast", 0.2, 10)),
+    (("SolarizeAdd", 0.2, 2), ("TranslateY_BBox", 0.2, 8)),
+    (("Sharpness", 0.0, 2), ("Color", 0.4, 8)),
+    (("Equalize", 1.0, 8), ("TranslateY_BBox", 1.0, 8)),
+    (("Posterize", 0.6, 2), ("Rotate_BBox", 0.0, 10)),
+    (("AutoContrast", 0.6, 0), ("Rotate_BBox", 1.0, 6)),
+    (("Equalize", 0.0, 4), ("Cutout", 0.8, 10)),
+    (("Brightness", 1.0, 2), ("TranslateY_BBox", 1.0, 6)),
+    (("Contrast", 0.0, 2), ("ShearY_BBox", 0.8, 0)),
+    (("AutoContrast", 0.8, 10), ("Contrast", 0.2, 10)),
+    (("Rotate_BBox", 1.0, 10), ("Cutout", 1.0, 10)),
+    (("SolarizeAdd", 0.8, 6), ("Equalize", 0.8, 8)),
+)
+POLICIES: dict[PolicyName, tuple[SubPolicy, ...]] = {"v0": _V0, "v1": _V1, "v2": _V2, "v3": _V3}
+
+RAND_AUGMENT = (
+    "Equalize",
+    "Solarize",
+    "Color",
+    "Cutout",
+    "SolarizeAdd",
+    "TranslateX_BBox",
+    "TranslateY_BBox",
+    "ShearX_BBox",
+    "ShearY_BBox",
+    "Rotate_BBox",
+)

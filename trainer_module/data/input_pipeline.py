@@ -1,0 +1,268 @@
+"""Input pipelines: from TFRecord shards to batches."""
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts.ground_truth import (
+    AREA,
+    CLASSES,
+    COLUMNS,
+    IMAGE,
+    IMAGE_HW,
+    NUM_DROPPED,
+    OPTIONAL_COLUMNS,
+    TRUE_HW,
+)
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.augmentations import Augmentation, Mixing
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.trainer_module.data.augmentations.apply import apply_all, split_at_resize
+from detloom.trainer_module.data.augmentations.crops import WindowCrop
+from detloom.trainer_module.data.augmentations.mixing import mix_batch, mixings_of
+from detloom.trainer_module.data.cropped_decoding import decode_crop, decode_sample
+from detloom.trainer_module.data.example_parser import class_index_table, parse_example, parse_ground_truth
+from detloom.trainer_module.data.record_stream import build_record_stream, elements_per_step
+from detloom.trainer_module.data.records import ExampleFeatures, read_records
+from detloom.trainer_module.data.sample import Sample, columns_of
+from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.detectors.preprocess import Preprocessing, resize_image
+
+_BATCHES_AHEAD = 2
+_LOGGER = logging.getLogger("detloom")
+_NUMBER = "number"  # key of the element number, until batches are mixed
+
+
+def per_replica_batch_size(config: TrainEvalConfig, num_replicas: int) -> int:
+    """Return the number of images per step on each replica, processed in `gradient_accumulation_steps` equal parts.
+
+    Raises:
+        InputError: if the batch cannot be divided evenly.
+    """
+    parts = config.train.gradient_accumulation_steps
+    size, remainder = divmod(config.train.batch_size, num_replicas * parts)
+    if remainder:
+        raise InputError(
+            f"train.batch_size: got {config.train.batch_size} for {num_replicas} replicas and {parts} parts per step, "
+            f"allowed: a multiple of {num_replicas * parts}."
+        )
+    return size * parts
+
+
+def build_train_dataset(
+    config: TrainEvalConfig,
+    label_map: LabelMap,
+    files: Sequence[str],
+    *,
+    batch_size: int,
+    input_context: tf.distribute.InputContext | None = None,
+    start_step: int = 0,
+) -> tf.data.Dataset:
+    """Build endless batches of augmented images that begin with the first image of `start_step`.
+
+    An image and its random changes depend only on configuration, files, pipeline and its number in the stream.
+    Consecutive batches make a step; several replicas that share the pipeline take them in turn.
+
+    A batch has the normalized and padded images, `true_hw`, the columns that the detector family needs, relative to the
+    padded images and padded to `max_number_of_boxes`, and `num_dropped`. Crowds are left out: a group cannot be learned
+    as one object.
+    """
+    family = family_of(config.model)
+    preprocessing, columns = family.preprocessing, family.ground_truth_columns
+    optional = [name for name in columns if name in OPTIONAL_COLUMNS]
+    context = input_context or tf.distribute.InputContext()
+    table, per_step = class_index_table(label_map.class_ids), elements_per_step(config.train, context)
+    stream = build_record_stream(
+        config.train_input,
+        files,
+        seed=config.train.seed,
+        context=context,
+        first_element=start_step * per_step,
+    )
+    seeds = AugmentationSeeds(config, context.input_pipeline_id)
+
+    @tf.autograph.experimental.do_not_convert
+    def to_element(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        sample = augmented_sample(config, serialized, table, seeds.of_element(number), optional)
+        element = train_element(sample, preprocessing, columns, config.train_input.max_number_of_boxes)
+        return {_NUMBER: number, **element}
+
+    @tf.autograph.experimental.do_not_convert
+    def mixed(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        first_element = batch.pop(_NUMBER)[0]
+        is_on = first_element // per_step < config.train.num_steps - config.train.last_steps_without_mixing
+        return mix_batch(mixings, batch, seeds.of_batch(first_element), is_on=is_on)
+
+    mixings = mixings_of(config.train.augmentations)
+    if mixings and batch_size == 1:
+        _LOGGER.warning(
+            "Mosaic and MixUp have no effect: they mix the images of a replica's batch, which is one image."
+        )
+    elements = stream.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = elements.batch(batch_size, drop_remainder=True)
+    batches = batches.map(mixed, num_parallel_calls=tf.data.AUTOTUNE if mixings else None)
+    return batches.prefetch(_BATCHES_AHEAD).with_options(_options())
+
+
+def example_keys(
+    config: TrainEvalConfig, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
+) -> list[str]:
+    """Return the keys of the records of a step, of all pipelines."""
+    return [
+        ExampleFeatures(serialized).record_key
+        for serialized in _records_of_step(config, files, step, num_input_pipelines)
+    ]
+
+
+def broken_example_keys(
+    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
+) -> list[str]:
+    """Return the keys of the records of a step that cannot be parsed or decoded."""
+    table = class_index_table(label_map.class_ids)
+
+    def is_broken(serialized: bytes) -> bool:
+        try:
+            parse_example(tf.constant(serialized), table)
+        except tf.errors.InvalidArgumentError:
+            return True
+        return False
+
+    records = _records_of_step(config, files, step, num_input_pipelines)
+    return [ExampleFeatures(serialized).record_key for serialized in records if is_broken(serialized)]
+
+
+def _records_of_step(
+    config: TrainEvalConfig, files: Sequence[str], step: int, num_input_pipelines: int
+) -> Iterator[bytes]:
+    for pipeline in range(num_input_pipelines):
+        context = tf.distribute.InputContext(num_input_pipelines, pipeline, num_input_pipelines)
+        count = elements_per_step(config.train, context)
+        stream = build_record_stream(
+            config.train_input, files, seed=config.train.seed, context=context, first_element=step * count
+        )
+        for _, serialized in stream.take(count).as_numpy_iterator():
+            yield serialized
+
+
+class AugmentationSeeds:
+    """Seeds of the augmentations of one input pipeline."""
+
+    def __init__(self, config: TrainEvalConfig, pipeline: int = 0) -> None:
+        entropy = [config.train.seed, pipeline]
+        states = np.random.SeedSequence(entropy).generate_state(len(config.train.augmentations) + 1, np.uint64)
+        self._states = [int(state) >> 1 for state in states]  # int64 has one bit less
+
+    def of_element(self, number: tf.Tensor) -> list[tf.Tensor]:
+        """Return a seed, int64 [2], for each augmentation."""
+        return [tf.stack([tf.constant(state, tf.int64), number]) for state in self._states[:-1]]
+
+    def of_batch(self, first_element: tf.Tensor) -> tf.Tensor:
+        """Return the seed, int64 [2], for mixing the batch that begins with this element."""
+        return tf.stack([tf.constant(self._states[-1], tf.int64), first_element])
+
+
+def augmented_sample(
+    config: TrainEvalConfig,
+    serialized: tf.Tensor,
+    table: tf.lookup.StaticHashTable,
+    seeds: Sequence[tf.Tensor],
+    optional: Collection[str] = (),
+) -> Sample:
+    """Return an augmented and resized training image; it is not yet mixed with others, normalized or padded.
+
+    Args:
+        seeds: of `AugmentationSeeds.of_element`.
+        optional: optional columns to read; see `parse_ground_truth`.
+    """
+    parsed = parse_ground_truth(serialized, table, optional)
+    pairs = [pair for pair in zip(config.train.augmentations, seeds, strict=True) if not isinstance(pair[0], Mixing)]
+    before, after = split_at_resize(pairs)
+    crop = before[0][0] if before else None
+    if isinstance(crop, WindowCrop):
+        sample = decode_crop(parsed, crop, before.pop(0)[1])
+    else:
+        sample = decode_sample(parsed)
+    sample = _augmented(before, sample)
+    return _augmented(after, _resized(config, sample))
+
+
+def _augmented(pairs: Sequence[tuple[Augmentation, tf.Tensor]], sample: Sample) -> Sample:
+    return apply_all([augmentation for augmentation, _ in pairs], sample, [seed for _, seed in pairs])
+
+
+def _resized(config: TrainEvalConfig, sample: Sample) -> Sample:
+    image = resize_image(sample[IMAGE], config.model.image_resizer)
+    resized = {**sample, IMAGE: image}
+    for name in columns_of(sample, "masks"):
+        masks = sample[name][..., tf.newaxis]
+        resized[name] = tf.image.resize(masks, tf.shape(image)[:2], method="nearest")[..., 0]
+    return resized
+
+
+def train_element(
+    sample: Sample, preprocessing: Preprocessing, columns: Sequence[str], max_boxes: int
+) -> dict[str, tf.Tensor]:
+    """Normalize and pad an augmented image; its ground truth becomes relative to the padded image."""
+    image, true_hw = preprocessing.normalize_and_pad(sample[IMAGE])
+    height, width = preprocessing.network_hw
+    shares_yx = tf.cast(true_hw, tf.float32) / tf.constant([height, width], tf.float32)
+    padded = dict(sample)
+    for name in columns_of(sample, "boxes"):
+        padded[name] = sample[name] * tf.tile(shares_yx, [2])
+    for name in columns_of(sample, "points"):
+        padded[name] = sample[name] * shares_yx
+    for name in columns_of(sample, "masks"):
+        masks = tf.pad(sample[name], [[0, 0], [0, height - true_hw[0]], [0, width - true_hw[1]]])
+        padded[name] = tf.ensure_shape(masks, [None, height, width])
+    return {IMAGE: image, TRUE_HW: true_hw, **keep_largest(padded, columns, max_boxes)}
+
+
+def keep_largest(sample: Sample, columns: Sequence[str], max_boxes: int) -> dict[str, tf.Tensor]:
+    """Return columns padded to `max_boxes`, with the largest boxes if there are more, and the number of the others."""
+    num_boxes = tf.shape(sample[CLASSES])[0]
+    largest = tf.argsort(sample[AREA], direction="DESCENDING", stable=True)[:max_boxes]
+    num_missing = max_boxes - tf.shape(largest)[0]
+    kept = {}
+    for name in columns:
+        value = tf.gather(sample[name], largest)
+        paddings = [[0, num_missing], *[[0, 0]] * (len(value.shape) - 1)]
+        value = tf.pad(value, paddings, constant_values=tf.cast(COLUMNS[name].padding, value.dtype))
+        kept[name] = tf.ensure_shape(value, [max_boxes, *value.shape[1:]])
+    return {**kept, NUM_DROPPED: tf.maximum(num_boxes - max_boxes, 0)}
+
+
+def build_eval_dataset(
+    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, batch_size: int
+) -> tf.data.Dataset:
+    """Build one pass over a split, in the order of the files: prepared images with all their ground truth.
+
+    Columns are padded to the image with the most boxes in the batch. Boxes are relative to the image without padding.
+    `eval_input` only decides which examples are read.
+    """
+    family, table = family_of(config.model), class_index_table(label_map.class_ids)
+    preprocessing = family.preprocessing
+    optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
+
+    @tf.autograph.experimental.do_not_convert
+    def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        sample = parse_example(serialized, table, optional)
+        image, true_hw = preprocessing.prepare(sample[IMAGE])
+        return {**sample, IMAGE: image, TRUE_HW: true_hw, IMAGE_HW: tf.shape(sample[IMAGE])[:2]}
+
+    records = read_records(files, one_of=config.eval_input.sample_1_of_n_examples)
+    elements = records.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
+    padding = {
+        name: tf.constant(COLUMNS[name].padding if name in COLUMNS else 0, spec.dtype)
+        for name, spec in elements.element_spec.items()
+    }
+    batches = elements.padded_batch(batch_size, padding_values=padding)
+    return batches.prefetch(_BATCHES_AHEAD).with_options(_options())
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    return options

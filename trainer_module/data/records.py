@@ -1,0 +1,216 @@
+"""TFRecord shards: list files, count records, scan classes."""
+
+import functools
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.tfrecord import count_frames
+
+READ_CYCLE = 4  # number of shards that are read in turn
+_SAMPLED_SHARDS, _SAMPLED_RECORDS = 8, 64  # shards, and records of each; about 40 MB of photographs
+_SCAN_BATCH = 64
+_MAX_REMEMBERED = 4  # number of data sets whose counts and classes are cached
+_LOGGER = logging.getLogger("detloom")
+
+
+def list_shards(patterns: Sequence[str]) -> list[str]:
+    """Return the files that match, sorted.
+
+    Raises:
+        InputError: if no file matches.
+    """
+    files = sorted({file for pattern in patterns for file in tf.io.gfile.glob(pattern)})
+    if not files:
+        raise InputError(f"{', '.join(patterns) or 'no pattern'}: no TFRecord file matches; check the split.")
+    return files
+
+
+def compression_of(files: Sequence[str]) -> str:
+    """Return the compression type for TensorFlow: GZIP if all files are `*.gz`."""
+    return "GZIP" if all(Path(file).suffix == ".gz" for file in files) else ""
+
+
+def read_records(files: Sequence[str], *, one_of: int = 1) -> tf.data.Dataset:
+    """Read serialized examples in an order that does not depend on timing.
+
+    Args:
+        one_of: read only the first of every `one_of` records.
+    """
+    compression = compression_of(files)
+
+    def read(file: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(file, compression_type=compression)
+
+    records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(read, cycle_length=READ_CYCLE)
+    return records if one_of == 1 else records.shard(one_of, 0)
+
+
+def count_records(files: Sequence[str]) -> tuple[int, ...]:
+    """Count the records of each file. The counts of unchanged files are cached in the process.
+
+    Raises:
+        InputError: if a file cannot be read to its end.
+    """
+    return _count_records(_file_versions(files))
+
+
+@functools.lru_cache(maxsize=_MAX_REMEMBERED)
+def _count_records(files: tuple["_File", ...]) -> tuple[int, ...]:
+    _LOGGER.info("Counting the records of %d files.", len(files))
+    paths = [file.path for file in files]
+    compression = compression_of(paths)
+    try:
+        return tuple(_count_in_file(path, compression) for path in paths)
+    except tf.errors.OpError as error:
+        raise _unreadable(paths, error) from error
+
+
+def _count_in_file(file: str, compression: str) -> int:
+    if compression or not os.path.exists(file):  # compressed, or in an object store: read through once
+        records = tf.data.TFRecordDataset(file, compression_type=compression)
+        return int(records.reduce(np.int64(0), lambda count, _: count + 1))
+    with open(file, "rb") as stream:
+        count, is_complete = count_frames(stream, os.path.getsize(file))
+    if not is_complete:
+        raise InputError(f"{file}: record {max(count - 1, 0)} is truncated; write the file again.")
+    return count
+
+
+def sampled_mean_bytes(files: Sequence[str]) -> float:
+    """Return the mean size of a serialized example, estimated from evenly spread shards; 0 if there is no record."""
+    chosen = [files[i * len(files) // _SAMPLED_SHARDS] for i in range(_SAMPLED_SHARDS)]
+    sizes = []
+    for file in dict.fromkeys(chosen):
+        sizes += [len(record) for record in read_records([file]).take(_SAMPLED_RECORDS).as_numpy_iterator()]
+    return sum(sizes) / max(len(sizes), 1)
+
+
+class ClassScan(NamedTuple):
+    """The classes in each record.
+
+    Attributes:
+        num_records: number of records of each file.
+        class_ids: for each record, in the order of the files, the sorted distinct class ids of boxes that are not
+            crowds.
+    """
+
+    num_records: tuple[int, ...]
+    class_ids: tuple[np.ndarray, ...]
+
+
+def scan_classes(files: Sequence[str]) -> ClassScan:
+    """Read all records and collect their classes. The results of unchanged files are cached in the process.
+
+    Raises:
+        InputError: if a file or a record cannot be read.
+    """
+    return _scan_classes(_file_versions(files))
+
+
+@functools.lru_cache(maxsize=_MAX_REMEMBERED)
+def _scan_classes(files: tuple["_File", ...]) -> ClassScan:
+    _LOGGER.info("Reading %d files to collect the classes in their images.", len(files))
+    features = {key: tf.io.RaggedFeature(tf.int64) for key in (keys.CLASS_ID, keys.IS_CROWD)}
+    num_records: list[int] = []
+    class_ids: list[np.ndarray] = []
+    paths = [file.path for file in files]
+    try:
+        for path in paths:
+            before = len(class_ids)
+            for batch in read_records([path]).batch(_SCAN_BATCH):
+                parsed = tf.io.parse_example(batch, features)
+                columns = (parsed[key].to_list() for key in (keys.CLASS_ID, keys.IS_CROWD))
+                class_ids.extend(_single_classes(*pair) for pair in zip(*columns, strict=True))
+            num_records.append(len(class_ids) - before)
+    except tf.errors.OpError as error:
+        raise _unreadable(paths, error) from error
+    return ClassScan(tuple(num_records), tuple(class_ids))
+
+
+class _File(NamedTuple):
+    """Cache key of one version of a file."""
+
+    path: str
+    num_bytes: int
+    modified_ns: int
+
+
+def _file_versions(files: Sequence[str]) -> tuple[_File, ...]:
+    try:
+        stats = [tf.io.gfile.stat(file) for file in files]
+    except tf.errors.OpError as error:
+        raise _unreadable(files, error) from error
+    return tuple(_File(path, stat.length, stat.mtime_nsec) for path, stat in zip(files, stats, strict=True))
+
+
+def _single_classes(class_ids: list[int], is_crowd: list[int]) -> np.ndarray:
+    ids = np.array(class_ids, np.int64)
+    return np.unique(ids[np.array(is_crowd) == 0] if len(is_crowd) == len(ids) else ids)
+
+
+def _unreadable(files: Sequence[str], error: tf.errors.OpError) -> InputError:
+    cause = " ".join(str(error.message).split())
+    return InputError(f"{Path(files[0]).parent}: a record cannot be read ({cause}); write its file again.")
+
+
+def parse_features(serialized: bytes) -> Mapping[str, tf.train.Feature]:
+    """Parse a serialized tf.Example without TensorFlow operations.
+
+    Raises:
+        ValueError: if it is not a tf.Example.
+    """
+    try:
+        features: Mapping[str, tf.train.Feature] = tf.train.Example.FromString(serialized).features.feature
+    except Exception:  # each implementation of protobuf has its own DecodeError
+        raise ValueError("not a tf.Example") from None
+    return features
+
+
+class ExampleFeatures:
+    """Values of the features of one serialized tf.Example.
+
+    A feature that is missing, or of another type than requested, is empty.
+    """
+
+    def __init__(self, serialized: bytes) -> None:
+        """Parse the example; see `parse_features`."""
+        self._features = parse_features(serialized)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._features
+
+    def ints(self, key: str) -> npt.NDArray[np.int64]:
+        """Return an int64 feature."""
+        return np.array(self._features[key].int64_list.value if key in self else (), np.int64)
+
+    def floats(self, key: str) -> npt.NDArray[np.float32]:
+        """Return a float feature."""
+        return np.array(self._features[key].float_list.value if key in self else (), np.float32)
+
+    def texts(self, key: str) -> list[bytes]:
+        """Return a bytes feature."""
+        return list(self._features[key].bytes_list.value) if key in self else []
+
+    def raw(self, key: str) -> tf.train.Feature:
+        """Return a feature of any type; the key must exist."""
+        return self._features[key]
+
+    @property
+    def image_bytes(self) -> bytes:
+        """The encoded image; b"" if there is none."""
+        return next(iter(self.texts(keys.IMAGE_ENCODED)), b"")
+
+    @property
+    def record_key(self) -> str:
+        """The source id, else the file name, else ""."""
+        names = (*self.texts(keys.IMAGE_SOURCE_ID), *self.texts(keys.IMAGE_FILENAME))
+        return next((name.decode("utf-8", errors="replace") for name in names if name), "")

@@ -1,0 +1,1 @@
+"""Detector families behind one protocol; each family has a folder of its own."""

@@ -1,0 +1,63 @@
+"""Decode the maps of CenterNet to detections (arXiv:1904.07850, section 4)."""
+
+import tensorflow as tf
+
+from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.schemas.model.center_net import ObjectCenterParams
+from detloom.trainer_module.detectors.centernet.losses import cells_of_image
+
+_SAME = 1e-6  # a value this close to the maximum around it is a peak, as in the reference
+
+
+def find_peaks(scores_BHWK: tf.Tensor, kernel_size: int) -> tf.Tensor:
+    """Return the scores, set to 0 where a square of `kernel_size` cells has a larger score of the same class."""
+    if kernel_size == 1:
+        return scores_BHWK
+    largest = tf.nn.max_pool2d(scores_BHWK, kernel_size, 1, "SAME")
+    return tf.where(largest - scores_BHWK < _SAME, scores_BHWK, 0.0)
+
+
+def build_centernet_detections(
+    params: ObjectCenterParams,
+    class_ids_K: tf.Tensor,
+    outputs: dict[str, tf.Tensor],
+    true_cells_hw_B2: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """Decode the best `max_box_predictions` peaks; see `schemas/contracts/detections.py`.
+
+    Args:
+        class_ids_K: int, label-map id of each class index.
+        true_cells_hw_B2: float, rows and columns of the map that are image; boxes are relative to this part.
+    """
+    batch_size = tf.shape(outputs["class_logits_BHWK"])[0]
+    height, width, num_classes = outputs["class_logits_BHWK"].shape[1:]
+    # As in training, a row or column counts if it shows any image.
+    shown_hw_B2 = tf.cast(tf.math.ceil(true_cells_hw_B2), tf.int32)
+    scores_BHWK = tf.sigmoid(outputs["class_logits_BHWK"]) * cells_of_image(shown_hw_B2, (height, width))
+    peaks_BN = tf.reshape(find_peaks(scores_BHWK, params.peak_max_pool_kernel_size), [batch_size, -1])
+    num_found = min(params.max_box_predictions, height * width * num_classes)
+    scores_BM, place_BM = tf.math.top_k(peaks_BN, num_found)
+    cell_BM, class_index_BM = place_BM // num_classes, place_BM % num_classes
+    corner_BM2 = tf.cast(tf.stack([cell_BM // width, cell_BM % width], axis=-1), tf.float32)
+    size_BM2 = tf.maximum(_at_cells(outputs["sizes_BHW2"], cell_BM), 0.0)
+    center_BM2 = corner_BM2 + _at_cells(outputs["offsets_BHW2"], cell_BM)
+    boxes_yxyx_BM4 = tf.concat([center_BM2 - size_BM2 / 2, center_BM2 + size_BM2 / 2], axis=-1)
+    boxes_yxyx_rel_BM4 = boxes_yxyx_BM4 / tf.tile(true_cells_hw_B2, [1, 2])[:, tf.newaxis]
+    is_detection_BM = scores_BM > 0
+    missing = [[0, 0], [0, params.max_box_predictions - num_found]]
+    return {
+        BOXES: tf.pad(
+            tf.where(is_detection_BM[..., tf.newaxis], tf.clip_by_value(boxes_yxyx_rel_BM4, 0.0, 1.0), 0.0),
+            [*missing, [0, 0]],
+        ),
+        SCORES: tf.pad(scores_BM, missing),
+        CLASSES: tf.pad(
+            tf.where(is_detection_BM, tf.gather(tf.cast(class_ids_K, tf.float32), class_index_BM), 0.0), missing
+        ),
+        NUM_DETECTIONS: tf.reduce_sum(tf.cast(is_detection_BM, tf.float32), axis=1),
+    }
+
+
+def _at_cells(map_BHW2: tf.Tensor, cell_BM: tf.Tensor) -> tf.Tensor:
+    """Return the values [B, M, 2] of a map at cells."""
+    return tf.gather(tf.reshape(map_BHW2, [tf.shape(map_BHW2)[0], -1, 2]), cell_BM, batch_dims=1)

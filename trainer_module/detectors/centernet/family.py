@@ -1,0 +1,67 @@
+"""The CenterNet family. Imports TensorFlow only inside the methods that need it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.center_net import CenterNet
+from detloom.schemas.model.network import KeepAspectRatioResizer
+from detloom.trainer_module.detectors.detector import Family, Finding, check_padding
+
+if TYPE_CHECKING:
+    from detloom.trainer_module.detectors.centernet.detector import CenterNetDetector
+    from detloom.trainer_module.detectors.preprocess import Preprocessing
+
+
+@dataclass(frozen=True)
+class CenterNetFamily(Family[CenterNet]):
+    """CenterNet (arXiv:1904.07850)."""
+
+    def summary(self) -> dict[str, Any]:
+        """See `Family`."""
+        return {
+            "architecture": "CenterNet",
+            "backbone": self.config.feature_extractor.backbone,
+            "neck": None,
+            "max_detections": self.config.object_center_params.max_box_predictions,
+            "depth_multiplier": self.config.feature_extractor.depth_multiplier,
+        }
+
+    def check_settings(self) -> Iterator[Finding]:
+        """See `Family`."""
+        if isinstance(self.config.image_resizer, KeepAspectRatioResizer):
+            yield check_padding(self.config.image_resizer)
+
+    @property
+    def preprocessing(self) -> "Preprocessing":
+        """Images are normalized last, so that padding is a color."""
+        from detloom.trainer_module.detectors.centernet.network import normalize
+        from detloom.trainer_module.detectors.preprocess import Preprocessing
+
+        normalize_colors = partial(normalize, self.config.feature_extractor)
+        return Preprocessing(self.config.image_resizer, normalize_colors, normalize_first=False)
+
+    def build(self, label_map: LabelMap) -> "CenterNetDetector":
+        """See `Family`."""
+        from detloom.trainer_module.detectors.centernet.detector import build_centernet_detector
+
+        return build_centernet_detector(self, label_map)
+
+    def odapi_layer_keys(self) -> dict[str, str]:
+        """See `Family`."""
+        from detloom.trainer_module.detectors.centernet.odapi_keys import centernet_layer_keys
+
+        return centernet_layer_keys(self.config)
+
+    def is_in_image(
+        self, boxes_yxyx: npt.NDArray[np.float32], image_share_hw: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which boxes have their centre in the image: the SavedModel finds no peaks in padding."""
+        centers_yx = (boxes_yxyx[:, :2] + boxes_yxyx[:, 2:]) / 2
+        is_inside: npt.NDArray[np.bool_] = (centers_yx < image_share_hw).all(axis=1)
+        return is_inside

@@ -1,0 +1,148 @@
+"""Network of CenterNet: a backbone, a top-down path to stride 4, and three heads.
+
+The structure is that of the feature extractors `center_net_resnet_v1_fpn` and `center_net_mobilenet_v2_fpn` and of
+`make_prediction_net` in the Object Detection API, which uses no regularization and the Keras initializers.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from detloom.schemas.model.center_net import CenterNet, CenterNetFeatureExtractor, PredictionHeadParams
+from detloom.schemas.model.network import (
+    BatchNorm,
+    ConvHyperparams,
+    FeatureExtractor,
+    Fpn,
+    L2Regularizer,
+    TruncatedNormalInitializer,
+)
+from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
+from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
+from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
+
+STRIDE = 4  # of the heat map
+# Layers of the backbone that enter the top-down path, by level; level l has stride 2**l.
+_LAYER_BY_LEVEL = {
+    "mobilenet_v2": {2: "block_2_add", 3: "block_5_add", 4: "block_9_add", 5: "out_relu"},
+    "resnet50_v1": {2: "conv2_block3_out", 3: "conv3_block4_out", 4: "conv4_block6_out", 5: "conv5_block3_out"},
+    "resnet101_v1": {2: "conv2_block3_out", 3: "conv3_block4_out", 4: "conv4_block23_out", 5: "conv5_block3_out"},
+}
+# Channels of the top-down path where levels 5, 4, 3 and 2 enter, and of its output.
+_CHANNELS = {
+    "mobilenet_v2": (64, 64, 32, 24, 24),
+    "resnet50_v1": (256, 256, 128, 64, 64),
+    "resnet101_v1": (256, 256, 128, 64, 64),
+}
+
+
+def normalize(extractor: CenterNetFeatureExtractor, image_HW3: tf.Tensor) -> tf.Tensor:
+    """Convert float32 colors of 0 to 255 to the units of the backbone.
+
+    The means and deviations of the extractor are applied first, then the normalization of keras.applications, which
+    gives ResNets BGR.
+    """
+    if extractor.bgr_ordering:
+        image_HW3 = image_HW3[..., ::-1]
+    means, stds = extractor.channel_means or (0.0,) * 3, extractor.channel_stds or (1.0,) * 3
+    image_HW3 = (image_HW3 - tf.constant(means)) / tf.constant(stds)
+    if extractor.backbone == "mobilenet_v2":
+        return image_HW3 / 127.5 - 1.0
+    return image_HW3[..., ::-1] - tf.constant(VGG_MEANS[::-1])
+
+
+def build_centernet(config: CenterNet, num_classes: int) -> keras.Model:
+    """Build the network from prepared images [B, H, W, 3] to float32 maps of a quarter of the size.
+
+    Outputs: {"class_logits_BHWK", "sizes_BHW2", "offsets_BHW2"}; sizes and offsets are in cells of the map.
+    """
+    height, width = network_hw(config.image_resizer)
+    image = keras.Input((height, width, 3), name="image")
+    features = _path_up(config.feature_extractor, build_centernet_backbone(config.feature_extractor, image))
+    centers, boxes = config.object_center_params, config.object_detection_task
+    bias = keras.initializers.Constant(centers.heatmap_bias_init)
+
+    def head(params: PredictionHeadParams, channels: int, prefix: str, last: str, **settings: Any) -> keras.KerasTensor:
+        inputs = features
+        for i, (filters, size) in enumerate(zip(params.num_filters, params.kernel_sizes, strict=True)):
+            name = f"{prefix}_conv_{i}"
+            inputs = _conv(inputs, filters, size, name, separable=config.use_depthwise)
+            inputs = keras.layers.ReLU(name=f"{name}_activation")(inputs)
+        outputs = keras.layers.Conv2D(channels, 1, name=last, **settings)(inputs)
+        return keras.layers.Activation("linear", dtype=tf.float32, name=f"{last}_float32")(outputs)
+
+    outputs = {
+        "class_logits_BHWK": head(
+            centers.center_head_params, num_classes, "head_class", "head_classes", bias_initializer=bias
+        ),
+        "sizes_BHW2": head(boxes.scale_head_params, 2, "head_size", "head_size"),
+        "offsets_BHW2": head(boxes.offset_head_params, 2, "head_offset", "head_offset"),
+    }
+    return keras.Model(image, outputs, name=f"centernet_{config.feature_extractor.backbone}_{height}x{width}")
+
+
+def build_centernet_backbone(
+    config: CenterNetFeatureExtractor, image: keras.KerasTensor
+) -> dict[int, keras.KerasTensor]:
+    """Build the feature maps of levels 2 to 5; level l has stride 2**l."""
+    match config.backbone:
+        case "mobilenet_v2":
+            levels = build_mobilenet_v2(centernet_backbone_config(config), image, freeze_batchnorm=False)
+            backbone = keras.Model(image, levels[5])
+        case "resnet50_v1":
+            backbone = _with_fused_batch_norm(keras.applications.ResNet50(include_top=False, weights=None), image)
+        case "resnet101_v1":
+            backbone = _with_fused_batch_norm(keras.applications.ResNet101(include_top=False, weights=None), image)
+    return {level: backbone.get_layer(name).output for level, name in _LAYER_BY_LEVEL[config.backbone].items()}
+
+
+def centernet_backbone_config(config: CenterNetFeatureExtractor) -> FeatureExtractor:
+    """Return the settings of the backbone in the form of single-shot detectors, without weight penalty."""
+    return FeatureExtractor(
+        backbone=config.backbone,
+        neck=Fpn(),  # unused: the top-down path is built here
+        conv_hyperparams=ConvHyperparams(
+            regularizer=L2Regularizer(weight=0.0),
+            initializer=TruncatedNormalInitializer(stddev=0.09),
+            activation="RELU_6",
+            batch_norm=BatchNorm(decay=0.9997, scale=True, epsilon=1e-3),
+        ),
+        depth_multiplier=config.depth_multiplier,
+        min_depth=8,  # channels are rounded to multiples of 8 anyway
+        override_base_feature_extractor_hyperparams=True,
+    )
+
+
+def _with_fused_batch_norm(backbone: keras.Model, image: keras.KerasTensor) -> keras.Model:
+    """Copy a network of keras.applications onto `image`, with `FusedBatchNorm`."""
+
+    def clone(layer: keras.Layer) -> keras.Layer:
+        cls = FusedBatchNorm if isinstance(layer, keras.layers.BatchNormalization) else type(layer)
+        return cls.from_config(layer.get_config())
+
+    return keras.models.clone_model(backbone, input_tensors=image, clone_function=clone)
+
+
+def _path_up(config: CenterNetFeatureExtractor, levels: dict[int, keras.KerasTensor]) -> keras.KerasTensor:
+    """Three times: upsample, add the level of that size, convolve to the channels of the next level."""
+    top, *channels = _CHANNELS[config.backbone]
+    features = keras.layers.Conv2D(top, 1, name="neck_lateral_5")(levels[5])
+    for level, lateral_channels, next_channels in zip((4, 3, 2), channels, channels[1:], strict=False):
+        upsample = keras.layers.UpSampling2D(
+            2, interpolation=config.upsampling_interpolation, name=f"neck_upsample_{level}"
+        )
+        lateral = keras.layers.Conv2D(lateral_channels, 1, name=f"neck_lateral_{level}")(levels[level])
+        features = keras.layers.Add(name=f"neck_merge_{level}")([upsample(features), lateral])
+        name = f"neck_smooth_{level}"
+        features = _conv(features, next_channels, 3, name, separable=config.use_separable_conv)
+        features = FusedBatchNorm(name=f"{name}_bn")(features)
+        features = keras.layers.ReLU(name=f"{name}_activation")(features)
+    return features
+
+
+def _conv(
+    features: keras.KerasTensor, channels: int, kernel_size: int, name: str, *, separable: bool
+) -> keras.KerasTensor:
+    layer = keras.layers.SeparableConv2D if separable else keras.layers.Conv2D
+    return layer(channels, kernel_size, padding="same", name=name)(features)

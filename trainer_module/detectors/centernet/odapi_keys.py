@@ -1,0 +1,41 @@
+"""Keys of the layers of a CenterNet in checkpoints of the Object Detection API."""
+
+from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
+from detloom.trainer_module.detectors.centernet.network import centernet_backbone_config
+from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys
+
+_BACKBONE_KEY = "model/_feature_extractor/_base_model"
+_NECK_KEY = "model/_feature_extractor/_feature_extractor_model"
+_HEAD_KEY = "model/_prediction_head_dict"  # ".S" stands for the slash in a head's name
+_LATERAL_LEVELS = (4, 3, 2)
+
+
+def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
+    """Return the key, without the variable name, of each layer with variables, by our layer name."""
+    centers, boxes = config.object_center_params, config.object_detection_task
+    return {
+        **_backbone_keys(config),
+        **_neck_keys(),
+        **_head_keys("object_center", centers.center_head_params, "head_class", "head_classes"),
+        **_head_keys("box.Sscale", boxes.scale_head_params, "head_size", "head_size"),
+        **_head_keys("box.Soffset", boxes.offset_head_params, "head_offset", "head_offset"),
+    }
+
+
+def _backbone_keys(config: CenterNet) -> dict[str, str]:
+    """Return the keys of the backbone, numbered as those of a single-shot detector."""
+    keys = backbone_layer_keys(centernet_backbone_config(config.feature_extractor))
+    return {name: f"{_BACKBONE_KEY}/{key.rpartition('/')[2]}" for name, key in keys.items()}
+
+
+def _neck_keys() -> dict[str, str]:
+    """Return the keys of the neck. The whole backbone counts as the first layer with weights."""
+    names = ["neck_lateral_5"]
+    for level in _LATERAL_LEVELS:
+        names += [f"neck_lateral_{level}", f"neck_smooth_{level}", f"neck_smooth_{level}_bn"]
+    return {name: f"{_NECK_KEY}/layer_with_weights-{index}" for index, name in enumerate(names, start=1)}
+
+
+def _head_keys(key: str, params: PredictionHeadParams, prefix: str, last: str) -> dict[str, str]:
+    names = [*(f"{prefix}_conv_{i}" for i in range(len(params.num_filters))), last]
+    return {name: f"{_HEAD_KEY}/{key}/0/layer_with_weights-{index}" for index, name in enumerate(names)}

@@ -1,0 +1,125 @@
+"""Conversion of images to the input of a network; training, evaluation and exported models share these functions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from detloom.schemas.model.network import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
+
+_METHODS = {
+    "BILINEAR": tf.image.ResizeMethod.BILINEAR,
+    "NEAREST_NEIGHBOR": tf.image.ResizeMethod.NEAREST_NEIGHBOR,
+    "BICUBIC": tf.image.ResizeMethod.BICUBIC,
+    "AREA": tf.image.ResizeMethod.AREA,
+}
+VGG_MEANS = (123.68, 116.779, 103.939)  # of red, green, blue (arXiv:1409.1556); the released ResNets use them too
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Conversion of images with colors of 0 to 255 to the input of one network.
+
+    Attributes:
+        normalize: converts float32 colors [..., 3] to the units of the network; affine in the colors.
+        normalize_first: the order of the reference. True: images are normalized, resized and padded, at inference; the
+            padding is a value in the units of the network, 0 by default. False: images are resized, padded and
+            normalized; the padding is a color, black by default. Training always normalizes after the augmentations.
+    """
+
+    resizer: ImageResizer
+    normalize: Callable[[tf.Tensor], tf.Tensor]
+    normalize_first: bool
+
+    @property
+    def network_hw(self) -> tuple[int, int]:
+        """Height and width of the network input."""
+        return network_hw(self.resizer)
+
+    def prepare(self, image_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Normalize, resize and pad.
+
+        Args:
+            image_HW3: [H, W, 3], or a batch of images of one size, of any numeric type, 0 to 255.
+
+        Returns:
+            The network input, float32, and int32 [2]: its rows and columns that are image; the rest is padding.
+        """
+        if not self.normalize_first:
+            return self.normalize_and_pad(resize_image(image_HW3, self.resizer))
+        # The order matters: rounding differs, and in training mode batch norm on levels of a few pixels amplifies the
+        # difference to more than 1e-3.
+        return self._pad(resize_image(self.normalize(tf.cast(image_HW3, tf.float32)), self.resizer))
+
+    def normalize_and_pad(self, resized_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Normalize and pad an image that is already resized; see `prepare`."""
+        return self._pad(self.normalize(resized_HW3))
+
+    def padding_rgb(self) -> npt.NDArray[np.float32]:
+        """Return the color that becomes the padding if it is part of the image, float32 [3], 0 to 255."""
+        value = _padding_value(self.resizer)
+        if not self.normalize_first:
+            return np.array(value, np.float32)
+        at_black, at_white = (self.normalize(tf.fill([3], color)).numpy() for color in (0.0, 255.0))
+        rgb: npt.NDArray[np.float32] = ((np.array(value) - at_black) / (at_white - at_black) * 255).astype(np.float32)
+        return rgb
+
+    def _pad(self, image_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Pad a normalized image below and to the right."""
+        true_hw = tf.shape(image_HW3)[-3:-1]
+        if not isinstance(self.resizer, KeepAspectRatioResizer):
+            return image_HW3, true_hw
+        height, width = self.network_hw
+        missing_hw = [height, width] - true_hw
+        paddings = [[0, 0]] * (len(image_HW3.shape) - 3) + [[0, missing_hw[0]], [0, missing_hw[1]], [0, 0]]
+        padded = tf.pad(image_HW3, paddings)
+        padding_3 = tf.constant(_padding_value(self.resizer))
+        if not self.normalize_first or any(_padding_value(self.resizer)):
+            is_padding = tf.pad(tf.zeros_like(image_HW3[..., :1]), paddings, constant_values=1.0)
+            padded += is_padding * (padding_3 if self.normalize_first else self.normalize(padding_3))
+        padded.set_shape([*image_HW3.shape[:-3], height, width, 3])
+        return padded, true_hw
+
+
+def network_hw(resizer: ImageResizer) -> tuple[int, int]:
+    """Return height and width of the network input."""
+    if isinstance(resizer, FixedShapeResizer):
+        return resizer.height, resizer.width
+    assert resizer.pad_to_max_dimension, "the input has no fixed size without padding"
+    return resizer.max_dimension, resizer.max_dimension
+
+
+def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
+    """Decode a JPEG, a PNG, a BMP or the first frame of a GIF to uint8 [H, W, 3]; gray and alpha become RGB."""
+    image = tf.io.decode_image(image_bytes, channels=3, expand_animations=False)
+    image.set_shape([None, None, 3])
+    return image
+
+
+def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
+    """Resize [..., H, W, 3] of any numeric type to float32 [..., height, width, 3], without padding.
+
+    Bicubic interpolation can exceed the value range at sharp edges. Without `half_pixel_centers`, sampling is that of
+    TensorFlow 1, as in the reference: output pixel (i, j) shows input pixel (i, j) * scale. This aligns corners instead
+    of centres and shifts the image by a fraction of a pixel.
+    """
+    resize = tf.image.resize if resizer.half_pixel_centers else tf.compat.v1.image.resize
+    resized = resize(image_HW3, _resized_hw(image_HW3, resizer), _METHODS[resizer.resize_method])
+    return tf.cast(resized, tf.float32)
+
+
+def _resized_hw(image_HW3: tf.Tensor, resizer: ImageResizer) -> tuple[int, int] | tf.Tensor:
+    if isinstance(resizer, FixedShapeResizer):
+        return resizer.height, resizer.width
+    image_hw = tf.cast(tf.shape(image_HW3)[-3:-1], tf.float32)
+    sides = tf.constant([resizer.min_dimension, resizer.max_dimension], tf.float32)
+    largest_hw = tf.where(image_hw[0] < image_hw[1], sides, tf.reverse(sides, [0]))
+    scale = tf.reduce_min(largest_hw / image_hw)
+    return tf.cast(tf.round(scale * image_hw), tf.int32)  # halves are rounded to even, as in the reference
+
+
+def _padding_value(resizer: ImageResizer) -> tuple[float, ...]:
+    values = resizer.per_channel_pad_value if isinstance(resizer, KeepAspectRatioResizer) else ()
+    return values or (0.0, 0.0, 0.0)

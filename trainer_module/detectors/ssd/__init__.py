@@ -1,0 +1,1 @@
+"""Single-shot detectors with anchors: SSD, RetinaNet, EfficientDet."""

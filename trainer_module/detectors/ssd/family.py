@@ -1,0 +1,102 @@
+"""The family of single-shot detectors with anchors. Imports TensorFlow only inside the methods that need it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.detector import AnchorGenerator, Ssd
+from detloom.schemas.model.network import BiFpn
+from detloom.trainer_module.detectors.detector import AutomlSource, Family, Finding
+from detloom.trainer_module.detectors.ssd.supported import check_settings
+
+if TYPE_CHECKING:
+    import keras
+
+    from detloom.trainer_module.detectors.preprocess import Preprocessing
+    from detloom.trainer_module.detectors.ssd.detector import SsdDetector
+
+
+@dataclass(frozen=True)
+class SsdFamily(Family[Ssd]):
+    """SSD, RetinaNet and EfficientDet."""
+
+    def summary(self) -> dict[str, Any]:
+        """See `Family`."""
+        return {
+            "architecture": "Ssd",
+            "backbone": self.config.feature_extractor.backbone,
+            "neck": type(self.config.feature_extractor.neck).__name__,
+            "max_detections": self.config.post_processing.batch_non_max_suppression.max_total_detections,
+            "depth_multiplier": self.config.feature_extractor.depth_multiplier,
+        }
+
+    def check_settings(self) -> Iterator[Finding]:
+        """See `Family`."""
+        return check_settings(self.config)
+
+    @property
+    def anchor_generator(self) -> AnchorGenerator:
+        """The anchors."""
+        return self.config.anchor_generator
+
+    def num_class_channels(self, num_classes: int) -> int:
+        """Return the number of classes, plus the background if the network has a channel for it."""
+        return num_classes + int(self.config.add_background_class)
+
+    @property
+    def preprocessing(self) -> "Preprocessing":
+        """Colors are normalized as the backbone was trained with."""
+        from detloom.trainer_module.detectors.preprocess import Preprocessing
+        from detloom.trainer_module.detectors.ssd.network import normalize
+
+        normalize_colors = partial(normalize, self.config.feature_extractor.backbone)
+        return Preprocessing(self.config.image_resizer, normalize_colors, normalize_first=True)
+
+    def build(self, label_map: LabelMap) -> "SsdDetector":
+        """See `Family`."""
+        from detloom.trainer_module.detectors.ssd.detector import build_ssd_detector
+
+        return build_ssd_detector(self, label_map)
+
+    def odapi_layer_keys(self) -> dict[str, str]:
+        """See `Family`."""
+        from detloom.trainer_module.detectors.ssd.odapi_keys import odapi_layer_keys
+
+        return odapi_layer_keys(self.config)
+
+    def automl_sources(self, network: "keras.Model") -> dict[str, AutomlSource]:
+        """Return the sources of an EfficientDet; {} for detectors with another neck."""
+        from detloom.trainer_module.detectors.ssd.automl_keys import automl_sources
+
+        return automl_sources(self.config, network) if isinstance(self.config.feature_extractor.neck, BiFpn) else {}
+
+    @property
+    def has_raw_outputs(self) -> bool:
+        """See `Family`."""
+        return True
+
+    def tflite_warnings(self) -> tuple[str, ...]:
+        """TensorFlow Lite has no soft suppression."""
+        nms = self.config.post_processing.batch_non_max_suppression
+        if nms.soft_nms_sigma == 0:
+            return ()
+        return (
+            "TensorFlow Lite has no soft non-maximum suppression; boxes that overlap by an IoU of more than "
+            f"{nms.iou_threshold:g} are removed instead.",
+        )
+
+    def select_raw(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        class_ids: tuple[int, ...],
+        image_share_hw: npt.NDArray[np.float32],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """See `Family`."""
+        from detloom.trainer_module.detectors.ssd.fixed_size import select_raw
+
+        return select_raw(self.config.post_processing, outputs, class_ids, image_share_hw)

@@ -1,0 +1,109 @@
+"""Network of a single-shot detector: normalization, backbone, neck and heads.
+
+Letters: `B` images, `A` anchors, `C` class channels (classes, after a background channel if there is one).
+"""
+
+import keras
+import tensorflow as tf
+
+from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.network import (
+    Backbone,
+    BiFpn,
+    ConvolutionalBoxPredictor,
+    ExtraFeatureLayers,
+    FeatureExtractor,
+    Fpn,
+    WeightSharedConvolutionalBoxPredictor,
+)
+from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
+from detloom.trainer_module.detectors.ssd.heads import build_level_heads, build_shared_heads
+from detloom.trainer_module.layers.backbones.efficientnet import build_efficientnet
+from detloom.trainer_module.layers.backbones.mobilenet_v1 import build_mobilenet_v1
+from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
+from detloom.trainer_module.layers.backbones.resnet_v1 import build_resnet_v1
+from detloom.trainer_module.layers.necks.bifpn import build_bifpn
+from detloom.trainer_module.layers.necks.extra_layers import build_extra_layers
+from detloom.trainer_module.layers.necks.fpn import build_fpn
+
+_IMAGENET_MEANS, _IMAGENET_STDS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@tf.autograph.experimental.do_not_convert  # AutoGraph does not support `match`
+def normalize(backbone: Backbone, image_HW3: tf.Tensor) -> tf.Tensor:
+    """Convert float32 colors of 0 to 255 to the units of the backbone, with the reference's order of operations."""
+    match backbone:
+        case "mobilenet_v1" | "mobilenet_v2":
+            return (2.0 / 255.0) * image_HW3 - 1.0
+        case "resnet50_v1" | "resnet101_v1" | "resnet152_v1":
+            return image_HW3 - tf.constant(VGG_MEANS)
+        case _:
+            assert backbone.startswith("efficientnet"), backbone
+            return (image_HW3 / 255.0 - tf.constant(_IMAGENET_MEANS)) / tf.constant(_IMAGENET_STDS)
+
+
+def build_ssd(config: Ssd, num_classes: int) -> keras.Model:
+    """Build the network from prepared images [B, H, W, 3] to {"offsets_BA4", "class_logits_BAC"}, float32."""
+    height, width = network_hw(config.image_resizer)
+    extractor = config.feature_extractor
+    image = keras.Input((height, width, 3), name="image")
+    padded = _pad_to_multiple(image, extractor.pad_to_multiple)
+    features = _build_backbone(extractor, padded, freeze_batchnorm=config.freeze_batchnorm)
+    pyramid = _build_neck(extractor, features, freeze_batchnorm=config.freeze_batchnorm)
+    num_channels = num_classes + int(config.add_background_class)
+    offsets, logits = _build_heads(config, pyramid, num_channels)
+    outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAC": _concat_levels(logits, num_channels)}
+    return keras.Model(image, outputs, name=f"ssd_{extractor.backbone}_{height}x{width}")
+
+
+def _pad_to_multiple(image: keras.KerasTensor, multiple: int) -> keras.KerasTensor:
+    """Pad with zeros below and to the right to a multiple of `multiple`; boxes are relative to the unpadded image."""
+    rows, columns = (-side % multiple for side in image.shape[1:3])
+    if rows == 0 and columns == 0:
+        return image
+    return keras.layers.ZeroPadding2D(((0, rows), (0, columns)), name="image_pad")(image)
+
+
+def _build_backbone(
+    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
+) -> dict[int, keras.KerasTensor]:
+    match config.backbone:
+        case "mobilenet_v1":
+            return build_mobilenet_v1(config, image, freeze_batchnorm=freeze_batchnorm)
+        case "mobilenet_v2":
+            return build_mobilenet_v2(config, image, freeze_batchnorm=freeze_batchnorm)
+        case "resnet50_v1" | "resnet101_v1" | "resnet152_v1":
+            return build_resnet_v1(config, image, freeze_batchnorm=freeze_batchnorm)
+        case _:
+            return build_efficientnet(config, image, freeze_batchnorm=freeze_batchnorm)
+
+
+def _build_neck(
+    config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
+) -> dict[int, keras.KerasTensor]:
+    match config.neck:
+        case Fpn():
+            return build_fpn(config, features, freeze_batchnorm=freeze_batchnorm)
+        case BiFpn():
+            return build_bifpn(config, features, freeze_batchnorm=freeze_batchnorm)
+        case ExtraFeatureLayers():
+            return build_extra_layers(config, features, freeze_batchnorm=freeze_batchnorm)
+    raise AssertionError(f"no such neck: {config.neck}")
+
+
+def _build_heads(
+    config: Ssd, pyramid: dict[int, keras.KerasTensor], num_class_channels: int
+) -> tuple[list[keras.KerasTensor], list[keras.KerasTensor]]:
+    match config.box_predictor:
+        case ConvolutionalBoxPredictor():
+            return build_level_heads(config, pyramid, num_class_channels)
+        case WeightSharedConvolutionalBoxPredictor():
+            return build_shared_heads(config, pyramid, num_class_channels)
+    raise AssertionError(f"no such heads: {config.box_predictor}")
+
+
+def _concat_levels(levels: list[keras.KerasTensor], depth: int) -> keras.KerasTensor:
+    """Concatenate the levels [B, H, W, anchors * depth] to float32 [B, A, depth]."""
+    flat = [keras.layers.Reshape((-1, depth))(level) for level in levels]
+    joined = keras.layers.Concatenate(axis=1)(flat) if len(flat) > 1 else flat[0]
+    return keras.layers.Activation("linear", dtype=tf.float32)(joined)

@@ -1,0 +1,1 @@
+"""Draw boxes, masks and keypoints on images."""

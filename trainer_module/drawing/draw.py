@@ -1,0 +1,154 @@
+"""Draw boxes with labels, masks and keypoints on an image."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+
+from detloom.schemas.errors import InputError
+
+# Okabe and Ito, "Color Universal Design" (2008), without black; distinguishable with common color blindness.
+_PALETTE = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233), (240, 228, 66))
+_SHADES = (1.0, 0.6)  # a second, darker round before colours repeat
+_MIN_FONT_PX, _MAX_FONT_PX = 9, 40  # below 9 px the digits of a score are illegible
+_FONT_SHARE = 0.03  # of the longer side of the image
+_MASK_SHARE = 0.45  # opacity of a mask
+_POINT_SHARE = 0.008  # radius of a keypoint over the longer side of the image
+_MIN_POINT_PX = 2
+
+
+def decode_image_rgb(image_bytes: bytes, name: str) -> npt.NDArray[np.uint8]:
+    """Decode a JPEG or PNG to uint8 [H, W, 3]; gray and transparent images become RGB.
+
+    Raises:
+        InputError: with `name`, for other formats and for a broken or truncated image.
+    """
+    try:
+        with Image.open(io.BytesIO(image_bytes), formats=("JPEG", "PNG")) as image:
+            return np.asarray(from_deep_gray(image).convert("RGB"))
+    except UnidentifiedImageError:
+        raise InputError(f"{name}: not a JPEG or PNG image.") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"{name}: the image is broken ({error}).") from None
+
+
+def from_deep_gray(image: Image.Image) -> Image.Image:
+    """Convert a 16-bit gray image to 8 bits; return other images unchanged.
+
+    Like the TensorFlow decoder, this keeps the higher byte. The conversion of Pillow would clip to 255 and leave white.
+    """
+    if image.mode not in ("F", "I") and not image.mode.startswith("I;"):
+        return image
+    values: npt.NDArray[np.int64] = np.asarray(image).astype(np.int64)
+    return Image.fromarray(np.clip(values >> 8, 0, 255).astype(np.uint8))
+
+
+def color_of_class(class_id: int) -> tuple[int, int, int]:
+    """Return the RGB color of a class; there are 14 different colors, which then repeat."""
+    turn, position = divmod(class_id - 1, len(_PALETTE))
+    red, green, blue = (round(value * _SHADES[turn % len(_SHADES)]) for value in _PALETTE[position])
+    return red, green, blue
+
+
+def draw_detections(
+    image_rgb: npt.NDArray[np.uint8],
+    boxes_yxyx_rel: npt.NDArray[Any],
+    class_ids: Sequence[int] | npt.NDArray[Any],
+    class_names: Sequence[str],
+    scores: Sequence[float] | npt.NDArray[Any] | None = None,
+) -> Image.Image:
+    """Draw N boxes in the colors of their classes, each labelled with class name and score.
+
+    The box with the highest score is drawn last, on top. Boxes and labels stay inside the image; a label that does not
+    fit is cut off at the end.
+
+    Args:
+        image_rgb: [H, W, 3]; not modified.
+        class_names: one for each box.
+        scores: None for ground truth.
+    """
+    image = Image.fromarray(np.ascontiguousarray(image_rgb))
+    pen = ImageDraw.Draw(image)
+    font_px = min(max(round(_FONT_SHARE * max(image.size)), _MIN_FONT_PX), _MAX_FONT_PX)
+    font = ImageFont.load_default(size=font_px)
+    order = range(len(class_names)) if scores is None else np.argsort(np.asarray(scores), kind="stable").tolist()
+    labels = []
+    for row in order:
+        corners_px = _corners_px(np.asarray(boxes_yxyx_rel[row], np.float64), image.size)
+        if corners_px is None:
+            continue
+        color = color_of_class(int(class_ids[row]))
+        pen.rectangle(corners_px, outline=color, width=max(2, font_px // 6))
+        label = class_names[row] if scores is None else f"{class_names[row]} {float(scores[row]):.2f}"
+        labels.append((label, corners_px, color))
+    for label, corners_px, color in labels:  # after all boxes, so that no edge crosses a label
+        _draw_label(pen, label, corners_px, color, font, image.size)
+    return image
+
+
+def blend_masks(
+    image_rgb: npt.NDArray[np.uint8], masks_NHW: npt.NDArray[Any], class_ids: Sequence[int] | npt.NDArray[Any]
+) -> npt.NDArray[np.uint8]:
+    """Return a copy in which each mask (values other than 0) is tinted with the color of its class."""
+    blended = image_rgb.astype(np.float32)
+    for mask_HW, class_id in zip(masks_NHW, class_ids, strict=True):
+        is_object = np.asarray(mask_HW) != 0
+        blended[is_object] += _MASK_SHARE * (np.array(color_of_class(int(class_id))) - blended[is_object])
+    return np.rint(blended).astype(np.uint8)
+
+
+def draw_keypoints(
+    image_rgb: npt.NDArray[np.uint8],
+    keypoints_yx_rel_NP2: npt.NDArray[Any],
+    class_ids: Sequence[int] | npt.NDArray[Any],
+) -> npt.NDArray[np.uint8]:
+    """Return a copy with a dot for each point; NaN and points outside the image are not drawn."""
+    image = Image.fromarray(np.ascontiguousarray(image_rgb))
+    pen, (width, height) = ImageDraw.Draw(image), image.size
+    radius = max(_MIN_POINT_PX, round(_POINT_SHARE * max(image.size)))
+    for points_yx_rel, class_id in zip(np.asarray(keypoints_yx_rel_NP2, np.float64), class_ids, strict=True):
+        inside = np.isfinite(points_yx_rel).all(axis=-1) & ((points_yx_rel >= 0) & (points_yx_rel <= 1)).all(axis=-1)
+        for y_rel, x_rel in points_yx_rel[inside]:
+            x, y = round(x_rel * (width - 1)), round(y_rel * (height - 1))
+            corners = (x - radius, y - radius, x + radius, y + radius)
+            pen.ellipse(corners, fill=color_of_class(int(class_id)), outline=(255, 255, 255))
+    return np.asarray(image)
+
+
+def _corners_px(box_yxyx_rel: npt.NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, int, int] | None:
+    """Return left, top, right, bottom in pixels inside the image; None for a box that is inverted or not finite."""
+    if not np.isfinite(box_yxyx_rel).all():
+        return None
+    ymin, xmin, ymax, xmax = np.clip(box_yxyx_rel, 0, 1)
+    if ymax < ymin or xmax < xmin:
+        return None
+    width, height = size_wh
+    return round(xmin * (width - 1)), round(ymin * (height - 1)), round(xmax * (width - 1)), round(ymax * (height - 1))
+
+
+def _draw_label(
+    pen: ImageDraw.ImageDraw,
+    label: str,
+    corners_px: tuple[int, int, int, int],
+    color: tuple[int, int, int],
+    font: Any,
+    size_wh: tuple[int, int],
+) -> None:
+    """Draw a label on a plate above the box, or inside at the top if there is no room above."""
+    width, height = size_wh
+    pad = 2
+    while len(label) > 1 and pen.textlength(label, font=font) + 2 * pad > width:
+        label = label[:-1]
+    ascent, descent = font.getmetrics()
+    plate_w, plate_h = round(pen.textlength(label, font=font)) + 2 * pad, ascent + descent
+    left, top, _, _ = corners_px
+    left = max(0, min(left, width - plate_w))
+    top = top - plate_h if top >= plate_h else top
+    top = max(0, min(top, height - plate_h))
+    pen.rectangle((left, top, left + plate_w - 1, top + plate_h - 1), fill=color)
+    # ITU-R BT.601 luma decides between black and white text.
+    is_light = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 140
+    pen.text((left + pad, top), label, fill=(0, 0, 0) if is_light else (255, 255, 255), font=font)

@@ -1,0 +1,1 @@
+"""COCO metrics of a detector in memory."""

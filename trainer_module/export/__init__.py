@@ -1,0 +1,1 @@
+"""Export a trained detector (SavedModel, TensorFlow Lite, ONNX), and run what was exported."""

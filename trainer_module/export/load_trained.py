@@ -1,0 +1,59 @@
+"""Load a trained detector from a training run or an exported model."""
+
+import contextlib
+import logging
+from pathlib import Path
+
+import tensorflow as tf
+
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.text_file import read_text_file
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.export.predict import find_saved_model
+from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+from detloom.trainer_module.training.follow_checkpoints import load_checkpoint
+from detloom.trainer_module.weights.own_checkpoint import (
+    SAVED_MODEL_WEIGHTS,
+    WEIGHTS_DIR,
+    WEIGHTS_FILE,
+    find_best_weights,
+)
+
+_LOGGER = logging.getLogger("detloom")
+
+
+def load_trained(folder: Path) -> tuple[Detector, TrainEvalConfig]:
+    """Load the detector of a training run (its best weights), an exported model, or a folder of versions.
+
+    Raises:
+        InputError: if the folder is none of them, or the weights do not fit the configuration.
+    """
+    settings_dir, weights = _find(folder)
+    _LOGGER.info("Weights: %s.", weights)
+    config = from_json(TrainEvalConfig, read_text_file(settings_dir / CONFIG_FILE))
+    detector = build_detector(config.model, read_label_map(settings_dir / LABEL_MAP_FILE))
+    try:
+        load_checkpoint(detector, weights, use_averages=False)
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        raise InputError(f"{weights}: the weights cannot be loaded ({str(error).splitlines()[0][:200]}).") from None
+    return detector, config
+
+
+def _find(folder: Path) -> tuple[Path, Path]:
+    """Return the folder of configuration and label map, and the path of the weights without suffix."""
+    best = find_best_weights(str(folder))
+    if best and (folder / CONFIG_FILE).is_file():
+        return folder, Path(best)
+    with contextlib.suppress(InputError):  # the message below is more specific
+        saved_model = find_saved_model(folder)
+        return saved_model / "assets", saved_model / SAVED_MODEL_WEIGHTS
+    for each in (folder / WEIGHTS_DIR, folder):
+        if (each / f"{WEIGHTS_FILE}.index").is_file():
+            return each, each / WEIGHTS_FILE
+    raise InputError(
+        f"{folder}: has neither a training run ({CONFIG_FILE} and best weights) nor an exported model of detloom."
+    )

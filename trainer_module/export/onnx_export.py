@@ -1,0 +1,97 @@
+"""Export a trained detector as an ONNX file. Needs the packages of `pip install detloom[onnx]`.
+
+The model takes images of the network's size, float32 [B, H, W, 3] with colors of 0 to 255, and normalizes them. It
+returns the raw boxes and scores; the caller runs non-maximum suppression. A family without raw outputs returns
+detections.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import write_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.text_file import write_text_file
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
+from detloom.trainer_module.export.serving_contract import describe_network_input, describe_versions
+from detloom.trainer_module.files.move_folder import move_folder
+from detloom.trainer_module.files.strict_json import to_strict_json
+
+_OPSET = 17  # of ONNX 1.12 (2022), which common runtimes support
+_TOLERANCE = 1e-3  # relative and absolute; runtimes sum in another order
+_LOGGER = logging.getLogger("detloom")
+
+
+def check_onnx() -> None:
+    """Check for the packages, before a training run that would end without the file.
+
+    Raises:
+        InputError: if packages are missing.
+    """
+    try:
+        import onnxruntime  # noqa: F401
+        import tf2onnx  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"export.onnx: needs tf2onnx and onnxruntime ({error}); pip install 'detloom[onnx]'."
+        ) from None
+
+
+def export_onnx(detector: Detector, folder: Path) -> Path:
+    """Write `model.onnx`, label map and contract into `folder` atomically, and run the model once.
+
+    The caller has checked the settings with `config.model.check_export`.
+
+    Raises:
+        InputError: see `check_onnx`.
+        RuntimeError: if the results of the ONNX runtime differ from those of the model in memory.
+    """
+    check_onnx()
+    import tf2onnx
+
+    model = FixedSizeModel(detector, raw=True, max_detections=100, batch_size=None)
+    (spec,) = model.serve.input_signature
+    converted, _ = tf2onnx.convert.from_function(model.serve, input_signature=[spec], opset=_OPSET)
+    serialized = converted.SerializeToString()
+    outputs = _check(serialized, model)
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / names.ONNX_FILE).write_bytes(serialized)
+    write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
+    contract = {
+        "input": {"name": spec.name, **describe_network_input(detector.preprocessing)},
+        "outputs": outputs,
+        "versions": describe_versions(),
+    }
+    write_text_file(partial / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    move_folder(partial, folder)
+    _LOGGER.info(
+        "ONNX: %.2f MB; the results of the ONNX runtime equal those of the model in memory.", len(serialized) / 1e6
+    )
+    return folder / names.ONNX_FILE
+
+
+def _check(serialized: bytes, model: FixedSizeModel) -> list[str]:
+    """Run the model on two random images and compare; return the names of its outputs."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(serialized, providers=["CPUExecutionProvider"])
+    (spec,) = model.serve.input_signature
+    images = np.random.default_rng(0).uniform(0, 255, [2, *spec.shape[1:]]).astype(np.float32)
+    outputs = [output.name for output in session.get_outputs()]
+    found = dict(zip(outputs, session.run(outputs, {spec.name: images}), strict=True))
+    expected = {name: value.numpy() for name, value in model.serve(tf.constant(images)).items()}
+    for name, value in expected.items():
+        if name in (names.BOXES, names.CLASSES):
+            continue  # without raw outputs: the order of equal scores is not defined
+        if not np.allclose(found[name], value, rtol=_TOLERANCE, atol=_TOLERANCE):
+            worst = np.abs(found[name] - value).max()
+            raise RuntimeError(f"ONNX: {name} differs from the model in memory by {worst:g}, allowed: {_TOLERANCE:g}.")
+    return outputs

@@ -1,0 +1,263 @@
+"""Run an exported model: the SavedModel that is evaluated and served, not the model in memory."""
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.drawing.draw import decode_image_rgb, draw_detections
+
+Rows = dict[str, npt.NDArray[Any]]
+"""Detections of one image, without padding; see `schemas/contracts/detections.py`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One image and its detections, in descending order of score.
+
+    Attributes:
+        image_rgb: uint8 [H, W, 3], the decoded image.
+        rows: the detections; boxes are relative to the image.
+        class_names: one for each detection.
+    """
+
+    image_rgb: npt.NDArray[np.uint8]
+    rows: Rows
+    class_names: tuple[str, ...]
+
+    @property
+    def boxes_yxyx_rel(self) -> npt.NDArray[np.float32]:
+        """Boxes [N, 4]."""
+        return self.rows[names.BOXES]
+
+    @property
+    def scores(self) -> npt.NDArray[np.float32]:
+        """Scores [N]."""
+        return self.rows[names.SCORES]
+
+    @property
+    def class_ids(self) -> npt.NDArray[np.int64]:
+        """Label-map ids [N]."""
+        return self.rows[names.CLASSES]
+
+    def above(self, min_score: float) -> "Prediction":
+        """Return only the detections with at least this score."""
+        is_kept = self.scores >= min_score
+        rows = {name: value[is_kept] for name, value in self.rows.items()}
+        return Prediction(self.image_rgb, rows, tuple(itertools.compress(self.class_names, is_kept.tolist())))
+
+    def lines(self) -> list[str]:
+        """Return a line of text for each detection: class name, score, and left, top, right, bottom in pixels."""
+        height, width = self.image_rgb.shape[:2]
+        boxes_yxyx_px = np.rint(self.boxes_yxyx_rel * [height, width, height, width]).astype(int).tolist()
+        return [
+            f"{name} {score:.3f}  left {xmin} top {ymin} right {xmax} bottom {ymax}"
+            for name, score, (ymin, xmin, ymax, xmax) in zip(self.class_names, self.scores, boxes_yxyx_px, strict=True)
+        ]
+
+    def draw(self) -> Image.Image:
+        """Draw the detections on the image."""
+        return draw_detections(self.image_rgb, self.boxes_yxyx_rel, self.class_ids, self.class_names, self.scores)
+
+
+def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Rows]:
+    """Split the outputs of a batch into the detections of each image, without padding; class ids become int64."""
+    counts = np.rint(outputs[names.NUM_DETECTIONS]).astype(int)
+    columns = {name: value for name, value in outputs.items() if name != names.NUM_DETECTIONS}
+    columns[names.CLASSES] = np.rint(columns[names.CLASSES]).astype(np.int64)
+    return [{name: value[i, :count] for name, value in columns.items()} for i, count in enumerate(counts)]
+
+
+class LoadedSignature:
+    """One signature of a loaded SavedModel: a function from a batch to a list of detections."""
+
+    def __init__(self, model_dir: str, signature: str) -> None:
+        """Load the model; see `check_signature` for errors."""
+        check_signature(model_dir, signature)
+        try:
+            self._model = tf.saved_model.load(model_dir)  # kept alive: it owns the variables
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
+        self._call: Callable[..., Any] = self._model.signatures[signature]
+        self._signature = signature
+        self._in_pixels = has_pixel_boxes(model_dir)
+
+    def __call__(self, batch: Sequence[bytes]) -> list[Rows]:
+        """Detect objects in each item of `batch`; boxes are relative to the image."""
+        tensors = self._call(**{names.SIGNATURE_INPUTS[self._signature]: tf.constant(list(batch))})
+        outputs = {name: tensors[name].numpy() for name in names.OUTPUTS if name in tensors}
+        boxes = outputs[names.BOXES]
+        if len(boxes) != len(batch):
+            raise InputError(f"the model returned {len(boxes)} sets of detections for {len(batch)} images.")
+        if self._in_pixels:
+            outputs[names.BOXES] = boxes / np.array([[self._image_hw(item) * 2] for item in batch], np.float32)
+        return split_rows(outputs)
+
+    def _image_hw(self, item: bytes) -> tuple[int, int]:
+        """Return the size of an encoded image, or of the image in a serialized tf.Example."""
+        is_example = self._signature == names.SIGNATURE_EXAMPLES
+        image_bytes = ExampleFeatures(item).image_bytes if is_example else item
+        with Image.open(io.BytesIO(image_bytes)) as image:
+            width, height = image.size
+        return height, width
+
+
+class ExportedDetector:
+    """An exported model with its label map."""
+
+    def __init__(self, model_dir: str) -> None:
+        self.model_dir = model_dir
+        self.label_map: LabelMap = read_exported_label_map(model_dir)
+        self._signature = LoadedSignature(model_dir, names.SIGNATURE_ENCODED)
+
+    def predict_bytes(self, image_bytes: bytes, name: str = "image") -> Prediction:
+        """Detect objects in one JPEG or PNG.
+
+        Raises:
+            InputError: with `name`, if the image is broken or of another format.
+        """
+        image_rgb = decode_image_rgb(image_bytes, name)
+        (rows,) = self._detect([image_bytes])
+        if isinstance(rows, str):
+            raise InputError(f"{name}: the model cannot read the image ({rows}).")
+        return self._build_prediction(image_rgb, rows)
+
+    def _build_prediction(self, image_rgb: npt.NDArray[np.uint8], rows: Rows) -> Prediction:
+        class_names = tuple(self.label_map.name_of(class_id) for class_id in rows[names.CLASSES].tolist())
+        return Prediction(image_rgb, rows, class_names)
+
+    def predict_batch(self, images: Sequence[bytes], image_names: Sequence[str]) -> Iterator[Prediction | InputError]:
+        """Yield, in order, the prediction for each JPEG or PNG, or the error why it cannot be read.
+
+        The model gets all images at once, or one by one if it refuses the batch. The caller must check the image sizes:
+        the model decodes an image of any size that a header states.
+        """
+        for image_bytes, name, rows in zip(images, image_names, self._detect(images), strict=True):
+            try:
+                image_rgb = decode_image_rgb(image_bytes, name)
+            except InputError as error:
+                yield error
+                continue
+            if isinstance(rows, str):
+                yield InputError(f"{name}: the model cannot read the image ({rows}).")
+            else:
+                yield self._build_prediction(image_rgb, rows)
+
+    def _detect(self, images: Sequence[bytes]) -> list[Rows | str]:
+        """Return the detections of each image, or the error message of the model."""
+        try:
+            return list(self._signature(images))
+        except tf.errors.InvalidArgumentError as error:
+            if len(images) == 1:
+                return [_first_line(error)]
+            return [rows for image_bytes in images for rows in self._detect([image_bytes])]
+
+
+def load_detector(model_dir: Path) -> ExportedDetector:
+    """Load an exported SavedModel from its folder, a Model artifact, or the highest version in a folder of versions.
+
+    Raises:
+        InputError: with the folder and what is missing.
+    """
+    return ExportedDetector(str(find_saved_model(Path(model_dir))))
+
+
+def find_saved_model(model_dir: Path) -> Path:
+    """Return the folder of `saved_model.pb`: `model_dir`, its `Format-Serving`, or its highest complete version."""
+    if not model_dir.is_dir():
+        raise InputError(f"{model_dir}: no such folder; pass an exported SavedModel or a folder of model versions.")
+    numbered = (path for path in model_dir.iterdir() if path.name.isdecimal())
+    versions = sorted(numbered, key=lambda path: int(path.name), reverse=True)
+    for folder in (model_dir, model_dir / names.SERVING_FOLDER, *versions):
+        if (folder / names.SAVED_MODEL_FILE).is_file():
+            return folder
+    raise InputError(f"{model_dir}: has neither {names.SAVED_MODEL_FILE} nor a numbered version folder with one.")
+
+
+def check_signature(model_dir: str, signature: str) -> None:
+    """Check for a signature with its input and outputs; reads only the head of the SavedModel.
+
+    Raises:
+        InputError: if there is no SavedModel, or it lacks the signature, the input or an output.
+    """
+    signatures = read_signatures(model_dir)
+    if signature not in signatures:
+        known = sorted(signatures)
+        raise InputError(f"{model_dir}: the SavedModel has no signature '{signature}', only {known}; export it again.")
+    wanted, found = names.SIGNATURE_INPUTS[signature], sorted(signatures[signature].inputs)
+    missing = sorted(set(names.OUTPUT_NAMES) - set(signatures[signature].outputs))
+    if found != [wanted] or missing:
+        detail = f"lacks the outputs {missing}" if missing else f"takes {found}, not ['{wanted}']"
+        raise InputError(f"{model_dir}: the signature '{signature}' {detail}; export the model again.")
+
+
+def read_signatures(model_dir: str) -> dict[str, Any]:
+    """Return the SignatureDef of each served signature, by name; reads only the head of the SavedModel.
+
+    Raises:
+        InputError: if there is no SavedModel.
+    """
+    path = f"{model_dir}/{names.SAVED_MODEL_FILE}"
+    saved_model = saved_model_pb2.SavedModel()
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            saved_model.ParseFromString(file.read())
+    except tf.errors.OpError:
+        raise InputError(f"{model_dir}: no SavedModel ({names.SAVED_MODEL_FILE} cannot be read).") from None
+    except DecodeError:
+        raise InputError(f"{path}: not a SavedModel; export the model again.") from None
+    graphs = [graph.signature_def for graph in saved_model.meta_graphs if "serve" in graph.meta_info_def.tags]
+    return {name: graph[name] for graph in graphs[:1] for name in graph if not name.startswith("__")}
+
+
+def read_exported_label_map(model_dir: str) -> LabelMap:
+    """Read the label map in the assets of the SavedModel.
+
+    Raises:
+        InputError: if it is missing or unreadable.
+    """
+    path = f"{model_dir}/assets/{names.ASSET_LABEL_MAP}"
+    try:
+        with tf.io.gfile.GFile(path, "r") as file:
+            text = file.read()
+    except (tf.errors.OpError, UnicodeDecodeError):
+        raise InputError(f"{path}: the model's label map cannot be read; is this an exported detector?") from None
+    return parse_label_map(text, where=path)
+
+
+def has_pixel_boxes(model_dir: str) -> bool:
+    """Return True if boxes are in pixels of the image instead of relative to it."""
+    return _read_contract(model_dir).get("box_units") == "pixels"
+
+
+def _read_contract(model_dir: str) -> dict[str, Any]:
+    """Read the contract in the assets of the SavedModel; {} for models of older versions, which have none."""
+    path = f"{model_dir}/assets/{names.ASSET_CONTRACT}"
+    if not tf.io.gfile.exists(path):
+        return {}
+    try:
+        with tf.io.gfile.GFile(path, "r") as file:
+            contract = json.loads(file.read())
+    except (tf.errors.OpError, ValueError, RecursionError):
+        contract = None
+    if not isinstance(contract, dict):
+        raise InputError(f"{path}: the model's contract cannot be read; export the model again.")
+    return contract
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

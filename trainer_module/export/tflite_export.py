@@ -1,0 +1,100 @@
+"""Export a trained detector as TensorFlow Lite files, for phones and embedded devices.
+
+A file takes one image of the network's size, [1, H, W, 3] with colors of 0 to 255 (float32, or uint8 in the int8
+variant), and normalizes it. The contract inside the file describes how to fit an image to this size, and the outputs.
+`tflite_model.py` runs such files.
+"""
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.export import Export
+from detloom.trainer_module.data.records import ExampleFeatures, count_records, read_records
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.detectors.preprocess import Preprocessing
+from detloom.trainer_module.drawing.draw import decode_image_rgb
+from detloom.trainer_module.export.fixed_size_model import FixedSizeModel, fit_image
+from detloom.trainer_module.export.tflite_metadata import with_metadata
+from detloom.trainer_module.files.move_folder import move_folder
+
+_LOGGER = logging.getLogger("detloom")
+_INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
+
+
+def export_tflite(
+    detector: Detector, config: TrainEvalConfig, settings: Export, train_files: Sequence[str], folder: Path
+) -> list[Path]:
+    """Write `<variant>.tflite` for each of `settings.tflite` into `folder`, atomically.
+
+    The caller has checked the settings with `config.model.check_export`.
+
+    Args:
+        train_files: shards; the value ranges of int8 are measured on images spread over them.
+
+    Raises:
+        InputError: if int8 has no images.
+    """
+    if not settings.tflite:
+        return []
+    for warning in detector.family.tflite_warnings() if settings.tflite_outputs != "raw" else ():
+        _LOGGER.warning("export.tflite: %s", warning)
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, exist_ok=True)
+    lite = FixedSizeModel(detector, raw=settings.tflite_outputs == "raw", max_detections=settings.tflite_max_detections)
+    with tempfile.TemporaryDirectory() as saved_model:
+        tf.saved_model.save(lite, saved_model, signatures={names.SIGNATURE_IMAGES: lite.serve})
+        for variant in settings.tflite:
+            started = time.monotonic()
+            images = _read_images(train_files, detector.preprocessing, settings) if variant == names.TFLITE_INT8 else ()
+            model = with_metadata(_convert(saved_model, variant, images), variant, detector, config, settings)
+            (partial / f"{variant}{names.TFLITE_SUFFIX}").write_bytes(model)
+            seconds = time.monotonic() - started
+            _LOGGER.info("TensorFlow Lite %s: %.2f MB, converted in %.0f s.", variant, len(model) / 1e6, seconds)
+    shutil.rmtree(folder, ignore_errors=True)
+    move_folder(partial, folder)
+    return [folder / f"{variant}{names.TFLITE_SUFFIX}" for variant in settings.tflite]
+
+
+def _convert(saved_model: str, variant: str, images: Sequence[np.ndarray]) -> bytes:
+    converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[names.SIGNATURE_IMAGES])
+    converter.allow_custom_ops = True  # for the suppression
+    if variant != "float32":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if variant == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if variant == names.TFLITE_INT8:
+        # The suppression has no 8-bit form: its inputs are converted back to floats.
+        builtins = tf.lite.OpsSet
+        converter.target_spec.supported_ops = [builtins.TFLITE_BUILTINS_INT8, builtins.TFLITE_BUILTINS]
+        converter.inference_input_type = tf.uint8
+        converter.representative_dataset = lambda: ({_INPUT: image} for image in images)
+    return bytes(converter.convert())
+
+
+def _read_images(train_files: Sequence[str], preprocessing: Preprocessing, settings: Export) -> list[np.ndarray]:
+    """Read float32 images [1, H, W, 3] spread over the shards.
+
+    The first one gets a black and a white corner, so that the range of the input is 0 to 255: an 8-bit number is then
+    the color itself.
+    """
+    num_records = sum(count_records(train_files)) if train_files else 0
+    if not num_records:
+        raise InputError("export.tflite: int8 needs images of the training split, and there are none.")
+    one_of = max(num_records // settings.tflite_calibration_images, 1)
+    images = []
+    for serialized in read_records(train_files, one_of=one_of).take(settings.tflite_calibration_images):
+        image_rgb = decode_image_rgb(ExampleFeatures(serialized.numpy()).image_bytes, "a training image")
+        images.append(fit_image(image_rgb, preprocessing)[0][np.newaxis])
+    images[0][0, 0, 0], images[0][0, -1, -1] = 0.0, 255.0
+    return images

@@ -1,0 +1,120 @@
+"""Run a TensorFlow Lite detector (`tflite_export.py`) on the examples that the SavedModel is evaluated on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.detectors.detector import Family
+from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.drawing.draw import decode_image_rgb
+from detloom.trainer_module.export.fixed_size_model import fit_image
+from detloom.trainer_module.export.predict import Rows, split_rows
+from detloom.trainer_module.export.tflite_metadata import read_packed_files
+
+
+class TfliteDetector:
+    """Function from serialized tf.Examples to a list of detections, as `LoadedSignature`.
+
+    The model has the signature `serving_default` with one input, uint8 or float32 [1, H, W, 3] with pixel values of 0
+    to 255, and the outputs of `schemas/contracts/detections.py`, suppressed or raw. Images are resized and padded to
+    H x W as the configuration inside the file requires; without a configuration, each side is resized separately.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Load the model.
+
+        Raises:
+            InputError: with the file, if it is not such a model.
+        """
+        self._path = path
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                model_bytes = file.read()
+            interpreter = tf.lite.Interpreter(model_content=model_bytes, num_threads=1)
+            signatures = interpreter.get_signature_list()
+        except (ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise InputError(f"{path}: not a TFLite model ({str(error).splitlines()[0][:200]}).") from None
+        self._outputs = _check_signature(path, signatures)
+        (self._input,) = signatures[names.SIGNATURE_IMAGES]["inputs"]
+        self._interpreter = interpreter  # kept alive: the runner does not own it
+        self._run = interpreter.get_signature_runner(names.SIGNATURE_IMAGES)
+        details = self._run.get_input_details()[self._input]
+        shape, self._dtype = details["shape"].tolist(), details["dtype"]
+        if len(shape) != 4 or shape[0] != 1 or shape[3] != 3 or self._dtype not in (np.uint8, np.float32):
+            raise InputError(
+                f"{path}: got an input of {np.dtype(self._dtype).name} {shape}, allowed: uint8 or float32 [1, H, W, 3]."
+            )
+        self._input_hw = (shape[1], shape[2])
+        self._family, self._label_map = _read_settings(path, model_bytes)
+        if self._family is not None and self._family.preprocessing.network_hw != self._input_hw:
+            raise InputError(f"{path}: the configuration inside has another size than the input {shape}; export again.")
+        if self._outputs == names.RAW_OUTPUT_NAMES and not (self._family and self._family.has_raw_outputs):
+            raise InputError(
+                f"{path}: raw outputs need the configuration and label map that detloom packs into the file."
+            )
+
+    def __call__(self, batch: Sequence[bytes]) -> list[Rows]:
+        """Detect objects in the image of each serialized tf.Example.
+
+        Raises:
+            InputError: if an image cannot be decoded.
+        """
+        return [self._detect(serialized) for serialized in batch]
+
+    def _detect(self, serialized: bytes) -> Rows:
+        image_rgb = decode_image_rgb(ExampleFeatures(serialized).image_bytes, "the image")
+        if self._family is not None:
+            pixels, true_hw = fit_image(image_rgb, self._family.preprocessing)
+        else:
+            pixels, true_hw = tf.image.resize(image_rgb, self._input_hw).numpy(), self._input_hw
+        if self._dtype is np.uint8:
+            pixels = np.rint(pixels).clip(0, 255)
+        try:
+            outputs = self._run(**{self._input: pixels[np.newaxis].astype(self._dtype)})
+        except (RuntimeError, ValueError) as error:
+            raise InputError(f"{self._path}: cannot be run ({str(error).splitlines()[0][:200]}).") from None
+        image_share_hw = np.array(true_hw, np.float32) / np.array(self._input_hw, np.float32)
+        if self._outputs == names.RAW_OUTPUT_NAMES:
+            assert self._family is not None
+            assert self._label_map is not None
+            rows = self._family.select_raw(outputs, self._label_map.class_ids, image_share_hw)
+        else:
+            outputs[names.NUM_DETECTIONS] = outputs[names.NUM_DETECTIONS].reshape(-1)
+            (rows,) = split_rows(outputs)
+            if self._family is not None:
+                is_kept = self._family.is_in_image(rows[names.BOXES], image_share_hw)
+                rows = {name: value[is_kept] for name, value in rows.items()}
+        return {**rows, names.BOXES: np.clip(rows[names.BOXES] / np.tile(image_share_hw, 2), 0, 1)}
+
+
+def _check_signature(path: str, signatures: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the outputs: the detections, or the raw outputs."""
+    signature = signatures.get(names.SIGNATURE_IMAGES)
+    if signature is not None and len(signature["inputs"]) == 1:
+        for outputs in (names.OUTPUT_NAMES, names.RAW_OUTPUT_NAMES):
+            if not set(outputs) - set(signature["outputs"]):
+                return outputs
+    raise InputError(
+        f"{path}: got the signatures {signatures}, needed: '{names.SIGNATURE_IMAGES}' with one input and the outputs "
+        f"{list(names.OUTPUT_NAMES)} or {list(names.RAW_OUTPUT_NAMES)}."
+    )
+
+
+def _read_settings(path: str, model_bytes: bytes) -> tuple[Family | None, LabelMap | None]:
+    """Read the configuration and the label map inside the file; None if it has none."""
+    try:
+        files = read_packed_files(model_bytes)
+        if names.ASSET_CONFIG not in files or names.ASSET_LABEL_MAP not in files:
+            return None, None
+        config = from_json(TrainEvalConfig, files[names.ASSET_CONFIG])
+        return family_of(config.model), parse_label_map(files[names.ASSET_LABEL_MAP], where=names.ASSET_LABEL_MAP)
+    except (InputError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}; export the model again.") from None

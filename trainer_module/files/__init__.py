@@ -1,0 +1,1 @@
+"""File formats and file operations that several modules use."""

@@ -1,1 +1,0 @@
-"""From the levels to box offsets and class logits."""

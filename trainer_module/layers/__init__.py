@@ -1,0 +1,1 @@
+"""Keras layers from which networks are built."""

@@ -1,0 +1,1 @@
+"""Necks: from a backbone's feature maps to the feature maps that the heads use."""

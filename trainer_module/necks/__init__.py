@@ -1,1 +1,0 @@
-"""From a backbone's feature maps to the levels that the heads look at."""

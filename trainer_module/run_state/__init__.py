@@ -1,0 +1,1 @@
+"""The state that a training run keeps in its folder."""

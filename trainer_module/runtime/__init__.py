@@ -1,0 +1,1 @@
+"""Devices and processes: strategies, cluster, precision, memory, preemption, profiling."""

@@ -1,0 +1,76 @@
+"""Numeric modes: precision of the network, deterministic operations, compilation with XLA."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.framework import config as _framework_config  # no public name for this query
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import Precision, Train
+
+
+def precision_of(train: Train, *, on_tpu: bool) -> Precision:
+    """Return the precision of a device: `bfloat16_on_tpu` is bfloat16 on a TPU and float32 elsewhere."""
+    if train.precision == "bfloat16_on_tpu":
+        return "bfloat16" if on_tpu else "float32"
+    return train.precision
+
+
+@contextlib.contextmanager
+def network_precision(precision: Precision) -> Iterator[None]:
+    """Set the precision of detectors that are built within the block."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def check_precision(precision: Precision) -> None:
+    """Reject bfloat16 on a CPU: it is slower than float32, and TensorFlow's kernels can crash the process.
+
+    The backward pass of depthwise convolutions (oneDNN) uses instructions that some CPUs lack.
+
+    Raises:
+        InputError: for bfloat16 without GPU and TPU.
+    """
+    has_accelerator = any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
+    if precision == "bfloat16" and not has_accelerator:
+        raise InputError("train.precision: got 'bfloat16' on a CPU, allowed there: 'float32'.")
+
+
+@contextlib.contextmanager
+def execution_mode(config: Train) -> Iterator[None]:
+    """Apply `train.deterministic` and `train.debug`. The former stays on for the lifetime of the process."""
+    if config.deterministic or config.debug:
+        tf.config.experimental.enable_op_determinism()
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(config.debug or before)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+def are_operations_deterministic() -> bool:
+    """Return True if deterministic operations are enabled; then there is no clock on the device either."""
+    return bool(_framework_config.is_op_determinism_enabled())
+
+
+def compiled_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function`, compiled with XLA where there is no GPU.
+
+    On a CPU, TensorFlow's kernels pass over large tensors once per operation, each time into new memory; XLA fuses
+    these into one or two passes. A GPU gains little and may lack the compiler. Arguments other than tensors have to be
+    hashable; each new value is compiled separately.
+    """
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    def call(*args: Any) -> Any:
+        return function(*args) if tf.config.list_logical_devices("GPU") else compiled(*args)
+
+    return call

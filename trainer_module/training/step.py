@@ -1,0 +1,316 @@
+"""Training steps on any strategy: forward and backward pass, sums over replicas, and an update if all is finite.
+
+The losses and gradients of a step are those of its whole batch. Each replica, and each part of a replica's images
+(`gradient_accumulation_steps`), divides by the number of matches in the whole batch, and the results are summed before
+gradients are clipped. The number of parts therefore changes no result, except through batch norm, which sees one part
+at a time.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import Train
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
+from detloom.trainer_module.runtime.numerics import are_operations_deterministic
+from detloom.trainer_module.runtime.replicas import sum_over_replicas
+from detloom.trainer_module.training.gradients import LossScale, clip_gradients, gradient_norms, scale_bias_gradients
+from detloom.trainer_module.training.optimizers import AveragedWeights, apply_update
+from detloom.trainer_module.weights.freezing import TrainedVariables
+
+_OF_LAST_STEP = ("learning_rate", "loss_scale")  # a mean of these is meaningless
+_Batch = dict[str, tf.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsResult:
+    """Result of several steps.
+
+    Attributes:
+        numbers: losses and the gradient norm before clipping, as means over the steps that changed the weights, or the
+            values of the last step if none did. Learning rate and loss scale are those of the last step.
+        num_steps: executed steps; fewer than requested if stopped or if one was not finite.
+        is_finite: False if the last step gave NaN or infinity. It changed nothing and is not counted in
+            `optimizer.iterations`.
+        is_stopped: True if `TrainSteps.stop` ended the call; equal on all workers.
+        input_seconds: time spent waiting for images; 0 if unknown.
+        seconds: total time, including compilation.
+    """
+
+    numbers: dict[str, float]
+    num_steps: int
+    is_finite: bool
+    is_stopped: bool
+    input_seconds: float
+    seconds: float
+
+
+class _Progress(NamedTuple):
+    """Loop variables of the loop on the device; numbers are in the order of `TrainSteps.names`."""
+
+    num_steps: tf.Tensor
+    num_applied: tf.Tensor
+    sums: tf.Tensor
+    last: tf.Tensor
+    input_seconds: tf.Tensor
+    is_finite: tf.Tensor
+    is_stopped: tf.Tensor
+
+
+class _Backward(NamedTuple):
+    """Losses and gradients of one replica, or of one part of its images.
+
+    Attributes:
+        losses: [number of losses], in the order of `TrainSteps.loss_names`.
+        state: new values of the network's non-trainable variables, by index.
+    """
+
+    losses: tf.Tensor
+    gradients: list[tf.Tensor]
+    state: dict[int, tf.Tensor]
+
+
+class TrainSteps:
+    """The compiled training steps of one run.
+
+    Attributes:
+        state: variables that a checkpoint has to hold in addition to weights, optimizer and averages.
+        rate_factor: factor on the scheduled learning rate; set by the caller.
+        stop: set from another thread, it ends `run` after the current step (with several workers, after the next).
+        names: names of `StepsResult.numbers`.
+    """
+
+    def __init__(
+        self,
+        config: Train,
+        detector: Detector,
+        trained: TrainedVariables,
+        optimizer: keras.Optimizer,
+        averaged_weights: AveragedWeights | None,
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        """Create the variables of the steps.
+
+        Raises:
+            InputError: for gradient accumulation with batch norm that is synchronized over several replicas.
+        """
+        self.config, self.detector, self.trained, self.optimizer = config, detector, trained, optimizer
+        self.averaged_weights, self.strategy = averaged_weights, strategy
+        self.num_parts = config.gradient_accumulation_steps
+        self._check_sync_batch_norm()
+        self.stop = tf.Variable(False, trainable=False)
+        with strategy.scope():
+            self.rate_factor = tf.Variable(1.0, trainable=False)
+            self.num_boxes_dropped = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.loss_scale = LossScale() if config.precision == "float16" else None
+        self.loss_names = (*detector.loss_names, "regularization_loss")
+        per_variable = [f"gradient_norm/{path}" for path in trained.by_path if config.monitoring.gradient_norms]
+        scale = ["loss_scale"] if self.loss_scale else []
+        self.names = ("loss", *self.loss_names, "learning_rate", *scale, "gradient_norm", *per_variable)
+        self.state = self._state()
+        self._has_clock = not (isinstance(strategy, tf.distribute.TPUStrategy) or are_operations_deterministic())
+        self._on_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._run = self._steps if config.debug else tf.function(self._steps, autograph=False)
+        self._skip = self._pass_over if config.debug else tf.function(self._pass_over, autograph=False)
+
+    def run(self, iterator: Any, count: int) -> StepsResult:
+        """Run up to `count` steps on the next batches."""
+        before = time.perf_counter()
+        after = self._run(iterator, tf.constant(count))
+        seconds = time.perf_counter() - before
+        num_applied = int(after.num_applied)
+        means = (after.sums / num_applied if num_applied else after.last).numpy()
+        last = after.last.numpy()
+        numbers = {name: float(last[i] if name in _OF_LAST_STEP else means[i]) for i, name in enumerate(self.names)}
+        return StepsResult(
+            numbers=numbers,
+            num_steps=int(after.num_steps),
+            is_finite=bool(after.is_finite),
+            is_stopped=bool(after.is_stopped),
+            input_seconds=float(after.input_seconds),
+            seconds=seconds,
+        )
+
+    def skip(self, iterator: Any) -> None:
+        """Consume the next batch and count a step, without any other effect."""
+        self._skip(iterator)
+
+    def _check_sync_batch_norm(self) -> None:
+        layers = self.detector.network.layers
+        synchronized = any(isinstance(layer, FusedBatchNorm) and layer.synchronized for layer in layers)
+        if self.num_parts > 1 and synchronized and self.strategy.num_replicas_in_sync > 1:
+            raise InputError(
+                f"train.gradient_accumulation_steps: got {self.num_parts} with synchronized batch norm on "
+                f"{self.strategy.num_replicas_in_sync} replicas, allowed: 1; set it to 1, or batch_norm.synchronized "
+                "to false."
+            )
+
+    def _state(self) -> dict[str, tf.Variable]:
+        state = {"num_boxes_dropped": self.num_boxes_dropped}
+        if self.loss_scale is not None:
+            state |= {"loss_scale": self.loss_scale.factor, "num_good_steps": self.loss_scale.good_steps}
+        weights = {id(variable) for variable in self.detector.network.weights}
+        seeds = [each for each in self.detector.network.variables if id(each) not in weights]  # of dropout
+        return {**state, **{f"seed_{i}": seed.value for i, seed in enumerate(seeds)}}
+
+    # --- cross-replica context ----------------------------------------------------------------------------------------
+
+    def _steps(self, iterator: Any, count: tf.Tensor) -> _Progress:
+        def goes_on(progress: _Progress) -> tf.Tensor:
+            return (progress.num_steps < count) & progress.is_finite & ~progress.is_stopped
+
+        def step(progress: _Progress) -> tuple[_Progress]:
+            batch, waited = self._next(iterator, progress)
+            return (self._step(batch, progress._replace(input_seconds=progress.input_seconds + waited)),)
+
+        zero, none = tf.constant(0), tf.zeros([len(self.names)])
+        start = _Progress(zero, zero, none, none, tf.constant(0.0, tf.float64), tf.constant(True), tf.constant(False))
+        (end,) = tf.while_loop(goes_on, step, (start,))
+        return end
+
+    def _next(self, iterator: Any, progress: _Progress) -> tuple[Any, tf.Tensor]:
+        """Return the next batch on the device and the seconds spent waiting for it."""
+        if not self._has_clock:
+            return next(iterator), tf.constant(0.0, tf.float64)
+        with tf.control_dependencies([progress.num_steps, progress.sums]):
+            asked = tf.timestamp()
+        with tf.control_dependencies([asked]):
+            batch = next(iterator)
+        arrived = [each for value in batch.values() for each in self.strategy.experimental_local_results(value)]
+        with tf.control_dependencies(arrived):
+            waited = tf.timestamp() - asked
+        with tf.control_dependencies([waited]):  # otherwise, with few threads, the clock is read after the step
+            return tf.nest.map_structure(tf.identity, batch, expand_composites=True), waited
+
+    def _step(self, batch: Any, progress: _Progress) -> _Progress:
+        local_results = self.strategy.experimental_local_results
+        tensors = {name: value for name, value in batch.items() if local_results(value)[0].dtype != tf.string}
+        wants_stop = tf.cast(self.stop.read_value(), tf.float32)
+        found = {
+            name: local_results(value)[0]  # all replicas have the same
+            for name, value in self.strategy.run(self._replica_step, args=(tensors, wants_stop)).items()
+        }
+        is_good, is_finite = found["is_good"], found["is_finite"]
+        self.optimizer.iterations.assign_add(tf.cast(is_finite, self.optimizer.iterations.dtype))
+        self.num_boxes_dropped.assign_add(tf.where(is_finite, tf.cast(found["num_dropped"], tf.int64), 0))
+        if self.loss_scale is not None:
+            self.loss_scale.update(is_good)
+        return _Progress(
+            num_steps=progress.num_steps + 1,
+            num_applied=progress.num_applied + tf.cast(is_good, tf.int32),
+            sums=progress.sums + tf.where(is_good, found["numbers"], 0.0),
+            last=found["numbers"],
+            input_seconds=progress.input_seconds,
+            is_finite=is_finite,
+            is_stopped=found["wants_stop"] > 0 if self._on_several_workers else self.stop.read_value(),
+        )
+
+    def _pass_over(self, iterator: Any) -> None:
+        next(iterator)
+        self.optimizer.iterations.assign_add(1)
+
+    # --- replica context ----------------------------------------------------------------------------------------------
+
+    def _replica_step(self, batch: _Batch, wants_stop: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Run one step on this replica; `numbers` and flags are those of the whole batch.
+
+        Replicas synchronize only at the top level of this function, so that the update can be a branch.
+        """
+        num_replicas, variables = self.strategy.num_replicas_in_sync, self.trained.variables
+        whole = num_replicas == 1 and self.num_parts == 1
+        num_matches = None if whole else sum_over_replicas(self.detector.count_matches(batch))
+        found = self._backward(batch, num_matches) if self.num_parts == 1 else self._accumulated(batch, num_matches)
+        floats = {i for i, value in found.state.items() if value.dtype.is_floating}  # the others are seeds
+        num_dropped = tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)
+        losses, counts, gradients, statistics = sum_over_replicas(
+            [
+                found.losses,
+                tf.stack([num_dropped, wants_stop]),
+                found.gradients,
+                [found.state[i] / num_replicas for i in sorted(floats)],
+            ]
+        )
+        state = {**found.state, **dict(zip(sorted(floats), statistics, strict=True))}
+        if self.loss_scale is not None:
+            gradients = [gradient / self.loss_scale.factor for gradient in gradients]
+        gradients = scale_bias_gradients(gradients, variables, self.config.bias_grad_multiplier)
+        norms = gradient_norms(gradients)
+        loss, norm = tf.reduce_sum(losses), tf.norm(norms)
+        rate = self.optimizer.learning_rate * self.rate_factor
+        # Include the statistics: very large activations can make them infinite while loss and gradients are finite.
+        forward = tf.add_n([loss, *(tf.reduce_sum(tf.cast(each, tf.float32)) for each in statistics)])
+        is_good = tf.math.is_finite(forward) & tf.math.is_finite(norm)
+        is_finite = is_good
+        if self.loss_scale is not None:  # the forward pass does not depend on the loss scale
+            is_finite |= tf.math.is_finite(forward) & self.loss_scale.can_shrink()
+
+        def apply() -> tf.Tensor:
+            self._apply(clip_gradients(self.config.gradient_clipping, gradients, norms), rate, state)
+            return tf.constant(True)
+
+        is_good = tf.cond(is_good, apply, lambda: tf.constant(False))
+        scale = [] if self.loss_scale is None else [self.loss_scale.factor.read_value()]
+        per_variable = tf.unstack(norms) if self.config.monitoring.gradient_norms else []
+        numbers = tf.stack([loss, *tf.unstack(losses), rate, *scale, norm, *per_variable])
+        return {
+            "numbers": numbers,
+            "is_good": is_good,
+            "is_finite": is_finite,
+            "num_dropped": counts[0],
+            "wants_stop": counts[1],
+        }
+
+    def _apply(self, gradients: list[tf.Tensor], rate: tf.Tensor, state: dict[int, tf.Tensor]) -> None:
+        apply_update(self.optimizer, gradients, self.trained.variables, rate)
+        if self.averaged_weights is not None:
+            self.averaged_weights.update(self.optimizer.iterations + 1)
+        non_trainable = self.detector.network.non_trainable_variables
+        for index, value in state.items():
+            non_trainable[index].assign(value)
+
+    def _backward(
+        self, batch: _Batch, num_matches: tf.Tensor | None, state: dict[int, tf.Tensor] | None = None
+    ) -> _Backward:
+        """Return losses and gradients of a part; new statistics are returned, not assigned."""
+        network = self.detector.network
+        values = [variable.value for variable in self.trained.variables]
+        non_trainable = network.non_trainable_variables
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(values)  # only these: branches that lead to frozen variables cost nothing
+            with keras.StatelessScope([(non_trainable[i], value) for i, value in (state or {}).items()]) as scope:
+                outputs = self.detector.forward(batch, training=True)
+                parts = self.detector.losses(outputs, batch, num_matches)
+            penalties = network.losses if self.config.add_regularization_loss else []
+            share = 1 / (self.num_parts * self.strategy.num_replicas_in_sync)
+            parts["regularization_loss"] = tf.add_n([tf.zeros([]), *penalties]) * share
+            losses = tf.stack([parts[name] for name in self.loss_names])
+            loss = tf.reduce_sum(losses)
+            if self.loss_scale is not None:
+                loss *= self.loss_scale.factor
+        gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        current = {i: scope.get_current_value(variable) for i, variable in enumerate(non_trainable)}
+        return _Backward(losses, gradients, {i: value for i, value in current.items() if value is not None})
+
+    def _accumulated(self, batch: _Batch, num_matches: tf.Tensor) -> _Backward:
+        """Sum over the parts of the batch in sequence; batch norm's statistics pass from part to part."""
+        parts = {
+            name: tf.reshape(value, [self.num_parts, value.shape[0] // self.num_parts, *value.shape[1:]])
+            for name, value in batch.items()
+        }
+
+        def add(i: tf.Tensor, sums: _Backward) -> tuple[tf.Tensor, _Backward]:
+            part = {name: value[i] for name, value in parts.items()}
+            found = self._backward(part, num_matches, sums.state)
+            gradients = [one + other for one, other in zip(sums.gradients, found.gradients, strict=True)]
+            return i + 1, _Backward(sums.losses + found.losses, gradients, found.state)
+
+        none = [tf.zeros(variable.shape) for variable in self.trained.variables]
+        state = dict(enumerate(tf.convert_to_tensor(each) for each in self.detector.network.non_trainable_variables))
+        start = (tf.constant(0), _Backward(tf.zeros([len(self.loss_names)]), none, state))
+        _, sums = tf.while_loop(lambda i, _: i < self.num_parts, add, start, parallel_iterations=1)
+        return sums

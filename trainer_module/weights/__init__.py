@@ -1,0 +1,1 @@
+"""Read and restore weights of any origin."""
