@@ -140,13 +140,6 @@ class Storage(ABC):
             else:
                 yield entry
 
-    def copy_tree(self, folder: str, target: "Storage", target_folder: str = "") -> None:
-        """Copy all files below a folder, including hidden ones, to another storage."""
-        for entry in self.walk(folder, with_hidden=True):
-            path = posixpath.join(target_folder, posixpath.relpath(entry.path, folder or "."))
-            with self.open(entry.path) as source, target.open_to_write(path) as copy:
-                shutil.copyfileobj(source, copy, _BLOCK_BYTES)
-
 
 def open_storage(root: str | Path) -> Storage:
     """Return the storage of a local folder, or of an address, which contains "://". Nothing is read or created."""
@@ -229,15 +222,6 @@ class LocalStorage(Storage):
             return
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(full)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Create a file; return False if it exists, also if another process creates it at the same time."""
-        try:
-            with open(self.address(path), "xb") as file:
-                file.write(data)
-        except FileExistsError:
-            return False
-        return True
 
     def rename_folder(self, path: str, new_path: str) -> None:
         """Rename a folder atomically; OSError if the target is a folder that is not empty."""

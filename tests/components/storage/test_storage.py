@@ -1,7 +1,6 @@
 """Every operation on a local folder and on an address, and what only a local folder can do."""
 
 import os
-import threading
 
 import pytest
 
@@ -101,15 +100,6 @@ def test_files_are_renamed_and_deleted(storage):
     assert storage.list_names() == []
 
 
-def test_a_tree_is_copied_with_hidden_files(storage, tmp_path):
-    storage.write("version/saved_model.pb", b"model")
-    storage.write("version/assets/.labels", b"labels")
-    target = LocalStorage(tmp_path / "target")
-    storage.copy_tree("version", target, "copy")
-    assert [entry.path for entry in target.walk(with_hidden=True)] == ["copy/assets/.labels", "copy/saved_model.pb"]
-    assert target.read("copy/assets/.labels") == b"labels"
-
-
 def test_a_file_is_replaced(tmp_path):  # not in ram://, which does not truncate
     storage = LocalStorage(tmp_path)
     storage.write("one", b"11")
@@ -145,16 +135,6 @@ def test_a_pipe_is_an_error_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="regular file"):
         LocalStorage(tmp_path).read("pipe")
-
-
-def test_only_one_of_several_creators_succeeds(tmp_path):
-    storage, results = LocalStorage(tmp_path), []
-    threads = [threading.Thread(target=lambda: results.append(storage.create("one", b"1"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == [False] * 7 + [True]
 
 
 def test_folders_are_renamed_and_files_appended_to(tmp_path):

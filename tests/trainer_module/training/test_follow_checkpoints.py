@@ -5,13 +5,13 @@ import time
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation
+from detloom.trainer_module.run_state.run_folder import write_settings
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.training import follow_checkpoints as watch
 from detloom.trainer_module.training.follow_checkpoints import (
@@ -60,13 +60,8 @@ def run(tmp_path, tiny_config):
     """The folder of a run of 6 steps that evaluates its averages."""
     folder = tmp_path / "run"
     folder.mkdir()
-    write_settings(folder, tiny_config)
+    write_settings(folder, tiny_config, LABEL_MAP, data="")
     return folder
-
-
-def write_settings(folder, config):
-    (folder / "config.json").write_text(to_canonical_json(config))
-    write_label_map(folder / LABEL_MAP_FILE, LABEL_MAP)
 
 
 def save(run, detector, step, weight, average=None):
@@ -99,7 +94,7 @@ def test_all_checkpoints_are_evaluated_on_all_sets_with_averages(tmp_path, run, 
 
 
 def test_weights_are_evaluated_if_averages_are_off(tmp_path, run, sets, measured, detector, tiny_config, changed):
-    write_settings(run, changed(tiny_config, {"eval.use_moving_averages": False}))
+    write_settings(run, changed(tiny_config, {"eval.use_moving_averages": False}), LABEL_MAP, data="")
     save(run, detector, 2, 0.5, average=0.25)
     assert found(evaluate_checkpoints(run, sets[:1], tmp_path / "out", WatchOptions())) == [(2, "eval", 0.5)]
 
@@ -131,7 +126,8 @@ def test_running_trainer_is_followed_to_its_last_step(tmp_path, tiny_config, set
     def train():
         time.sleep(0.2)
         run.mkdir()
-        write_settings(run, tiny_config)
+        time.sleep(0.1)
+        write_settings(run, tiny_config, LABEL_MAP, data="")
         for step in (3, 6):
             time.sleep(0.2)
             save(run, detector, step, float(step))

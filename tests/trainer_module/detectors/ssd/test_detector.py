@@ -66,7 +66,7 @@ def test_anchors_and_network_agree_for_plain_ssd(small_config, changed, settings
     assert detector.network.output["offsets_BA4"].shape == (None, expected, 4)
 
 
-def test_pictures_are_padded_with_zeros_below_and_to_the_right(small_config, changed):
+def test_images_are_padded_with_zeros_below_and_to_the_right(small_config, changed):
     """Exactly as if they came with the padding."""
     size = {"image_resizer.height": 40, "image_resizer.width": 50, "feature_extractor.pad_to_multiple": 32}
     network = build_ssd(changed(small_config.model, size), 1)
