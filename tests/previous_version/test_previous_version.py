@@ -9,7 +9,6 @@ import json
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -52,7 +51,10 @@ def test_killed_run_resumes_and_its_model_is_pushed_and_rolled_back(files):
     resumed = losses(files / "killed/train_log.jsonl", 7)
     whole = losses(files / "data/whole_train_log.jsonl", 7)
     assert resumed.keys() == whole.keys() == {8, 10, 12}
-    np.testing.assert_allclose(list(resumed.values()), list(whole.values()), rtol=1e-4)
+    # The stored run was on one CPU. Rounding differs on others, and grows with each step: 3e-3 at step 12 was measured.
+    # Without the optimizer's slots, the loss at step 8 is 5.8 instead of 1.5.
+    assert resumed[8] == pytest.approx(whole[8], rel=1e-4)
+    assert list(resumed.values()) == pytest.approx(list(whole.values()), rel=2e-2)
 
     call("push", files / "killed/model", "--to", files / "serving", "--reason", "test")
     assert VERSION in call("verify", files / "serving")
