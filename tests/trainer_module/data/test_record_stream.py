@@ -49,7 +49,7 @@ def test_the_order_depends_on_the_configured_seed_only(files):
     assert read(InputReader(), files, 18, seed=6) != first
 
 
-@pytest.mark.parametrize("num_pipelines", [1, 2, 4])
+@pytest.mark.parametrize("num_pipelines", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "reader",
     [

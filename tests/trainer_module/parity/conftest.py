@@ -39,6 +39,8 @@ SLOW = (  # covered by others, or large
     "ssd_efficientdet_d0_attention",
     "ssd_efficientdet_d0_sum",
     "ssd_efficientdet_d1",
+    "ssd_mobilenet_v1_fpn",
+    "ssd_resnet50_v1_fpn",
     "ssd_resnet101_v1_fpn",
     "centernet_resnet50_v1_fpn",
 )
@@ -338,7 +340,7 @@ def _references() -> Iterator[Any]:
     small = [(path, SMALL) for path in sorted((Path(__file__).parent / "data").glob("*.npz"))]
     shared = [(path.parent, FOLDER) for path in sorted(SHARED.glob("*/pipeline.config"))]
     for path, source in (*small, *shared):
-        is_slow = source == FOLDER or path.stem in SLOW  # a default test covers each family and backbone
+        is_slow = source == FOLDER or path.stem in SLOW  # default tests cover each family; backbones in layers/
         yield pytest.param((path, source), id=path.stem, marks=[pytest.mark.slow] if is_slow else [])
     if folder := os.environ.get("DETLOOM_PARITY_DIR"):
         for path in sorted(Path(folder).glob("*/pipeline.config")):

@@ -160,7 +160,7 @@ def test_stop_ends_the_call_after_the_current_step(config):
     assert steps.run(iterator, 3).num_steps == 1
 
 
-@pytest.mark.parametrize("num_parts", [2, 4])
+@pytest.mark.parametrize("num_parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_gradient_accumulation_equals_the_step_on_the_whole_batch(config, changed, num_parts):
     """Batch norm uses its moving statistics, so images are independent of each other."""
     penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}

@@ -24,7 +24,12 @@ def read_keys(path: Path) -> dict[str, tuple[int, ...]]:
     ("name", "extractor", "num_trained"),
     [
         ("resnet50_v1_fpn_512x512", CenterNetFeatureExtractor(backbone="resnet50_v1"), 25_277_214),
-        ("resnet101_v1_fpn_512x512_coco17_tpu-8", CenterNetFeatureExtractor(backbone="resnet101_v1"), 44_295_454),
+        pytest.param(
+            "resnet101_v1_fpn_512x512_coco17_tpu-8",
+            CenterNetFeatureExtractor(backbone="resnet101_v1"),
+            44_295_454,
+            marks=pytest.mark.slow,
+        ),
         ("mobilenetv2_fpn_od_512x512", CenterNetFeatureExtractor(backbone="mobilenet_v2"), 2_533_254),
         (
             "mobilenetv2_fpn_sep_conv_flag_od_512x512",
