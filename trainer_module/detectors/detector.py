@@ -219,6 +219,12 @@ class Detector(ABC, Generic[ConfigT]):
     def count_matches(self, batch: Tensors) -> tf.Tensor:
         """Return the normalizer of the losses (used where it is at least 1), float32; those of parts add up."""
 
+    def activation_bytes_per_image(self) -> int | None:
+        """Estimate the bytes of one image's activations in a training step, for the memory check; None if unknown."""
+        from detloom.trainer_module.detectors.activation_memory import activation_bytes
+
+        return activation_bytes(self.network)
+
     # --- inference ----------------------------------------------------------------------------------------------------
 
     @abstractmethod

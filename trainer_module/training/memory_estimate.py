@@ -1,6 +1,5 @@
 """Estimate the memory of training before the first step."""
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -12,8 +11,6 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, MomentumOptimizer, Optimizer
 from detloom.trainer_module.runtime.host_memory import format_bytes, process_bytes, usable_bytes
 
-# Peak allocation of a step without gradients, divided by the size of all layers' outputs; see `estimate_memory`.
-_ACTIVATION_FACTOR = 1.1
 _BATCHES_IN_FLIGHT = 3  # two are prefetched, one is being assembled
 
 
@@ -66,17 +63,17 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    config: TrainEvalConfig, network: keras.Model, *, mean_record_bytes: float, split_bytes: int
+    config: TrainEvalConfig,
+    network: keras.Model,
+    *,
+    activations_per_image: int | None,
+    mean_record_bytes: float,
+    split_bytes: int,
 ) -> MemoryEstimate:
     """Estimate the memory of one device that processes the whole batch.
 
-    Activations are estimated as 1.1 times the outputs of all layers. The factor was measured with TensorFlow 2.16 on
-    two CPU cores, as the peak of the resident set during three steps with momentum, minus its size before and minus the
-    gradients, divided by those outputs: SSD MobileNetV2 FPNLite with its losses, 320 x 320, 1.24 (batch 8, 90 classes)
-    and 0.85 (batch 32, 3 classes); 640 x 640, 1.21 (batch 4, 90 classes); backbones alone at batch 2, EfficientNet-B0
-    1.15 and B3 1.10 (512 x 512), ResNet-50 0.72 (640 x 640). It was not measured on accelerators.
-
     Args:
+        activations_per_image: of `Detector.activation_bytes_per_image`.
         mean_record_bytes: mean size of a serialized example.
         split_bytes: size of the training split's files.
     """
@@ -91,7 +88,7 @@ def estimate_memory(
         weights=weights,
         gradients=trainable,
         optimizer=slots * trainable,
-        activations_per_image=_activation_bytes(network),
+        activations_per_image=activations_per_image,
         batch_size=config.train.batch_size,
         input_pipeline=_input_bytes(config, network, mean_record_bytes, split_bytes),
         process=max(process_bytes() - weights, 0) if is_on_host else process_bytes(),
@@ -144,30 +141,6 @@ def _num_slots(optimizer: Optimizer) -> int:
 
 def _variable_bytes(variable: keras.Variable) -> int:
     return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-
-
-def _activation_bytes(network: keras.Model) -> int | None:
-    """Estimate the activations of one image."""
-    outputs = _layer_outputs(network)
-    if outputs is None or any(None in output.shape[1:] for output in outputs):
-        return None
-    sizes = (math.prod(output.shape[1:]) * tf.as_dtype(output.dtype).size for output in outputs)
-    return round(_ACTIVATION_FACTOR * sum(sizes))
-
-
-def _layer_outputs(network: keras.Model) -> list[keras.KerasTensor] | None:
-    """Return the outputs of every call of every layer, including nested models; None if the network is not a graph."""
-    levels = getattr(network, "_nodes_by_depth", None)  # no public name for all outputs of a shared layer
-    if levels is None:
-        return None
-    outputs: list[keras.KerasTensor] = []
-    for node in itertools.chain.from_iterable(levels.values()):
-        is_model = isinstance(node.operation, keras.Model)
-        inner = _layer_outputs(node.operation) if is_model else node.outputs
-        if inner is None:
-            return None
-        outputs += inner
-    return outputs
 
 
 def _input_bytes(config: TrainEvalConfig, network: keras.Model, mean_record_bytes: float, split_bytes: int) -> int:

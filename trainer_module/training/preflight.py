@@ -46,6 +46,7 @@ def preflight(
     memory = estimate_memory(
         config,
         detector.network,
+        activations_per_image=detector.activation_bytes_per_image(),
         mean_record_bytes=sample.mean_bytes,
         split_bytes=sum(tf.io.gfile.stat(file).length for file in files),
     )
