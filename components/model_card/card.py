@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import tensorflow as tf
-
 import detloom
 from detloom.components.model_card import data_facts, model_facts
 from detloom.components.model_card.data_facts import DataSource
@@ -15,6 +13,7 @@ from detloom.components.model_card.evaluation_facts import read_evaluation
 from detloom.components.model_card.limits import find_limits
 from detloom.components.model_card.model_facts import describe_export
 from detloom.components.model_card.render import format_markdown, format_page
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import ASSET_CONFIG
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_canonical_json, to_dict
@@ -111,23 +110,14 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
 
 
 def write_card(card: Mapping[str, Any], folder: str) -> None:
-    """Write the three files into `folder`; any file system of TensorFlow is supported.
-
-    The page is written last: if it exists, so do the others.
-    """
+    """Write the three files into `folder`, the page last, and create the folder if needed."""
     document = build_document(card)
     contents = {
         CARD_JSON: json.dumps(card, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
         CARD_MARKDOWN: format_markdown(document),
         CARD_PAGE: format_page(document),
     }
-    tf.io.gfile.makedirs(folder)
-    for name in reversed(contents):  # remove an earlier card, its page first
-        if tf.io.gfile.exists(f"{folder}/{name}"):
-            tf.io.gfile.remove(f"{folder}/{name}")
-    for name, content in contents.items():
-        with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
-            file.write(content.encode("utf-8", "replace"))
+    open_storage(folder).replace_files({name: each.encode("utf-8", "replace") for name, each in contents.items()})
 
 
 def _describe_data(inputs: CardInputs, report: Mapping[str, Any] | None) -> dict[str, Any]:

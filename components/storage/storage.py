@@ -19,7 +19,7 @@ import shutil
 import stat
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +131,13 @@ class Storage(ABC):
         """Write JSON as `open_to_write` does; ASCII output can represent any text, including lone surrogates."""
         with self.open_to_write(path) as file:
             file.write(json.dumps(value, indent=2, ensure_ascii=is_ascii).encode("utf-8", "replace") + b"\n")
+
+    def replace_files(self, contents: Mapping[str, bytes]) -> None:
+        """Write files in this order, after deleting the old ones, last first: if the last exists, so do the others."""
+        for name in reversed(contents):
+            self.delete(name)
+        for name, content in contents.items():
+            self.write(name, content)
 
     def walk(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
         """Yield all files below a folder in path order; one folder at a time is in memory."""

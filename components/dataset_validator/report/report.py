@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from detloom.components.dataset_validator.findings import format_apart
 from detloom.components.dataset_validator.report import views as views
 from detloom.components.dataset_validator.report.views import DrawnImages, Json
@@ -14,6 +12,7 @@ from detloom.components.pages import charts
 from detloom.components.pages.formats import format_count, format_number, format_share
 from detloom.components.pages.load_template import load_template
 from detloom.components.properties import DATASET_REPORT_FILE
+from detloom.components.storage.storage import open_storage
 
 REPORT_HTML = "report.html"
 _TEMPLATE = "report.html.j2"
@@ -31,12 +30,10 @@ _DUPLICATE_KINDS = (("exact", "Identical files"), ("near", "Near-duplicates"))
 
 
 def write_report(folder: Path, report: Json, images: DrawnImages) -> None:
-    """Write both files into `folder`, and create it if needed; any file system of TensorFlow is supported."""
-    tf.io.gfile.makedirs(str(folder))
+    """Write both files into `folder`, the page last, and create the folder if needed."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    for name, content in ((DATASET_REPORT_FILE, text), (REPORT_HTML, render_html(report, images))):
-        with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
-            file.write(content.encode("utf-8", "replace"))
+    contents = {DATASET_REPORT_FILE: text, REPORT_HTML: render_html(report, images)}
+    open_storage(folder).replace_files({name: each.encode("utf-8", "replace") for name, each in contents.items()})
 
 
 def render_html(report: Json, images: DrawnImages) -> str:

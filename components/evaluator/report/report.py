@@ -19,6 +19,7 @@ from detloom.components.evaluator.analysis.matches import IOU_50
 from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page import format_page
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_metrics import (
     ImageGroundTruth,
@@ -75,18 +76,14 @@ def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportIma
         DETECTIONS_TABLE_FILE: _format_table(results, evaluation),
         PAGE_FILE: format_page(evaluation, images).encode("utf-8", "replace"),
     }
-    for name in reversed(contents):  # files of an earlier evaluation, the page first
-        if tf.io.gfile.exists(f"{folder}/{name}"):
-            tf.io.gfile.remove(f"{folder}/{name}")
-    _write_tensorboard(f"{folder}/{TENSORBOARD_FOLDER}", evaluation)
-    for name, content in contents.items():
-        with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
-            file.write(content)
+    storage = open_storage(folder)
+    storage.delete(PAGE_FILE)  # of an earlier evaluation; it exists only if all other files do
+    storage.delete_tree(TENSORBOARD_FOLDER)
+    _write_tensorboard(storage.address(TENSORBOARD_FOLDER), evaluation)
+    storage.replace_files(contents)
 
 
 def _write_tensorboard(folder: str, evaluation: Evaluation) -> None:
-    if tf.io.gfile.exists(folder):
-        tf.io.gfile.rmtree(folder)
     writer = tf.summary.create_file_writer(folder)
     with writer.as_default(step=0):
         for name, value in metric_properties(evaluation).items():

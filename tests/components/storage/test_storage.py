@@ -100,6 +100,22 @@ def test_files_are_renamed_and_deleted(storage):
     assert storage.list_names() == []
 
 
+def test_the_last_of_several_files_exists_only_if_all_do(storage, monkeypatch):
+    storage.replace_files({"data": b"1", "page": b"1"})
+    written = storage.write
+
+    def fail_at_the_page(path, data):
+        if path == "page":
+            raise OSError("killed")
+        written(path, data)
+
+    monkeypatch.setattr(storage, "write", fail_at_the_page)
+    with pytest.raises(OSError, match="killed"):
+        storage.replace_files({"data": b"2", "page": b"2"})
+    assert storage.read("data") == b"2"
+    assert storage.list_names() == ["data"]
+
+
 def test_a_file_is_replaced(tmp_path):  # not in ram://, which does not truncate
     storage = LocalStorage(tmp_path)
     storage.write("one", b"11")
