@@ -59,7 +59,21 @@ def package(tmp_path, monkeypatch):
 def test_the_fingerprint_covers_exactly_the_imported_modules_and_named_files(package: Path, edited, changes):
     before = source_fingerprint("detloom.room.a")
     with (package / edited).open("a") as file:
-        file.write("# edited\n")
+        file.write("EDITED = 1\n")
+    assert (source_fingerprint("detloom.room.a") != before) == changes
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("def f():\n    'Return b.'\n\n    # late\n    from detloom.room import b\n    return (b)\n", False),
+        ('"""About a."""\ndef f():\n  from detloom.room import b; return b\n', False),
+        ("def f():\n    from detloom.room import b\n    return b, 1\n", True),
+    ],
+)
+def test_only_executed_code_changes_the_fingerprint(package: Path, text, changes):
+    before = source_fingerprint("detloom.room.a")
+    (package / "a.py").write_text(text)
     assert (source_fingerprint("detloom.room.a") != before) == changes
 
 
