@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from detloom.components.evaluator.analysis.bootstrap import Interval, Resampled, resample
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches
-from detloom.components.evaluator.measurements import Measurements
+from detloom.components.evaluator.analysis.constant_detector import constant_detections
+from detloom.components.evaluator.analysis.matches import IOU_50, Matches, match_detections
+from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
 
@@ -72,6 +73,15 @@ def compare(
     return Comparison(
         candidate=results[0], baseline=results[1], difference=results[2], changes=tuple(find_changes(*scores))
     )
+
+
+def compare_with_constant(candidate: Measurements, split: Split, gate: BaselineGate) -> Interval:
+    """Return AP50 of the candidate minus that of the best detector that ignores the image, with its interval."""
+    constant = match_detections(
+        split.ground_truth, constant_detections(split.ground_truth, split.label_map), split.label_map
+    )
+    models, confidence = (candidate.matches, constant), gate.confidence
+    return resample(models, split.label_map, num_resamples=gate.num_resamples, confidence=confidence)[-1].AP50
 
 
 def score_images(matches: Matches, min_scores: Sequence[float]) -> list[ImageScore]:

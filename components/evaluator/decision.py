@@ -12,8 +12,9 @@ _ROUNDING = 1e-9  # metrics are means of quotients: a floor of 1.0 must not fail
 _MIB = 2**20
 _CONTRACT = "contract of the model"
 _BASELINE = "AP against the baseline, change at least"
+_CONSTANT = "AP50 against a detector that ignores the image, lower end of the interval above"
 
-Verdict = Literal["passed", "failed", "skipped"]
+Verdict = Literal["passed", "failed", "skipped", "waived"]  # waived: the run file gives a reason
 Difference = Literal["better", "worse", "none"]
 
 
@@ -42,6 +43,8 @@ class Evidence:
         baseline_problem: why an existing baseline was not compared, as the end of a sentence.
         is_blessed_already: there is no baseline because the candidate is the latest blessed model itself.
         ap_change: AP of the candidate minus AP of the baseline, with its interval.
+        gain_over_constant: AP50 of the candidate minus that of the best detector that ignores the image, with its
+            interval; None if `needs_constant` is false.
         int8_ap: AP of the int8 TFLite model, if one exists.
         contract_problem: how the model violates the serving contract, as a sentence.
     """
@@ -51,6 +54,7 @@ class Evidence:
     baseline_problem: str | None = None
     is_blessed_already: bool = False
     ap_change: Interval | None = None
+    gain_over_constant: Interval | None = None
     latency: Latency | None = None
     baseline_latency: Latency | None = None
     model_bytes: int | None = None
@@ -130,6 +134,8 @@ def _check_all(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
         yield _check_floor(evidence.candidate, floor)
     if evidence.baseline is None:
         yield _check_presence(evidence, gates)
+        if not gates.floors and not evidence.is_blessed_already:
+            yield _check_constant(evidence.gain_over_constant, gates)
     else:
         yield _check_ap_change(evidence, gates)
     for change in gates.changes:
@@ -187,6 +193,32 @@ def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
     return Gate(
         name=_BASELINE, value=None, threshold=gate.min_ap_change, verdict=verdict, sentence=sentence, is_change=True
     )
+
+
+def needs_constant(gates: Gates, *, has_baseline: bool, is_blessed_already: bool) -> bool:
+    """Return whether a decision needs `Evidence.gain_over_constant`."""
+    return not (has_baseline or is_blessed_already or gates.floors or gates.no_floor_reason)
+
+
+def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
+    """Check the built-in floor, for a model without floors and without a baseline."""
+    if gates.no_floor_reason:
+        reason = gates.no_floor_reason.strip().rstrip(".")
+        sentence = f"no floor is set, and the built-in one is switched off ({reason})"
+        return Gate(name=_CONSTANT, value=None, threshold=0.0, verdict="waived", sentence=sentence, is_change=True)
+    low = None if gain is None or _is_blind(gain) else gain.low
+    if gain is None or gain.value is None or low is None:
+        unknown = "whether the model is better than a detector that ignores the image"
+        sentence = f"no floor is set, and these images do not show {unknown}; set gates.floors"
+        return _gate(_CONSTANT, None, 0.0, False, sentence, is_change=True)
+    assert gain.high is not None
+    found = (
+        f"AP50 differs by {gain.value:+.3f} ({gates.baseline.confidence:.0%} interval {low:+.3f} to {gain.high:+.3f}) "
+        "from that of a detector that ignores the image"
+    )
+    passed = low > 0
+    sentence = found if passed else f"{found}, required: significantly above, or gates.floors"
+    return _gate(_CONSTANT, low, 0.0, passed, sentence, is_change=True)
 
 
 def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
@@ -315,8 +347,5 @@ def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], overrid
         text = failed
     else:
         parts = [gate.sentence for gate in results if gate.name != _CONTRACT]
-        value, _ = evidence.candidate.find_value("AP", "")
-        if not gates.floors and evidence.baseline is None and value is not None:
-            parts.append(f"no floor is set (AP is {value:.3f})")
         text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."

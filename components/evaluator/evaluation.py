@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detloom.components.evaluator.comparison import Comparison, compare
-from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide
+from detloom.components.evaluator.comparison import Comparison, compare, compare_with_constant
+from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide, needs_constant
 from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
@@ -128,12 +128,16 @@ def assess(
     """
     before = baseline.measurements if baseline else None
     comparison = compare(candidate.measurements, before, split.label_map, gates.baseline)
+    gain = None
+    if needs_constant(gates, has_baseline=baseline is not None, is_blessed_already=is_blessed_already):
+        gain = compare_with_constant(candidate.measurements, split, gates.baseline)
     evidence = Evidence(
         candidate=candidate.measurements,
         baseline=before,
         baseline_problem=baseline_problem,
         is_blessed_already=is_blessed_already,
         ap_change=comparison.ap_change,
+        gain_over_constant=gain,
         latency=candidate.costs.latency,
         baseline_latency=baseline.costs.latency if baseline else None,
         model_bytes=candidate.costs.model_bytes,

@@ -1,10 +1,11 @@
 """Read the quality of a model from the files of its evaluation."""
 
+import typing
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from detloom.components.evaluator.decision import Decision
+from detloom.components.evaluator.decision import Decision, Verdict
 from detloom.components.evaluator.report.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
 from detloom.components.evaluator.report.views import measured, metric_rows
 from detloom.components.model_card.read_files import count, number, number_or_none, read_json, reading, text
@@ -83,7 +84,7 @@ def _read_decision(values: Json) -> dict[str, Any]:
     decision = Decision.from_dict(values)
     for gate in decision.gates:
         text(gate.name), text(gate.sentence), number_or_none(gate.value), number_or_none(gate.threshold)
-        if gate.verdict not in ("passed", "failed", "skipped"):
+        if gate.verdict not in typing.get_args(Verdict):
             raise ValueError(f"got the verdict {gate.verdict!r}")
     if decision.override is not None:
         for part in (decision.override.by, decision.override.reason, decision.override.until):

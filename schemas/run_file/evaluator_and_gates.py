@@ -228,7 +228,11 @@ class Gates:
     """Conditions for blessing a model. All of them must hold."""
 
     floors: tuple[MetricFloor, ...] = ()
-    """Smallest values of metrics."""
+    """Smallest values of metrics. Without any, a model that has no baseline must be significantly better than the best
+    detector that ignores the image."""
+    no_floor_reason: str = ""
+    """Reason, in a sentence, to bless a model that has neither floors nor a baseline without this comparison. The
+    report shows it in red."""
     changes: tuple[MetricChange, ...] = ()
     """Smallest changes of metrics compared with the baseline, in addition to that of AP."""
     baseline: BaselineGate = BaselineGate()
@@ -244,6 +248,10 @@ class Gates:
     """Bless a model although gates fail; a model that does not run correctly is never blessed."""
 
     def __post_init__(self) -> None:
+        is_reason = not self.no_floor_reason or len(self.no_floor_reason.strip()) >= _MIN_REASON
+        check(is_reason, "no_floor_reason", repr(self.no_floor_reason), "a sentence with the reason")
+        is_used = not (self.no_floor_reason and self.floors)
+        check(is_used, "no_floor_reason", "a reason beside floors", "one of floors and no_floor_reason", "floors")
         for name in ("max_model_mib", "max_int8_ap_drop"):
             if getattr(self, name) is not None:
                 check_fields(self, "above 0", name)

@@ -38,7 +38,7 @@ train:
   augmentations: []
 eval: {{batch_size: 4, evaluate_every: 4}}
 evaluator: {{num_images: 2}}
-gates: {{baseline: {{min_ap_change: -1.0}}}}
+gates: {{baseline: {{min_ap_change: -1.0}}, no_floor_reason: "The training has a few steps."}}
 """
 
 

@@ -25,6 +25,7 @@ _VERDICT_TEXTS = {
     "failed": "✗ failed",
     "off": "off",
     "skipped": "– skipped",
+    "waived": "✗ waived",
 }
 _DIFFERENCE_TEXTS = {
     "none": "not significant",
@@ -73,6 +74,8 @@ def headline(decision: Decision) -> tuple[str, str]:
     """Return the verdict in words and as a CSS class."""
     if decision.override is not None and decision.blessed:
         return "Blessed by override", "warned"
+    if decision.blessed and any(gate.verdict == "waived" for gate in decision.gates):
+        return "Blessed without a floor", "warned"
     return ("Blessed", "passed") if decision.blessed else ("Not blessed", "failed")
 
 

@@ -34,6 +34,7 @@ class Numbers:
 def make_decision(candidate=None, baseline=None, gates=FLOOR, today=TODAY, **evidence):
     """Decide for a candidate and an optional baseline, given as dictionaries of metrics."""
     before = None if baseline is None else Numbers(baseline)
+    evidence = {"gain_over_constant": Interval(value=0.4, low=0.3, high=0.5), **evidence}
     return decide(Evidence(candidate=Numbers(candidate or {}), baseline=before, **evidence), gates, today)
 
 
@@ -206,10 +207,45 @@ def test_an_unmeasured_first_model_is_not_blessed():
     assert not decision.blessed
 
 
-def test_the_reason_mentions_missing_floors():
-    assert make_decision(gates=Gates()).reason == (
-        "There is no earlier blessed model to compare with; no floor is set (AP is 0.500)."
-    )
+CONSTANT_GATE = "AP50 against a detector that ignores the image, lower end of the interval above"
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "blessed"),
+    [
+        (0.4, 0.3, 0.5, True),
+        (0.01, -0.01, 0.03, False),
+        (0.0, 0.0, 0.0, False),
+        (0.4, 0.4, 0.4, False),  # one image shows nothing
+        (None, None, None, False),
+    ],
+)
+def test_without_floors_a_first_model_must_be_better_than_a_detector_that_ignores_the_image(value, low, high, blessed):
+    gain = Interval(value=value, low=low, high=high)
+    decision = make_decision(gates=Gates(), gain_over_constant=gain)
+    assert decision.blessed == blessed
+    assert gate_of(decision, CONSTANT_GATE).verdict == ("passed" if blessed else "failed")
+    assert ("gates.floors" in decision.reason) == (not blessed)
+
+
+def test_an_incompatible_baseline_is_no_evidence_either():
+    gates = Gates(baseline=BaselineGate(when_incompatible="bless"))
+    assert not make_decision(gates=gates, baseline_problem=PROBLEM, gain_over_constant=None).blessed
+
+
+def test_the_built_in_floor_is_waived_only_with_a_reason():
+    gates = Gates(no_floor_reason="The first model only starts the comparison.")
+    decision = make_decision({"AP": 0.0}, gates=gates)
+    assert decision.blessed
+    assert gate_of(decision, CONSTANT_GATE).verdict == "waived"
+    assert "The first model only starts the comparison" in decision.reason
+
+
+@pytest.mark.parametrize("evidence", [{"baseline": {}}, {"gates": FLOOR}, {"is_blessed_already": True}])
+def test_floors_or_a_baseline_replace_the_built_in_floor(evidence):
+    decision = make_decision(**{"gates": Gates(), **evidence})
+    assert decision.blessed
+    assert CONSTANT_GATE not in [gate.name for gate in decision.gates]
 
 
 def test_a_drop_in_a_class_of_a_slice_fails_its_gate():

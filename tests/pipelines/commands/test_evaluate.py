@@ -119,7 +119,7 @@ def test_files_are_evaluated_and_the_report_path_is_printed(coco_files, tmp_path
     result = evaluate(*coco_files)
     assert result.exit_code == 0, result.output
     assert "AP50   1.000" in result.output
-    assert "Blessed: There is no earlier blessed model" in result.output
+    assert "Not blessed: AP50 differs by +0.000" in result.output  # a single image is no evidence
     assert (tmp_path / "evaluation" / "report.html").is_file()
 
 
@@ -137,7 +137,7 @@ def test_json_has_every_number_of_a_file_evaluation(coco_files, tmp_path):
     result = CliRunner().invoke(cli, ["evaluate", *map(str, coco_files), "--out", str(tmp_path / "out"), "--json"])
     values = json.loads(result.stdout)
     assert values["candidate"]["coco"]["AP"] == pytest.approx(1)
-    assert values["decision"]["blessed"] is True
+    assert [gate["verdict"] for gate in values["decision"]["gates"]] == ["passed", "skipped", "failed"]
 
 
 def test_a_report_inside_the_model_folder_is_refused(tmp_path, split):

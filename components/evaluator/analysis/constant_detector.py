@@ -1,0 +1,74 @@
+"""The best detector that ignores the image: the same boxes in every image, chosen with the split's own ground truth.
+
+A model that is not better has learned nothing from the images. The boxes are fitted to the very split that they are
+measured on: no other constant detector can be much better, and neither can an untrained network, whose outputs hardly
+depend on the image.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.components.evaluator.analysis.matches import pairwise_iou
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+
+_MAX_BOXES = 10  # per class and image
+_MAX_CHOICES = 300  # boxes of a class among which they are chosen
+_MAX_TRUTH = 20_000  # boxes of a class with which they are chosen; a box that fits a sample fits the split
+_MIN_IOU = 0.5
+
+
+def constant_detections(ground_truth: Sequence[ImageGroundTruth], label_map: LabelMap) -> list[ImageDetections]:
+    """Return the same detections for each image of the split.
+
+    For each class, boxes are chosen greedily from the labelled ones: each matches the most objects (IoU 0.50 or more)
+    that no chosen box matches yet. Its score is the number of these objects, relative to the number of images.
+    """
+    generator = np.random.default_rng(0)
+    boxes, scores, class_ids = [], [], []
+    for class_id in label_map.class_ids:
+        chosen_K4, counts_K = _choose(_boxes_of_class(ground_truth, class_id), generator)
+        boxes.append(chosen_K4)
+        scores.append(np.minimum(counts_K / max(len(ground_truth), 1), 1.0))
+        class_ids.append(np.full(len(chosen_K4), class_id))
+    order = np.argsort(-np.concatenate(scores), kind="stable")
+    columns = [np.concatenate(each)[order] for each in (boxes, scores, class_ids)]
+    return [
+        ImageDetections(image_id=each.image_id, boxes_yxyx_rel=columns[0], scores=columns[1], class_ids=columns[2])
+        for each in ground_truth
+    ]
+
+
+def _boxes_of_class(ground_truth: Sequence[ImageGroundTruth], class_id: int) -> npt.NDArray[np.float64]:
+    """Return the boxes of a class without crowds, relative to their images, as y, x, height, width [N, 4]."""
+    found = [
+        np.asarray(each.boxes_yxyx_rel, np.float64).reshape(-1, 4)[
+            (np.asarray(each.class_ids) == class_id) & ~np.asarray(each.is_crowd, bool)
+        ]
+        for each in ground_truth
+    ]
+    boxes_N4 = np.concatenate([np.zeros((0, 4)), *found])
+    return np.concatenate([boxes_N4[:, :2], boxes_N4[:, 2:] - boxes_N4[:, :2]], axis=1)
+
+
+def _choose(
+    boxes_N4: npt.NDArray[np.float64], generator: np.random.Generator
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the chosen boxes, yxyx [K, 4], and the number of objects [K] that each adds, for the whole class."""
+    share = min(_MAX_TRUTH / max(len(boxes_N4), 1), 1.0)
+    truth_M4 = generator.permutation(boxes_N4)[:_MAX_TRUTH]
+    choices_C4 = truth_M4[:_MAX_CHOICES]
+    # IoU does not change if both boxes are scaled along one axis: relative boxes have the IoU of those in pixels.
+    fits_CM = pairwise_iou(choices_C4, truth_M4) >= _MIN_IOU
+    chosen, counts = [], []
+    for _ in range(min(_MAX_BOXES, len(choices_C4))):
+        counts_C = fits_CM.sum(axis=1)
+        best = int(counts_C.argmax())
+        if not counts_C[best]:
+            break
+        chosen.append(np.concatenate([choices_C4[best, :2], choices_C4[best, :2] + choices_C4[best, 2:]]))
+        counts.append(counts_C[best] / share)
+        fits_CM &= ~fits_CM[best]
+    return np.array(chosen).reshape(-1, 4), np.array(counts, np.float64)
