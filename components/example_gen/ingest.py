@@ -6,6 +6,7 @@ grow with the data, and any runner works whose workers see both folders. The out
 parameters, not on the workers.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -31,7 +32,9 @@ from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE, Reject, parse_reject
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.folder_lock import hold_folder_lock
 
+_LOCK_FILE = ".ingest.lock"
 WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
 _SPLIT_PREFIX = "Split-"  # of the folders in which TFX expects the splits
 NO_SPLIT = "(none)"  # in the report: records rejected before `split_ratios` assigned a split
@@ -85,6 +88,38 @@ def ingest(
         _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
     data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
     job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
+    with hold_output(out):
+        report = _write(job, out, evidence, make_pipeline, subset)
+    if report["error"]:
+        raise RefusedDataError(report["error"], report)
+    return report
+
+
+@contextlib.contextmanager
+def hold_output(out: IngestFolders) -> Iterator[None]:
+    """Hold the lock of a local output folder, and remove the lock file at the end: the folder may be an artifact."""
+    with contextlib.ExitStack() as stack:
+        if not is_address(out.examples):
+            path = Path(out.examples, _LOCK_FILE)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(hold_folder_lock(path, "ingestion", is_required=False))
+            except OSError as error:
+                raise InputError(
+                    f"{out.examples}: cannot be used as the output ({error.strerror}); choose another one."
+                ) from None
+            stack.callback(path.unlink, missing_ok=True)
+        yield
+
+
+def _write(
+    job: IngestJob,
+    out: IngestFolders,
+    evidence: Evidence,
+    make_pipeline: Callable[[], beam.Pipeline],
+    subset: Subset | None,
+) -> dict[str, Any]:
+    """Write all files of the ingestion, the report last, and return the report."""
     job.staging.delete_tree()
     job.staging.make_folder()
     if subset is not None:
@@ -107,8 +142,6 @@ def ingest(
         report["num_in"] / seconds,
         report["num_quarantined"],
     )
-    if report["error"]:
-        raise RefusedDataError(report["error"], report)
     return report
 
 

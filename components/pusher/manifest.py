@@ -5,7 +5,6 @@ a file next to the versions.
 """
 
 import contextlib
-import getpass
 import hashlib
 import json
 import math
@@ -21,6 +20,7 @@ from typing import IO, Any, Literal
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, hide_secrets
 from detloom.schemas.run_file.model_card import CARD_FILES
+from detloom.trainer_module.files.folder_lock import find_user
 
 EXTRAS_FOLDER = "assets.extra"  # SavedModel reserves this folder for files that TensorFlow does not read
 MANIFEST_FILE = f"{EXTRAS_FOLDER}/push_manifest.json"
@@ -163,14 +163,6 @@ def _measure_path(path: Path) -> tuple[int, str]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def find_user() -> str:
-    """Return the user of this process; in a container the user may have no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return f"uid {os.getuid()}"
 
 
 @dataclass(frozen=True, kw_only=True)
