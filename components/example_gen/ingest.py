@@ -89,6 +89,7 @@ def ingest(
     data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
     job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
     with hold_output(out):
+        _check_has_no_links(out)
         report = _write(job, out, evidence, make_pipeline, subset)
     if report["error"]:
         raise RefusedDataError(report["error"], report)
@@ -160,6 +161,18 @@ def _check_apart(root: str, out: IngestFolders) -> None:
             raise InputError(f"{out.examples}: {nearest} is not a folder; choose another output.")
     if source == target or source.startswith(target + "/") or target.startswith(source + "/"):
         raise InputError(f"{out.examples}: the output and the data folder {root} overlap; choose a separate folder.")
+
+
+def _check_has_no_links(out: IngestFolders) -> None:
+    """Raise if a folder of the output is a link: files of an earlier ingestion are deleted there, and new ones written.
+
+    The output itself may be a link, because its name was given by the user.
+    """
+    names = [] if is_address(out.examples) else open_storage(out.examples).list_names()
+    splits = (f"{out.examples}/{name}" for name in names if name.startswith(_SPLIT_PREFIX))
+    for path in filter(os.path.islink, (out.rejects, *splits)):
+        target = os.readlink(path)
+        raise InputError(f"{path}: this is a link to {target}, allowed: a folder; remove it or choose another output.")
 
 
 def _find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:

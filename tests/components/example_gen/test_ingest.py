@@ -388,3 +388,28 @@ def test_output_that_cannot_be_used_is_refused(make_voc, tmp_path, run_ingest):
     (tmp_path / "out/.ingest.lock").mkdir(parents=True)
     with pytest.raises(InputError, match="/out: cannot be used as the output"):
         run_ingest(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["rejects", "Split-train", "Split-old"])
+def test_link_in_place_of_an_output_folder_is_refused_and_its_target_kept(make_voc, tmp_path, run_ingest, name):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for file_name in ("report.json", "data_tfrecord-00000-of-00001"):
+        (elsewhere / file_name).write_text("mine")
+    before = read_tree(elsewhere)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(elsewhere)
+    with pytest.raises(InputError, match=rf"/out/{name}: this is a link to .*/elsewhere, "):
+        run_ingest(folder, tmp_path / "out")
+    assert read_tree(elsewhere) == before
+
+
+def test_link_in_place_of_the_staging_folder_is_replaced_and_its_target_kept(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/file").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.incomplete").symlink_to(tmp_path / "elsewhere")
+    run_ingest(folder, tmp_path / "out")
+    assert read_tree(tmp_path / "elsewhere") == {"file": b"mine"}
