@@ -52,13 +52,13 @@ def test_new_rate_clears_the_batch_size_of_the_rate(load_here):
 
 
 def test_unknown_key_suggests_the_closest(load_here):
-    message = r"^--set train\.batchsize: train\.batchsize: unknown key, allowed: .*'batch_size'\?$"
+    message = r"^--set train\.batchsize: unknown key, allowed: .*'batch_size'\?$"
     with pytest.raises(InputError, match=message):
         load_here("train.batchsize=8")
 
 
 def test_value_out_of_range_names_its_setting(load_here):
-    with pytest.raises(InputError, match=r"^--set train\.batch_size: train\.batch_size: got 0, allowed: 1 or more"):
+    with pytest.raises(InputError, match=r"^--set train\.batch_size: got 0, allowed: 1 or more"):
         load_here("train.batch_size=0")
 
 
