@@ -144,7 +144,7 @@ def _parse_value(path: KeyPath, text: str, where: str) -> Any:
     try:
         return parse_yaml(text, where)[0]
     except InputError:
-        allowed = "a number, true, false, null, text, [a, b], {key: value}"
+        allowed = "a number without leading zeros, true, false, null, text, [a, b], {key: value}"
         raise InputError(f"{where}: got the value {show_value(path, text)}, allowed: {allowed}.") from None
 
 
