@@ -62,6 +62,17 @@ def test_value_out_of_range_names_its_setting(load_here):
         load_here("train.batch_size=0")
 
 
+def test_coarsest_level_out_of_range_is_named_not_the_finest(load_here):
+    for part in ("anchor_generator", "feature_extractor.neck"):
+        with pytest.raises(InputError, match=r"max_level: got 99, allowed: 3 \(min_level\) to 9"):
+            load_here(f"model.{part}.max_level=99")
+
+
+def test_invalid_list_is_shown_as_it_is_written(load_here):
+    with pytest.raises(InputError, match=r"aspect_ratios: got \[0\.0\], allowed: at least one, all above 0"):
+        load_here("model.anchor_generator.aspect_ratios=[0]")
+
+
 def test_unknown_preset_suggests_the_closest(load_here):
     with pytest.raises(InputError, match=r"got 'eficientdet_d0', allowed: .*Did you mean 'efficientdet_d0'\?"):
         load_here(source="eficientdet_d0")
