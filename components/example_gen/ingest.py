@@ -19,6 +19,7 @@ from typing import Any
 import apache_beam as beam
 from absl import logging
 
+from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
@@ -258,6 +259,14 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
     num_boxes_out = total.num_boxes_written + total.num_boxes_rejected + total.num_boxes_quarantined
     assert planned.num_boxes_in == num_boxes_out + total.num_boxes_left_out, (planned.num_boxes_in, total)
     names = [name for _, name in planned.label_map]
+    similar_names = find_similar_names(names)
+    for group in similar_names:
+        logging.warning(
+            "%s: %s are different classes, although their names differ only in case, spaces or Unicode form; if they "
+            "are one class, correct the labels.",
+            job.root,
+            ", ".join(map(ascii, group)),
+        )
     report: dict[str, Any] = {
         "error": "",
         "data_format": job.data_format,
@@ -275,6 +284,7 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
         "repairs": dict(sorted(total.repairs.items())),
         "left_out": dict(sorted(total.left_out.items())),
         "splits": {split or NO_SPLIT: _describe_split(part, names) for split, part in counts.items()},
+        "similar_class_names": similar_names,
         "label_map": [list(pair) for pair in planned.label_map],
         "root": job.root,
         "subfolders": list(job.subfolders),

@@ -413,3 +413,12 @@ def test_link_in_place_of_the_staging_folder_is_replaced_and_its_target_kept(mak
     (tmp_path / "out/.incomplete").symlink_to(tmp_path / "elsewhere")
     run_ingest(folder, tmp_path / "out")
     assert read_tree(tmp_path / "elsewhere") == {"file": b"mine"}
+
+
+def test_class_names_that_look_the_same_are_reported(make_voc, tmp_path, run_ingest, caplog):
+    names = ["Cat", "cat", "caf\u00e9", "cafe\u0301", "stop sign", "stopsign", "dog"]  # two Unicode forms of one word
+    folder = make_voc({"train": ["a"], "val": ["e"]}, {"a": [(name, 1, 1, 9, 9) for name in names]})
+    report = run_ingest(folder, tmp_path / "out")
+    groups = [["Cat", "cat"], ["cafe\u0301", "caf\u00e9"], ["stop sign", "stopsign"]]  # in the order of the label map
+    assert report["similar_class_names"] == groups
+    assert r"'cafe\u0301', 'caf\xe9' are different classes" in caplog.text
