@@ -7,15 +7,15 @@ a file next to the versions.
 import contextlib
 import hashlib
 import json
-import math
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeGuard
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, hide_secrets
@@ -215,13 +215,14 @@ def make_record(
         "run_id": origin.run_id,
         "reason": origin.reason,
         "blessing": dict(origin.blessing),
-        "metrics": {name: value for name, value in origin.metrics.items() if _is_finite(value)},
+        "metrics": {name: value for name, value in origin.metrics.items() if is_finite(value)},
     }
 
 
-def _is_finite(value: object) -> bool:
-    """Return True for a number that JSON can represent."""
-    return isinstance(value, int | float) and math.isfinite(value)
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return True for a number that JSON and float64 can represent; a whole number may have any number of digits."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # false for NaN
 
 
 def parse_records(data: bytes) -> list[dict[str, Any]]:

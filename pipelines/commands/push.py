@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,7 +182,7 @@ def _row(state: "VersionState") -> tuple[str, ...]:
         redact(str(push.get("by") or _UNKNOWN)),
         redact(action),
         {True: "yes", False: "no", None: "by hand" if push else _UNKNOWN}[state.is_blessed],
-        _UNKNOWN if value is None or not math.isfinite(value) else f"{value:.3f}",
+        _UNKNOWN if value is None else f"{value:.3f}",
         files,
         "served" if state.is_served else "",
     )
