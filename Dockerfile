@@ -102,7 +102,6 @@ RUN find /opt/detloom/venv/lib/python3*/site-packages/nvidia -type d -name lib -
         > /etc/ld.so.conf.d/detloom-nvidia.conf 2> /dev/null || true \
     && ldconfig
 
-# The wheel is also sent to Beam's workers (--extra_package), whose image may not contain detloom.
 COPY --from=wheel /opt/detloom/dist /opt/detloom/dist
 RUN pip install --no-cache-dir --no-deps --no-index /opt/detloom/dist/*.whl
 

@@ -26,6 +26,7 @@ class FieldError(InputError):
 def check(condition: bool, field: str, got: object, allowed: str, other: str = "") -> None:
     """Raise FieldError unless the condition holds; `other` is the field that the value contradicts, if any."""
     if not condition:
+        got = list(got) if isinstance(got, tuple) else got  # as the user writes it
         raise FieldError(field, f"got {got}, allowed: {allowed}.", other)
 
 

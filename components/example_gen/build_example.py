@@ -33,6 +33,7 @@ REPAIR_AREA = "area_recomputed"  # a stated area that is not positive or exceeds
 REPAIR_ROTATED = "exif_rotated"  # rotated upright and re-encoded
 REPAIR_EXIF_IGNORED = "exif_ignored"  # left as stored, because the labels were made on the stored pixels
 REPAIR_FEATURE_DROPPED = "object_feature_dropped"  # of an existing example that lost some of its objects
+REPAIR_FOUND_BY_NAME = "found_by_name"  # the image was not where its annotation says
 REPAIR_FORMAT = "format_corrected"  # the file name's suffix contradicts the content
 
 _OBJECT_PREFIX = "image/object/"

@@ -1,5 +1,6 @@
 """Summarize the annotations and determine the classes of an ingestion and their ids."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -113,6 +114,15 @@ def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
         return LabelMap(tuple((class_id, name) for name, class_id in ids.items()))
     except InputError as error:
         raise InputError(f"{job.root}/{source}: categories: {error} Or list the classes in class_names.") from None
+
+
+def find_similar_names(names: Iterable[str]) -> list[list[str]]:
+    """Return the groups of names that differ only in case, spaces or the Unicode form of their characters."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        groups.setdefault("".join(plain.split()), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def check_classes(summary: ReadSummary, job: IngestJob, label_map: LabelMap | None) -> None:

@@ -3,7 +3,7 @@
 import io
 import warnings
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from detloom.components.example_gen.image_header import ImageError
 from detloom.schemas.contracts.rejects import Reason
@@ -59,7 +59,8 @@ def _open(data: bytes) -> Image.Image:
 
 
 def _unreadable(error: BaseException) -> ImageError:
-    truncated = "truncated" in str(error)
+    # Pillow's own text for an image that none of its readers accepts holds the address of our buffer.
+    what = "damaged headers" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
     return ImageError(
-        Reason.TRUNCATED_IMAGE if truncated else Reason.UNREADABLE_IMAGE, f"does not decode: {str(error)[:200]}"
+        Reason.TRUNCATED_IMAGE if "truncated" in what else Reason.UNREADABLE_IMAGE, f"does not decode: {what}"
     )

@@ -6,6 +6,7 @@ grow with the data, and any runner works whose workers see both folders. The out
 parameters, not on the workers.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import apache_beam as beam
 from absl import logging
 
+from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
@@ -31,7 +33,9 @@ from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE, Reject, parse_reject
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.folder_lock import hold_folder_lock
 
+_LOCK_FILE = ".ingest.lock"
 WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
 _SPLIT_PREFIX = "Split-"  # of the folders in which TFX expects the splits
 NO_SPLIT = "(none)"  # in the report: records rejected before `split_ratios` assigned a split
@@ -85,6 +89,39 @@ def ingest(
         _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
     data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
     job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
+    with hold_output(out):
+        _check_has_no_links(out)
+        report = _write(job, out, evidence, make_pipeline, subset)
+    if report["error"]:
+        raise RefusedDataError(report["error"], report)
+    return report
+
+
+@contextlib.contextmanager
+def hold_output(out: IngestFolders) -> Iterator[None]:
+    """Hold the lock of a local output folder, and remove the lock file at the end: the folder may be an artifact."""
+    with contextlib.ExitStack() as stack:
+        if not is_address(out.examples):
+            path = Path(out.examples, _LOCK_FILE)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(hold_folder_lock(path, "ingestion", is_required=False))
+            except OSError as error:
+                raise InputError(
+                    f"{out.examples}: cannot be used as the output ({error.strerror}); choose another one."
+                ) from None
+            stack.callback(path.unlink, missing_ok=True)
+        yield
+
+
+def _write(
+    job: IngestJob,
+    out: IngestFolders,
+    evidence: Evidence,
+    make_pipeline: Callable[[], beam.Pipeline],
+    subset: Subset | None,
+) -> dict[str, Any]:
+    """Write all files of the ingestion, the report last, and return the report."""
     job.staging.delete_tree()
     job.staging.make_folder()
     if subset is not None:
@@ -107,8 +144,6 @@ def ingest(
         report["num_in"] / seconds,
         report["num_quarantined"],
     )
-    if report["error"]:
-        raise RefusedDataError(report["error"], report)
     return report
 
 
@@ -127,6 +162,18 @@ def _check_apart(root: str, out: IngestFolders) -> None:
             raise InputError(f"{out.examples}: {nearest} is not a folder; choose another output.")
     if source == target or source.startswith(target + "/") or target.startswith(source + "/"):
         raise InputError(f"{out.examples}: the output and the data folder {root} overlap; choose a separate folder.")
+
+
+def _check_has_no_links(out: IngestFolders) -> None:
+    """Raise if a folder of the output is a link: files of an earlier ingestion are deleted there, and new ones written.
+
+    The output itself may be a link, because its name was given by the user.
+    """
+    names = [] if is_address(out.examples) else open_storage(out.examples).list_names()
+    splits = (f"{out.examples}/{name}" for name in names if name.startswith(_SPLIT_PREFIX))
+    for path in filter(os.path.islink, (out.rejects, *splits)):
+        target = os.readlink(path)
+        raise InputError(f"{path}: this is a link to {target}, allowed: a folder; remove it or choose another output.")
 
 
 def _find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
@@ -212,6 +259,14 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
     num_boxes_out = total.num_boxes_written + total.num_boxes_rejected + total.num_boxes_quarantined
     assert planned.num_boxes_in == num_boxes_out + total.num_boxes_left_out, (planned.num_boxes_in, total)
     names = [name for _, name in planned.label_map]
+    similar_names = find_similar_names(names)
+    for group in similar_names:
+        logging.warning(
+            "%s: %s are different classes, although their names differ only in case, spaces or Unicode form; if they "
+            "are one class, correct the labels.",
+            job.root,
+            ", ".join(map(ascii, group)),
+        )
     report: dict[str, Any] = {
         "error": "",
         "data_format": job.data_format,
@@ -229,6 +284,7 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
         "repairs": dict(sorted(total.repairs.items())),
         "left_out": dict(sorted(total.left_out.items())),
         "splits": {split or NO_SPLIT: _describe_split(part, names) for split, part in counts.items()},
+        "similar_class_names": similar_names,
         "label_map": [list(pair) for pair in planned.label_map],
         "root": job.root,
         "subfolders": list(job.subfolders),

@@ -65,6 +65,10 @@ class IngestJob:
         """Return the folder of unfinished files; all paths below are relative to it."""
         return open_storage(f"{self.examples}/{STAGING_DIR}")
 
+    def folders_file(self, subfolder: str) -> str:
+        """Return the path of the list of folders in which missing images are searched."""
+        return f"folders/{self.subfolders.index(subfolder):06d}.json"
+
     def chunk_file(self, index: int) -> str:
         return f"chunks/{index:06d}.json"
 
@@ -159,6 +163,7 @@ class PlanRow(NamedTuple):
     record_key: str
     image_id: str
     num_bytes: int
+    is_found_by_name: bool
     group: str
     class_names: list[str]
 
@@ -189,12 +194,13 @@ def encode_record(record: SourceRecord) -> bytes:
         record.is_relative,
         record.left_out,
         record.example_at,
+        record.image_problem,
     )
     return _encoder.encode(values).encode("ascii")
 
 
 def decode_record(line: bytes) -> SourceRecord:
-    split, key, image_path, annotation_path, hw, objects, is_relative, left_out, at = json.loads(line)
+    split, key, image_path, annotation_path, hw, objects, is_relative, left_out, at, problem = json.loads(line)
     return SourceRecord(
         split,
         key,
@@ -205,6 +211,7 @@ def decode_record(line: bytes) -> SourceRecord:
         is_relative,
         tuple((kind, count) for kind, count in left_out),
         (at[0], at[1]) if at else None,
+        problem,
     )
 
 

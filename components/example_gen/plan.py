@@ -31,7 +31,7 @@ MIN_RECORDS_PER_SHARD = 32
 _SCHEMA = """
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, split TEXT, source TEXT, record_key TEXT, image_id TEXT, num_bytes INTEGER,
-    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, record BLOB
+    is_found_by_name INTEGER, record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, record BLOB
 );
 CREATE TABLE refused (seq INTEGER PRIMARY KEY);
 """
@@ -150,8 +150,8 @@ def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob,
         stratum = min((ranks[name] for name in row.class_names), default=len(ranks))
         place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
         return (
-            row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.group, stratum, split,
-            place, record,
+            row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.is_found_by_name, row.group,
+            stratum, split, place, record,
         )  # fmt: skip
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -159,15 +159,19 @@ def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob,
             for line in job.staging.read_lines(job.records_file(index)):
                 yield to_row(*decode_row(line))
 
-    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, record"
-    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 10)})", rows())  # noqa: S608
+    columns = (
+        "split, source, record_key, image_id, num_bytes, is_found_by_name, record_group, stratum, out_split, place, "
+        "record"
+    )
+    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 11)})", rows())  # noqa: S608
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
     """Reject a record whose key is repeated in its split, or whose image belongs to an earlier record.
 
     Two output splits with the same source share all images on purpose; those are not duplicates. An image belongs to
-    the first record that is kept, so a rejected record does not cost another record its image.
+    the first record that is kept, so a rejected record does not cost another record its image; records whose
+    annotations name it come before those for which it was found by its name.
     """
     database.execute("CREATE INDEX by_key ON records (split, record_key)")
     later = """
@@ -191,7 +195,7 @@ def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, byt
     shared = f"""
         SELECT seq, image_id, split, source, record_key, record FROM records
         WHERE image_id IN (SELECT image_id FROM records GROUP BY image_id HAVING COUNT(*) > 1) AND {_KEPT}
-        ORDER BY image_id, seq
+        ORDER BY image_id, is_found_by_name, seq
     """  # noqa: S608 - the query contains no data
     current = None
     owners: list[tuple[str, str, str]] = []

@@ -7,7 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import IO
 
+from detloom.components.example_gen.build_example import REPAIR_FOUND_BY_NAME
 from detloom.components.example_gen.data_folder import SourceError
+from detloom.components.example_gen.find_by_name import ImageSearch
 from detloom.components.example_gen.ingest_job import (
     IngestJob,
     PlanRow,
@@ -126,6 +128,7 @@ class _ItemWriter:
         rejects: IO[bytes],
     ) -> None:
         self._folder = job.folder(subfolder)
+        self._search = ImageSearch(self._folder, job.staging, job.folders_file(subfolder))
         self._prefix = f"{subfolder}/" if subfolder else ""
         # Depends on the settings, not on the number of spans so far, so that a key does not change when the next span
         # arrives.
@@ -141,6 +144,9 @@ class _ItemWriter:
             self._outcome.class_ids.setdefault(item.name, item.class_id)
             return
         item = _with_printable_names(item)
+        num_bytes, is_found = 0, False
+        if isinstance(item, SourceRecord):
+            item, num_bytes, is_found = self._find_image(item)
         group = self._group_of(item) if isinstance(item, SourceRecord) else ""
         if self._prefix or self._key_prefix:
             item = _prefixed(item, self._prefix, self._key_prefix)
@@ -151,7 +157,8 @@ class _ItemWriter:
             self._reject(item)
         else:
             self._outcome.num_in += 1
-            self._write_record(item, group)
+            self._outcome.counts.repairs[REPAIR_FOUND_BY_NAME] += is_found
+            self._write_record(item, group, num_bytes, is_found)
 
     def _group_of(self, record: SourceRecord) -> str | None:
         """Return the text that decides the split: the group, or the data set's own key; None without a match."""
@@ -169,7 +176,7 @@ class _ItemWriter:
         if reject.reason is Reason.UNKNOWN_CLASS and self._outcome.first_unknown is None:
             self._outcome.first_unknown = (reject.file, reject.detail)
 
-    def _write_record(self, record: SourceRecord, group: str | None) -> None:
+    def _write_record(self, record: SourceRecord, group: str | None, num_bytes: int, is_found: bool) -> None:
         if group is None:
             assert self._group is not None
             searched = record.record_key if record.example_at else record.image_path
@@ -196,21 +203,31 @@ class _ItemWriter:
             source=self._outcome.source,
             record_key=record.record_key,
             image_id=f"{record.image_path}@{record.example_at[0]}" if record.example_at else record.image_path,
-            num_bytes=self._image_bytes(record),
+            num_bytes=num_bytes,
+            is_found_by_name=is_found,
             group=group,
             class_names=sorted(names),
         )
         self._records.write(encode_row(header, record) + b"\n")
 
-    def _image_bytes(self, record: SourceRecord) -> int:
-        """Return the image's size; 0 if it is missing or invalid, which is reported when the image is read."""
+    def _find_image(self, record: SourceRecord) -> tuple[SourceRecord, int, bool]:
+        """Return the record with the path of its image, the image's size, and whether it was found by its name.
+
+        The size is 0 if the image is missing or invalid, which is reported when the image is read.
+        """
         if record.example_at is not None:
-            return record.example_at[1]
+            return record, record.example_at[1], False
         try:
-            status = self._folder.status(record.image_path[len(self._prefix) :])
+            status = self._folder.status(record.image_path)
+            if status is not None:
+                return record, status.size, False
+            path, problem = self._search.find(record)
+            status = self._folder.status(path) if path else None
         except SourceError:
-            return 0
-        return status.size if status else 0
+            return record, 0, False
+        if status is None:
+            return replace(record, image_problem=problem), 0, False
+        return replace(record, image_path=path), status.size, True
 
 
 def _with_printable_names(item: SourceRecord | Reject) -> SourceRecord | Reject:

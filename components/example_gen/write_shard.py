@@ -98,7 +98,7 @@ def _read_and_build(
     try:
         image = _read_image(record, folder, job.params.max_image_bytes)
     except SourceError as error:
-        return record.reject_record(error.reason, error.detail)
+        return record.reject_record(error.reason, record.image_problem or error.detail)
     return build_example(record, image, class_ids=class_ids, params=job.params)
 
 

@@ -17,7 +17,6 @@ from detloom.components.pusher.destination import (
     version_numbers,
 )
 from detloom.components.pusher.load_check import LoadCheck
-from detloom.components.pusher.locks import describe_self, hold_folder_lock
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
     RECORD_FILE,
@@ -28,6 +27,7 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.storage.storage import LocalStorage
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.folder_lock import describe_self, hold_folder_lock
 
 _LOGGER = logging.getLogger("detloom")
 
@@ -45,8 +45,10 @@ class Folder:
         with contextlib.ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                owner = describe_self(run_id)
-                check_held = stack.enter_context(hold_folder_lock(self.path / LOCK_NAME, owner, limit_seconds))
+                lock = hold_folder_lock(
+                    self.path / LOCK_NAME, "push", owner=describe_self(run_id), limit_seconds=limit_seconds
+                )
+                check_held = stack.enter_context(lock)
             except OSError as error:
                 raise InputError(f"{self.address}: models cannot be pushed here ({_reason(error)}).") from None
             yield check_held

@@ -1,7 +1,4 @@
-"""Locks that allow one pusher at a time: `flock` in a local folder, claims in an object store.
-
-In a local folder the operating system releases the lock when its owner dies. The text in the lock file names the owner,
-for the messages of a process that waits and of one that finds the lock of a killed push.
+"""The lock that allows one pusher at a time in an object store; in a local folder it is `hold_folder_lock`.
 
 An object store has no lock, no rename and no exclusive creation. It must only guarantee that a listing shows every
 object written before it (Google Cloud Storage and S3 do). A process that wants the lock writes a claim under a name of
@@ -18,147 +15,21 @@ twice.
 """
 
 import contextlib
-import errno
-import fcntl
 import json
 import logging
-import os
-import socket
-import stat
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from detloom.components.pusher.destination import LOCK_NAME
-from detloom.components.pusher.manifest import find_user
 from detloom.components.storage.storage import Storage
-from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.trainer_module.files.folder_lock import MAX_OWNER_BYTES, Waiting, log_takeover
 
-_POLL_SECONDS = 0.2
-_SAY_AGAIN_SECONDS = 60.0
-_MAX_OWNER_BYTES = 4096
-_LOGGER = logging.getLogger("detloom")
-LEASE_SECONDS = 60.0
 _CLAIM_POLL_SECONDS = 5.0
-
-
-def describe_self(run_id: str = "") -> str:
-    """Return JSON that identifies this process as the owner of a lock."""
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "user": find_user(), "run": run_id})
-
-
-def format_owner(text: str) -> str:
-    """Format the JSON of `describe_self` for a message."""
-    try:
-        owner = json.loads(text)
-        run = f", run {owner['run']}" if owner["run"] else ""
-        return redact(f"{owner['user']}, process {owner['pid']} on {owner['host']}{run}")
-    except (ValueError, KeyError, TypeError):
-        return "another process"
-
-
-class Waiting:
-    """Logs at intervals that a lock is awaited, and raises when the limit is over."""
-
-    def __init__(self, where: str, limit_seconds: float, clock: Callable[[], float]) -> None:
-        self._where, self._limit, self._clock = where, limit_seconds, clock
-        self._started, self._said = clock(), float("-inf")
-
-    def check_limit(self, owner: str) -> None:
-        """Log a message from time to time; raise InputError with the owner once the limit is over."""
-        now = self._clock()
-        if now - self._started >= self._limit:
-            raise InputError(
-                f"{self._where}: another push was still running after {self._limit:g} s ({format_owner(owner)}); "
-                "nothing was pushed. Check whether it still runs, and push again when it has ended."
-            )
-        if now - self._said >= _SAY_AGAIN_SECONDS:
-            _LOGGER.info("%s: waiting for another push to end (%s).", self._where, format_owner(owner))
-            self._said = now
-
-
-def log_takeover(where: str, owner: str) -> None:
-    _LOGGER.warning(
-        "%s: the previous push was interrupted (%s); this one takes over its lock.", where, format_owner(owner)
-    )
-
-
-@contextlib.contextmanager
-def hold_folder_lock(
-    path: Path,
-    owner: str,
-    limit_seconds: float,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Callable[[], None]]:
-    """Hold the lock of this file. The file is created if it is missing, and never removed.
-
-    Yields a function that raises OSError if somebody removed the file, because another push could then run.
-
-    Raises:
-        InputError: another process still holds the lock after `limit_seconds`.
-        OSError: the file cannot be written, or is not a regular file.
-    """
-    waiting = Waiting(str(path.parent), limit_seconds, clock)
-    descriptor = _open_lock_file(path)
-    try:
-        while not (is_ours := _try_flock(descriptor)) or not _is_at(descriptor, path):
-            if not is_ours:
-                waiting.check_limit(_read_owner(descriptor))
-                sleep(_POLL_SECONDS)
-            os.close(descriptor)  # reopen: the lock of a file that was removed meanwhile excludes nobody
-            descriptor = -1
-            descriptor = _open_lock_file(path)
-        before = _read_owner(descriptor)
-        if before:
-            log_takeover(str(path.parent), before)
-        os.truncate(descriptor, 0)
-        os.write(descriptor, owner.encode())
-
-        def check_held() -> None:
-            if not _is_at(descriptor, path):
-                raise OSError(errno.ESTALE, "the lock file was removed or replaced", str(path))
-
-        try:
-            yield check_held
-        finally:
-            with contextlib.suppress(OSError):
-                os.truncate(descriptor, 0)
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _open_lock_file(path: Path) -> int:
-    """Open the lock file, but not through a symbolic link, whose target would be truncated."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    return descriptor
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _try_flock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _read_owner(descriptor: int) -> str:
-    return os.pread(descriptor, _MAX_OWNER_BYTES, 0).decode("utf-8", errors="replace")
+LEASE_SECONDS = 60.0
+_LOGGER = logging.getLogger("detloom")
 
 
 class ClaimLock:
@@ -187,7 +58,7 @@ class ClaimLock:
         """Wait for the lock, renew it in a thread and release it at the end; yield `check_held`.
 
         Raises:
-            InputError: another process still has the lock after `limit_seconds`.
+            FolderBusyError: another process still has the lock after `limit_seconds`.
         """
         stop = threading.Event()
 
@@ -210,7 +81,7 @@ class ClaimLock:
 
     def acquire(self, limit_seconds: float) -> None:
         """Return when a listing made after our claim was written shows no other claim."""
-        waiting = Waiting(self._where, limit_seconds, self._clock)
+        waiting = Waiting(self._where, "push", limit_seconds, self._clock)
         while True:
             if self._is_claimed:
                 self._write()  # before the listing, because another process may have removed it as expired
@@ -250,7 +121,7 @@ class ClaimLock:
         self._renewed_at = at
 
     def _read(self, name: str) -> str | None:
-        data = self._storage.read(f"{LOCK_NAME}/{name}", _MAX_OWNER_BYTES)
+        data = self._storage.read(f"{LOCK_NAME}/{name}", MAX_OWNER_BYTES)
         return None if data is None else data.decode("utf-8", errors="replace")
 
     def _withdraw(self) -> None:
@@ -277,7 +148,7 @@ class ClaimLock:
             if text != before:
                 self._seen[name] = text, self._clock()
             elif self._clock() - since >= self._lease:
-                log_takeover(self._where, _owner_of(text))
+                log_takeover(self._where, "push", _owner_of(text))
                 self._storage.delete(f"{LOCK_NAME}/{name}")
                 continue
             owners[name] = _owner_of(text)

@@ -5,22 +5,22 @@ a file next to the versions.
 """
 
 import contextlib
-import getpass
 import hashlib
 import json
-import math
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeGuard
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, hide_secrets
 from detloom.schemas.run_file.model_card import CARD_FILES
+from detloom.trainer_module.files.folder_lock import find_user
 
 EXTRAS_FOLDER = "assets.extra"  # SavedModel reserves this folder for files that TensorFlow does not read
 MANIFEST_FILE = f"{EXTRAS_FOLDER}/push_manifest.json"
@@ -165,14 +165,6 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def find_user() -> str:
-    """Return the user of this process; in a container the user may have no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return f"uid {os.getuid()}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """Origin of a pushed model.
@@ -223,13 +215,14 @@ def make_record(
         "run_id": origin.run_id,
         "reason": origin.reason,
         "blessing": dict(origin.blessing),
-        "metrics": {name: value for name, value in origin.metrics.items() if _is_finite(value)},
+        "metrics": {name: value for name, value in origin.metrics.items() if is_finite(value)},
     }
 
 
-def _is_finite(value: object) -> bool:
-    """Return True for a number that JSON can represent."""
-    return isinstance(value, int | float) and math.isfinite(value)
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return True for a number that JSON and float64 can represent; a whole number may have any number of digits."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # false for NaN
 
 
 def parse_records(data: bytes) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from detloom.components.pusher.destination import (
     version_numbers,
 )
 from detloom.components.pusher.load_check import LoadCheck
-from detloom.components.pusher.locks import LEASE_SECONDS, ClaimLock, describe_self
+from detloom.components.pusher.locks import LEASE_SECONDS, ClaimLock
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -43,6 +43,7 @@ from detloom.components.pusher.manifest import (
 from detloom.components.storage.storage import AddressStorage, Storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.trainer_module.files.folder_lock import describe_self
 
 
 class ObjectStore:

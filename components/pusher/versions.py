@@ -14,6 +14,7 @@ from detloom.components.pusher.manifest import (
     RECORD_FILE,
     Manifest,
     Origin,
+    is_finite,
     parse_manifest,
     parse_records,
 )
@@ -54,9 +55,10 @@ class VersionState:
         return value if isinstance(value, bool) else None
 
     def metric(self, name: str) -> float | None:
+        """Return a metric; None if it is missing or not a finite number, because a manifest may come from elsewhere."""
         metrics = self.push.get("metrics")
         value = metrics.get(name) if isinstance(metrics, dict) else None
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return float(value) if is_finite(value) else None
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,5 +1,6 @@
 """Runs and schedules on Kubeflow Pipelines through its v2beta1 API."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.kubeflow import Kubeflow
 from detloom.schemas.run_file.schedule import Schedule, parse_cron
 
-_PAGE_SIZE, _MAX_PAGES = 50, 20
+_PAGE_SIZE = 50
+_MAX_RUNS = 1000  # newest runs that are searched for those of this pipeline or of its schedules
 _MAX_CONCURRENCY = 10  # kubeflow/pipelines, backend/src/apiserver/server/api_converter.go, toModelJob
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUN_STATES: dict[str, RunState] = {
@@ -71,7 +73,7 @@ class KubeflowBackend:
 
     def latest_runs(self, limit: int) -> list[RunStatus]:
         experiment, found = self._find_experiment(), []
-        for run in self._runs(experiment) if experiment else ():
+        for run in itertools.islice(self._runs(experiment), _MAX_RUNS) if experiment else ():
             if self._is_ours(run):
                 found.append(self._run_status(run))
             if len(found) == limit:
@@ -105,7 +107,7 @@ class KubeflowBackend:
         recurring = [each for each in self._recurring_runs() if self._is_ours(each)]
         last: dict[str, RunStatus] = {}
         experiment = self._find_experiment() if recurring else None
-        for run in self._runs(experiment) if experiment else ():
+        for run in itertools.islice(self._runs(experiment), _MAX_RUNS) if experiment else ():
             if run.recurring_run_id:
                 last.setdefault(run.recurring_run_id, self._run_status(run))
             if all(each.recurring_run_id in last for each in recurring):
@@ -155,7 +157,9 @@ class KubeflowBackend:
     ) -> Iterator[Any]:
         """Yield the items of all pages, newest first."""
         token, action = "", f"read the {field.replace('_', ' ')}"
-        for _ in range(_MAX_PAGES):
+        seen: set[str] = set()
+        while token not in seen:  # a server that repeats a page would otherwise never end
+            seen.add(token)
             answer = self._api.call(
                 service,
                 method,

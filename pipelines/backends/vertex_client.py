@@ -81,7 +81,6 @@ def connect_vertex(settings: Vertex) -> VertexApi:
 
 _CONSOLE = "https://console.cloud.google.com/vertex-ai/locations"
 _TIMEOUT_SECONDS = 60.0
-_MAX_SCHEDULES = 1000
 # The fields needed in a list, because specs are large; googleapis/python-aiplatform reads the same fields
 # (google/cloud/aiplatform/constants/pipeline.py, _READ_MASK_FIELDS).
 _LISTED = ("name", "state", "display_name", "create_time", "start_time", "end_time")
@@ -204,7 +203,7 @@ class VertexBackend:
         )
         with translate_errors(self._api.server, "read the schedules"):
             found = self._api.schedules.list_schedules(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
-            return list(itertools.islice(found, _MAX_SCHEDULES))
+            return list(found)
 
     def _job_message(self, job: CompiledJob, name: str) -> Any:
         plain: dict[str, Any] = {

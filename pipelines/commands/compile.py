@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.options import FILE, override_options
+from detloom.pipelines.commands.options import FILE, PATH, override_options
 from detloom.pipelines.commands.remote_run import read_remote_run, runner_option
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -19,7 +19,7 @@ _WHAT: dict[Place, str] = {
 
 
 @click.command("compile")
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @runner_option
 @click.option(
     "-o",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from detloom.pipelines.commands.options import json_option
+from detloom.pipelines.commands.options import PATH, json_option
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.push import is_remote
@@ -45,7 +45,7 @@ Status = Literal["ok", "warning", "error"]
 
 
 @click.command()
-@click.argument("run_file", required=False, type=click.Path(path_type=Path))
+@click.argument("run_file", required=False, type=PATH)
 @json_option
 def doctor(run_file: Path | None, as_json: bool) -> None:
     """Find problems that would stop a run: packages, Python, glibc, disk, memory, devices, and RUN_FILE's folders.

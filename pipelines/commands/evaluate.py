@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detloom.pipelines.commands.options import FILE, FOLDER, NumberRange
+from detloom.pipelines.commands.options import FILE, FOLDER, PATH, NumberRange
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _TIMEOUT_SECONDS = 3600
 )
 @click.option(
     "--checkpoints",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Folder of a training run, with config.json, the label map and checkpoints/.",
 )

@@ -185,7 +185,7 @@ def check_fingerprint(ours: str, job_fingerprints: Sequence[str] = ()) -> Iterat
 
 
 def check_wheel() -> Iterator[Finding]:
-    """Report the wheel for Beam's workers; the image build makes it together with the fingerprint."""
+    """Report the wheel that is installed; the image build makes it together with the fingerprint."""
     wheels = sorted((IMAGE_FOLDER / "dist").glob("*.whl"))
     found = ", ".join(str(wheel) for wheel in wheels)
     yield Finding(name="wheel", status="ok", found=found or "none; this image was not built with detloom's Dockerfile")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.options import FOLDER
+from detloom.pipelines.commands.options import FOLDER, PATH
 
 
 def _current_name(option: str) -> str:
@@ -14,9 +14,7 @@ def _current_name(option: str) -> str:
 
 @click.command(context_settings={"token_normalize_func": _current_name})
 @click.argument("examples", metavar="DIR", type=FOLDER)
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The page; default: DIR/inspect.html, or DIR/augment.html."
-)
+@click.option("--output", type=PATH, help="The page; default: DIR/inspect.html, or DIR/augment.html.")
 @click.option("--split", help="Only this split.")
 @click.option("--class", "class_name", help="Only images with an object of this class.")
 @click.option("--images", "num_images", type=click.IntRange(1, 200), help="Default: 24, or 8 with --augment.")

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.commands.options import FILE, FOLDER
 from detloom.pipelines.lineage.graph import MAX_WARM_STARTS
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
     from detloom.pipelines.lineage.graph import LineageGraph
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
@@ -21,12 +19,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--push-dir", default="", metavar="DIR", help="The push folder, if VERSION is only a number.")
 @click.option(
     "--workspace",
-    type=_FOLDER,
+    type=FOLDER,
     metavar="DIR",
     help="Workspace of the pipeline, which contains metadata.sqlite. Default: the parent of the push folder.",
 )
-@click.option("--metadata", type=_FILE, metavar="FILE", help="The metadata.sqlite, if it is elsewhere.")
-@click.option("--run-file", type=_FILE, metavar="RUN.yaml", help="Take the workspace and `push_to` from it.")
+@click.option("--metadata", type=FILE, metavar="FILE", help="The metadata.sqlite, if it is elsewhere.")
+@click.option("--run-file", type=FILE, metavar="RUN.yaml", help="Take the workspace and `push_to` from it.")
 @click.option(
     "--depth",
     type=click.IntRange(0, 50),
@@ -35,7 +33,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="N",
     help="How many warm starts to follow back to earlier models.",
 )
-@click.option("--output", type=_FILE, metavar="FILE", help="Write a drawing (FILE.svg) or a page with it (FILE.html).")
+@click.option("--output", type=FILE, metavar="FILE", help="Write a drawing (FILE.svg) or a page with it (FILE.html).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: nodes and edges.")
 def lineage(
     version: str,

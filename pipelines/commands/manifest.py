@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.options import override_options, read_override_options
+from detloom.pipelines.commands.options import FILE, PATH, override_options, read_override_options
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @click.option(
     "--kind",
     type=click.Choice(["jobset", "job", "tfjob"]),
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     "--eval-split", default="", metavar="NAME", help="Split to evaluate on. Default: eval, val, valid or validation."
 )
 @click.option("--name", default="", help="Name of the objects in the cluster. Default: that of the run.")
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Default: standard output."
-)
+@click.option("-o", "output", type=FILE, metavar="FILE", help="Default: standard output.")
 @override_options
 def manifest(
     run_file: Path,

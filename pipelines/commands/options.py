@@ -7,10 +7,23 @@ from typing import Any, TypeVar
 
 import click
 
+from detloom.components.storage.storage import is_address
 from detloom.schemas.reading.overrides import Located, read_setting
+from detloom.schemas.reading.redact import redact
 
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
+
+class LocalPath(click.Path):
+    """A path on this machine; an address such as gs://bucket/name would become the folder `gs:`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if is_address(str(value)):
+            self.fail(f"got the address {redact(str(value))!r}, allowed: a path on this machine.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = LocalPath(path_type=Path)
+FILE = LocalPath(path_type=Path, dir_okay=False)
+FOLDER = LocalPath(path_type=Path, file_okay=False)
 
 
 class NumberRange(click.FloatRange):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.options import FILE, NumberRange
+from detloom.pipelines.commands.options import FILE, PATH, NumberRange
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,12 +17,10 @@ _SHOWN_MIN_SCORE = 0.5
 
 @click.command()
 @click.argument("what", nargs=-1, required=True, metavar="WHAT...")
-@click.option(
-    "--model", type=click.Path(path_type=Path), required=True, help="A pushed model, or the folder of its versions."
-)
+@click.option("--model", type=PATH, required=True, help="A pushed model, or the folder of its versions.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write images with boxes to this file, or to this folder if there are several images.",
 )
 @click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the detections as COCO results.")

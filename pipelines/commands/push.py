@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.options import NumberRange
+from detloom.pipelines.commands.options import PATH, NumberRange
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import LOCK_SECONDS, REMOTE_SCHEMES, is_remote
@@ -32,9 +31,9 @@ _UNKNOWN = "-"
 
 
 @click.command()
-@click.argument("model_dir", type=click.Path(path_type=Path))
+@click.argument("model_dir", type=PATH)
 @click.option("--to", "push_dir", required=True, metavar="DIR", help="Push folder, or its address (gs://...).")
-@click.option("--card", "card_dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder with a model card.")
+@click.option("--card", "card_dir", type=PATH, metavar="DIR", help="Folder with a model card.")
 @click.option(
     "--keep-versions",
     type=click.IntRange(min=0),
@@ -183,7 +182,7 @@ def _row(state: "VersionState") -> tuple[str, ...]:
         redact(str(push.get("by") or _UNKNOWN)),
         redact(action),
         {True: "yes", False: "no", None: "by hand" if push else _UNKNOWN}[state.is_blessed],
-        _UNKNOWN if value is None or not math.isfinite(value) else f"{value:.3f}",
+        _UNKNOWN if value is None else f"{value:.3f}",
         files,
         "served" if state.is_served else "",
     )

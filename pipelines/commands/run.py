@@ -4,18 +4,18 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.options import override_options, read_override_options
+from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
 
 _WORKSPACE = click.option(
     "--workspace",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder for metadata, artifacts and pushed models; overrides the run file's. Default: detloom_runs/<name>.",
 )
 _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Beam and TensorFlow too.")
 
 
 @click.command()
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @override_options
 @_WORKSPACE
 @_VERBOSE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from detloom.pipelines.commands.options import json_option, override_options
+from detloom.pipelines.commands.options import PATH, json_option, override_options
 from detloom.pipelines.commands.remote_run import job_option, read_job, read_remote_run, runner_option
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -25,7 +25,7 @@ _MAX_NAME = 128  # characters; aiplatform_v1 Schedule.display_name
 def _names_a_schedule(command: _Command) -> _Command:
     command = runner_option(override_options(command))
     command = click.argument("name", required=False, metavar="[NAME]")(command)
-    return click.argument("run_file", type=click.Path(path_type=Path))(command)
+    return click.argument("run_file", type=PATH)(command)
 
 
 @click.group()
@@ -40,7 +40,7 @@ def schedule() -> None:
 
 
 @schedule.command()
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @runner_option
 @job_option
 @click.option("--name", default="", metavar="NAME", help="Name of the schedule. Default: the pipeline's name.")
@@ -79,7 +79,7 @@ def create(
 
 
 @schedule.command("list")
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @runner_option
 @click.option("--all", "is_all", is_flag=True, help="List schedules of other pipelines too, without their last runs.")
 @json_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detloom.pipelines.commands.options import NumberRange
+from detloom.pipelines.commands.options import FOLDER, NumberRange
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("model", type=FOLDER)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 admits other machines."
 )

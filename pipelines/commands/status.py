@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.options import json_option, override_options
+from detloom.pipelines.commands.options import PATH, json_option, override_options
 from detloom.pipelines.commands.remote_run import every_option, follow, read_remote_run, runner_option, wait_option
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.run_file import Place
@@ -15,7 +15,7 @@ _MAX_LISTED = 200
 
 
 @click.command()
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @click.argument("run_id", required=False)
 @runner_option
 @click.option(

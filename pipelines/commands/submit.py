@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.options import override_options
+from detloom.pipelines.commands.options import PATH, override_options
 from detloom.pipelines.commands.remote_run import (
     every_option,
     follow,
@@ -20,7 +20,7 @@ from detloom.schemas.run_file.run_file import Place
 
 
 @click.command()
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @runner_option
 @job_option
 @click.option("--name", default="", metavar="NAME", help="Name of the run. Default: the pipeline's name and the time.")

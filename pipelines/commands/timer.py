@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from detloom.pipelines.commands.options import override_options, read_override_options
+from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,20 +17,20 @@ _NEXT_SHOWN = 3
 
 
 @click.command()
-@click.argument("run_file", type=click.Path(path_type=Path))
+@click.argument("run_file", type=PATH)
 @click.option(
     "--kind", type=click.Choice(["systemd", "cron"]), default="systemd", show_default=True, help="Scheduler to use."
 )
 @click.option(
     "-o",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="Write the files to DIR and create the workspace. Default: print them.",
 )
 @click.option(
     "--workspace",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Workspace of the runs; overrides the run file. Default: detloom_runs/<name>.",
 )
 @override_options

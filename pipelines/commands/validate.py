@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detloom.pipelines.commands.ingest import pipeline_maker
-from detloom.pipelines.commands.options import FOLDER
+from detloom.pipelines.commands.options import FOLDER, PATH
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
 @click.option("--output", type=FOLDER, help="Folder for report.json and report.html; default: DIR/validation.")
 @click.option(
     "--previous",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="REPORT.json",
     help="Report of earlier data, for drift checks.",
 )
 @click.option(
     "--checks",
     "checks_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE.yaml",
     help="File with severities and limits.",
 )

@@ -15,7 +15,7 @@ from detloom.trainer_module.detectors.supported import check_trainable
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # the limit of TFX's compiler and Argo Workflows' names
 _VERTEX_MOUNT = "/gcs/"
-_DATA = "data.path"
+_DATA, _PUSH_TO = "data.path", "push_to"
 # All parameters of a task are passed to its process in one argument, together with artifact addresses; Linux allows
 # 131072 bytes (MAX_ARG_STRLEN).
 _MAX_PARAMETER_BYTES = 100_000
@@ -39,7 +39,7 @@ def check_run(run: RunFile, place: Place) -> None:
         )
     if place == "kubeflow" and run.data.path != EMBEDDED_DIGITS and "DetectionExampleGen" not in _remote_nodes(run):
         _check_mounted(run, _DATA, run.data.path, place)
-    kept = {"push_to": run.push_to, "retrain.records": run.retrain.records if run.retrain else ""}
+    kept = {_PUSH_TO: run.push_to, "retrain.records": run.retrain.records if run.retrain else ""}
     for key, address in kept.items():
         if address and not is_remote(address):
             _check_mounted(run, key, address, place)
@@ -77,10 +77,16 @@ def _remote_nodes(run: RunFile) -> tuple[str, ...]:
 def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:
     """Raise InputError for a folder whose content would be deleted with the pod."""
     path = os.path.normpath(folder.replace("gs://", _VERTEX_MOUNT, 1))
-    if place == "vertex" and not path.startswith(_VERTEX_MOUNT):
+    if place == "vertex" and path.startswith(_VERTEX_MOUNT) and key == _PUSH_TO:
         raise InputError(
-            f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://, or a folder under "
-            f"{_VERTEX_MOUNT}, because other folders are deleted with the container."
+            f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://, because a mounted bucket cannot "
+            f"rename folders; write '{redact(path.replace(_VERTEX_MOUNT, 'gs://', 1))}'."
+        )
+    if place == "vertex" and not path.startswith(_VERTEX_MOUNT):
+        or_mounted = "" if key == _PUSH_TO else f", or a folder under {_VERTEX_MOUNT}"
+        raise InputError(
+            f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://{or_mounted}, because other folders "
+            "are deleted with the container."
         )
     mounts = [volume.mount_path for volume in run.kubeflow.volumes] if run.kubeflow else []
     if place == "kubeflow" and not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):

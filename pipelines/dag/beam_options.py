@@ -2,13 +2,11 @@
 
 import logging
 
-from detloom import __version__
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Dataflow, Flink
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.run_file import Place, RunFile
 
-WHEEL_FOLDER = "/opt/detloom/dist"  # the wheel from which the image was built
 _DATAFLOW_SCHEME = "gs://"
 _EXAMPLE_GEN, _VALIDATOR = "DetectionExampleGen", "DatasetValidator"
 _LOGGER = logging.getLogger("detloom")
@@ -49,22 +47,11 @@ def dataflow_args(dataflow: Dataflow, run: RunFile, node_id: str) -> list[str]:
         "max_num_workers": str(dataflow.max_workers),
         "service_account_email": dataflow.service_account,
         "subnetwork": dataflow.subnetwork,
-        **_package(dataflow),
+        "sdk_container_image": dataflow.worker_image,
+        "sdk_location": "container",
     }
     labels = (f"detloom-pipeline={run.name}", f"detloom-node={node_id.lower()}")
     return [f"--{key}={value}" for key, value in args.items() if value] + [f"--labels={label}" for label in labels]
-
-
-def _package(dataflow: Dataflow) -> dict[str, str]:
-    """Return the worker image, or the wheel in the node's image that workers install."""
-    if dataflow.worker_image:
-        return {"sdk_container_image": dataflow.worker_image, "sdk_location": "container"}
-    return {"extra_package": f"{WHEEL_FOLDER}/{wheel_name()}"}
-
-
-def wheel_name() -> str:
-    """Return the file name of this version's wheel."""
-    return f"detloom-{__version__}-py3-none-any.whl"
 
 
 def flink_args(flink: Flink) -> list[str]:

@@ -38,7 +38,8 @@ class MultiscaleAnchorGenerator:
         _check_aspect_ratios(self.aspect_ratios)
         check_fields(self, "above 0", "anchor_scale")
         check(1 <= self.scales_per_octave <= 8, "scales_per_octave", self.scales_per_octave, "1 to 8")
-        check(0 <= self.min_level <= self.max_level <= 9, "min_level", self.min_level, "0 to max_level, at most 9")
+        check(0 <= self.min_level <= 9, "min_level", self.min_level, "0 to 9")
+        check(self.min_level <= self.max_level <= 9, "max_level", self.max_level, f"{self.min_level} (min_level) to 9")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,7 +188,7 @@ class ExtraFeatureLayers:
 
 def _check_levels(min_level: int, max_level: int) -> None:
     check(2 <= min_level <= 5, "min_level", min_level, "2 to 5")
-    check(min_level <= max_level <= 9, "max_level", max_level, "min_level to 9")
+    check(min_level <= max_level <= 9, "max_level", max_level, f"{min_level} (min_level) to 9")
 
 
 @dataclass(frozen=True, kw_only=True)

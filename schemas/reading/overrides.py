@@ -8,7 +8,7 @@ from typing import Any
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
-from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, Locate, format_key_path, show_value
+from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, Locate, place_of, show_value
 from detloom.schemas.reading.yaml_file import parse_yaml, read_yaml
 
 _MAX_STEPS = 32  # names in a key; the longest key of the configuration has 7
@@ -101,8 +101,8 @@ def _merge(base: Any, layer: Located, over: Any, path: KeyPath, replaced: set[Ke
         for place, value in over.items():
             if place >= len(base):
                 allowed = f"0 to {len(base) - 1}" if base else "none, the list is empty"
-                where = layer.locate(path)
-                raise InputError(f"{where}: {format_key_path(path)}: got index {place}, allowed: {allowed}.")
+                where = place_of(layer.locate, path)
+                raise InputError(f"{where}: got index {place}, allowed: {allowed}.")
             merged[place] = _merge(base[place], layer, value, (*path, place), replaced)
         return merged
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):
@@ -144,7 +144,7 @@ def _parse_value(path: KeyPath, text: str, where: str) -> Any:
     try:
         return parse_yaml(text, where)[0]
     except InputError:
-        allowed = "a number, true, false, null, text, [a, b], {key: value}"
+        allowed = "a number without leading zeros, true, false, null, text, [a, b], {key: value}"
         raise InputError(f"{where}: got the value {show_value(path, text)}, allowed: {allowed}.") from None
 
 

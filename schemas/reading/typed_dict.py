@@ -43,6 +43,15 @@ def format_key_path(path: KeyPath) -> str:
     return text
 
 
+def place_of(locate: Locate, path: KeyPath) -> str:
+    """Return the place and the key for the start of a message, such as "run.yaml:3: data.path".
+
+    `--set data.path` is such a place and contains the key already.
+    """
+    place, key = locate(path), redact(format_key_path(path))
+    return f"{place}: {key}" if key and not place.endswith(f" {key}") else place
+
+
 def show_value(path: KeyPath, value: Any) -> str:
     """Format a value for a message as YAML writes it: short, and without possible secrets."""
     if any(isinstance(key, str) and is_secret(key) for key in path):
@@ -89,8 +98,7 @@ def from_dict(cls: type[T], data: Any, *, locate: Locate, path: KeyPath = ()) ->
 
 
 def _fail(locate: Locate, path: KeyPath, message: str) -> typing.NoReturn:
-    name = format_key_path(path)
-    raise InputError(f"{locate(path)}: {redact(name) + ': ' if name else ''}{message}")
+    raise InputError(f"{place_of(locate, path)}: {message}")
 
 
 def _is_data(annotation: Any) -> bool:

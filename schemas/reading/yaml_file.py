@@ -14,6 +14,9 @@ from detloom.schemas.reading.typed_dict import KeyPath, Locate
 _MAX_DEPTH = 32  # a run file needs 5; the parser's time grows with the square of the depth
 _MAX_NODES = 20_000  # keys, values and lists; a run file has a few hundred
 _BEYOND_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*(\\U(?!000|0010)[0-9A-Fa-f]{8})")  # after an even number of backslashes
+# Numbers that YAML 1.1 reads in base 8 or 60 and other readers in base 10 or as text.
+_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 _PLAIN_TAGS = {
     f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 }
@@ -37,7 +40,8 @@ def parse_yaml(text: str, name: str, *, number_keys: bool = False) -> tuple[Any,
         number_keys: accept whole numbers as keys too, and convert them to text.
 
     Raises:
-        InputError: for invalid YAML, too much data, an anchor, an alias, a tag, or a duplicate key.
+        InputError: for invalid YAML, too much data, an anchor, an alias, a tag, a duplicate key, or a number in base 8
+            or 60.
     """
     lines: dict[KeyPath, int] = {}
     _check_escapes(text, name)
@@ -124,7 +128,8 @@ class _Builder:
             if self._number_keys and type(key) is int:
                 key = str(key)
             if not isinstance(key, str):
-                raise InputError(f"{where}: got the key {redact(str(key_node.value))}, allowed: text keys.")
+                got = redact(str(key_node.value)) if isinstance(key_node, yaml.ScalarNode) else f"a {key_node.id}"
+                raise InputError(f"{where}: got the key {got}, allowed: text keys.")
             if key in result:
                 raise InputError(f"{where}: the key '{redact(key)}' appears twice.")
             below = (*key_path, key)
@@ -143,4 +148,10 @@ class _Builder:
         except (ValueError, yaml.YAMLError):  # a date like 2024-13-45, half of a surrogate pair, thousands of digits
             got = redact(str(node.value).encode(errors="replace").decode())
             raise InputError(f"{where}: got {got!r}, allowed: text, a number, true, false, null.") from None
+        if node.tag in _NUMBER_TAGS and _OTHER_BASE.fullmatch(node.value):
+            got = redact(node.value)
+            raise InputError(
+                f"{where}: got {got}, which YAML 1.1 reads as {value}, allowed: a number without leading zeros or "
+                f"colons; for text, write '{got}' in quotes."
+            )
         return value

@@ -20,9 +20,9 @@ class Dataflow:
     """Region, such as us-central1."""
     temp_location: str
     """A gs:// folder for temporary files."""
-    worker_image: str = ""
-    """Container image of the workers, built with the target `beam` of detloom's Dockerfile; empty uses Beam's image, in
-    which each worker first installs the package and its dependencies."""
+    worker_image: str
+    """Container image of the workers, built with the target `beam` of detloom's Dockerfile from the same version as the
+    pipeline's image."""
     machine_type: str = "n1-standard-4"
     """Machine type of the workers."""
     max_workers: int = 8
@@ -36,6 +36,8 @@ class Dataflow:
         check(bool(self.project), "project", "nothing", "the id of a project")
         check(bool(self.region), "region", "nothing", "a region such as us-central1")
         is_address = self.temp_location.startswith("gs://") and len(self.temp_location) > len("gs://")
+        allowed = "an image built with the target `beam` of detloom's Dockerfile"
+        check(bool(self.worker_image), "worker_image", "nothing", allowed)
         check(is_address, "temp_location", repr(self.temp_location), "a folder at gs://")
         check_fields(self, "1 or more", "max_workers")
 

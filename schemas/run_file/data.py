@@ -50,7 +50,8 @@ class SplitByRatio:
     def __post_init__(self) -> None:
         check_fields(self, "above 0", "train", "eval", "test")
         total = self.train + self.eval + self.test
-        check(abs(total - 1) <= 1e-6, "train", f"a sum of {total:g} with eval and test", "a sum of 1", "eval")
+        got = f"train {self.train:g} + eval {self.eval:g} + test {self.test:g} = {total:g}"
+        check(abs(total - 1) <= 1e-6, "train", got, "a sum of 1; set all three shares", "eval")
         try:
             groups = re.compile(self.group_by).groups
         except re.error as error:
@@ -114,6 +115,6 @@ class Data:
         check(all(self.classes) and len(set(self.classes)) == len(self.classes), "classes", self.classes, "each once")
         is_one = (self.splits is None) != (self.split_by_ratio is None)
         got = "neither splits nor split_by_ratio" if self.splits is None else "both splits and split_by_ratio"
-        check(is_one, "splits", got, "one of the two", "split_by_ratio")
+        check(is_one, "splits", got, "one of the two; set data.splits or data.split_by_ratio", "split_by_ratio")
         has_span = "{SPAN" in self.path or "{YYYY}" in self.path
         check(self.num_spans == 1 or has_span, "num_spans", self.num_spans, "1 if path has no {SPAN}", "path")

@@ -13,7 +13,7 @@ from detloom.schemas.model.config import IMAGENET, PLACEHOLDER, Train
 from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, refusal
 from detloom.schemas.reading.overrides import Located, merge
 from detloom.schemas.reading.redact import hide_secrets, redact
-from detloom.schemas.reading.typed_dict import KeyPath, from_dict, show_value
+from detloom.schemas.reading.typed_dict import KeyPath, from_dict, place_of, show_value
 from detloom.schemas.reading.yaml_file import read_yaml
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.push import REMOTE_SCHEMES, is_remote
@@ -41,14 +41,14 @@ def load_run_tree(
         raise InputError(f"{path}:1: got no mapping, allowed: a mapping with keys such as name, data, detector, train.")
     file, over = Located(data, locate), merge(Located({}, lambda _: str(path)), *overrides)
     tree = merge(file, over)
-    detector, where = tree.data.get("detector", DEFAULT_DETECTOR), tree.locate(("detector",))
+    detector, where = tree.data.get("detector", DEFAULT_DETECTOR), place_of(tree.locate, ("detector",))
     if not isinstance(detector, str):
         got = show_value((), detector)
-        raise InputError(f"{where}: detector: got {got}, allowed: the name of a preset or the path of a file.")
+        raise InputError(f"{where}: got {got}, allowed: the name of a preset or the path of a file.")
     try:
         config, report = load_tree(detector, path.resolve().parent, override_text=override_text)
     except InputError as error:
-        raise InputError(f"{where}: detector: {error}") from None
+        raise InputError(f"{where}: {error}") from None
     for layer in (file, over):
         config = apply_layer(config, Located(_sections(layer.data), layer.locate))
 
@@ -104,14 +104,14 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
     folder = path.resolve().parent
 
     def resolve(value: str, key: str) -> str:
-        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        where = place_of(tree.locate, tuple(key.split(".")))
         expanded = _expand(value, where)
         if "://" in expanded or "\0" in expanded:
             raise InputError(f"{where}: got '{redact(value)}', allowed: a folder on this machine.")
         return str((folder / expanded).absolute())
 
     def resolve_folder(value: str, key: str) -> str:
-        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        where = place_of(tree.locate, tuple(key.split(".")))
         address = _expand(value, where)
         if "://" not in address:
             return resolve(value, key)
@@ -127,12 +127,12 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
     if run.data.path != EMBEDDED_DIGITS:
         data_path = resolve(run.data.path, "data.path")
         if "{" not in data_path and not os.path.isdir(data_path):  # TFX resolves {SPAN} later
-            where = tree.locate(("data", "path"))
-            raise InputError(f"{where}: data.path: got '{redact(run.data.path)}', which is not a folder.")
+            where = place_of(tree.locate, ("data", "path"))
+            raise InputError(f"{where}: got '{redact(run.data.path)}', which is not a folder.")
         run = replace(run, data=replace(run.data, path=data_path))
     if run.push.vertex is not None and run.push_to:
-        where = tree.locate(("push_to",))
-        raise InputError(f"{where}: push_to: got both push_to and push.vertex, allowed: one of the two.")
+        where = place_of(tree.locate, ("push_to",))
+        raise InputError(f"{where}: got both push_to and push.vertex, allowed: one of the two.")
     push_to = resolve_folder(run.push_to, "push_to") if run.push_to else str(workspace / "serving")
     if run.retrain is not None:
         records = resolve_folder(run.retrain.records, "retrain.records") if run.retrain.records else push_to
@@ -168,7 +168,7 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
         raise InputError(f"{tree.locate(())}: {place}: the section is missing; docs/{place}.md describes it.")
 
     def resolve(value: str, key: str) -> str:
-        where = f"{tree.locate(tuple(key.split('.')))}: {key}"
+        where = place_of(tree.locate, tuple(key.split(".")))
         address = _expand_variables(value, where)
         is_address = address.startswith(_IN_CONTAINERS) and len(address) > len(_IN_CONTAINERS)
         if "\0" in address or not (is_address or address.startswith("/")):
@@ -183,8 +183,8 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
     check_checkpoint(run.train.fine_tune_checkpoint, tree, place.capitalize())
     if run.push.vertex is not None:
         if run.push_to:
-            where = tree.locate(("push_to",))
-            raise InputError(f"{where}: push_to: got both push_to and push.vertex, allowed: one of the two.")
+            where = place_of(tree.locate, ("push_to",))
+            raise InputError(f"{where}: got both push_to and push.vertex, allowed: one of the two.")
         push_to = ""
     else:
         root = settings.pipeline_root
@@ -194,7 +194,7 @@ def resolve_remote_paths(run: RunFile, tree: Located, path: Path, place: Place) 
         records = resolve(run.retrain.records or push_to, "retrain.records")
         run = replace(run, retrain=replace(run.retrain, records=records))
     if place == "kubeflow" and run.kubeflow is not None and run.kubeflow.ca_certificate:
-        where = f"{tree.locate(('kubeflow', 'ca_certificate'))}: kubeflow.ca_certificate"
+        where = place_of(tree.locate, ("kubeflow", "ca_certificate"))
         certificate = path.resolve().parent / _expand(run.kubeflow.ca_certificate, where)
         run = replace(run, kubeflow=replace(run.kubeflow, ca_certificate=str(certificate)))
     return replace(run, workspace="", push_to=push_to)
@@ -209,9 +209,9 @@ def check_checkpoint(checkpoint: str, tree: Located, place: str) -> None:
     """
     checkpoint = checkpoint.strip()
     if checkpoint not in ("", IMAGENET) and not checkpoint.startswith(("/", _IN_CONTAINERS)):
-        where = tree.locate(("train", "fine_tune_checkpoint"))
+        where = place_of(tree.locate, ("train", "fine_tune_checkpoint"))
         raise InputError(
-            f"{where}: train.fine_tune_checkpoint: got '{redact(checkpoint)}', allowed on {place}: an "
+            f"{where}: got '{redact(checkpoint)}', allowed on {place}: an "
             f"absolute path in the containers, an address at {_IN_CONTAINERS}, or {IMAGENET}."
         )
 

@@ -1,10 +1,12 @@
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from detloom.pipelines.cli import cli, main
+from detloom.pipelines.commands.options import LocalPath
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
 HEAVY = {"tensorflow", "keras", "tfx", "apache_beam", "kfp", "kfp_server_api", "grpc", "google.cloud.aiplatform_v1"}
@@ -52,3 +54,24 @@ def test_importing_the_commands_and_checking_a_configuration_import_nothing_heav
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not HEAVY & set(done.stdout.split())
+
+
+def parameters_of(command):
+    """Yield the parameters of a command and of its subcommands."""
+    yield from command.params
+    for inner in getattr(command, "commands", {}).values():
+        yield from parameters_of(inner)
+
+
+def test_paths_of_all_commands_refuse_addresses():
+    paths = [each for each in parameters_of(cli) if isinstance(each.type, click.Path)]
+    assert len(paths) > 40
+    assert all(isinstance(each.type, LocalPath) for each in paths)
+
+
+def test_address_in_place_of_a_local_path_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["train", PRESET, "--out", "gs://ann:pw@bucket/run"])
+    assert result.exit_code == 2
+    assert "'--out': got the address 'gs://(hidden)@bucket/run', allowed: a path on this machine." in result.output
+    assert list(tmp_path.iterdir()) == []

@@ -52,14 +52,25 @@ def test_new_rate_clears_the_batch_size_of_the_rate(load_here):
 
 
 def test_unknown_key_suggests_the_closest(load_here):
-    message = r"^--set train\.batchsize: train\.batchsize: unknown key, allowed: .*'batch_size'\?$"
+    message = r"^--set train\.batchsize: unknown key, allowed: .*'batch_size'\?$"
     with pytest.raises(InputError, match=message):
         load_here("train.batchsize=8")
 
 
 def test_value_out_of_range_names_its_setting(load_here):
-    with pytest.raises(InputError, match=r"^--set train\.batch_size: train\.batch_size: got 0, allowed: 1 or more"):
+    with pytest.raises(InputError, match=r"^--set train\.batch_size: got 0, allowed: 1 or more"):
         load_here("train.batch_size=0")
+
+
+def test_coarsest_level_out_of_range_is_named_not_the_finest(load_here):
+    for part in ("anchor_generator", "feature_extractor.neck"):
+        with pytest.raises(InputError, match=r"max_level: got 99, allowed: 3 \(min_level\) to 9"):
+            load_here(f"model.{part}.max_level=99")
+
+
+def test_invalid_list_is_shown_as_it_is_written(load_here):
+    with pytest.raises(InputError, match=r"aspect_ratios: got \[0\.0\], allowed: at least one, all above 0"):
+        load_here("model.anchor_generator.aspect_ratios=[0]")
 
 
 def test_unknown_preset_suggests_the_closest(load_here):

@@ -185,13 +185,20 @@ def _what_is_there(path: str) -> str:
 
 
 def _newest_checkpoint(folder: str) -> str:
-    """Return the newest checkpoint in TensorFlow's list in the folder; empty without a readable list."""
+    """Return the newest checkpoint of TensorFlow's list in the folder; empty if the folder does not have it.
+
+    The list may come from elsewhere and name any path: only the file name is used.
+    """
     if not tf.io.gfile.exists(f"{folder}/checkpoint") or tf.io.gfile.isdir(f"{folder}/checkpoint"):
         return ""
     try:
-        return tf.train.latest_checkpoint(folder) or ""
-    except (ValueError, tf.errors.OpError):  # not text, or without a checkpoint
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:  # not text
         return ""
+    if state is None:
+        return ""
+    path = f"{folder}/{state.model_checkpoint_path.rpartition('/')[2]}"
+    return path if tf.io.gfile.exists(f"{path}.index") else ""
 
 
 def _only_checkpoint(folder: str) -> str:

@@ -158,11 +158,18 @@ def _collect(
 
 
 def _add_category(where: str, index: int, category: Any, class_names: dict[int, str]) -> None:
+    if isinstance(category, UnreadableElement):
+        raise InputError(f"{where}: categories[{index}]: {category.detail}.")
     class_id = category.get("id") if isinstance(category, dict) else None
     name = category.get("name") if isinstance(category, dict) else None
-    name = name.strip() if isinstance(name, str) else None
-    if type(class_id) is not int or abs(class_id) > _MAX_ID or name is None or not is_text(name):
+    if type(class_id) is not int or abs(class_id) > _MAX_ID or not isinstance(name, str):
         raise InputError(f"{where}: categories[{index}] needs an integer 'id' and a 'name', got {show(category)}.")
+    name = name.strip()
+    if not is_text(name):
+        got = f"{len(name)} characters" if len(name) > MAX_TEXT_BYTES else show(name)
+        raise InputError(
+            f"{where}: categories[{index}]: 'name' must be 1 to {MAX_TEXT_BYTES} bytes of text without NUL, got {got}."
+        )
     if class_id in class_names:
         raise InputError(f"{where}: categories[{index}]: id {class_id} occurs twice.")
     if index >= _MAX_CATEGORIES:
@@ -238,10 +245,11 @@ def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSetti
     if None in numbers:
         return _bad(index, Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {show(bbox)}")
     x, y, width, height = (number for number in numbers if number is not None)
-    area = to_number(annotation.get("area"))
-    is_crowd = annotation.get("iscrowd") in (1, True)
+    area, is_crowd = to_number(annotation.get("area")), annotation.get("iscrowd")
+    if is_crowd not in (None, 0, 1):  # false and true are equal to 0 and 1
+        return _bad(index, Reason.UNREADABLE_ANNOTATION, f"'iscrowd' must be 0 or 1, got {show(is_crowd)}")
     packed = _OBJECT_FIELDS.pack(
-        index, category_id, x, y, x + width, y + height, area or 0.0, area is not None, is_crowd
+        index, category_id, x, y, x + width, y + height, area or 0.0, area is not None, bool(is_crowd)
     )
     if not settings.with_masks and not settings.with_keypoints:
         return _OBJECT, packed

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from detloom.components.example_gen.sources.json_values import name_type
+from detloom.components.example_gen.sources.json_values import name_type, show
 from detloom.schemas.errors import InputError
 
 _STEP = 1 << 20  # bytes per read; a tenth of it is measurably slower, ten times as much is not faster
@@ -25,12 +25,26 @@ _SCALAR_END = re.compile(r"[\s,\]}]")
 _PLAIN = re.compile(r'[^"\[\]{}]+')
 _OPENING = re.compile(r"[\[{]+")
 _CLOSING = re.compile(r"[\]}]+")
-_DECODER = json.JSONDecoder()
+
+
+class _RepeatedKeyError(ValueError):
+    """A key occurs twice in one object; Python's decoder would take the last value."""
+
+
+def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+    return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_to_dict)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableElement:
-    """A placeholder for a skipped element: too large, nested too deeply, or with a number that is too long."""
+    """A placeholder for a skipped element: too large, nested too deeply, with a repeated key or too long a number."""
 
     detail: str
 
@@ -156,6 +170,8 @@ class _Window:
                         raise self.error(error.msg.removesuffix(" at"), error.pos) from None
                 except RecursionError:
                     return self._skip("it is nested too deeply")
+                except _RepeatedKeyError as error:
+                    return self._skip(f"it contains the key {show(str(error))} twice")
                 except ValueError:  # from int(), which reads at most 4,300 digits
                     return self._skip("it contains a number with too many digits")
                 else:

@@ -99,8 +99,9 @@ def _make_split_name(text: str) -> str:
 
 
 def count_lines(text: str) -> int:
-    """Return the number of lines that `split_lines` would return, without creating them."""
-    return text.count("\n") + text.count("\r") - text.count("\r\n") + 1
+    """Count lines that end in LF, CR LF, CR or the end of the text, without creating them."""
+    is_ended = not text or text.endswith(("\n", "\r"))
+    return text.count("\n") + text.count("\r") - text.count("\r\n") + (not is_ended)
 
 
 def split_lines(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import posixpath
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -31,6 +31,7 @@ from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 
 _NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
+_FLAGS = ("IsTruncated", "IsGroupOf")
 _FOLDERS = ("", "annotations", "labels", "metadata")  # folders of the CSV files; at the top, or in a split's folder
 _CLASS_LIST = re.compile(r"class-descriptions|^classes\.csv$")  # the second is FiftyOne's name, in metadata/
 _MAX_LINE_BYTES = 8192  # a row of the official files has 150
@@ -60,9 +61,12 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     for path in sources:
         try:
             with folder.open(path) as file:
-                _read_header(f"{folder.root}/{path}", file)
+                columns = _read_header(f"{folder.root}/{path}", file)
         except SourceError as error:
             raise _unreadable(folder, path, error) from None
+        for name in (*_NEEDED, *_FLAGS):
+            if columns.count(name) > 1:
+                raise InputError(f"{folder.root}/{path}:1: the column {name} occurs twice; remove or rename one.")
         yield Chunk(split, path)
 
 
@@ -213,10 +217,10 @@ def _read_hierarchy(folder: DataFolder, settings: ReaderSettings) -> dict[str, t
     return {label: tuple(labels) for label, labels in above.items() if labels}
 
 
-def _read_header(where: str, file: BinaryIO) -> dict[str, int]:
-    """Return position by column name."""
+def _read_header(where: str, file: BinaryIO) -> list[str]:
+    """Return the names of the columns, with those that boxes need."""
     line = file.readline(_MAX_LINE_BYTES).decode("utf-8-sig", "replace").rstrip("\r\n")
-    columns = {name.strip(): index for index, name in enumerate(_split(line) or ())}
+    columns = [name.strip() for name in _split(line) or ()]
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise InputError(f"{where}:1: the columns {', '.join(missing)} are missing; got {show(line)}.")
@@ -258,14 +262,14 @@ def _split(line: str) -> list[str] | None:
         return None
 
 
-def _read_row(line: str | None, columns: Mapping[str, int]) -> dict[str, str] | str:
+def _read_row(line: str | None, columns: Sequence[str]) -> dict[str, str] | str:
     """Return values by column, or an error text for the row."""
     values = _split(line) if line is not None else None
     if values is None:
         return f"must be UTF-8, shorter than {_MAX_LINE_BYTES} bytes, with paired quotes"
     if len(values) != len(columns):
         return f"must have {len(columns)} values, got {len(values)}: {show(line)}"
-    return {name: values[index] for name, index in columns.items()}
+    return dict(zip(columns, values, strict=True))
 
 
 def _encode_object(number: int, row: Mapping[str, str], classes: _Classes) -> tuple[int, bytes]:
@@ -278,7 +282,7 @@ def _encode_object(number: int, row: Mapping[str, str], classes: _Classes) -> tu
     except ValueError:
         got = ", ".join(f"{name} {show(row[name])}" for name in ("XMin", "XMax", "YMin", "YMax"))
         return _bad(number, Reason.UNREADABLE_ANNOTATION, f"corners must be numbers, got {got[:120]}")
-    flags = (row.get(name) == "1" for name in ("IsTruncated", "IsGroupOf"))  # -1 means unknown
+    flags = (row.get(name) == "1" for name in _FLAGS)  # -1 means unknown
     return _OBJECT, _OBJECT_FIELDS.pack(*box, *flags) + label.encode()
 
 

@@ -51,6 +51,7 @@ class SourceRecord:
         declared_hw: height and width that the annotation states, or None.
         is_relative: boxes and keypoints are fractions of the image's size, not pixels.
         left_out: marks that are not objects, by kind, such as KITTI's DontCare: counted, not rejected.
+        image_problem: why the image was not found; "" if it was.
         example_at: for TFRecords, byte offset and length of the serialized tf.Example in `image_path`; else None.
     """
 
@@ -63,6 +64,7 @@ class SourceRecord:
     is_relative: bool = False
     left_out: tuple[tuple[str, int], ...] = ()
     example_at: tuple[int, int] | None = None
+    image_problem: str = ""
 
     def reject_record(self, reason: Reason, detail: str) -> Reject:
         """Return a reject of the whole image, which names the image file."""

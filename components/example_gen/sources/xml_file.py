@@ -167,4 +167,6 @@ def _doctype_error() -> SourceError:
 
 def _syntax_error(error: Exception) -> SourceError:
     what = " ".join(str(getattr(error, "msg", None) or error).split())
+    if "XML_PARSE_HUGE" in what:  # libxml2 names its own option instead of the limit
+        what = "deeper than 256 elements, or one text or attribute above 10 MB"
     return SourceError(Reason.UNREADABLE_ANNOTATION, f"not readable as XML: {what:.120}")

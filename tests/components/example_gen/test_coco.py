@@ -174,7 +174,9 @@ def with_categories(text):
         ('{"images": {}}', "'images'.*got an object"),
         ('{"images": [], "annotations": []}', "'categories'.*got nothing"),
         (with_categories('{"id": "1", "name": "a"}'), r"categories\[0\]"),
-        (with_categories('{"id": 1, "name": " "}'), r"categories\[0\]"),
+        (with_categories('{"id": 1, "name": " "}'), r"categories\[0\]: 'name' must be 1 to 4096 bytes .*got ''"),
+        (with_categories(f'{{"id": 1, "name": "{"x" * 10**6}"}}'), r"categories\[0\]: 'name' .*got 1000000 characters"),
+        (with_categories('{"id": 1, "id": 2, "name": "a"}'), r"categories\[0\]: .*'id' twice"),
         (
             '{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
             r"categories\[1\]: id 1",
@@ -251,6 +253,8 @@ def test_images_with_the_same_id_are_all_rejected(tmp_path):
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3]}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, "4"]}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": "yes"}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 2}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_IMAGE),
         ({"image_id": 2, "category_id": 99}, Reason.UNKNOWN_IMAGE),
         ({"image_id": [1], "category_id": 3, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_IMAGE),
@@ -268,6 +272,17 @@ def test_an_invalid_annotation_is_rejected_as_a_box(tmp_path, annotation, reason
 def test_an_unknown_category_is_named_in_the_reject(tmp_path):
     _, (reject,) = read_objects(tmp_path, {"category_id": 99, "bbox": [1, 2, 3, 4]})
     assert reject.detail.startswith("annotations[0]: category_id 99 ")
+
+
+def test_an_image_with_a_repeated_key_is_rejected(tmp_path):
+    write(tmp_path, [{"id": 1, "file_name": "a.jpg"}])
+    text = (tmp_path / "train.json").read_text()
+    (tmp_path / "train.json").write_text(text.replace('"id": 1, ', '"id": 1, "file_name": "b.jpg", '))
+    (reject,) = only(Reject, read_items(tmp_path))
+    assert (reject.reason, reject.detail) == (
+        Reason.UNREADABLE_ANNOTATION,
+        "images[0]: it contains the key 'file_name' twice",
+    )
 
 
 def test_only_the_oversized_entries_are_rejected(tmp_path):

@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_pipeline
 
 from detloom.components.example_gen import write_shard as write_shard_module
-from detloom.components.example_gen.ingest import IngestFolders, ingest
+from detloom.components.example_gen.ingest import IngestFolders, hold_output, ingest
 from detloom.components.example_gen.ingest_job import IngestJob, encode_record
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import Plan, Shard
@@ -23,6 +23,7 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import read_label_map
 from detloom.schemas.contracts.rejects import Reason, read_rejects
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.folder_lock import FolderBusyError
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
@@ -370,3 +371,54 @@ def test_a_split_ratio_without_records_is_an_error(make_voc, tmp_path, run_inges
     ratios = {"train": 0.999999, "eval": 0.000001}
     with pytest.raises(InputError, match=r"split 'eval' .*2 records"):
         run_ingest(make_voc({"all": ["a", "b"]}), tmp_path / "out", splits={}, split_ratios=ratios, source="all")
+
+
+def test_second_ingestion_into_the_same_output_is_refused_with_the_owner(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    with hold_output(IngestFolders(str(tmp_path / "out"), str(tmp_path / "out/rejects"))):
+        with pytest.raises(FolderBusyError, match=rf"/out: another ingestion .*process {os.getpid()} on "):
+            run_ingest(folder, tmp_path / "out")
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [".ingest.lock"]
+    run_ingest(folder, tmp_path / "out")
+    assert not (tmp_path / "out/.ingest.lock").exists()
+
+
+def test_output_that_cannot_be_used_is_refused(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    (tmp_path / "out/.ingest.lock").mkdir(parents=True)
+    with pytest.raises(InputError, match="/out: cannot be used as the output"):
+        run_ingest(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["rejects", "Split-train", "Split-old"])
+def test_link_in_place_of_an_output_folder_is_refused_and_its_target_kept(make_voc, tmp_path, run_ingest, name):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for file_name in ("report.json", "data_tfrecord-00000-of-00001"):
+        (elsewhere / file_name).write_text("mine")
+    before = read_tree(elsewhere)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(elsewhere)
+    with pytest.raises(InputError, match=rf"/out/{name}: this is a link to .*/elsewhere, "):
+        run_ingest(folder, tmp_path / "out")
+    assert read_tree(elsewhere) == before
+
+
+def test_link_in_place_of_the_staging_folder_is_replaced_and_its_target_kept(make_voc, tmp_path, run_ingest):
+    folder = make_voc({"train": ["a"], "val": ["e"]})
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/file").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.incomplete").symlink_to(tmp_path / "elsewhere")
+    run_ingest(folder, tmp_path / "out")
+    assert read_tree(tmp_path / "elsewhere") == {"file": b"mine"}
+
+
+def test_class_names_that_look_the_same_are_reported(make_voc, tmp_path, run_ingest, caplog):
+    names = ["Cat", "cat", "caf\u00e9", "cafe\u0301", "stop sign", "stopsign", "dog"]  # two Unicode forms of one word
+    folder = make_voc({"train": ["a"], "val": ["e"]}, {"a": [(name, 1, 1, 9, 9) for name in names]})
+    report = run_ingest(folder, tmp_path / "out")
+    groups = [["Cat", "cat"], ["cafe\u0301", "caf\u00e9"], ["stop sign", "stopsign"]]  # in the order of the label map
+    assert report["similar_class_names"] == groups
+    assert r"'cafe\u0301', 'caf\xe9' are different classes" in caplog.text

@@ -97,6 +97,7 @@ def test_a_damaged_file_is_an_error_with_its_line(text, message):
         ("[" + "1," * 600 + "1]", "1000 bytes"),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ('{"id": ' + "1" * 5000 + "}", "too many digits"),
+        ('{"id": 1, "x": {"b": 1, "b": 2}}', "the key 'b' twice"),
     ],
 )
 def test_only_an_oversized_element_is_skipped(element, detail):

@@ -4,6 +4,7 @@ import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import kitti
+from detloom.components.example_gen.sources.layout import count_lines
 from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
@@ -177,5 +178,17 @@ def test_only_line_ends_separate_lines(tmp_path, end):
 
 
 def test_windows_line_ends_are_counted_once(tmp_path):
-    items = read(write(tmp_path, {"label_2/a.txt": "\r\n" * 99_999}))  # 100,000 lines, the last one is empty
+    items = read(write(tmp_path, {"label_2/a.txt": "\r\n" * 100_000}))
     assert [record.objects for record in records(items)] == [()]
+
+
+@pytest.mark.parametrize(
+    ("text", "num_lines"), [("", 0), ("a", 1), ("a\n", 1), ("a\nb", 2), ("a\r\nb\r\n", 2), ("a\rb\r", 2), ("a\n\n", 2)]
+)
+def test_last_line_end_starts_no_line(text, num_lines):
+    assert count_lines(text) == num_lines
+
+
+def test_boxes_of_a_label_file_with_too_many_lines_are_counted(tmp_path):
+    (reject,) = read(write(tmp_path, {"label_2/a.txt": "x\n" * 100_001}))
+    assert (reject.reason, reject.num_boxes) == (Reason.TOO_MANY_BOXES, 100_001)

@@ -75,6 +75,17 @@ def test_group_of_and_truncated_are_kept_and_minus_one_means_unknown(tmp_path):
     assert [(item.truncated, item.group_of) for item in record.objects] == [(True, True), (False, False)]
 
 
+def test_repeated_column_is_refused_by_name(tmp_path):
+    folder = write(tmp_path, row() + ",0.5", header=HEADER + ",XMin")
+    with pytest.raises(InputError, match=r"train-annotations-bbox\.csv:1: .* XMin "):
+        read(folder)
+
+
+def test_repeated_column_that_is_not_read_is_ignored(tmp_path):
+    (record,) = only(SourceRecord, read(write(tmp_path, row() + ",x,y", header=HEADER + ",More,More")))
+    assert len(record.objects) == 1
+
+
 def test_columns_are_found_by_their_names(tmp_path):
     header = "YMax,XMin,LabelName,XMax,ImageID,YMin,More"
     (record,) = only(SourceRecord, read(write(tmp_path, '0.5,0.25,"/m/01",0.75,a1,0.125,x', header=header)))

@@ -1,5 +1,4 @@
 import itertools
-import json
 import os
 import random
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import atomic_push
-from detloom.components.pusher.locks import ClaimLock, describe_self, format_owner, hold_folder_lock
+from detloom.components.pusher.locks import ClaimLock
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
 
@@ -58,57 +57,6 @@ def test_concurrent_pushers_do_not_corrupt_each_other(make_model, tmp_path):
     assert [record["previous_version"] for record in records] == [None, *numbers[:-1]]
     assert versions == numbers[-4:]
     assert not [path for path in serving.iterdir() if path.name.startswith((".push-", ".trash-"))]
-
-
-def test_waiting_for_a_live_owner_of_a_folder_ends_with_an_error_that_names_it(tmp_path, caplog):
-    caplog.set_level("INFO", logger="detloom")
-    times = iter(range(100))
-    waiter = hold_folder_lock(tmp_path / "lock", "", 5.0, clock=lambda: next(times), sleep=lambda seconds: None)
-    message = rf"5 s \(.*process {os.getpid()} on .*run-7"
-    with hold_folder_lock(tmp_path / "lock", describe_self("run-7"), 0.0), pytest.raises(InputError, match=message):
-        waiter.__enter__()
-    assert caplog.text.count("waiting for another push to end") == 1
-
-
-def test_released_lock_has_no_owner_and_the_lock_of_a_dead_owner_is_taken_over(tmp_path, caplog):
-    with hold_folder_lock(tmp_path / "lock", describe_self(), 0.0):
-        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    assert (tmp_path / "lock").read_text() == ""
-    (tmp_path / "lock").write_text(
-        '{"user": "ann", "pid": 7, "host": "a\\u001b[1m", "run": ""}'
-    )  # left by a killed push
-    with hold_folder_lock(tmp_path / "lock", describe_self(), 0.0):
-        pass
-    assert r"(ann, process 7 on a\x1b[1m)" in caplog.text
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 1}'])
-def test_unreadable_owner_is_called_another_process(text):
-    assert format_owner(text) == "another process"
-
-
-def test_lock_is_lost_if_its_file_is_removed(tmp_path):
-    with hold_folder_lock(tmp_path / "lock", describe_self(), 0.0) as check_held:
-        check_held()
-        (tmp_path / "lock").unlink()
-        with hold_folder_lock(tmp_path / "lock", describe_self(), 0.0) as check_new_one:
-            with pytest.raises(OSError, match=f"{tmp_path}/lock"):
-                check_held()
-            check_new_one()
-
-
-def test_lock_of_a_file_that_was_removed_while_waiting_is_not_used(tmp_path):
-    path = tmp_path / "lock"
-    owner = hold_folder_lock(path, describe_self(), 0.0)
-    owner.__enter__()
-
-    def replace_and_release(seconds):
-        path.unlink()
-        owner.__exit__(None, None, None)
-
-    with hold_folder_lock(path, describe_self(), 9.0, sleep=replace_and_release) as check_held:
-        check_held()
-        assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
 class Claims(dict):

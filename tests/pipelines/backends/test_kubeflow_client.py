@@ -5,6 +5,7 @@ import pytest
 from fake_backends import sample_job
 from fake_backends.kubeflow import START, Answer, error
 
+from detloom.pipelines.backends import kubeflow_client
 from detloom.pipelines.backends.api_errors import ApiError
 from detloom.pipelines.backends.compiled_job import parse_job
 from detloom.pipelines.backends.kubeflow_api import connect_kubeflow
@@ -203,6 +204,21 @@ def test_schedules_are_paused_resumed_and_deleted(cluster, backend, job):
     assert backend.list_schedules() == []
     with pytest.raises(ApiError, match="pause the schedule"):
         backend.pause_schedule(schedule_id)
+
+
+def test_all_pages_of_schedules_are_read(cluster, backend, job, monkeypatch):
+    monkeypatch.setattr(kubeflow_client, "_PAGE_SIZE", 1)
+    for number in range(22):
+        backend.create_schedule(job, Schedule(cron="0 3 * * *"), f"cells-{number}")
+    assert [each.name for each in backend.list_schedules()] == [f"cells-{number}" for number in reversed(range(22))]
+
+
+def test_repeated_page_token_ends_the_list(cluster, backend, job):
+    backend.create_schedule(job, Schedule(cron="0 3 * * *"), "nightly")
+    page = Answer(body=b'{"recurringRuns": [], "next_page_token": "again"}')
+    for _ in range(2):
+        cluster.answer_next("GET", "/recurringruns", page)
+    assert backend.list_schedules() == []
 
 
 def test_own_schedules_contain_their_last_run(cluster, backend, job):

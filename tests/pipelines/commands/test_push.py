@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from detloom.components.pusher import atomic_push
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records
-from detloom.components.pusher.manifest import Origin
+from detloom.components.pusher.manifest import MANIFEST_FILE, Origin
 from detloom.pipelines.cli import cli
 from detloom.schemas.errors import InputError
 
@@ -92,6 +92,15 @@ def test_versions_prints_json(serving):
         (200, True, True),
     ]
     assert (states[0]["run_id"], states[0]["metrics"]) == ("run-1", {"AP": 0.4321})
+
+
+@pytest.mark.parametrize("number", ["1" * 400, "-" + "1" * 400, "NaN", "1e999", "true", '"0.5"'])
+def test_versions_prints_no_metric_that_is_not_a_finite_number(serving, number):
+    manifest = serving / "100" / MANIFEST_FILE
+    manifest.write_text(manifest.read_text().replace("0.4321", number))
+    result = detloom("versions", serving)
+    assert result.exit_code == 0, result.exception
+    assert result.output.splitlines()[-2].split()[-2:] == ["-", "intact"]
 
 
 def test_versions_of_an_empty_and_of_a_missing_folder(tmp_path):

@@ -24,7 +24,12 @@ def test_valid_run_files_pass(name, read_run):
         ),
         ("kubeflow_cpu", ["push_to=/models/../x"], r"^push_to: got '/models/\.\./x', allowed on Kubeflow"),
         ("kubeflow_gpu", ["retrain.records=/records"], r"^retrain\.records: got '/records', .* \(/data\)"),
-        ("vertex_tpu_v3", ["push_to=/models"], r"^push_to: got '/models', allowed on Vertex: .* /gcs/"),
+        (
+            "vertex_tpu_v3",
+            ["push_to=/models"],
+            r"^push_to: got '/models', allowed on Vertex: an address at gs://, because",
+        ),
+        ("vertex_tpu_v3", ["push_to=/gcs/b/../c/d"], r"^push_to: got '/gcs/b/\.\./c/d', .*; write 'gs://c/d'\.$"),
         (
             "kubeflow_tpu_v5e",
             [f"push.vertex={ENDPOINT}", "push_to=''"],

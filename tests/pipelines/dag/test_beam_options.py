@@ -12,15 +12,18 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     WorkerOptions,
 )
-from apache_beam.runners.portability.stager import Stager
 
-from detloom import __version__
-from detloom.pipelines.dag.beam_options import beam_args_of, uses_remote_workers, wheel_name
+from detloom.pipelines.dag.beam_options import beam_args_of, uses_remote_workers
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Flink
 
 SUPPORTED = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS  # of the installed Beam
-DATAFLOW = {"project": "my-project", "region": "europe-west4", "temp_location": "gs://bucket/tmp/"}
+DATAFLOW = {
+    "project": "my-project",
+    "region": "europe-west4",
+    "temp_location": "gs://bucket/tmp/",
+    "worker_image": "r/detloom:1-beam",
+}
 FLINK = {"master": "flink-jobmanager:8081", "parallelism": 4}
 VERTEX = {
     "project": "my-project",
@@ -48,7 +51,7 @@ def test_nodes_outside_of_beam_nodes_get_beam_args(run_of):
     assert not uses_remote_workers(beam_args_of(run, "Trainer", "vertex"))
 
 
-def test_dataflow_gets_the_package_as_a_wheel(run_of):
+def test_dataflow_gets_the_image_of_the_workers(run_of):
     run = run_of(vertex=VERTEX, beam={"dataflow": {**DATAFLOW, "service_account": "me@example.org"}})
     args = beam_args_of(run, "DetectionEvaluator", "vertex")
     assert uses_remote_workers(args)
@@ -59,28 +62,15 @@ def test_dataflow_gets_the_package_as_a_wheel(run_of):
     assert cloud.service_account_email == "me@example.org"
     assert cloud.labels == ["detloom-pipeline=cells", "detloom-node=detectionevaluator"]
     assert (worker.machine_type, worker.max_num_workers, worker.subnetwork) == ("n1-standard-4", 8, None)
-    setup = options.view_as(SetupOptions)
-    assert setup.extra_packages == [f"/opt/detloom/dist/detloom-{__version__}-py3-none-any.whl"]
-    assert worker.sdk_container_image is None
-
-
-def test_dataflow_with_an_image_gets_no_wheel(run_of):
-    dataflow = {**DATAFLOW, "worker_image": "r/detloom:1-beam", "subnetwork": "regions/europe-west4/subnetworks/a"}
-    options = parsed(beam_args_of(run_of(vertex=VERTEX, beam={"dataflow": dataflow}), "StatisticsGen", "vertex"))
-    assert options.view_as(WorkerOptions).sdk_container_image == "r/detloom:1-beam"
-    assert options.view_as(WorkerOptions).subnetwork == "regions/europe-west4/subnetworks/a"
+    assert worker.sdk_container_image == "r/detloom:1-beam"
     assert options.view_as(SetupOptions).extra_packages is None
     assert options.view_as(SetupOptions).sdk_location == "container"
 
 
-def test_beam_stages_the_wheel(tmp_path):
-    wheel = tmp_path / wheel_name()
-    wheel.write_bytes(b"a wheel")
-    (tmp_path / "staging").mkdir()
-    options = PipelineOptions([f"--extra_package={wheel}", "--sdk_location=container"])
-    resources = Stager.create_job_resources(options, str(tmp_path / "staging"))
-    names = [resource.role_payload for resource in resources]
-    assert any(wheel.name.encode() in name for name in names)
+def test_dataflow_gets_the_subnetwork(run_of):
+    dataflow = {**DATAFLOW, "subnetwork": "regions/europe-west4/subnetworks/a"}
+    options = parsed(beam_args_of(run_of(vertex=VERTEX, beam={"dataflow": dataflow}), "StatisticsGen", "vertex"))
+    assert options.view_as(WorkerOptions).subnetwork == "regions/europe-west4/subnetworks/a"
 
 
 def test_flink_args_contain_master_version_parallelism_and_environment(run_of):

@@ -28,6 +28,12 @@ def test_every_key_has_its_line(tmp_path):
         ("a: !!python/object/apply:os.system ['true']\n", r"run\.yaml:1: got the YAML tag"),
         ("a: !!python/name:os.system ''\n", r"run\.yaml:1: got the YAML tag"),
         ("a: 1\nb: !!bool maybe\n", r"run\.yaml:2: got the YAML tag"),
+        ("a: 1\nb: 010\n", r"run\.yaml:2: got 010, .* as 8, .* '010' in quotes"),
+        ("a: [-07]\n", r"run\.yaml:1: got -07, .* as -7,"),
+        ("a: 1:30\n", r"run\.yaml:1: got 1:30, .* as 90,"),
+        ("a: 1:30.5\n", r"run\.yaml:1: got 1:30\.5, .* as 90\.5,"),
+        ("? [a, b]\n: 1\n", r"run\.yaml:1: got the key a sequence, allowed: text keys"),
+        ("? {a: 1}\n: 1\n", r"run\.yaml:1: got the key a mapping, allowed: text keys"),
         ("a: 1\nb: !!int ''\n", r"run\.yaml:2: got the YAML tag"),
         ("1: x\n", r"run\.yaml:1: got the key 1, allowed: text keys"),
         (b"\xff\xfe\x00\x01", r"run\.yaml:1: got bytes that are not UTF-8"),
@@ -73,6 +79,12 @@ def test_number_keys_become_text():
 def test_other_keys_are_rejected_with_number_keys(text, message):
     with pytest.raises(InputError, match=message):
         parse_yaml(text, "data.yaml", number_keys=True)
+
+
+def test_unambiguous_numbers_and_quoted_text_are_accepted():
+    text = "[0, -1, 0.5, 00.5, 1_000, 0x10, 1e3, '010', '1:30', 08, a:30]"
+    values = [0, -1, 0.5, 0.5, 1000, 16, "1e3", "010", "1:30", "08", "a:30"]  # 1e3 and 08 are no numbers in YAML 1.1
+    assert parse_yaml(text, "run.yaml")[0] == values
 
 
 def test_missing_file_is_named(tmp_path):

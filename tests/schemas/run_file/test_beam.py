@@ -3,7 +3,9 @@ import pytest
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Beam, Dataflow, Flink
 
-DATAFLOW = Dataflow(project="my-project", region="us-central1", temp_location="gs://bucket/tmp")
+DATAFLOW = Dataflow(
+    project="my-project", region="us-central1", temp_location="gs://bucket/tmp", worker_image="r/beam:1"
+)
 
 
 def test_exactly_one_runner_is_required():
@@ -40,6 +42,7 @@ def test_invalid_flink_settings_are_rejected(values, message):
     [
         ("project", "", r"project: got nothing"),
         ("region", "", r"region: got nothing"),
+        ("worker_image", "", r"worker_image: got nothing, allowed: an image built with the target `beam`"),
         ("temp_location", "/tmp", r"temp_location: got '/tmp', allowed: a folder at gs://"),
         ("temp_location", "gs://", r"temp_location: got 'gs://'"),
         ("max_workers", 0, r"max_workers: got 0"),

@@ -138,7 +138,7 @@ def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
         (
             "splits: {train: a, eval: b, test: c}",
             "num_spans: 1",
-            r"run\.yaml:3: data\.splits: got neither .*split_by_ratio, allowed: one of the two",
+            r"run\.yaml:3: data\.splits: got neither .*; set data\.splits or data\.split_by_ratio",
         ),
         (
             "splits: {train: a,",
@@ -147,8 +147,8 @@ def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
         ),
         (
             "splits: {train: a, eval: b, test: c}",
-            "split_by_ratio: {train: 0.5, eval: 0.3, test: 0.1}",
-            r"run\.yaml:3: data\.split_by_ratio\.train: got a sum of 0\.9 with eval and test, allowed: a sum of 1",
+            "split_by_ratio: {train: 0.8, eval: 0.2}",
+            r"run\.yaml:3: data\.split_by_ratio\.train: got train 0\.8 \+ eval 0\.2 \+ test 0\.1 = 1\.1, allowed",
         ),
         (
             "splits: {train: a, eval: b, test: c}",

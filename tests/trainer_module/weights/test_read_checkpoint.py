@@ -56,6 +56,15 @@ def test_folder_is_refused_with_the_checkpoint_in_it(tmp_path):
             read_checkpoint(str(folder))
 
 
+@pytest.mark.parametrize("listed", ["../secret", "/elsewhere/ckpt-0", "\\377", ""])
+def test_only_a_checkpoint_in_the_folder_is_suggested(tmp_path, listed):
+    path = write_checkpoint(tmp_path / "run")
+    (tmp_path / "secret").write_text("")
+    (tmp_path / "run/checkpoint").write_text(f'model_checkpoint_path: "{listed}"\n')
+    with pytest.raises(InputError, match=rf"'{path}'\?$"):
+        read_checkpoint(str(tmp_path / "run"))
+
+
 def test_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "model.pb").write_bytes(b"x")
     with pytest.raises(InputError, match=r"model\.pb\.index"):
