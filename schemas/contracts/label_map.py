@@ -18,11 +18,14 @@ _MAX_ID_DIGITS = 18  # below 2**63
 _MAX_VALUES = 300_000  # items and their fields
 
 
+_MAX_ID = 2**24  # detections contain ids as float32, which is exact up to here
+
+
 @dataclass(frozen=True)
 class LabelMap:
     """Class names by label-map id.
 
-    `class_id` is the id on disk (any positive integer, gaps allowed, as in COCO). `class_index` is the 0-based position
+    `class_id` is the id on disk (1 to 2^24, gaps allowed, as in COCO). `class_index` is the 0-based position
     among the sorted ids, which is the model's channel. Only this class converts between the two.
     """
 
@@ -35,6 +38,11 @@ class LabelMap:
             raise InputError("label map: no classes; add at least one.")
         if min(ids) < 1:
             raise InputError(f"label map: got id {min(ids)}, allowed: 1 and up (0 is background).")
+        if max(ids) > _MAX_ID:
+            raise InputError(
+                f"label map: got id {max(ids)}, allowed: up to {_MAX_ID}, because detections contain ids as float32; "
+                "number the classes anew."
+            )
         for kind, values in (("id", list(map(str, ids))), ("name", names)):
             twice = sorted(value for value, count in Counter(values).items() if count > 1)
             if twice:

@@ -103,7 +103,12 @@ def test_the_same_job_runs_in_the_kfp_sdk(tmp_path, docker_host):
     root = tmp_path / "root"
     root.mkdir()
     root.chmod(0o777)  # the image has another user
-    short = ["train.num_steps=20", "eval.evaluate_every=20", "gates.floors=[]", "gates.no_floor_reason=The training has a few steps."]
+    short = [
+        "train.num_steps=20",
+        "eval.evaluate_every=20",
+        "gates.floors=[]",
+        "gates.no_floor_reason=The training has a few steps.",
+    ]
     job = tmp_path / "job.yaml"
     job.write_text(compile_demo(str(root), str(root / "models" / "demo"), short))
     script = Path(__file__).parent / "run_with_kfp.py"

@@ -15,7 +15,8 @@ def decode_sample(parsed: ParsedExample) -> Sample:
     """Decode the whole image; keep the boxes that can be learned.
 
     Crowds are left out because a group is not one object. Boxes that are inverted or not finite are left out because
-    their loss would not be finite.
+    their loss would not be finite, boxes without an area because no anchor overlaps them: they would be forced onto an
+    arbitrary one.
     """
     image = decode_image(parsed.image_bytes)
     return _learnable(sample_of(parsed, image, tf.shape(image)[:2]))
@@ -58,6 +59,6 @@ def _slice(image: tf.Tensor, begin_yx: tf.Tensor, size_hw: tf.Tensor) -> tf.Tens
 
 def _learnable(sample: Sample) -> Sample:
     corners_G4 = sample[BOXES]
-    is_ordered = tf.reduce_all(corners_G4[:, 2:] >= corners_G4[:, :2], axis=1)
+    has_area = tf.reduce_all(corners_G4[:, 2:] > corners_G4[:, :2], axis=1)
     is_finite = tf.reduce_all(tf.math.is_finite(corners_G4), axis=1)
-    return keep_boxes(sample, ~sample[CROWD] & is_ordered & is_finite)
+    return keep_boxes(sample, ~sample[CROWD] & has_area & is_finite)

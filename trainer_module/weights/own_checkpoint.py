@@ -75,8 +75,8 @@ def read_class_names(path: str) -> tuple[str, ...]:
         try:
             text = _read_text(os.path.join(folder, names.ASSET_LABEL_MAP))
             classes = parse_label_map(text).names if text else ()
-            has_background = classes and _read_config(folder)["model"]["add_background_class"]
-        except (InputError, KeyError, TypeError):
+            has_background = classes and _read_config(folder)["model"].get("add_background_class", False)
+        except (InputError, KeyError, TypeError, AttributeError):
             continue
         if classes:
             return ("background", *classes) if has_background else classes

@@ -91,6 +91,7 @@ def test_display_name_wins_and_ids_may_have_gaps():
         ("item { id: -1 name: 'x' }", "1: item: got id '-1'"),
         ("\n\nitem { id: 1 }", "3: item: got id '1' and name ''"),
         ("item { id: 0 name: 'x' }", "got id 0, allowed: 1 and up"),
+        ("item { id: 16777217 name: 'x' }", "got id 16777217, allowed: up to 16777216"),
         ("item { id: 1 name: 'x' } item { id: 1 name: 'y' }", "id '1' appears twice"),
         ("item { id: 1 name: 'x' } item { id: 2 name: 'x' }", "name 'x' appears twice"),
     ],

@@ -258,6 +258,14 @@ def test_other_classes_of_the_same_number_give_a_note(tmp_path, tiny_config, det
     assert "are class 0, class 1, here class 1, class 0;" in note
 
 
+def test_other_classes_of_a_center_net_give_a_note(tmp_path, tiny_config, center_net_configs):
+    config = replace(tiny_config, model=center_net_configs["mobilenet_v2"])
+    config = replace(config, model=replace(config.model, num_classes=None))
+    one, other = (build_detector(config.model, LabelMap.from_names(each)) for each in (["a", "b"], ["b", "a"]))
+    write_weights(one, config, tmp_path / "model")
+    assert "are a, b, here b, a;" in plan(config, other, tmp_path / "model").report.note
+
+
 def test_class_in_place_of_the_background_gives_a_note(tmp_path, tiny_config, detector):
     with_background = replace(tiny_config, model=replace(tiny_config.model, add_background_class=True))
     one = build_detector(with_background.model, LabelMap.from_names(["class 1"]))
