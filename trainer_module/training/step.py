@@ -306,7 +306,12 @@ class TrainSteps:
         def add(i: tf.Tensor, sums: _Backward) -> tuple[tf.Tensor, _Backward]:
             part = {name: value[i] for name, value in parts.items()}
             found = self._backward(part, num_matches, sums.state)
-            gradients = [one + other for one, other in zip(sums.gradients, found.gradients, strict=True)]
+            # The shape is known. The operation keeps Grappler from merging this sum with sums in the backward pass: its
+            # scheduling would put a temporary variable into both loops, which fails with "AlreadyExistsError".
+            gradients = [
+                one + tf.ensure_shape(other, one.shape)
+                for one, other in zip(sums.gradients, found.gradients, strict=True)
+            ]
             return i + 1, _Backward(sums.losses + found.losses, gradients, found.state)
 
         none = [tf.zeros(variable.shape) for variable in self.trained.variables]

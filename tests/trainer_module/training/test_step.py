@@ -13,7 +13,13 @@ import tensorflow as tf
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import L2Regularizer
-from detloom.schemas.model.optimizers import ClipByGlobalNorm, ConstantLearningRate, MomentumOptimizer
+from detloom.schemas.model.optimizers import (
+    ClipByGlobalNorm,
+    ConstantLearningRate,
+    MomentumOptimizer,
+    RmsPropOptimizer,
+)
+from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
 
 _HERE = Path(__file__).parent
@@ -175,6 +181,16 @@ def test_gradient_accumulation_equals_the_step_on_the_whole_batch(config, change
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     for one, other in zip(found[0][1], found[1][1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_gradients_of_a_whole_network_accumulate_in_a_compiled_loop(changed):
+    """Grappler optimizes only graphs of this size in the way that once failed."""
+    preset = find_preset("ssd_mobilenet_v2_320x320").config
+    optimizer = RmsPropOptimizer(learning_rate=ConstantLearningRate(learning_rate=0.001))
+    settings = {"train.optimizer": optimizer, "train.batch_size": 8, "train.gradient_accumulation_steps": 2}
+    steps, iterator = parts.make_steps(changed(preset, settings))
+    assert steps.run(iterator, 3).num_steps == 3
 
 
 def test_batch_norm_updates_its_statistics_part_by_part(config, changed):
