@@ -17,8 +17,8 @@ ROOMS = {
     "schemas": "errors reading contracts model odapi presets load_config run_file",
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training export "
     "tfx_run tuner __init__",
-    "components": "properties artifact_types pages storage record_files example_gen dataset_validator evaluator "
-    "retrain model_card pusher notifier resolvers",
+    "components": "properties artifact_types pages storage record_files similarity example_gen dataset_validator "
+    "evaluator retrain model_card pusher notifier resolvers",
     "pipelines": "samples dag lineage serving compile container local backends manifests timer kubeflow_runner "
     "local_runner vertex_runner commands cli",
 }

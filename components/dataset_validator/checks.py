@@ -16,7 +16,13 @@ class Rule:
     bound: str
     unit: str
     find: Callable[[Evidence], Finding]
+    next_step: str = ""
 
+
+_SPLIT_AGAIN = (
+    "set data.split_by_ratio instead of data.splits, which keeps such images together, or remove them from one of the "
+    "splits"
+)
 
 RULES = {
     "records": Rule("Unreadable examples", "at most", "share", findings.find_unreadable),
@@ -35,12 +41,18 @@ RULES = {
     "tiny_boxes": Rule("Tiny boxes", "at most", "share", findings.find_tiny_boxes),
     "huge_boxes": Rule("Huge boxes", "at most", "share", findings.find_huge_boxes),
     "overlapping_boxes": Rule("Duplicate boxes", "at most", "share", findings.find_overlapping_boxes),
-    "exact_duplicates": Rule("Training images in other splits", "at most", "share", findings.find_exact_leakage),
+    "exact_duplicates": Rule(
+        "Training images in other splits", "at most", "share", findings.find_exact_leakage, _SPLIT_AGAIN
+    ),
     "exact_duplicates_within_split": Rule(
         "Identical images in a split", "at most", "share", findings.find_exact_repeats
     ),
     "near_duplicates": Rule(
-        "Near-duplicates of training images in other splits", "at most", "share", findings.find_near_leakage
+        "Near-duplicates of training images in other splits",
+        "at most",
+        "share",
+        findings.find_near_leakage,
+        _SPLIT_AGAIN,
     ),
     "near_duplicates_within_split": Rule("Near-duplicates in a split", "at most", "share", findings.find_near_repeats),
     "class_drift": Rule("Class drift", "at most", "distance", findings.find_class_drift),
@@ -59,7 +71,7 @@ class CheckResult:
         value: None if the check is off or skipped.
         bound: "at most" or "at least": how the threshold limits the value.
         unit: "share", "count", "ratio" or "distance".
-        sentence: the finding and the allowed range, without a full stop.
+        sentence: the finding, the allowed range and the next step, without a full stop.
         record_keys: "<split>/<key>" of the first affected records, if the problem is in single records.
     """
 
@@ -95,7 +107,8 @@ def _run(name: str, check: Check, evidence: Evidence) -> CheckResult:
         allowed = "allowed" if rule.bound == "at most" else "required"
         value_text, threshold_text = format_apart(finding.value, check.threshold, rule.unit)
         found = "" if value_text == format_value(finding.value, rule.unit) else f" ({value_text} found)"
-        sentence = f"{finding.sentence}; {rule.bound} {threshold_text} {allowed}{found}"
+        next_step = f"; {rule.next_step}" if rule.next_step and not passes else ""
+        sentence = f"{finding.sentence}; {rule.bound} {threshold_text} {allowed}{found}{next_step}"
     return CheckResult(
         check=name,
         title=rule.title,

@@ -23,9 +23,9 @@ from detloom.components.dataset_validator.statistics.collect_statistics import (
 from detloom.components.dataset_validator.statistics.duplicates import Duplicates, find_duplicates
 from detloom.components.dataset_validator.statistics.image_sample import choose
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
-from detloom.components.dataset_validator.statistics.near_duplicates import MAX_SPLITS
 from detloom.components.properties import SPLIT_PREFIX
 from detloom.components.record_files import list_shards
+from detloom.components.similarity.near_duplicates import MAX_SPLITS
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Model

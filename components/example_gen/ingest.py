@@ -22,9 +22,10 @@ from absl import logging
 from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
+from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
 from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
-from detloom.components.example_gen.plan import Plan, plan, read_plan
+from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
 from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
@@ -232,16 +233,30 @@ def _clean(out: IngestFolders) -> None:
 
 def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipeline]) -> None:
     with follow_progress(job, num_chunks), make_pipeline() as pipeline:
-        _ = (
+        read = (
             pipeline
             | "Chunks" >> beam.Create(range(num_chunks))
             | "SpreadChunks" >> beam.Reshuffle()
             | "ReadAnnotations" >> beam.Map(read_annotations, job)
+        )
+        if job.joins_duplicates:
+            read = (
+                read
+                | "ListBlocks" >> beam.FlatMap(list_blocks, job)
+                | "SpreadBlocks" >> beam.Reshuffle()
+                | "HashImages" >> beam.Map(hash_images, job)
+            )
+        _ = (
+            read
             | "AllAreRead" >> beam.combiners.Count.Globally()
-            | "Plan" >> beam.FlatMap(plan, job)
+            | "Plan" >> beam.FlatMap(_plan, num_chunks, job)
             | "SpreadShards" >> beam.Reshuffle()
             | "WriteShard" >> beam.Map(write_shard, job)
         )
+
+
+def _plan(_: int, num_chunks: int, job: IngestJob) -> list[Shard]:
+    return plan(num_chunks, job)
 
 
 def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,7 +394,9 @@ def _why_empty(job: IngestJob, split: str, counts: Mapping[str, Any], report: Ma
         reasons = _format_reasons(counts["rejects_by_reason"])
         return f"{source} is empty, all of its {counts['num_in']} records were rejected ({reasons})"
     if report["num_written"]:
-        return f" got none of the {report['num_written']} records; give it a larger share, or use another seed"
+        are_joined = job.joins_duplicates and not job.params.separate_near_duplicates
+        near = ", or set separate_near_duplicates if most images look alike" if are_joined else ""
+        return f" got none of the {report['num_written']} records; give it a larger share, or use another seed{near}"
     reasons = _format_reasons(report["rejects_by_reason"])
     return f" is empty, all {report['num_in']} records were rejected ({reasons})"
 

@@ -52,6 +52,14 @@ class IngestJob:
         return DataFolder(f"{self.root}/{subfolder}" if subfolder else self.root)
 
     @property
+    def joins_duplicates(self) -> bool:
+        """Return whether images that look the same are put into one split.
+
+        The data set's own splits and the groups of the user stay as they are. A replay reads too few of the images.
+        """
+        return bool(self.params.split_ratios) and not self.params.split_group and not self.only
+
+    @property
     def reader_settings(self) -> ReaderSettings:
         return ReaderSettings(
             images_dir=self.params.images_dir,
@@ -74,6 +82,9 @@ class IngestJob:
 
     def records_file(self, index: int) -> str:
         return f"records/{index:06d}.jsonl"
+
+    def hashes_file(self, chunk: int, block: int) -> str:
+        return f"hashes/{chunk:06d}-{block:06d}.bin"
 
     def read_outcome_file(self, index: int) -> str:
         return f"read/{index:06d}.json"

@@ -22,7 +22,7 @@ _COMMON = (
     "shard_max_bytes", "gzip", "decode_images", "max_reject_fraction",
 )  # fmt: skip
 _ONLY_IN_RUN_FILE = ("max_pixels", "max_image_bytes", "max_boxes", "exif_rotation", "num_spans")
-_OF_RATIOS = ("source", "split_group", "split_stratify", "split_seed")
+_OF_RATIOS = ("source", "split_group", "split_stratify", "split_seed", "separate_near_duplicates")
 # Their names there, where they differ.
 _SETTING_NAMES = {
     "with_masks": "masks", "with_keypoints": "keypoints", "class_names": "classes", "split_group": "group_by",
@@ -51,6 +51,8 @@ class ExampleGenParams:
         split_stratify: with `split_ratios`, keep the class distribution equal in all splits; adding data may then move
             a record to another split.
         split_seed: another seed gives another division.
+        separate_near_duplicates: assign near-duplicates to splits one by one. Otherwise, without `split_group`, they
+            stay in one split, for which every image is decoded at a small size. Identical files always do.
         images_dir: relative to the data folder; "" is the format's usual folder.
         hierarchy_file: Open Images' class hierarchy; a box is repeated for all ancestors of its class.
         class_names: get ids 1, 2, ... in this order. Empty uses the data: its own ids if it has them (COCO, TFRecords),
@@ -76,6 +78,7 @@ class ExampleGenParams:
     split_group: str = ""
     split_stratify: bool = False
     split_seed: int = 0
+    separate_near_duplicates: bool = False
     images_dir: str = ""
     hierarchy_file: str = ""
     with_masks: bool = False
@@ -125,8 +128,8 @@ class ExampleGenParams:
             raise InputError(
                 f"split_ratios: got {dict(ratios)}, a sum of {sum(ratios.values()):g}, allowed: a sum of 1."
             )
-        if not ratios and (self.source or self.split_group or self.split_stratify or self.split_seed):
-            raise InputError("source, split_group, split_stratify, split_seed: allowed only with split_ratios.")
+        if not ratios and any(getattr(self, name) for name in _OF_RATIOS):
+            raise InputError(f"{', '.join(_OF_RATIOS)}: allowed only with split_ratios.")
         try:
             groups = re.compile(self.split_group).groups
         except re.error as error:

@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from detloom.components.example_gen.classes import ReadSummary, check_classes, fold_outcomes, settle_label_map
+from detloom.components.example_gen.hash_images import group_duplicates, read_hashes
 from detloom.components.example_gen.ingest_job import IngestJob, PlanRow, SplitCounts, decode_record, decode_row
 from detloom.components.example_gen.read_annotations import read_outcome
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
@@ -95,6 +99,8 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
             for reject in _refuse_duplicates(database):
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
+            if job.joins_duplicates:
+                _join_duplicates(database, group_duplicates(read_hashes(num_chunks, job)), job)
             if job.params.split_stratify:
                 _stratify(database, job)
             for split in job.output_splits:
@@ -215,6 +221,33 @@ def _refuse(database: sqlite3.Connection, found: Iterable[tuple[int, bytes, Reas
     for seq, record, reason, detail in found:
         database.execute("INSERT OR IGNORE INTO refused VALUES (?)", (seq,))
         yield decode_record(record).reject_record(reason, detail)
+
+
+def _join_duplicates(database: sqlite3.Connection, numbers_N: npt.NDArray[np.int64], job: IngestJob) -> None:
+    """Put the images with an equal number into the split of the one whose record key comes first.
+
+    The split of an image without duplicates depends on that image only. Older spans come first, so that their images
+    keep their splits.
+    """
+    num_equal_N = np.bincount(numbers_N)[numbers_N] if len(numbers_N) else numbers_N
+    shared = ((int(row) + 1, int(numbers_N[row])) for row in np.flatnonzero(num_equal_N > 1))  # seq begins at 1
+    database.execute("CREATE TABLE alike (seq INTEGER PRIMARY KEY, number INTEGER)")
+    database.executemany("INSERT INTO alike VALUES (?, ?)", shared)
+    # SQLite takes the group from the row with the smallest key.
+    database.execute("CREATE TABLE leaders (number INTEGER PRIMARY KEY, first_key TEXT, record_group TEXT)")
+    database.execute(
+        "INSERT INTO leaders SELECT number, MIN(record_key), record_group FROM alike JOIN records USING (seq) "  # noqa: S608
+        f"WHERE {_KEPT} GROUP BY number"
+    )
+    params = job.params
+    database.create_function(
+        "split_of", 1, lambda group: split_by_hash(group, params.split_ratios, params.split_seed), deterministic=True
+    )
+    database.execute(
+        "UPDATE records SET record_group = found.record_group, out_split = split_of(found.record_group) "
+        "FROM (SELECT seq, record_group FROM alike JOIN leaders USING (number)) AS found "
+        "WHERE found.seq = records.seq"
+    )
 
 
 def _stratify(database: sqlite3.Connection, job: IngestJob) -> None:

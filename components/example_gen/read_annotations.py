@@ -30,6 +30,8 @@ from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
 
+_RECORDS_PER_BLOCK = 256
+
 
 @dataclass
 class ReadOutcome:
@@ -42,6 +44,7 @@ class ReadOutcome:
         boxes_by_class: of all objects of the records.
         first_use: by class name, the annotation file and record key of its first object.
         first_unknown: file and detail of the first box that the reader rejected for its class.
+        blocks: byte offset and number of records of each part of the file of records.
         error: set if a file that a whole split depends on is damaged; the other fields are ignored then.
     """
 
@@ -53,6 +56,7 @@ class ReadOutcome:
     boxes_by_class: Counter[str] = field(default_factory=Counter)
     first_use: dict[str, tuple[str, str]] = field(default_factory=dict)
     first_unknown: tuple[str, str] | None = None
+    blocks: list[list[int]] = field(default_factory=list)
     error: str = ""
 
     @property
@@ -138,6 +142,7 @@ class _ItemWriter:
         self._group = re.compile(job.params.split_group) if job.params.split_group else None
         self._only = _read_only(job.staging.address(), job.only) if job.only else None
         self._outcome, self._records, self._rejects = outcome, records, rejects
+        self._num_bytes = 0  # in the file of records; not every file system tells
 
     def write(self, item: SourceItem) -> None:
         if isinstance(item, SourceClass):
@@ -208,7 +213,13 @@ class _ItemWriter:
             group=group,
             class_names=sorted(names),
         )
-        self._records.write(encode_row(header, record) + b"\n")
+        blocks = self._outcome.blocks
+        if not blocks or blocks[-1][1] == _RECORDS_PER_BLOCK:
+            blocks.append([self._num_bytes, 0])
+        blocks[-1][1] += 1
+        line = encode_row(header, record) + b"\n"
+        self._records.write(line)
+        self._num_bytes += len(line)
 
     def _find_image(self, record: SourceRecord) -> tuple[SourceRecord, int, bool]:
         """Return the record with the path of its image, the image's size, and whether it was found by its name.

@@ -6,23 +6,15 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
-from detloom.components.example_gen.build_example import BuiltExample, SourceImage, build_example
+from detloom.components.example_gen.build_example import BuiltExample, build_example
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts, decode_record
 from detloom.components.example_gen.plan import Shard, read_plan
+from detloom.components.example_gen.read_image import read_image
 from detloom.components.example_gen.sources.source_record import SourceRecord
-from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
-from detloom.trainer_module.data.records import parse_features
+from detloom.schemas.contracts.rejects import Reject, format_reject
 
 _PROGRESS_SECONDS = 1.0  # between two updates of a shard's progress file
-# Keys that are computed here; all other features of an existing tf.Example are copied.
-_OWN_KEYS = frozenset(
-    (
-        keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS, keys.MASK,
-        keys.KEYPOINT_X, keys.KEYPOINT_Y, keys.KEYPOINT_VISIBILITY, keys.NUM_KEYPOINTS,
-    )
-)  # fmt: skip
 
 
 @dataclass
@@ -96,30 +88,7 @@ def _read_and_build(
     record: SourceRecord, folder: DataFolder, class_ids: dict[str, int], job: IngestJob
 ) -> BuiltExample | Reject:
     try:
-        image = _read_image(record, folder, job.params.max_image_bytes)
+        image = read_image(record, folder, job.params.max_image_bytes)
     except SourceError as error:
         return record.reject_record(error.reason, record.image_problem or error.detail)
     return build_example(record, image, class_ids=class_ids, params=job.params)
-
-
-def _read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> SourceImage:
-    if record.example_at is None:
-        return SourceImage(folder.read_bytes(record.image_path, max_bytes), record.image_path)
-    offset, length = record.example_at
-    if length > max_bytes:
-        raise SourceError(Reason.RECORD_TOO_LARGE, f"a record of {length} bytes, allowed: {max_bytes}")
-    with folder.open(record.image_path) as file:
-        file.seek(offset)
-        data = file.read(length)
-    try:
-        features = parse_features(data)
-    except ValueError:
-        raise SourceError(Reason.UNREADABLE_ANNOTATION, "not a tf.Example") from None
-    encoded = features[keys.IMAGE_ENCODED].bytes_list.value
-    if len(encoded) != 1:
-        raise SourceError(Reason.NOT_AN_IMAGE, f"{len(encoded)} values of {keys.IMAGE_ENCODED}, allowed: 1")
-    named = features[keys.IMAGE_FILENAME].bytes_list.value
-    file_name = named[0].decode("utf-8", "replace") if named else record.record_key
-    others = {key: feature for key, feature in features.items() if key not in _OWN_KEYS}
-    num_objects = len(features[keys.BOX_XMIN].float_list.value)
-    return SourceImage(encoded[0], file_name, others, num_objects, is_upright=True)

@@ -48,6 +48,11 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
     "--group-by", metavar="REGEX", default="", help="Keep images together whose file names give the same first group."
 )
 @click.option("--stratify", is_flag=True, help="With --split-ratios: use the same mix of classes in every split.")
+@click.option(
+    "--separate-near-duplicates",
+    is_flag=True,
+    help="With --split-ratios: assign images that look the same to splits one by one; identical files stay together.",
+)
 @click.option("--seed", type=int, default=0, help="With --split-ratios: seed of the random division.")
 @click.option(
     "--classes", metavar="A,B", default="", help="Class names with ids 1, 2, ...; default: the classes of the data set."

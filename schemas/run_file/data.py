@@ -46,6 +46,10 @@ class SplitByRatio:
     """Keep the class distribution similar in all splits; added data may then move images to another split."""
     seed: int = 0
     """Random seed of the splits."""
+    separate_near_duplicates: bool = False
+    """Assign near-duplicates to splits one by one. Otherwise, without `group_by`, images that look the same stay in the
+    same split, for which every image is decoded at a small size. Byte-identical images always stay in the same
+    split."""
 
     def __post_init__(self) -> None:
         check_fields(self, "above 0", "train", "eval", "test")

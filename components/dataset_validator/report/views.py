@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.dataset_validator.statistics.image_hash import open_small_image
 from detloom.components.dataset_validator.statistics.image_sample import Place, read_places
 from detloom.components.pages.charts import histogram
 from detloom.components.pages.formats import format_count, format_share_digits, jpeg_data_uri
+from detloom.components.similarity.image_hash import open_small_image
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.data.records import ExampleFeatures

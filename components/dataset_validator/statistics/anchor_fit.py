@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.dataset_validator.statistics.image_hash import hash_text
 from detloom.components.dataset_validator.statistics.model_input import best_anchor_iou
+from detloom.components.similarity.image_hash import hash_text
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.detector import AnchorGenerator, MultiscaleAnchorGenerator
 

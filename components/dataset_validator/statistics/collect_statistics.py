@@ -15,7 +15,6 @@ import tensorflow as tf
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit, is_supported
 from detloom.components.dataset_validator.statistics.duplicates import ImageTable, RowBuilder
-from detloom.components.dataset_validator.statistics.image_hash import hash_image, read_stored_hw
 from detloom.components.dataset_validator.statistics.image_sample import ImageSample, Place
 from detloom.components.dataset_validator.statistics.model_input import boxes_in_input, resize_geometry
 from detloom.components.dataset_validator.statistics.split_statistics import (
@@ -24,6 +23,7 @@ from detloom.components.dataset_validator.statistics.split_statistics import (
     SplitStatistics,
 )
 from detloom.components.record_files import count_missing, read_records
+from detloom.components.similarity.image_hash import hash_image, read_stored_hw
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.data.records import ExampleFeatures

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.components.dataset_validator.statistics.image_sample import Place
-from detloom.components.dataset_validator.statistics.near_duplicates import (
+from detloom.components.similarity.near_duplicates import (
     DuplicateReport,
     find_equal,
     find_near_duplicates,

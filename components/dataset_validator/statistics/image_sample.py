@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from detloom.components.dataset_validator.statistics.image_hash import hash_text
 from detloom.components.record_files import read_records
+from detloom.components.similarity.image_hash import hash_text
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.files.tfrecord import read_frames
 

@@ -241,8 +241,11 @@ def test_leakage_fails_with_the_records_of_the_other_split():
     }
     leaked = {"across_by_split": {"eval": 1}, "within_by_split": {}, "groups": [group]}
     result = run({"train": make(*VALID), "eval": make(*VALID)}, exact=leaked)["exact_duplicates"]
-    assert_contains(result.sentence, "'train'", "1 of 1 in split 'eval' (100 %)", "at most 0 %")
+    assert_contains(result.sentence, "'train'", "1 of 1 in split 'eval' (100 %)", "at most 0 %", "data.split_by_ratio")
     assert (result.status, result.record_keys) == ("failed", ("eval/b",))
+    kept_apart = {"across_by_split": {}, "within_by_split": {}, "groups": []}
+    passed = run({"train": make(*VALID), "eval": make(*VALID)}, exact=kept_apart)["exact_duplicates"]
+    assert (passed.status, "data.split_by_ratio" in passed.sentence) == ("passed", False)
 
 
 def test_repeated_images_in_a_split_warn():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from detloom.components.example_gen import ingest as ingest_module
+from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest import IngestFolders
 from detloom.components.example_gen.ingest_job import IngestJob
 from detloom.components.example_gen.params import ExampleGenParams
@@ -56,7 +58,7 @@ def make_voc(tmp_path: Path) -> Callable[..., Path]:
         for list_name, stems in lists.items():
             (folder / f"ImageSets/Main/{list_name}.txt").write_text("\n".join(stems) + "\n", encoding="utf-8")
             for stem in stems:
-                (folder / f"JPEGImages/{stem}.jpg").write_bytes(encode_image(seed=sum(map(ord, stem))))
+                (folder / f"JPEGImages/{stem}.jpg").write_bytes(encode_image(seed=zlib.crc32(stem.encode())))
                 found = (objects or {}).get(stem, [("cat", 6, 4, 30, 24)])
                 text = format_voc(f"{stem}.jpg", (40, 60), found)
                 (folder / f"Annotations/{stem}.xml").write_text(text, encoding="utf-8")
@@ -82,7 +84,7 @@ def make_coco(tmp_path: Path) -> Callable[..., Path]:
             for image in images:
                 target = folder / "images" / str(image["file_name"])
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(encode_image())
+                target.write_bytes(encode_image(seed=zlib.crc32(target.name.encode())))
         return folder
 
     return make
@@ -92,6 +94,9 @@ def run_steps(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], Any])
     """Run the steps of an ingestion in sequence, in place of the Beam job, which takes seconds to start."""
     for index in range(num_chunks):
         read_annotations(index, job)
+    if job.joins_duplicates:
+        for block in (block for index in range(num_chunks) for block in list_blocks(index, job)):
+            hash_images(block, job)
     for shard in plan(num_chunks, job):
         write_shard(shard, job)
 

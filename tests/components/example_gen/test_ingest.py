@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
@@ -99,6 +100,21 @@ def test_output_bytes_do_not_depend_on_workers_or_attempts(make_voc, tmp_path, r
     one = read_tree(tmp_path / "one")
     assert len([name for name in one if name.startswith("Split-train/")]) > 2
     assert one == read_tree(tmp_path / "two")
+
+
+def test_identical_images_are_written_to_one_split(make_voc, tmp_path, run_ingest, read_features):
+    folder = make_voc({"train": [f"t{index}" for index in range(12)]})
+    for index in range(0, 12, 2):
+        shutil.copyfile(folder / f"JPEGImages/t{index}.jpg", folder / f"JPEGImages/t{index + 1}.jpg")
+    ratios = {"splits": {}, "split_ratios": {"train": 0.5, "eval": 0.5}, "source": "train"}
+    report = run_ingest(folder, tmp_path / "out", test_pipeline.TestPipeline, **ratios)
+    assert report["num_written"] == 12
+    digests = [
+        {each[keys.IMAGE_SHA256].bytes_list.value[0] for each in read_features(tmp_path / f"out/Split-{split}")}
+        for split in ("train", "eval")
+    ]
+    assert len(digests[0] | digests[1]) == 6
+    assert not digests[0] & digests[1]
 
 
 def test_shards_of_an_earlier_attempt_are_deleted(make_voc, tmp_path, run_ingest):
@@ -260,10 +276,11 @@ def test_several_folders_become_one_data_set_with_unique_keys(make_voc, tmp_path
     assert keys_and_files == [(b"span-1/a", b"span-1/JPEGImages/a.jpg"), (b"span-2/a", b"span-2/JPEGImages/a.jpg")]
 
 
-def test_an_output_at_an_address_equals_a_local_one(make_voc, tmp_path, run_ingest, without_beam):
+@pytest.mark.parametrize("splits", [{"splits": {"train": "train"}}, {"splits": {}, "split_ratios": {"train": 1.0}}])
+def test_an_output_at_an_address_equals_a_local_one(make_voc, tmp_path, run_ingest, without_beam, splits):
     folder = make_voc({"train": ["a", "b"]})
-    run_ingest(folder, tmp_path / "out", splits={"train": "train"})
-    params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+    run_ingest(folder, tmp_path / "out", **splits)
+    params = ExampleGenParams(data_format="voc", **splits)
     ingest(folder, params, IngestFolders("ram://ingested", "ram://ingested/rejects"), dict)
     name = "Split-train/data_tfrecord-00000-of-00001"
     with tf.io.gfile.GFile(f"ram://ingested/{name}", "rb") as file:

@@ -1,5 +1,6 @@
 """Parameters: round trip and errors."""
 
+import dataclasses
 from dataclasses import fields
 
 import pytest
@@ -53,16 +54,18 @@ def test_every_setting_of_the_run_file_becomes_a_parameter():
 
 def test_the_ratios_of_the_run_file_become_parameters():
     ratios = SplitByRatio(train=0.5, eval=0.25, test=0.25, source="s", group_by="(a)", stratify=True, seed=3)
+    ratios = dataclasses.replace(ratios, separate_near_duplicates=True)
     params = ExampleGenParams.from_run_file(Data(path="x", split_by_ratio=ratios), code_fingerprint="")
     assert params.split_ratios == {"train": 0.5, "eval": 0.25, "test": 0.25}
     assert (params.source, params.split_group, params.split_stratify, params.split_seed) == ("s", "(a)", True, 3)
+    assert params.separate_near_duplicates
 
 
 def test_the_options_of_the_command_become_parameters():
     options = {
         "data_format": "yolo", "images_dir": "i", "hierarchy": "h", "masks": True, "keypoints": True, "gzip": True,
         "unknown_class": "reject", "decode_images": True, "max_reject_fraction": 0.5, "source": "s", "group_by": "(a)",
-        "stratify": True, "seed": 3, "output": "of another kind",
+        "stratify": True, "seed": 3, "separate_near_duplicates": True, "output": "of another kind",
     }  # fmt: skip
     params = ExampleGenParams.from_options(options, split_ratios={"a": 1.0}, class_names=("c",), shard_max_bytes=7)
     assert (params.hierarchy_file, params.with_masks, params.class_names, params.shard_max_bytes) == (
@@ -87,6 +90,7 @@ def test_the_options_of_the_command_become_parameters():
         ({"splits": {}, "split_ratios": {"train": 0.5}}, "a sum of 0.5, allowed: a sum of 1"),
         ({"splits": {}, "split_ratios": {"train": 1.5, "eval": -0.5}}, "allowed: shares above 0"),
         ({"split_group": "(a)"}, "only with split_ratios"),
+        ({"separate_near_duplicates": True}, "only with split_ratios"),
         ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "a"}, "split_group: got 'a'.*group"),
         ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "(a"}, "split_group: got"),
         ({"class_names": ("a", "a")}, "class_names: got"),

@@ -2,8 +2,13 @@
 
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from detloom.components.example_gen import hash_images as hash_images_module
+from detloom.components.example_gen import read_annotations as read_annotations_module
+from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import IngestJob, decode_record
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import hash_fraction, plan, read_plan, split_by_hash, split_stratified
@@ -29,6 +34,8 @@ class Planned:
         num_chunks, _ = list_chunks(job)
         for index in range(num_chunks):
             read_annotations(index, job)
+        for block in (block for index in range(num_chunks) for block in list_blocks(index, job)):
+            hash_images(block, job)
         self.shards = plan(num_chunks, job)
         self.plan = read_plan(job)
         if self.plan.error:
@@ -214,6 +221,92 @@ def test_stratification_puts_a_rare_class_into_every_split(make_voc, planned):
     lynxes = {split: sum(key < "005" for key in keys) for split, keys in found.keys.items()}
     assert lynxes == {"train": 3, "eval": 2}
     assert Counter({split: len(keys) for split, keys in found.keys.items()}) == {"train": 30, "eval": 20}
+
+
+@pytest.fixture
+def make_pictures(make_voc):
+    """Create a VOC folder with one list; each image has random grey areas. Return it and a function that writes one."""
+
+    def make(stems):
+        folder = make_voc({"train": stems})
+
+        def write(stem, seed, **options):
+            areas = np.random.default_rng(seed).integers(0, 255, (8, 9), np.uint8)
+            image = Image.fromarray(areas).resize((90, 80), Image.Resampling.NEAREST)
+            image.save(folder / f"JPEGImages/{stem}.jpg", **options)
+
+        for seed, stem in enumerate(stems):
+            write(stem, seed)
+        return folder, write
+
+    return make
+
+
+def splits_of(found):
+    return {key: split for split, keys in found.keys.items() for key in keys}
+
+
+STEMS = [f"{index:03d}" for index in range(40)]
+# Each image of an odd number is a copy of the one before it, for the first ten.
+PAIRS = [(f"{index:03d}", f"{index + 1:03d}") for index in range(0, 10, 2)]
+# The numbers whose hash_fraction is 0.6 or more; they must never change.
+IN_EVAL = {0, 3, 10, 14, 15, 16, 17, 18, 19, 24, 25, 27, 29, 30, 31, 33, 34, 38, 39}
+BY_HASH = {stem: "eval" if int(stem) in IN_EVAL else "train" for stem in STEMS}
+JOINED = {**BY_HASH, **{second: BY_HASH[first] for first, second in PAIRS}}
+
+
+def test_splits_of_data_without_duplicates_depend_on_the_keys_only(make_pictures, planned):
+    folder, _ = make_pictures(STEMS)
+    assert splits_of(planned(folder, **RATIOS)) == BY_HASH
+    assert BY_HASH != JOINED
+
+
+@pytest.mark.parametrize("separate_near_duplicates", [False, True])
+def test_identical_images_stay_in_one_split_and_no_other_image_moves(
+    make_pictures, planned, separate_near_duplicates, monkeypatch
+):
+    monkeypatch.setattr(read_annotations_module, "_RECORDS_PER_BLOCK", 7)
+    folder, write = make_pictures(STEMS)
+    for number, (_, second) in enumerate(PAIRS):
+        write(second, seed=2 * number)
+    if separate_near_duplicates:
+        monkeypatch.setattr(hash_images_module, "hash_image", None)  # nothing is decoded
+    assert splits_of(planned(folder, separate_near_duplicates=separate_near_duplicates, **RATIOS)) == JOINED
+
+
+@pytest.mark.parametrize(("separate_near_duplicates", "expected"), [(False, JOINED), (True, BY_HASH)])
+def test_near_duplicates_stay_in_one_split_unless_they_may_be_separated(
+    make_pictures, planned, separate_near_duplicates, expected
+):
+    folder, write = make_pictures(STEMS)
+    for number, (_, second) in enumerate(PAIRS):
+        write(second, seed=2 * number, quality=50)
+    assert splits_of(planned(folder, separate_near_duplicates=separate_near_duplicates, **RATIOS)) == expected
+
+
+def test_groups_of_the_user_decide_also_for_identical_images(make_pictures, planned):
+    folder, write = make_pictures(STEMS)
+    for number, (_, second) in enumerate(PAIRS):
+        write(second, seed=2 * number)
+    assert splits_of(planned(folder, split_group=r"/(\d+)\.", **RATIOS)) == BY_HASH
+
+
+def test_stratification_keeps_identical_images_together(make_pictures, planned):
+    folder, write = make_pictures(STEMS)
+    for stem in STEMS[:12]:
+        write(stem, seed=0)
+    found = splits_of(planned(folder, split_stratify=True, **RATIOS))
+    assert len({found[stem] for stem in STEMS[:12]}) == 1
+    assert Counter(found.values()) == {"train": 24, "eval": 16}
+
+
+def test_images_that_cannot_be_read_are_not_compared(make_pictures, planned):
+    folder, _ = make_pictures(STEMS)
+    for stem in STEMS[:10]:
+        (folder / f"JPEGImages/{stem}.jpg").unlink()
+    for stem in STEMS[10:20]:
+        (folder / f"JPEGImages/{stem}.jpg").write_text(f"no image {stem}")
+    assert splits_of(planned(folder, **RATIOS)) == BY_HASH
 
 
 SHARES = {"train": 0.8, "eval": 0.1, "test": 0.1}

@@ -3,8 +3,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from detloom.components.dataset_validator.statistics import near_duplicates
-from detloom.components.dataset_validator.statistics.near_duplicates import (
+from detloom.components.similarity import near_duplicates
+from detloom.components.similarity.near_duplicates import (
     MAX_GROUPS,
     MAX_MEMBERS,
     count_bits,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.components.dataset_validator.statistics.image_hash import hash_image, hash_text, open_small_image
+from detloom.components.similarity.image_hash import hash_image, hash_text, open_small_image
 
 MAX_PIXELS = 1_000_000
 

@@ -100,12 +100,34 @@ def find_near_duplicates(
     if not 0 <= max_distance <= LARGEST_DISTANCE:
         raise ValueError(f"max_distance: got {max_distance}, allowed: 0 to {LARGEST_DISTANCE}")
     hashes = np.asarray(hashes_N, np.uint64)
-    num_set_N = count_bits(hashes)
-    rows_M = np.flatnonzero((num_set_N > max_distance) & (num_set_N < NUM_BITS - max_distance))
+    rows_M = _rows_that_are_not_flat(hashes, max_distance)
     images = _Images.of_rows(hashes, np.asarray(split_indices_N), rows_M)
     search = _Search(images.unique_U, images.splits_of_U, max_distance)
     report = _report(images, search.components.labels(), search.partner_splits_U, train_index)
     return replace(report, num_flat=len(hashes) - len(rows_M))
+
+
+def group_near_duplicates(
+    hashes_N: npt.NDArray[np.uint64], *, max_distance: int = DEFAULT_MAX_DISTANCE
+) -> npt.NDArray[np.int64]:
+    """Return a number for each image that is equal for near-duplicates, also for those that others connect.
+
+    A flat image (see `find_near_duplicates`) is alone.
+    """
+    groups_N = np.arange(len(hashes_N))
+    rows_M = _rows_that_are_not_flat(hashes_N, max_distance)
+    images = _Images.of_rows(hashes_N, np.zeros(len(hashes_N), np.int64), rows_M)
+    search = _Search(images.unique_U, images.splits_of_U, max_distance)
+    _, firsts, places_M = np.unique(
+        search.components.labels()[images.unique_of_M], return_index=True, return_inverse=True
+    )
+    groups_N[rows_M] = rows_M[firsts[places_M]]
+    return groups_N
+
+
+def _rows_that_are_not_flat(hashes_N: _Hashes, max_distance: int) -> _Rows:
+    num_set_N = count_bits(hashes_N)
+    return np.flatnonzero((num_set_N > max_distance) & (num_set_N < NUM_BITS - max_distance))
 
 
 def count_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

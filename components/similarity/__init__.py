@@ -1,0 +1,1 @@
+"""Hashes of images, and the search for images that look the same."""
