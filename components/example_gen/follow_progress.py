@@ -2,8 +2,9 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from detloom.components.example_gen.hash_images import list_blocks
 from detloom.components.example_gen.ingest_job import IngestJob
 from detloom.components.example_gen.plan import read_plan
 from detloom.components.example_gen.write_shard import read_shard_outcome
@@ -28,25 +29,25 @@ def follow_progress(job: IngestJob, num_chunks: int) -> Iterator[None]:
 def _follow(job: IngestJob, num_chunks: int, stop: threading.Event) -> None:
     # A file may disappear or be replaced between listing and reading.
     with contextlib.suppress(OSError, ValueError):
-        with show_progress("Annotations", num_chunks, unit="parts") as reporter:
-            done = 0
-            while done < num_chunks and not stop.wait(_POLL_SECONDS):
-                now_done = len(job.staging.list_names("read"))
-                if now_done > done:
-                    reporter.advance(now_done - done)
-                    done = now_done
+        _show("Annotations", "parts", num_chunks, lambda: len(job.staging.list_names("read")), stop)
+        if job.joins_duplicates and not stop.is_set():
+            num_blocks = sum(len(list_blocks(chunk, job)) for chunk in range(num_chunks))
+            _show("Comparison", "parts", num_blocks, lambda: len(job.staging.list_names("hashes")), stop)
         while not job.staging.exists(job.plan_file):
             if stop.wait(_POLL_SECONDS):
                 return
-        num_planned = read_plan(job).num_planned
-        with show_progress("Ingestion", num_planned, unit="images") as reporter:
-            done = 0
-            finished: dict[str, int] = {}
-            while done < num_planned and not stop.wait(_POLL_SECONDS):
-                now_done = _count_written(job, finished)
-                if now_done > done:
-                    reporter.advance(now_done - done)
-                    done = now_done
+        finished: dict[str, int] = {}
+        _show("Ingestion", "images", read_plan(job).num_planned, lambda: _count_written(job, finished), stop)
+
+
+def _show(name: str, unit: str, total: int, count: Callable[[], int], stop: threading.Event) -> None:
+    with show_progress(name, total, unit=unit) as reporter:
+        done = 0
+        while done < total and not stop.wait(_POLL_SECONDS):
+            now_done = count()
+            if now_done > done:
+                reporter.advance(now_done - done)
+                done = now_done
 
 
 def _count_written(job: IngestJob, finished: dict[str, int]) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detloom.components.example_gen.build_example import REPAIR_FOUND_BY_NAME
 from detloom.components.example_gen.classes import ReadSummary, check_classes, fold_outcomes, settle_label_map
 from detloom.components.example_gen.hash_images import group_duplicates, read_hashes
 from detloom.components.example_gen.ingest_job import IngestJob, PlanRow, SplitCounts, decode_record, decode_row
@@ -271,12 +272,14 @@ def _plan_split(database: sqlite3.Connection, split: str, job: IngestJob, result
     spread over the shards, and the result depends only on the records and the image sizes.
     """
     where = f"WHERE out_split = ? AND {_KEPT}"
-    num_records, num_bytes = database.execute(
-        f"SELECT COUNT(*), COALESCE(SUM(num_bytes), 0) FROM records {where}",  # noqa: S608
+    num_records, num_bytes, num_found = database.execute(
+        f"SELECT COUNT(*), COALESCE(SUM(num_bytes), 0), SUM(is_found_by_name) FROM records {where}",  # noqa: S608
         (split,),
     ).fetchone()
     if not num_records:
         return 0
+    if num_found:
+        result.counts.setdefault(split, SplitCounts()).repairs[REPAIR_FOUND_BY_NAME] += num_found
     result.num_planned += num_records
     total = max(1, num_bytes)
     few = min(FEW_SHARDS, math.ceil(num_records / MIN_RECORDS_PER_SHARD))

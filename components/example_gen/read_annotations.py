@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from detloom.components.example_gen.build_example import REPAIR_FOUND_BY_NAME
 from detloom.components.example_gen.data_folder import SourceError
 from detloom.components.example_gen.find_by_name import ImageSearch
 from detloom.components.example_gen.ingest_job import (
@@ -162,7 +161,6 @@ class _ItemWriter:
             self._reject(item)
         else:
             self._outcome.num_in += 1
-            self._outcome.counts.repairs[REPAIR_FOUND_BY_NAME] += is_found
             self._write_record(item, group, num_bytes, is_found)
 
     def _group_of(self, record: SourceRecord) -> str | None:

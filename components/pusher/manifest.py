@@ -221,8 +221,9 @@ def make_record(
 
 def is_finite(value: object) -> TypeGuard[float]:
     """Return True for a number that JSON and float64 can represent; a whole number may have any number of digits."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max  # false for NaN
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN
 
 
 def parse_records(data: bytes) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitByRatio:
-    """Splits by a stable hash of each record. An image stays in its split when data is added."""
+    """Splits by a stable hash of each record. An image stays in its split when data without duplicates of
+    it is added."""
 
     train: float = 0.8
     """Share of the images for training."""

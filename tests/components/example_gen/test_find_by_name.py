@@ -31,6 +31,8 @@ def test_images_beside_an_unusual_folder_of_labels_are_found(make_voc, tmp_path,
     move(folder, "JPEGImages", "photos/2024")
     report = run_ingest(folder, tmp_path / "out", splits={})
     assert (report["num_written"], report["repairs"]) == (2, {"found_by_name": 2})
+    report = run_ingest(folder, tmp_path / "ratios", splits={}, split_ratios={"all": 1.0})
+    assert {split: part["repairs"] for split, part in report["splits"].items()} == {"all": {"found_by_name": 2}}
 
 
 def test_file_with_another_suffix_is_found(make_voc, ingest_rejects):

@@ -70,7 +70,7 @@ DRIVER = """
         return {
             str(path.relative_to(out)): path.read_bytes()
             for path in out.rglob("*")
-            if path.is_file() and ".incomplete" not in path.parts
+            if path.is_file() and ".incomplete" not in path.parts and path.name != ".ingest.lock"
         }
 
     assert run(work / "whole", count_file=work / "count") == 0
