@@ -134,7 +134,7 @@ class Storage(ABC):
 
     def replace_files(self, contents: Mapping[str, bytes]) -> None:
         """Write files in this order, after deleting the old ones, last first: if the last exists, so do the others."""
-        for name in reversed(contents):
+        for name in reversed(list(contents)):
             self.delete(name)
         for name, content in contents.items():
             self.write(name, content)

@@ -56,8 +56,8 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     """Return one chunk per CSV file; "" means every file that `detect` names."""
     sources = [source] if source else _find_files(folder)
     if not sources:
-        columns = ", ".join(_NEEDED)
-        raise InputError(f"{folder.root}: no CSV file with the columns {columns}; give one as the source of {split!r}.")
+        needed = ", ".join(_NEEDED)
+        raise InputError(f"{folder.root}: no CSV file with the columns {needed}; give one as the source of {split!r}.")
     for path in sources:
         try:
             with folder.open(path) as file:
