@@ -9,8 +9,7 @@ class CenterNetTargets(NamedTuple):
     """`B` images, `G` padded boxes, `H W` cells of the heat map, `K` classes; all in cells.
 
     Attributes:
-        heatmap_BHWK: weight of the box at the cell of its centre, decreasing around it; 0 far from all centres.
-        is_center_BHWK: bool, cells with the centre of a box whose weight is above 0.
+        heatmap_BHWK: 1 at the cell of an object centre, decreasing around it; 0 far from all centres.
         cell_BG: int32, row-major index of the centre's cell; 0 in padding.
         size_BG2: height and width.
         offset_BG2: from the corner of the cell to the centre, y and x.
@@ -18,7 +17,6 @@ class CenterNetTargets(NamedTuple):
     """
 
     heatmap_BHWK: tf.Tensor
-    is_center_BHWK: tf.Tensor
     cell_BG: tf.Tensor
     size_BG2: tf.Tensor
     offset_BG2: tf.Tensor
@@ -55,30 +53,11 @@ def assign_centernet_targets(
     sigma_BG = gaussian_sigma(size_BG2, min_iou)
     return CenterNetTargets(
         heatmap_BHWK=_heatmap(corner_BG2, sigma_BG, box_weight_BG, class_indices_BG, map_hw, num_classes),
-        is_center_BHWK=_center_cells(corner_BG2, box_weight_BG, class_indices_BG, map_hw, num_classes),
         cell_BG=inside_BG2[..., 0] * map_hw[1] + inside_BG2[..., 1],
         size_BG2=size_BG2,
         offset_BG2=center_BG2 - corner_BG2,
         box_weight_BG=box_weight_BG,
     )
-
-
-def _center_cells(
-    corner_BG2: tf.Tensor,
-    box_weight_BG: tf.Tensor,
-    class_indices_BG: tf.Tensor,
-    map_hw: tuple[int, int],
-    num_classes: int,
-) -> tf.Tensor:
-    """Return the cells [B, H, W, K] with a centre; a centre on the lower or right border of the map is in none."""
-    batch_size, num_boxes = tf.shape(corner_BG2)[0], tf.shape(corner_BG2)[1]
-    cell_BG2 = tf.cast(corner_BG2, tf.int32)
-    last_2 = tf.constant(map_hw) - 1
-    is_inside_BG = tf.reduce_all((cell_BG2 >= 0) & (cell_BG2 <= last_2), axis=-1) & (box_weight_BG > 0)
-    image_BG = tf.tile(tf.range(batch_size)[:, tf.newaxis], [1, num_boxes])
-    inside_BG2 = tf.clip_by_value(cell_BG2, 0, last_2)
-    where_BG4 = tf.stack([image_BG, inside_BG2[..., 0], inside_BG2[..., 1], tf.maximum(class_indices_BG, 0)], axis=-1)
-    return tf.scatter_nd(where_BG4, tf.cast(is_inside_BG, tf.int32), [batch_size, *map_hw, num_classes]) > 0
 
 
 def gaussian_sigma(size_BG2: tf.Tensor, min_iou: float) -> tf.Tensor:

@@ -48,20 +48,6 @@ def test_only_centres_are_1(center_net_truth):
     # Centres in cells of 1/24: (7.2, 9.6), (7.44, 9.36), (14.88, 15.6), (12.6, 13.2); (9.0, 4.8), (4.92, 12.12).
     places = [[0, 7, 9, 0], [0, 12, 13, 4], [0, 14, 15, 3], [1, 4, 12, 1], [1, 9, 4, 2]]
     assert np.argwhere(heatmap == 1).tolist() == places
-    assert np.argwhere(assign(center_net_truth).is_center_BHWK.numpy()).tolist() == places
-
-
-def test_the_centre_of_a_box_of_less_weight_is_a_centre_too(center_net_truth):
-    boxes = {name: tf.convert_to_tensor(each) for name, each in center_net_truth.items()}
-    classes_BG = boxes["class_indices"]
-    weights_BG = tf.fill(classes_BG.shape, 0.4)
-    settings = {"map_hw": (24, 24), "num_classes": 5, "min_iou": 0.7}
-    targets = assign_centernet_targets(boxes["boxes_yxyx_rel"], classes_BG, weights_BG, **settings)
-    heatmap, is_center = targets.heatmap_BHWK.numpy(), targets.is_center_BHWK.numpy()
-    assert (is_center == assign(center_net_truth).is_center_BHWK.numpy()).all()
-    np.testing.assert_allclose(heatmap[is_center], 0.4)
-    nothing = assign_centernet_targets(boxes["boxes_yxyx_rel"], classes_BG, 0 * weights_BG, **settings)
-    assert not nothing.is_center_BHWK.numpy().any()
 
 
 def test_without_boxes_the_heat_map_is_empty():
