@@ -29,7 +29,7 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, about six minutes on two cores
+test: venv ## the default tests, about four minutes on two cores
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-slow

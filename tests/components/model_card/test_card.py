@@ -7,6 +7,8 @@ import pytest
 from detloom.components.evaluator.evaluation import ModelCosts
 from detloom.components.model_card.card import CardInputs, build_card, write_card
 from detloom.components.model_card.data_facts import DataSource
+from detloom.components.model_card.document import build_document
+from detloom.components.model_card.render import format_markdown
 from detloom.schemas.contracts.detections import OUTPUT_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.export import Export
@@ -181,6 +183,10 @@ def test_tflite_variants_have_size_and_metrics(make_inputs, own_folders, evaluat
     assert card["export"]["tflite"] == [{"name": "float16", "bytes": 300}, {"name": "int8", "bytes": 100}]
     assert [(row["name"], row["AP"]) for row in card["evaluation"]["variants"]] == [("int8", 0.75)]
     assert card["export"]["onnx_bytes"] is None
+    text = format_markdown(build_document(card))
+    change = 0.75 - card["evaluation"]["metrics"]["AP"]["value"]
+    (row,) = [line for line in text.splitlines() if line.startswith("| int8 |")]
+    assert "0.750" in row and f"{change:+.3f}" in row
 
 
 def test_an_onnx_file_is_listed_with_its_size(make_inputs, own_folders):
@@ -188,6 +194,7 @@ def test_an_onnx_file_is_listed_with_its_size(make_inputs, own_folders):
     (own_folders / "model/Format-ONNX/model.onnx").write_bytes(b"0" * 200)
     card = build_card(make_inputs(own_folders, onnx_dir=str(own_folders / "model/Format-ONNX")))
     assert card["export"]["onnx_bytes"] == 200
+    assert "ONNX" in format_markdown(build_document(card))
 
 
 def test_signatures_are_read_from_the_model(make_inputs):

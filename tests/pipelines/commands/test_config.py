@@ -89,6 +89,24 @@ def test_diff_prints_the_keys_that_differ(config_file):
     assert detloom_command("config", "diff", PRESET, str(config_file)).output == "no difference\n"
 
 
+def test_diff_as_json_and_exit_code_2(config_file, run_file):
+    result = detloom_command("config", "diff", "--json", PRESET, str(config_file), "--set", "train.seed=7")
+    assert json.loads(result.output) == [{"key": "train.seed", "one": "0", "other": "7"}]
+    result = detloom_command("config", "diff", str(run_file), str(run_file), "--set", "data.format=coco")
+    assert "data.format" in result.output
+    assert detloom_command("config", "diff", PRESET, str(run_file.parent / "none.config")).exit_code == 2
+
+
+def test_show_as_json_equals_the_yaml(config_file):
+    as_json = detloom_command("config", "show", "--json", str(config_file)).output
+    assert json.loads(as_json) == yaml.safe_load(detloom_command("config", "show", str(config_file)).output)
+
+
+def test_schema_has_every_section_of_a_run_file():
+    schema = json.loads(detloom_command("config", "schema").output)
+    assert {"name", "data", "model", "train", "gates", "push"} <= schema["properties"].keys()
+
+
 def test_to_text_can_be_read_again(config_file, tmp_path):
     text = detloom_command("config", "to-text", PRESET, "--set", "train.seed=7").output
     (tmp_path / "again.config").write_text(text)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
+from detloom.schemas.contracts.detections import ASSET_CONTRACT, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.export.predict import check_signature, load_detector
+from detloom.trainer_module.export.predict import check_signature, has_pixel_boxes, load_detector
 
 _SPEC = importlib.util.spec_from_file_location(
     "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
@@ -83,6 +83,21 @@ def test_images_of_different_sizes_are_predicted_in_order(detector):
 def test_a_broken_image_is_refused_by_name(detector):
     with pytest.raises(InputError, match=r"half\.png"):
         detector.predict_bytes(encode(image_with_red_and_green())[:60], "half.png")
+
+
+def test_a_broken_image_in_a_batch_does_not_affect_the_others(detector):
+    images = [encode(image_with_red_and_green())[:60], encode(image_with_red_and_green())]
+    error, found = detector.predict_batch(images, ["half.png", "whole.png"])
+    assert isinstance(error, InputError) and "half.png" in str(error)
+    assert found.class_names == ("red", "green")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
+def test_a_contract_that_is_no_json_object_is_refused(model_dir, tmp_path, content):
+    shutil.copytree(model_dir, tmp_path / "model")
+    (tmp_path / "model" / "assets" / ASSET_CONTRACT).write_text(content)
+    with pytest.raises(InputError, match=ASSET_CONTRACT):
+        has_pixel_boxes(str(tmp_path / "model"))
 
 
 def test_the_highest_complete_version_is_taken(model_dir, tmp_path):

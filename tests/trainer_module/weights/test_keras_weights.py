@@ -176,3 +176,43 @@ def test_name_that_is_not_text_is_reported(tmp_path):
     with h5py.File(tmp_path / "weights.h5", "w") as root:
         root.create_group(b"caf\xe9")["kernel"] = np.zeros(2, np.float32)
     assert r"b'caf\xe9'" in refusal(tmp_path / "weights.h5")
+
+
+@pytest.mark.parametrize(
+    "preset, backbone, application, settings",
+    [
+        ("ssd_mobilenet_v1_fpn_640x640", "mobilenet_v1", "MobileNet", {"alpha": 0.5}),
+        ("ssd_mobilenet_v2_fpnlite_320x320", "mobilenet_v2", "MobileNetV2", {"alpha": 0.5}),
+        ("ssd_resnet50_v1_fpn_640x640", "resnet101_v1", "ResNet101", {}),
+        ("ssd_resnet50_v1_fpn_640x640", "resnet152_v1", "ResNet152", {}),
+        ("efficientdet_d0", "efficientnet-b3", "EfficientNetB3", {}),
+    ],
+)
+def test_imagenet_weights_come_from_the_application_of_the_backbone(
+    preset, backbone, application, settings, monkeypatch
+):
+    requests = []
+
+    def build(**given):
+        requests.append(given)
+        return set_random_weights(conv_and_norm(use_bias=False))
+
+    monkeypatch.setattr(keras.applications, application, build)
+    extractor = extractor_of(preset, backbone=backbone, depth_multiplier=0.5)
+    found = read_keras_weights(keras_weights.IMAGENET, extractor)
+    assert requests == [{**settings, "include_top": False, "weights": "imagenet"}]
+    assert {"conv1_conv/kernel", "conv1_bn/moving_mean"} <= found.keys()
+
+
+def test_a_failed_download_is_an_input_error_with_the_backbone(monkeypatch):
+    def fail(**given):
+        raise Exception("URL fetch failure")  # as keras.utils.get_file does
+
+    monkeypatch.setattr(keras.applications, "MobileNetV2", fail)
+    with pytest.raises(InputError, match="mobilenet_v2"):
+        read_keras_weights(keras_weights.IMAGENET, MOBILENET)
+
+
+def test_imagenet_weights_of_a_backbone_without_application_are_refused():
+    with pytest.raises(InputError, match="fine_tune_checkpoint"):
+        read_keras_weights(keras_weights.IMAGENET, None)
