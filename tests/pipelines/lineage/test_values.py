@@ -30,14 +30,14 @@ def test_remote_folders_are_not_read():
 
 
 @pytest.mark.parametrize(
-    "seconds, text", [(-1, "0 s"), (59, "59 s"), (61, "1 min"), (7199, "119 min"), (7200, "2.0 h")]
+    ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (61, "1 min"), (7199, "119 min"), (7200, "2.0 h")]
 )
 def test_durations_are_shown_in_the_largest_fitting_unit(seconds, text):
     execution = pb.Execution(create_time_since_epoch=10_000, last_update_time_since_epoch=10_000 + 1000 * seconds)
     assert values.format_duration(execution) == text
 
 
-@pytest.mark.parametrize("milliseconds, text", [(0, ""), (1_000, "1970-01-01 00:00 UTC"), (2**62, "")])
+@pytest.mark.parametrize(("milliseconds", "text"), [(0, ""), (1_000, "1970-01-01 00:00 UTC"), (2**62, "")])
 def test_a_creation_time_out_of_range_is_not_shown(milliseconds, text):
     assert values.format_time_of(pb.Artifact(create_time_since_epoch=milliseconds)) == text
 

@@ -88,7 +88,8 @@ def test_a_broken_image_is_refused_by_name(detector):
 def test_a_broken_image_in_a_batch_does_not_affect_the_others(detector):
     images = [encode(image_with_red_and_green())[:60], encode(image_with_red_and_green())]
     error, found = detector.predict_batch(images, ["half.png", "whole.png"])
-    assert isinstance(error, InputError) and "half.png" in str(error)
+    assert isinstance(error, InputError)
+    assert "half.png" in str(error)
     assert found.class_names == ("red", "green")
 
 

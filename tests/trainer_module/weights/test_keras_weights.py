@@ -179,10 +179,10 @@ def test_name_that_is_not_text_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "preset, backbone, application, settings",
+    ("preset", "backbone", "application", "settings"),
     [
-        ("ssd_mobilenet_v1_fpn_640x640", "mobilenet_v1", "MobileNet", {"alpha": 0.5}),
-        ("ssd_mobilenet_v2_fpnlite_320x320", "mobilenet_v2", "MobileNetV2", {"alpha": 0.5}),
+        ("ssd_mobilenet_v1_fpn_640x640", "mobilenet_v1", "MobileNet", {"alpha": 1.0}),
+        ("ssd_mobilenet_v2_fpnlite_320x320", "mobilenet_v2", "MobileNetV2", {"alpha": 1.0}),
         ("ssd_resnet50_v1_fpn_640x640", "resnet101_v1", "ResNet101", {}),
         ("ssd_resnet50_v1_fpn_640x640", "resnet152_v1", "ResNet152", {}),
         ("efficientdet_d0", "efficientnet-b3", "EfficientNetB3", {}),
@@ -198,7 +198,7 @@ def test_imagenet_weights_come_from_the_application_of_the_backbone(
         return set_random_weights(conv_and_norm(use_bias=False))
 
     monkeypatch.setattr(keras.applications, application, build)
-    extractor = extractor_of(preset, backbone=backbone, depth_multiplier=0.5)
+    extractor = extractor_of(preset, backbone=backbone)
     found = read_keras_weights(keras_weights.IMAGENET, extractor)
     assert requests == [{**settings, "include_top": False, "weights": "imagenet"}]
     assert {"conv1_conv/kernel", "conv1_bn/moving_mean"} <= found.keys()
