@@ -13,6 +13,7 @@ All other entries are columns: one value per box.
     boxes_yxyx_rel        float32 [G, 4], relative to the image (in a training batch, to the padded image)
     class_indices         int32 [G], 0-based; -1 in padding
     box_weights           float32 [G], weight of each box in the losses
+    image_shares          float32 [G], share of the box's image in the pixels of a mixed image; only after MixUp
     is_crowd              bool [G]
     area_px               float32 [G], area of the object in the original image
     masks_GHW             uint8 [G, H, W], 1 inside the object; optional
@@ -32,6 +33,7 @@ NUM_DROPPED = "num_dropped"
 BOXES = "boxes_yxyx_rel"
 CLASSES = "class_indices"
 WEIGHTS = "box_weights"
+SHARES = "image_shares"
 CROWD = "is_crowd"
 AREA = "area_px"
 MASKS = "masks_GHW"
@@ -55,6 +57,7 @@ COLUMNS: dict[str, Column] = {
     BOXES: Column(padding=0.0, geometry="boxes"),
     CLASSES: Column(padding=-1),
     WEIGHTS: Column(padding=0.0),
+    SHARES: Column(padding=0.0),
     CROWD: Column(padding=False),
     AREA: Column(padding=0.0),
     MASKS: Column(padding=0, geometry="masks"),

@@ -165,7 +165,7 @@ def test_images_are_mixed_until_the_last_steps(config, changed, shards):
     assert equal == [False] * 4 + [True] * 2
     (resumed,) = batches_from(changed(config, settings), shards, 3, 1)
     np.testing.assert_array_equal(resumed["image"], mixed[3]["image"])
-    assert set(mixed[0]) == set(unmixed[0])
+    assert set(mixed[0]) == {*unmixed[0], "image_shares"}
 
 
 def test_a_batch_of_one_image_cannot_be_mixed_and_a_warning_is_logged(config, changed, shards, caplog):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from detloom.schemas.contracts.ground_truth import BOXES, CLASSES, COLUMNS, IMAGE, NUM_DROPPED, TRUE_HW, WEIGHTS
+from detloom.schemas.contracts.ground_truth import BOXES, CLASSES, COLUMNS, IMAGE, NUM_DROPPED, SHARES, TRUE_HW
 from detloom.schemas.model.augmentations import Augmentation, Mixing, MixUp, Mosaic
 from detloom.trainer_module.boxes import geometry as boxes
 
@@ -31,11 +31,14 @@ def mix_batch(mixings: Sequence[Mixing], batch: Batch, seed: tf.Tensor, *, is_on
         is_on: bool []; if False, the batch is returned unchanged.
 
     Returns:
-        A batch with the same keys and shapes. If there are more than G boxes, the largest are kept and the others are
-        added to `num_dropped`. Boxes of mixed images are in descending order of area.
+        A batch with the same keys and shapes, and with `image_shares` if one of the mixings is MixUp. If there are more
+        than G boxes, the largest are kept and the others are added to `num_dropped`. Boxes of mixed images are in
+        descending order of area.
     """
     if not mixings or batch[IMAGE].shape[0] == 1:
         return batch
+    if any(isinstance(mixing, MixUp) for mixing in mixings):
+        batch = {**batch, SHARES: tf.where(batch[CLASSES] >= 0, 1.0, 0.0)}
 
     def mixed() -> Batch:
         changed = batch
@@ -73,7 +76,7 @@ def _mixed_up(config: MixUp, batch: Batch, seed: tf.Tensor) -> Batch:
     both = {name: tf.concat([batch[name], tf.gather(batch[name], others)], axis=1) for name in _columns(batch)}
     num_boxes = tf.shape(batch[CLASSES])[1]
     shares_BG = tf.repeat(tf.stack([share_B, 1.0 - share_B], axis=1), num_boxes, axis=1)
-    both[WEIGHTS] *= shares_BG
+    both[SHARES] *= shares_BG
     changed = {
         **batch,
         IMAGE: images * image_share + tf.gather(images, others) * (1.0 - image_share),

@@ -51,6 +51,7 @@ class CenterNetDetector(Detector[CenterNet]):
             batch[truth.BOXES],
             batch[truth.CLASSES],
             batch.get(truth.WEIGHTS),
+            batch.get(truth.SHARES),
             map_hw=self.map_hw,
             num_classes=self.label_map.num_classes,
             min_iou=self.config.object_center_params.min_box_overlap_iou,

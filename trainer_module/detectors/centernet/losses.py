@@ -9,12 +9,18 @@ from detloom.trainer_module.detectors.centernet.targets import CenterNetTargets
 _LOWEST_PROBABILITY = 1e-4  # as in the reference; it and 1 minus it are the limits, so that the loss stays finite
 
 
-def penalty_reduced_focal_loss(config: PenaltyReducedFocal, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return the elementwise loss. Targets below 1 are background, with less weight the nearer they are to 1."""
+def penalty_reduced_focal_loss(
+    config: PenaltyReducedFocal, logits: tf.Tensor, targets: tf.Tensor, center_weights: tf.Tensor
+) -> tf.Tensor:
+    """Return the elementwise loss. Targets below 1 are background, with less weight the nearer they are to 1.
+
+    Args:
+        center_weights: factor of the loss where the target is 1.
+    """
     probability = tf.clip_by_value(tf.sigmoid(logits), _LOWEST_PROBABILITY, 1 - _LOWEST_PROBABILITY)
     at_center = tf.pow(1 - probability, config.alpha) * tf.math.log(probability)
     elsewhere = tf.pow(1 - targets, config.beta) * tf.pow(probability, config.alpha) * tf.math.log(1 - probability)
-    return -tf.where(targets == 1.0, at_center, elsewhere)
+    return -tf.where(targets == 1.0, center_weights * at_center, elsewhere)
 
 
 def centernet_losses(
@@ -34,7 +40,7 @@ def centernet_losses(
     assert isinstance(centers.classification_loss, PenaltyReducedFocal)
     assert isinstance(boxes.localization_loss, WeightedL1)
     per_cell_BHWK = penalty_reduced_focal_loss(
-        centers.classification_loss, outputs["class_logits_BHWK"], targets.heatmap_BHWK
+        centers.classification_loss, outputs["class_logits_BHWK"], targets.heatmap_BHWK, targets.center_weights_BHWK
     )
     is_image_BHW1 = cells_of_image(true_cells_hw_B2, outputs["class_logits_BHWK"].shape[1:3])
     num_boxes = tf.maximum(count_boxes(targets) if num_boxes is None else num_boxes, 1.0)

@@ -14,6 +14,7 @@ class CenterNetTargets(NamedTuple):
         size_BG2: height and width.
         offset_BG2: from the corner of the cell to the centre, y and x.
         box_weight_BG: float32, 0 in padding.
+        center_weights_BHWK: factor of the loss at object centres; the scalar 1 unless images were mixed.
     """
 
     heatmap_BHWK: tf.Tensor
@@ -21,12 +22,14 @@ class CenterNetTargets(NamedTuple):
     size_BG2: tf.Tensor
     offset_BG2: tf.Tensor
     box_weight_BG: tf.Tensor
+    center_weights_BHWK: tf.Tensor
 
 
 def assign_centernet_targets(
     boxes_yxyx_rel_BG4: tf.Tensor,
     class_indices_BG: tf.Tensor,
     box_weights_BG: tf.Tensor | None = None,
+    image_shares_BG: tf.Tensor | None = None,
     *,
     map_hw: tuple[int, int],
     num_classes: int,
@@ -37,6 +40,8 @@ def assign_centernet_targets(
     The Gaussian of a box is multiplied by its weight, as in the reference; without weights every box has weight 1.
 
     Args:
+        image_shares_BG: of mixed images. They are weights of losses only: the reference takes a cell as a centre where
+            the Gaussian is exactly 1, so that a lower Gaussian would make background of the object's centre.
         min_iou: a box of the same size that overlaps the object by this IoU is hardly penalized.
     """
     is_box_BG = class_indices_BG >= 0
@@ -51,13 +56,28 @@ def assign_centernet_targets(
     corner_BG2 = tf.floor(center_BG2)
     inside_BG2 = tf.cast(tf.clip_by_value(corner_BG2, 0.0, map_hw_2 - 1), tf.int32)
     sigma_BG = gaussian_sigma(size_BG2, min_iou)
+    center_weights_BHWK = tf.ones([])
+    if image_shares_BG is not None:
+        center_weights_BHWK = _at_centers(image_shares_BG, inside_BG2, class_indices_BG, map_hw, num_classes)
     return CenterNetTargets(
         heatmap_BHWK=_heatmap(corner_BG2, sigma_BG, box_weight_BG, class_indices_BG, map_hw, num_classes),
         cell_BG=inside_BG2[..., 0] * map_hw[1] + inside_BG2[..., 1],
         size_BG2=size_BG2,
         offset_BG2=center_BG2 - corner_BG2,
-        box_weight_BG=box_weight_BG,
+        box_weight_BG=box_weight_BG if image_shares_BG is None else box_weight_BG * image_shares_BG,
+        center_weights_BHWK=center_weights_BHWK,
     )
+
+
+def _at_centers(
+    values_BG: tf.Tensor, cell_BG2: tf.Tensor, class_indices_BG: tf.Tensor, map_hw: tuple[int, int], num_classes: int
+) -> tf.Tensor:
+    """Return a map [B, H, W, K] with the largest value at each centre, 0 elsewhere. Padding has value 0."""
+    batch_size, num_boxes = tf.shape(cell_BG2)[0], tf.shape(cell_BG2)[1]
+    image_BG = tf.tile(tf.range(batch_size)[:, tf.newaxis], [1, num_boxes])
+    where_BG4 = tf.stack([image_BG, cell_BG2[..., 0], cell_BG2[..., 1], tf.maximum(class_indices_BG, 0)], axis=-1)
+    nothing = tf.zeros([batch_size, *map_hw, num_classes])
+    return tf.tensor_scatter_nd_max(nothing, where_BG4, values_BG)
 
 
 def gaussian_sigma(size_BG2: tf.Tensor, min_iou: float) -> tf.Tensor:

@@ -52,12 +52,15 @@ class SsdDetector(Detector[Ssd]):
         return count_matches(self._targets(batch))
 
     def _targets(self, batch: Tensors) -> Targets:
+        box_weights_BG = batch.get(truth.WEIGHTS)
+        if truth.SHARES in batch:
+            box_weights_BG *= batch[truth.SHARES]
         return assign_targets(
             target_settings(self.config),
             self.anchors_yxyx_rel_A4,
             batch[truth.BOXES],
             batch[truth.CLASSES],
-            batch.get(truth.WEIGHTS),
+            box_weights_BG,
         )
 
     def detections(self, outputs: Tensors, true_hw_B2: tf.Tensor | None = None) -> Tensors:

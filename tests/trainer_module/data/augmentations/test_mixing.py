@@ -29,6 +29,12 @@ def make_batch(boxes, *, side=16, max_boxes=4, true_hw=None):
     }
 
 
+def with_shares(batch, mixings):
+    """Return the batch as it is before anything is mixed."""
+    has_mixup = any(isinstance(mixing, MixUp) for mixing in mixings)
+    return {**batch, "image_shares": tf.where(batch["class_indices"] >= 0, 1.0, 0.0)} if has_mixup else batch
+
+
 def classes_of(batch, i):
     return sorted(int(each) for each in batch["class_indices"][i] if each >= 0)
 
@@ -52,13 +58,13 @@ def test_partners_are_other_images_and_equally_frequent():
 @pytest.mark.parametrize("mixings", [[], [Mosaic(probability=0.0)], [MixUp(probability=0.0)]], ids=str)
 def test_nothing_is_mixed_without_a_mixing(mixings):
     batch = make_batch([[BOX]] * 4)
-    assert_equal(mix_batch(mixings, batch, SEED, is_on=True), batch)
+    assert_equal(mix_batch(mixings, batch, SEED, is_on=True), with_shares(batch, mixings))
 
 
 @pytest.mark.parametrize("mixing", [Mosaic(), MixUp()], ids=str)
 def test_a_batch_of_one_image_or_switched_off_is_unchanged(mixing):
     batch, one = make_batch([[BOX]] * 4), make_batch([[BOX]])
-    assert_equal(mix_batch([mixing], batch, SEED, is_on=tf.constant(False)), batch)
+    assert_equal(mix_batch([mixing], batch, SEED, is_on=tf.constant(False)), with_shares(batch, [mixing]))
     assert_equal(mix_batch([mixing], one, SEED, is_on=tf.constant(True)), one)
 
 
@@ -114,22 +120,24 @@ def test_a_box_is_kept_if_enough_of_it_and_two_pixels_are_left():
     assert all(classes_of(whole, i) == [] for i in range(4))  # a quarter shows at most 9 / 16 of its image
 
 
-def test_mixup_is_a_weighted_mean_and_boxes_have_the_weight_of_their_image():
+def test_mixup_is_a_weighted_mean_and_boxes_have_the_share_of_their_image():
     mixed = mix_batch([MixUp()], make_batch([[BOX], [BOX, (0.0, 0.0, 1.0, 1.0)]]), SEED, is_on=True)
     for i in range(2):
         assert classes_of(mixed, i) == [0, 10, 11]
-        weights = dict(zip(mixed["class_indices"][i].numpy().tolist(), mixed["box_weights"][i].numpy(), strict=True))
-        assert weights[10] == weights[11]
-        assert weights[0] + weights[10] == pytest.approx(1.0)
-        np.testing.assert_allclose(mixed["image"][i], 10 * weights[0] + 20 * weights[10], rtol=1e-5)
-        assert weights[-1] == 0
+        shares = dict(zip(mixed["class_indices"][i].numpy().tolist(), mixed["image_shares"][i].numpy(), strict=True))
+        assert shares[10] == shares[11]
+        assert shares[0] + shares[10] == pytest.approx(1.0)
+        np.testing.assert_allclose(mixed["image"][i], 10 * shares[0] + 20 * shares[10], rtol=1e-5)
+        assert shares[-1] == 0
 
 
-def test_mixup_multiplies_the_weights_of_boxes():
+def test_mixup_keeps_the_weights_of_boxes_and_twice_multiplies_shares():
     batch = make_batch([[BOX], [BOX]])
     light = {**batch, "box_weights": batch["box_weights"] * 0.5}
-    mixed = mix_batch([MixUp()], light, SEED, is_on=True)
-    np.testing.assert_allclose(tf.reduce_sum(mixed["box_weights"], axis=1), [0.5, 0.5], rtol=1e-5)
+    mixed = mix_batch([MixUp(), MixUp()], light, SEED, is_on=True)
+    is_box = mixed["class_indices"].numpy() >= 0
+    assert (mixed["box_weights"].numpy()[is_box] == 0.5).all()
+    np.testing.assert_allclose(tf.reduce_sum(mixed["image_shares"], axis=1), [1.0, 1.0], rtol=1e-5)
 
 
 def test_mixup_covers_the_larger_of_two_images():
@@ -143,15 +151,16 @@ def test_in_tf_data_it_is_the_same_and_shapes_stay_known():
     signature = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in batches[0].items()}
     dataset = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
     mapped = dataset.map(lambda batch: mix_batch(mixings, batch, SEED, is_on=True))
-    assert mapped.element_spec == signature
+    assert mapped.element_spec == {**signature, "image_shares": signature["box_weights"]}
     for batch, in_dataset in zip(batches, mapped, strict=True):
         eager = mix_batch(mixings, batch, SEED, is_on=True)
-        for name in batch:
+        for name in eager:
             np.testing.assert_allclose(in_dataset[name], eager[name], rtol=1e-5, atol=1e-5)
         is_box, corners = eager["class_indices"].numpy() >= 0, eager["boxes_yxyx_rel"].numpy()
         assert ((corners >= 0) & (corners <= 1)).all()
         assert (corners[is_box][:, 2:] > corners[is_box][:, :2]).all()
         assert (eager["box_weights"].numpy()[~is_box] == 0).all()
+        assert (eager["image_shares"].numpy()[~is_box] == 0).all()
 
 
 def test_another_seed_gives_another_mix():

@@ -47,17 +47,37 @@ def test_losses_and_their_gradients_compile_under_xla(name, center_net_configs, 
 
 def test_the_focal_loss_equals_the_paper():
     # p = 0.5: at a centre 0.5^2 * log 2; beside it, with a target of 0.5, 0.5^4 * 0.5^2 * log 2.
-    loss = penalty_reduced_focal_loss(PenaltyReducedFocal(), tf.zeros([3]), tf.constant([1.0, 0.5, 0.0]))
-    np.testing.assert_allclose(loss.numpy(), np.log(2) * np.array([1 / 4, 1 / 64, 1 / 4]), rtol=1e-6)
+    # The last centre is of an image that has half of the pixels' values.
+    targets, weights = tf.constant([1.0, 0.5, 0.0, 1.0]), tf.constant([1.0, 0.0, 0.0, 0.5])
+    loss = penalty_reduced_focal_loss(PenaltyReducedFocal(), tf.zeros([4]), targets, weights)
+    np.testing.assert_allclose(loss.numpy(), np.log(2) * np.array([1 / 4, 1 / 64, 1 / 4, 1 / 8]), rtol=1e-6)
 
 
 def test_a_very_wrong_logit_has_a_finite_loss_and_gradient():
     logits = tf.constant([-200.0, 200.0])
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        loss = penalty_reduced_focal_loss(PenaltyReducedFocal(), logits, tf.constant([1.0, 0.0]))
+        loss = penalty_reduced_focal_loss(PenaltyReducedFocal(), logits, tf.constant([1.0, 0.0]), tf.ones([]))
     assert np.isfinite(loss.numpy()).all()
     assert np.isfinite(tape.gradient(loss, logits).numpy()).all()
+
+
+def test_centres_of_mixed_images_are_learned(center_net_configs, center_net_truth):
+    detector = CenterNetDetector(CenterNetFamily(center_net_configs["resnet50"]), FIVE, network=None)
+    batch = {key: tf.constant(value) for key, value in center_net_truth.items()}
+    batch["image_shares"] = tf.where(batch["class_indices"] >= 0, 0.5, 0.0)
+    outputs = {
+        "class_logits_BHWK": tf.fill([2, 24, 24, 5], -2.0),
+        "sizes_BHW2": tf.zeros([2, 24, 24, 2]),
+        "offsets_BHW2": tf.zeros([2, 24, 24, 2]),
+    }
+    with tf.GradientTape() as tape:
+        tape.watch(outputs)
+        loss = tf.add_n(list(detector.losses(outputs, batch).values()))
+    gradient = tape.gradient(loss, outputs)["class_logits_BHWK"].numpy()
+    places = [(0, 7, 9, 0), (0, 12, 13, 4), (0, 14, 15, 3), (1, 4, 12, 1), (1, 9, 4, 2)]
+    assert all(gradient[place] < 0 for place in places)
+    assert (gradient < 0).sum() == len(places)
 
 
 def test_padding_has_no_loss(center_net_configs, center_net_raw, center_net_truth):

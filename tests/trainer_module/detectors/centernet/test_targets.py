@@ -68,6 +68,20 @@ def test_targets_compile_under_xla(center_net_truth):
         np.testing.assert_allclose(ours.numpy(), eager.numpy(), atol=1e-6)
 
 
+def test_the_share_of_an_image_is_a_weight_of_losses_only(center_net_truth):
+    boxes, classes = (tf.convert_to_tensor(center_net_truth[name]) for name in ("boxes_yxyx_rel", "class_indices"))
+    shares = tf.constant([[0.75, 0.75, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]])
+    settings = {"map_hw": (24, 24), "num_classes": 5, "min_iou": 0.7}
+    targets = assign_centernet_targets(boxes, classes, None, shares, **settings)
+    whole = assign(center_net_truth)
+    np.testing.assert_array_equal(targets.heatmap_BHWK, whole.heatmap_BHWK)
+    np.testing.assert_allclose(targets.box_weight_BG, whole.box_weight_BG * shares)
+    is_center = whole.heatmap_BHWK.numpy() == 1
+    weights = targets.center_weights_BHWK.numpy()
+    assert sorted(weights[is_center].tolist()) == [0.25, 0.25, 0.5, 0.5, 0.75]  # two boxes of a class have one centre
+    assert not weights[~is_center].any()
+
+
 def test_the_weight_of_a_box_lowers_its_gaussian(center_net_truth):
     weights = tf.constant([[1.0, 1.0, 0.5, 1.0], [1.0, 0.0, 1.0, 1.0]])
     targets = assign_centernet_targets(
