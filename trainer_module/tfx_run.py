@@ -54,12 +54,12 @@ def run(fn_args: Any) -> None:
     with unfinished_run(Path(fn_args.model_run_dir), key, is_chief=chief) as out_dir:
         result = train(config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
         if chief:
-            write_weights(result.detector, config, serving_dir.parent)
+            write_weights(result.detector, result.config, serving_dir.parent)
             tflite_dir = serving_dir.parent / TFLITE_FOLDER
-            export_tflite(result.detector, config, settings, list_shards(fn_args.train_files), tflite_dir)
+            export_tflite(result.detector, result.config, settings, list_shards(fn_args.train_files), tflite_dir)
             if settings.onnx:
                 export_onnx(result.detector, serving_dir.parent / ONNX_FOLDER)
-            export_saved_model(result.detector, config, serving_dir, settings)
+            export_saved_model(result.detector, result.config, serving_dir, settings)
     if not chief:
         _wait_for(serving_dir)
 

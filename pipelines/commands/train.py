@@ -166,7 +166,7 @@ def _train(
     result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
     rows = _result_rows(result, out_dir)
     if export and is_chief(strategy):
-        rows.append(("model", str(export_model(result, config, out_dir / MODEL_DIR))))
+        rows.append(("model", str(export_model(result, out_dir / MODEL_DIR))))
     return rows
 
 
@@ -185,7 +185,7 @@ def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:
     ]
 
 
-def export_model(result: "TrainResult", config: "TrainEvalConfig", model_dir: Path) -> Path:
+def export_model(result: "TrainResult", model_dir: Path) -> Path:
     """Write SavedModel and weights; an existing model is replaced once the new one is complete."""
     from detloom.schemas.contracts.detections import SERVING_FOLDER
     from detloom.trainer_module.export.saved_model import export_saved_model
@@ -193,8 +193,8 @@ def export_model(result: "TrainResult", config: "TrainEvalConfig", model_dir: Pa
 
     partial = model_dir.with_name(f"{model_dir.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    write_weights(result.detector, config, partial)
-    export_saved_model(result.detector, config, partial / SERVING_FOLDER)
+    write_weights(result.detector, result.config, partial)
+    export_saved_model(result.detector, result.config, partial / SERVING_FOLDER)
     shutil.rmtree(model_dir, ignore_errors=True)
     return partial.rename(model_dir)
 

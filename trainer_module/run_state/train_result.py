@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.runtime.host_memory import format_bytes
@@ -201,6 +202,7 @@ class TrainResult:
     """Result of training; `detector` holds the best weights and computes in float32.
 
     Attributes:
+        config: the effective configuration, as in the folder of the run: learning rates are scaled to the batch size.
         best: metrics on the eval split at `best_step`, of the averaged weights if these are evaluated.
         num_steps: completed steps; fewer than configured after early stopping.
         stopped_early: True if `train.early_stopping` ended the run.
@@ -211,6 +213,7 @@ class TrainResult:
     """
 
     detector: Detector
+    config: TrainEvalConfig
     best: CocoMetrics
     best_step: int
     num_steps: int
@@ -227,7 +230,7 @@ class TrainResult:
 
     def summary(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "config"}
         return {
             **plain,
             "detector": self.detector.network.name,

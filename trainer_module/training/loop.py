@@ -387,6 +387,7 @@ class _Loop:
             self.log.event(self.step, "stopped early", **asdict(train.early_stopping))
         result = TrainResult(
             detector=self._for_export(),
+            config=self.config,
             best=best_metrics,
             best_step=best.step,
             num_steps=self.step,

@@ -124,6 +124,7 @@ def write_run(folder, examples, config):
     twelve = dict.fromkeys(METRIC_NAMES, 0.25)
     result = TrainResult(
         detector=SimpleNamespace(network=SimpleNamespace(name="ssd_mobilenet_v2")),
+        config=config,
         best=CocoMetrics(**twelve, per_class=(), num_images=5, num_boxes=7),
         best_step=80,
         num_steps=100,

@@ -42,7 +42,7 @@ def calls(monkeypatch):
         seen.append((config, label_map, train_files, eval_files, out_dir))
         return RESULT
 
-    def export(result, config, model_dir):
+    def export(result, model_dir):
         seen.append(model_dir)
         return model_dir
 
@@ -127,8 +127,8 @@ def test_a_model_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
     (tmp_path / "model" / "old").mkdir(parents=True)
     monkeypatch.setattr(own_checkpoint, "write_weights", lambda detector, config, folder: folder.mkdir())
     monkeypatch.setattr(export, "export_saved_model", lambda detector, config, folder: folder.mkdir())
-    result = SimpleNamespace(detector=None)
-    train_cli.export_model(result, None, tmp_path / "model")
+    result = SimpleNamespace(detector=None, config=None)
+    train_cli.export_model(result, tmp_path / "model")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["Format-Serving"]
 
     def fail(detector, config, folder):
@@ -136,7 +136,7 @@ def test_a_model_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr(export, "export_saved_model", fail)
     with pytest.raises(RuntimeError):
-        train_cli.export_model(result, None, tmp_path / "model")
+        train_cli.export_model(result, tmp_path / "model")
     assert (tmp_path / "model" / "Format-Serving").is_dir()
 
 

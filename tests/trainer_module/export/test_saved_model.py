@@ -23,6 +23,7 @@ from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import decode_image
 from detloom.trainer_module.export import saved_model as export
 from detloom.trainer_module.export.predict import LoadedSignature
+from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.tfx_run import CONFIG_KEY
 from detloom.trainer_module.weights.restore import find_trained, plan_restore
 from detloom.trainer_module.weights.variable_names import variables_by_path
@@ -197,8 +198,12 @@ def fn_args(tmp_path, tiny_config, make_example, write_records):
 
 
 @pytest.mark.slow
-def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path):
+def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path, tiny_config, changed):
+    scaling = {"train.scale_learning_rate": True, "train.learning_rate_batch_size": 4}
+    fn_args.custom_config[CONFIG_KEY] = to_canonical_json(changed(tiny_config, scaling))
     run_fn(fn_args)
+    trained = (tmp_path / "model_run" / CONFIG_FILE).read_text()
+    assert (tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_CONFIG).read_text() == trained
     assert read_label_map(tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_LABEL_MAP) == LABEL_MAP
     assert (tmp_path / "model" / "Format-Checkpoint" / "ckpt.index").is_file()
     assert json.loads((tmp_path / "model_run" / "training_summary.json").read_text())["num_steps"] == 6

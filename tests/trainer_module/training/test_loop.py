@@ -19,6 +19,7 @@ from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.run_state.training_log import LOG_FILE
 from detloom.trainer_module.training.loop import train
+from detloom.trainer_module.training.optimizers import with_scaled_learning_rate
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 from detloom.trainer_module.weights.restore_report import REPORT_JSON, REPORT_TEXT
 from detloom.trainer_module.weights.variable_names import variables_by_path
@@ -102,7 +103,8 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
     """
     if not is_compiled:
         request.getfixturevalue("eager")
-    config = changed(one_level_config, {"train.checkpoint_every_n": 3, "train.max_to_keep": 2})
+    scaling = {"train.scale_learning_rate": True, "train.learning_rate_batch_size": 4}
+    config = changed(one_level_config, {"train.checkpoint_every_n": 3, "train.max_to_keep": 2, **scaling})
     measured(0.9, 0.1)
     whole = train(config, LABEL_MAP, *shards, tmp_path / "whole")
     measured(None)
@@ -117,7 +119,8 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
         np.testing.assert_array_equal(weights_of(resumed)[path], value, err_msg=path)
     assert [row["step"] for row in rows_of(tmp_path / "killed")] == [2, 3, 4, 6]
     assert [row["step"] for row in rows_of(tmp_path / "killed", "eval")] == [4, 6]
-    assert from_json(TrainEvalConfig, (tmp_path / "killed" / CONFIG_FILE).read_text()) == config
+    stored = from_json(TrainEvalConfig, (tmp_path / "killed" / CONFIG_FILE).read_text())
+    assert stored == resumed.config == whole.config == with_scaled_learning_rate(config) != config
     assert {path.name for path in (tmp_path / "killed" / "checkpoints").glob("*.index")} == {
         "ckpt-4.index",
         "ckpt-6.index",
