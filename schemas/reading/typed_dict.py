@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import functools
 import json
-import math
 import re
 import types
 import typing
@@ -27,6 +26,7 @@ Locate = Callable[[KeyPath], str]  # key path -> "file:line"
 TYPE_KEY = "type"
 _YAML_WORDS = {None: "null", True: "true", False: "false"}
 _INT_LIMIT = 2**63
+_FLOAT32_OVERFLOW = 2.0**128 - 2.0**103  # IEEE 754: from here on, a number becomes infinite in float32
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # a number that YAML 1.1 reads as text
 
 
@@ -209,8 +209,8 @@ def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if isinstance(data, int) and not -_INT_LIMIT <= data < _INT_LIMIT:
         _fail(locate, path, f"got {show_value(path, data)}, allowed: a number of at most 64 bits.")
     if annotation is float and isinstance(data, int | float) and not isinstance(data, bool):
-        if not math.isfinite(data):
-            _fail(locate, path, f"got {data!r}, allowed: a finite number.")
+        if not abs(data) < _FLOAT32_OVERFLOW:  # also NaN
+            _fail(locate, path, f"got {data!r}, allowed: a number that is finite in float32.")
         return float(data) + 0.0  # turns -0.0 into 0.0, so that equal values have equal JSON
     if annotation is int and isinstance(data, float) and data.is_integer():
         return int(data)

@@ -1,6 +1,7 @@
-"""Steps with a non-finite loss or gradient, and the decisions about them."""
+"""Steps with a non-finite loss, gradient, learning rate or weight, and the decisions about them."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import NonFinite
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import from_dict
+from detloom.trainer_module.files.strict_json import to_strict_json
 
 NONFINITE_FILE = "nonfinite.json"
 
@@ -18,14 +20,14 @@ class Incident:
 
     Attributes:
         step: number of steps before it; its batch is the data's batch at this step.
-        learning_rate: learning rate of that step.
+        learning_rate: learning rate of that step; None if it was not finite.
         keys: images of its batch.
         skipped: the batch is skipped from now on.
         rate_factor: factor on the learning rate from now on.
     """
 
     step: int
-    learning_rate: float
+    learning_rate: float | None
     keys: tuple[str, ...]
     skipped: bool
     rate_factor: float
@@ -77,7 +79,7 @@ class Incidents:
         action = self._policy.action
         incident = Incident(
             step=step,
-            learning_rate=learning_rate,
+            learning_rate=learning_rate if math.isfinite(learning_rate) else None,
             keys=keys,
             skipped=action == "skip_batch",
             rate_factor=self.rate_factor * (self._policy.rate_factor if action == "lower_rate" else 1.0),
@@ -88,15 +90,16 @@ class Incidents:
             raise InputError(f"{describe_incident(incident)}{times} {_ADVICE}")
         self._all.append(incident)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_file(self._path, json.dumps([asdict(each) for each in self._all], indent=1))
+        write_text_file(self._path, to_strict_json([asdict(each) for each in self._all], indent=1))
         return incident
 
 
 def describe_incident(incident: Incident) -> str:
     """Describe step, rate and images in one sentence."""
     return (
-        f"Loss or gradients became non-finite in step {incident.step + 1} at a learning rate of "
-        f"{incident.learning_rate:.3g}; images: {', '.join(incident.keys)}."
+        f"Loss, gradients or weights became non-finite in step {incident.step + 1} at a learning rate of "
+        f"{'infinity' if incident.learning_rate is None else format(incident.learning_rate, '.3g')}; "
+        f"images: {', '.join(incident.keys)}."
     )
 
 

@@ -58,7 +58,7 @@ from detloom.trainer_module.runtime.profiling import ProfilerWindow
 from detloom.trainer_module.runtime.strategies import build_strategy, worker_out_dir
 from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer, with_scaled_learning_rate
 from detloom.trainer_module.training.preflight import preflight
-from detloom.trainer_module.training.step import StepsResult, TrainSteps
+from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR, weights_by_path
 from detloom.trainer_module.weights.restore import find_trained, restore
 from detloom.trainer_module.weights.restore_report import RestoreReport, write_report
@@ -276,8 +276,12 @@ class _Loop:
         self.profiler.move_to(step)
         with self._naming_records():
             result = self.steps.run(self.train_iterator, self.profiler.limit(step, min(points) - step))
+        rate = result.numbers["learning_rate"]
         if not result.is_finite:
-            self._roll_back(result, progress)
+            self._roll_back(self.step, rate, progress)
+            return
+        if self._is_save_due() and not self.steps.are_weights_finite():  # the next step would notice, but may not come
+            self._roll_back(self.step - 1, rate, progress)
             return
         self.is_stopped = result.is_stopped
         speed = self.performance.add(result.num_steps, result.seconds, result.input_seconds)
@@ -301,9 +305,8 @@ class _Loop:
             )
             raise InputError(f"{error} Records: {', '.join(keys)}." if keys else str(error)) from error
 
-    def _roll_back(self, result: StepsResult, progress: Reporter) -> None:
+    def _roll_back(self, bad_step: int, rate: float, progress: Reporter) -> None:
         """Go back to the last checkpoint; `train.nonfinite` decides what happens to the step afterwards."""
-        bad_step, rate = self.step, result.numbers["learning_rate"]
         keys = example_keys(self.config, self.train_files, step=bad_step, num_input_pipelines=self.num_input_pipelines)
         incident = self.incidents.add(bad_step, rate, tuple(keys))
         _LOGGER.warning("%s", describe_incident(incident))
@@ -316,10 +319,12 @@ class _Loop:
         progress.start_at(self.step)
         _LOGGER.warning("Rolled back to step %d; %s.", self.step, incident.consequence())
 
+    def _is_save_due(self) -> bool:
+        """Return True if a checkpoint is due. An evaluation also triggers one, before it starts."""
+        return self.step % self.config.train.checkpoint_every_n == 0 or self._is_evaluation_due()
+
     def _save_if_due(self, stop: StopRequest, progress: Reporter) -> None:
-        """Save if a checkpoint is due. An evaluation also triggers one, before it starts."""
-        is_due = self.step % self.config.train.checkpoint_every_n == 0 or self._is_evaluation_due()
-        if is_due or self._is_asked_to_end(stop):
+        if self._is_save_due() or self._is_asked_to_end(stop):
             with self.performance.phase("checkpoints"), progress.pause():
                 self.checkpoints.save(self.step)
         self._end_if_asked(stop)

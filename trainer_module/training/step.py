@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
@@ -140,6 +141,10 @@ class TrainSteps:
         """Consume the next batch and count a step, without any other effect."""
         self._skip(iterator)
 
+    def are_weights_finite(self) -> bool:
+        """Return True if no trained weight is NaN or infinite: an update can overflow with a finite gradient."""
+        return all(np.isfinite(variable.numpy()).all() for variable in self.trained.variables)
+
     def _check_sync_batch_norm(self) -> None:
         layers = self.detector.network.layers
         synchronized = any(isinstance(layer, FusedBatchNorm) and layer.synchronized for layer in layers)
@@ -243,7 +248,7 @@ class TrainSteps:
         loss, norm = tf.reduce_sum(losses), tf.norm(norms)
         rate = self.optimizer.learning_rate * self.rate_factor
         # Include the statistics: very large activations can make them infinite while loss and gradients are finite.
-        forward = tf.add_n([loss, *(tf.reduce_sum(tf.cast(each, tf.float32)) for each in statistics)])
+        forward = tf.add_n([loss, rate, *(tf.reduce_sum(tf.cast(each, tf.float32)) for each in statistics)])
         is_good = tf.math.is_finite(forward) & tf.math.is_finite(norm)
         is_finite = is_good
         if self.loss_scale is not None:  # the forward pass does not depend on the loss scale

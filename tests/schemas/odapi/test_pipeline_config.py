@@ -125,7 +125,10 @@ def test_every_key_has_its_line(parse):
             "train_config { gradient_clipping_by_norm: -1 }",
             "override:1: train.gradient_clipping.norm: got -1.0, allowed",
         ),
-        ("train_config { gradient_clipping_by_norm: inf }", "got inf, allowed: a finite number."),
+        (
+            "train_config { gradient_clipping_by_norm: inf }",
+            "got inf, allowed",
+        ),
         (
             "model { ssd { feature_extractor { fpn { max_level: 6 } } } }",
             "model.anchor_generator.max_level: got 7, allow",

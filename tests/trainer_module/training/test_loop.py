@@ -10,6 +10,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Monitoring, NonFinite, TrainEvalConfig
+from detloom.schemas.model.optimizers import ConstantLearningRate
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
@@ -175,6 +176,22 @@ def test_batch_with_a_nan_loss_is_logged_and_skipped(
     assert [row["step"] for row in rows_of(tmp_path / "run")] == [1, 2, 4]
     (incident,) = json.loads((tmp_path / "run" / NONFINITE_FILE).read_text())
     assert incident["keys"] == ["image 4", "image 5"]
+
+
+@pytest.mark.usefixtures("eager")
+def test_weights_that_overflow_in_the_last_step_are_neither_saved_nor_evaluated(
+    tmp_path, shards, one_level_config, changed
+):
+    rate = ConstantLearningRate(learning_rate=3e38)
+    settings = {
+        "train.optimizer.learning_rate": rate,
+        "train.num_steps": 1,
+        "train.nonfinite": NonFinite(action="stop"),
+    }
+    with pytest.raises(InputError, match=r"step 1 at a learning rate of 3e\+38"):
+        train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoints/*.index"))
+    assert not rows_of(tmp_path / "run", "eval")
 
 
 @pytest.mark.slow
