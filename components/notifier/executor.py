@@ -27,6 +27,7 @@ from detloom.components.properties import (
     blessing_message,
     blessing_metrics,
     int_property,
+    string_property,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import parse_secret_reference
@@ -144,6 +145,8 @@ def build_message(
     about |= {"reason": blessing_message([blessing]), "numbers": blessing_metrics(blessing)}
     if not model_utils.is_model_blessed(blessing):
         return Message(event="refused", **about | {"subject": blessing.uri})
+    if pushed is not None and (reason := string_property(pushed, REASON_PROPERTY)):
+        return Message(event="refused", **about | {"subject": f"not pushed {blessing.uri}", "reason": reason})
     # On one machine the list of sent messages is used instead: it also covers a run that was killed before it sent.
     is_old = params.place != "local" and pushed is not None and _is_old(pushed)
     if pushed is None or not pushed.get_int_custom_property(PUSHED_PROPERTY) or is_old:

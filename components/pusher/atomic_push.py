@@ -46,6 +46,7 @@ from detloom.components.pusher.versions import (
     pushed_versions,
     read_push_record,
     read_version_manifest,
+    rolled_back_digests,
     verify_version,
 )
 from detloom.components.storage.storage import is_address
@@ -55,6 +56,10 @@ from detloom.schemas.run_file.push import LOCK_SECONDS, check_keep_versions
 
 _LOGGER = logging.getLogger("detloom")
 Address = Path | str
+
+
+class RolledBackError(InputError):
+    """The model was rolled back at its destination and is not pushed again without a person's decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,7 @@ def push_model(
     model_uri: str = "",
     card_dir: Path | None = None,
     keep_versions: int = 0,
+    allow_rolled_back: bool = True,
     lock_seconds: float = LOCK_SECONDS,
     check: LoadCheck = check_serves,
     now: Callable[[], float] = time.time,
@@ -101,10 +107,12 @@ def push_model(
         origin: for the push record; `model_uri` alone is enough.
         card_dir: folder of a model card to store with the model. A changed card alone makes no new version.
         keep_versions: number of complete versions to keep; 0 keeps all.
+        allow_rolled_back: False refuses a model that was rolled back here, and neither pushed nor restored since.
         lock_seconds: how long to wait for another push.
         check: raises InputError for a copy that cannot be served.
 
     Raises:
+        RolledBackError: see `allow_rolled_back`.
         InputError: `model_dir` is not a SavedModel or cannot be served, `push_dir` cannot be written, or another push
             is running there.
         OSError: the copy failed or differs from the original; nothing was changed.
@@ -120,7 +128,13 @@ def push_model(
         version = _next_version(destination, now())
         destination.remove_leftovers()
         sources = {**find_files(model_dir), **find_card(card_dir)}
-        push = _Push(destination, version, sources, measure_files(sources), origin, "push", check, check_held, now)
+        manifest = measure_files(sources)
+        if not allow_rolled_back and manifest.digest in rolled_back_digests(destination, pushed_versions(destination)):
+            raise RolledBackError(
+                f"{redact(destination.address)}: this model was served before and was rolled back, so it is not pushed "
+                f"again; to serve it in spite of that, detloom push {model_dir} --to {redact(destination.address)}."
+            )
+        push = _Push(destination, version, sources, manifest, origin, "push", check, check_held, now)
         result = push.place()
         _remove_old(destination, keep_versions, (result.version, result.previous_version))
     return result

@@ -19,10 +19,11 @@ from tfx.utils import io_utils, json_utils, proto_utils
 from detloom.components.properties import (
     MODEL_CARD_KEY,
     PUSHED_IS_NEW_PROPERTY,
+    REASON_PROPERTY,
     blessing_message,
     blessing_metrics,
 )
-from detloom.components.pusher.atomic_push import PushResult, push_model
+from detloom.components.pusher.atomic_push import PushResult, RolledBackError, push_model
 from detloom.components.pusher.load_check import check_serves
 from detloom.components.pusher.manifest import Origin
 from detloom.components.pusher.object_store import download
@@ -55,15 +56,22 @@ class Executor(tfx_pusher.Executor):
         cards = input_dict.get(MODEL_CARD_KEY) or []
         with _local_folder(model_uri) as model_dir, _local_folder(cards[0].uri if cards else None) as card_dir:
             assert model_dir is not None
-            result = push_model(
-                model_dir,
-                push_dir,
-                origin=self._origin(input_dict),
-                card_dir=card_dir,
-                keep_versions=settings.keep_versions,
-                lock_seconds=settings.lock_seconds,
-                check=functools.partial(check_serves, seconds=settings.load_seconds),
-            )
+            try:
+                result = push_model(
+                    model_dir,
+                    push_dir,
+                    origin=self._origin(input_dict),
+                    card_dir=card_dir,
+                    keep_versions=settings.keep_versions,
+                    allow_rolled_back=False,
+                    lock_seconds=settings.lock_seconds,
+                    check=functools.partial(check_serves, seconds=settings.load_seconds),
+                )
+            except RolledBackError as error:
+                logging.warning("Pusher: not pushed. %s", error)
+                self._MarkNotPushed(pushed_model)
+                pushed_model.set_string_custom_property(REASON_PROPERTY, str(error))
+                return
         _log_result(result)
         io_utils.copy_dir(model_uri, pushed_model.uri)  # TFX's Pusher stores a copy in its artifact as well
         self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))

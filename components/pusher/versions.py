@@ -152,7 +152,7 @@ def find_target(destination: Destination) -> int | None:
     """Return the newest intact version whose model differs from the served one and was never rolled back."""
     pushed = pushed_versions(destination)
     served = max(complete_versions(destination))
-    bad = _rolled_back(destination, pushed)
+    bad = rolled_back_digests(destination, pushed)
     if served in pushed:
         bad.add(pushed[served].digest)
     for version in sorted(pushed, reverse=True):
@@ -161,8 +161,12 @@ def find_target(destination: Destination) -> int | None:
     return None
 
 
-def _rolled_back(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
-    """Return the digests of models that were rolled back, and neither pushed nor restored since."""
+def rolled_back_digests(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
+    """Return the digests of models that were rolled back, and neither pushed nor restored since.
+
+    Args:
+        pushed: the versions with a manifest, from `pushed_versions`.
+    """
     # The line of a push that was killed, or found the disk full, is in the manifest only.
     lines = {version: manifest.push for version, manifest in pushed.items() if manifest.push.get("version") == version}
     records = {**lines, **{record["version"]: record for record in read_push_record(destination)}}

@@ -163,7 +163,8 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
 def _pushed(pusher: NodeRun, push_to: str) -> str:
     properties = pusher.outputs["pushed_model"].custom_properties
     if not properties[PUSHED_PROPERTY].int_value:
-        return _none_pushed(push_to)
+        reason = properties[REASON_PROPERTY].string_value
+        return f"{_none_pushed(push_to)}{f'. {reason}' if reason else ''}"
     destination = str(properties[PUSHED_DESTINATION_PROPERTY].string_value)
     version = properties[PUSHED_VERSION_PROPERTY].string_value  # an endpoint has no versions
     return f"{destination} (version {version})" if version else destination

@@ -124,6 +124,13 @@ def test_refusal_message_has_the_reason_and_metrics():
     assert message.numbers == {"AP": 0.512, "AP50": 0.8}
 
 
+def test_a_blessed_model_that_was_rolled_back_is_reported_with_the_reason():
+    pushed = make_pushed(pushed=0)
+    pushed.set_string_custom_property("reason", "it was rolled back")
+    message = build_message(inputs(make_blessing(blessed=True), pushed), PARAMS, RAN)
+    assert (message.event, message.reason) == ("refused", "it was rolled back")
+
+
 def test_skipped_training_message_has_the_reason():
     message = build_message(inputs(decision=make_decision(0)), PARAMS, RAN)
     assert message.event == "skipped"

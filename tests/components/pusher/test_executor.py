@@ -11,7 +11,7 @@ from tfx.utils import json_utils, proto_utils
 
 from detloom.components.artifact_types import ModelCard
 from detloom.components.pusher import executor as executor_module
-from detloom.components.pusher.atomic_push import list_versions
+from detloom.components.pusher.atomic_push import list_versions, push_model, roll_back
 from detloom.components.pusher.component import Pusher
 from detloom.components.pusher.executor import Executor
 from detloom.schemas.errors import InputError
@@ -96,6 +96,22 @@ def test_same_model_again_returns_its_existing_version(do, tmp_path, caplog):
     assert version == first.get_string_custom_property("pushed_version")
     assert f"version {version}" in caplog.text
     assert len(list_versions(tmp_path / "serving")) == 1
+
+
+def test_a_model_that_was_rolled_back_is_not_pushed_again(do, tmp_path, make_model):
+    folder, no_check = tmp_path / "serving", lambda copy: None
+    push_model(make_model(tmp_path / "first"), folder, check=no_check, now=lambda: 1.0)
+    first = list_versions(folder)
+    version = do().get_string_custom_property("pushed_version")
+    restored = roll_back(folder, reason="worse", check=no_check)
+    pushed = do()
+    assert pushed.get_int_custom_property("pushed") == 0
+    assert str(folder) in pushed.get_string_custom_property("reason")
+    assert list_versions(folder) == [*first, int(version), restored.version]
+    push_model(tmp_path / "model" / "Format-Serving", folder, check=no_check)  # by hand
+    roll_back(folder, reason="worse", to=first[0], check=no_check)
+    roll_back(folder, reason="better after all", to=int(version), check=no_check)
+    assert do().get_int_custom_property("pushed_is_new") == 0
 
 
 def test_model_card_is_stored_in_the_version(do, read_manifest, tmp_path):
