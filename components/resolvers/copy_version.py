@@ -1,4 +1,8 @@
-"""Copy the production model, the newest pushed version other than the candidate, to a local folder."""
+"""Find the production model, the version that serves now, and copy it to a local folder.
+
+An unchanged pipeline that runs again has already pushed its candidate, which would then be compared with itself. So the
+candidate is skipped, and the version before it is taken, but none that was rolled back.
+"""
 
 import errno
 import logging
@@ -10,7 +14,13 @@ from pathlib import Path
 
 from detloom.components.pusher.destination import MODEL_FILE, Destination
 from detloom.components.pusher.manifest import Manifest, build_manifest, find_files
-from detloom.components.pusher.versions import complete_versions, open_destination, read_version_manifest
+from detloom.components.pusher.versions import (
+    complete_versions,
+    open_destination,
+    pushed_versions,
+    read_version_manifest,
+    rolled_back_digests,
+)
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 
@@ -29,15 +39,14 @@ class CopiedVersion:
 def copy_production_model(
     push_to: str, saved_model_dir: Path, candidate_dir: Path | None = None
 ) -> CopiedVersion | None:
-    """Copy the SavedModel of the newest complete version; without one, return None and create no folder.
+    """Copy the SavedModel of the version that serves now; without one, return None and create no folder.
 
     In a folder, a version without a manifest (added by hand) counts as well, because model servers load it too.
 
     Args:
         push_to: folder of versions, or its address.
         saved_model_dir: created by one rename after the content has been verified.
-        candidate_dir: a SavedModel to skip. An unchanged pipeline that runs again has already pushed its candidate,
-            which would then be compared with itself.
+        candidate_dir: a SavedModel to skip.
 
     Raises:
         InputError: the newest version differs from what was pushed.
@@ -46,12 +55,8 @@ def copy_production_model(
     destination = open_destination(push_to)
     candidate = build_manifest(candidate_dir).digest if candidate_dir is not None else None
     partial = saved_model_dir.with_name(f".{saved_model_dir.name}.partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        for version, manifest in _newest_first(destination):
-            if manifest is not None and manifest.digest == candidate:
-                _LOGGER.info("Version %d in %s is the candidate itself.", version, redact(destination.address))
-                continue
+        for version, manifest in production_versions(destination, candidate):
             copied = _copy(destination, version, manifest, partial)
             if copied is not None and copied.digest != candidate:
                 shutil.rmtree(saved_model_dir, ignore_errors=True)  # left by an earlier attempt
@@ -63,9 +68,20 @@ def copy_production_model(
     return None
 
 
-def _newest_first(destination: Destination) -> Iterator[tuple[int, Manifest | None]]:
+def production_versions(destination: Destination, candidate: str | None) -> Iterator[tuple[int, Manifest | None]]:
+    """Yield the version that serves now, and in case it cannot be used the earlier ones, the newest first.
+
+    Args:
+        candidate: digest of the model to skip.
+    """
+    skipped = rolled_back_digests(destination, pushed_versions(destination)) | {candidate}
     for version in sorted(complete_versions(destination), reverse=True):
-        yield version, read_version_manifest(destination, version)
+        manifest = read_version_manifest(destination, version)
+        if manifest is None or manifest.digest not in skipped:
+            yield version, manifest
+        else:
+            what = "is the candidate itself" if manifest.digest == candidate else "was rolled back"
+            _LOGGER.info("Version %d in %s %s.", version, redact(destination.address), what)
 
 
 def _copy(destination: Destination, version: int, manifest: Manifest | None, folder: Path) -> Manifest | None:

@@ -1,7 +1,6 @@
-"""The ProductionModel component.
+"""The ProductionModel component, for clusters.
 
-Open-source Kubeflow Pipelines refuses resolvers (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/argo.go), so
-the latest blessed model cannot be resolved there. The push destination shows which model was pushed last.
+Open-source Kubeflow Pipelines refuses resolvers (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/argo.go).
 """
 
 import logging
@@ -35,7 +34,7 @@ _LOGGER = logging.getLogger("detloom")
 
 
 class Executor(BaseExecutor):
-    """Copy the newest pushed version into the output, or mark the output as empty."""
+    """Copy the version that serves now into the output, or mark the output as empty."""
 
     def Do(
         self,
@@ -48,7 +47,7 @@ class Executor(BaseExecutor):
         model = artifact_utils.get_single_instance(output_dict[keys.MODEL_KEY])
         candidates = input_dict.get(CANDIDATE_KEY) or []
         found = copy_production_model(
-            push_to, Path(model.uri) / SERVING_FOLDER, _saved_model_dir(candidates[0]) if candidates else None
+            push_to, Path(model.uri) / SERVING_FOLDER, saved_model_dir(candidates[0]) if candidates else None
         )
         if found is None:
             _LOGGER.info("%s: no model has been pushed yet.", redact(push_to))
@@ -59,7 +58,8 @@ class Executor(BaseExecutor):
         model.set_string_custom_property(PUSHED_DESTINATION_PROPERTY, found.address)
 
 
-def _saved_model_dir(model: Artifact) -> Path:
+def saved_model_dir(model: Artifact) -> Path:
+    """Return the folder of the SavedModel in a model artifact."""
     return Path(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
 
 
@@ -75,7 +75,7 @@ class ProductionModelSpec(ComponentSpec):
 
 
 class ProductionModel(BaseComponent):
-    """A TFX component that copies the newest complete version under `push_to`.
+    """A TFX component that copies the version under `push_to` that serves now.
 
     The result changes with every push, which TFX's cache does not see: the pipeline must disable caching for this node.
 
@@ -94,7 +94,7 @@ class ProductionModel(BaseComponent):
         Args:
             push_to: folder of versions, or its address.
             code_fingerprint: fingerprint of the package's source; only part of the cache key.
-            candidate: a model to skip even if it is the newest.
+            candidate: a model to skip even if it serves now.
         """
         spec = ProductionModelSpec(
             **{

@@ -1,32 +1,46 @@
-"""Resolver nodes that find models and reports of earlier runs.
+"""Resolver nodes for one machine, which find models and reports of earlier runs.
 
-The baseline is the latest blessed model other than the candidate. TFX's LatestBlessedModelStrategy returns the latest
-blessed model. If an unchanged pipeline runs again, this is the candidate itself, which the previous run blessed: the
-evaluator's inputs change, its cache misses, and the model is compared with itself. Excluding the candidate gives the
-same result in every run of the same pipeline.
+The production model is the version that serves now, also after a rollback or a manual push. It is the baseline of a new
+model and the start of a warm start. A resolver returns the artifact that was pushed, or the same copy of its content in
+every run, so that an unchanged pipeline gets the same inputs and TFX's cache answers.
 
 The previous report is the data report of the span before the current one. The latest report does not do: if an
 unchanged pipeline runs again, the latest report belongs to the current span. The validator's inputs would then change,
 and it would run again instead of using its cached result.
 
-A warm start initializes training from the latest blessed model. TFX's own strategy is sufficient, because no candidate
-exists yet that would have to be excluded, and all runners support it by name.
-
-The strategies of this module are only for runners that call strategies in Python: the KFP v2 compiler supports TFX's
-own two strategies and refuses all others.
+The strategies of this module are only for runners that call strategies in Python. On clusters, the component
+`ProductionModel` copies the production model.
 """
+
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 
 import ml_metadata as mlmd
 from tfx.dsl.components.common.resolver import Resolver, ResolverStrategy
-from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
 from tfx.types import standard_component_specs as keys
-from tfx.types.artifact import Artifact
+from tfx.types.artifact import Artifact, ArtifactState
 from tfx.types.channel import BaseChannel, Channel
-from tfx.types.standard_artifacts import Model, ModelBlessing
+from tfx.types.standard_artifacts import Model
 
 from detloom.components.artifact_types import DatasetReport
-from detloom.components.properties import SPAN_PROPERTY, int_property
+from detloom.components.properties import (
+    PUSHED_DESTINATION_PROPERTY,
+    PUSHED_VERSION_PROPERTY,
+    SPAN_PROPERTY,
+    int_property,
+)
+from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.versions import open_destination
+from detloom.components.resolvers.copy_version import copy_production_model, production_versions
+from detloom.components.resolvers.production_model import saved_model_dir
+from detloom.schemas.contracts.detections import SERVING_FOLDER
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
 
+_LOGGER = logging.getLogger("detloom")
 CANDIDATE = "candidate"
 EXAMPLES = "examples"
 REPORT = "report"
@@ -35,31 +49,74 @@ PREVIOUS_REPORT_NODE = "PreviousReportResolver"
 WARM_START_NODE = "WarmStartResolver"
 
 
-class BaselineStrategy(LatestBlessedModelStrategy):
-    """Resolve the latest blessed model that is not an artifact under the key `candidate`."""
+class ProductionModelStrategy(ResolverStrategy):
+    """Resolve the model that serves now, other than an artifact under the key `candidate`."""
+
+    def __init__(self, push_to: str, copies: str) -> None:
+        """Args: `push_to` is the folder of versions or its address, `copies` a folder for versions of other origin."""
+        self._push_to, self._copies = push_to, Path(copies)
 
     def resolve_artifacts(
         self, store: mlmd.MetadataStore, input_dict: dict[str, list[Artifact]]
     ) -> dict[str, list[Artifact]] | None:
-        """Return the model and its blessing, or two empty lists; the candidate is passed through."""
-        candidates = input_dict[CANDIDATE]
-        candidate_ids = {artifact.id for artifact in candidates}
-        history = {key: list(artifacts) for key, artifacts in input_dict.items() if key != CANDIDATE}
-        history[keys.MODEL_KEY] = [model for model in history[keys.MODEL_KEY] if model.id not in candidate_ids]
-        resolved = super().resolve_artifacts(store, history)
-        return None if resolved is None else {**resolved, CANDIDATE: candidates}
+        """Return at most one model; a candidate is passed through."""
+        passed = {CANDIDATE: input_dict[CANDIDATE]} if CANDIDATE in input_dict else {}
+        candidates = [saved_model_dir(model) for model in passed.get(CANDIDATE, ())]
+        candidate_dir = candidates[0] if candidates else None
+        try:
+            model = self._pushed_artifact(input_dict[keys.MODEL_KEY], candidate_dir) or self._copy(store, candidate_dir)
+        except (InputError, OSError) as error:
+            _LOGGER.error("The production model cannot be read: %s", redact(str(error)))  # TFX shows no reason
+            raise
+        return {**passed, keys.MODEL_KEY: [model] if model else []}
+
+    def _pushed_artifact(self, models: Sequence[Artifact], candidate_dir: Path | None) -> Artifact | None:
+        """Return the artifact that was pushed; None if there is none, or its files are not those that serve."""
+        candidate = build_manifest(candidate_dir).digest if candidate_dir is not None else None
+        _, manifest = next(production_versions(open_destination(self._push_to), candidate), (0, None))
+        if manifest is None:
+            return None
+        pushed = (model for model in models if model.uri == manifest.push.get("model_uri"))
+        folders = ((model, saved_model_dir(model)) for model in pushed)
+        same = (
+            model for model, folder in folders if folder.is_dir() and build_manifest(folder).digest == manifest.digest
+        )
+        return next(same, None)
+
+    def _copy(self, store: mlmd.MetadataStore, candidate_dir: Path | None) -> Artifact | None:
+        """Copy the version into a folder named by its content, and register it once."""
+        incoming = self._copies / "incoming"
+        found = copy_production_model(self._push_to, incoming / SERVING_FOLDER, candidate_dir)
+        if found is None:
+            return None
+        folder = self._copies / found.digest[:16]
+        if folder.is_dir():
+            shutil.rmtree(incoming)
+        else:
+            os.replace(incoming, folder)
+        model = Model()
+        registered = store.get_artifacts_by_uri(str(folder))
+        if registered:
+            model.set_mlmd_artifact(registered[0])
+            return model
+        model.uri, model.state = str(folder), ArtifactState.PUBLISHED
+        model.set_string_custom_property(PUSHED_VERSION_PROPERTY, str(found.version))
+        model.set_string_custom_property(PUSHED_DESTINATION_PROPERTY, found.address)
+        model.type_id = store.put_artifact_type(model.artifact_type)
+        (model.id,) = store.put_artifacts([model.mlmd_artifact])
+        return model
 
 
-def build_baseline_resolver(candidate: BaseChannel) -> Resolver:
-    """Build the node whose output `model` is the baseline of `candidate`; empty until another model is blessed."""
-    return Resolver(
-        strategy_class=BaselineStrategy,
-        **{
-            CANDIDATE: candidate,
-            keys.MODEL_KEY: Channel(type=Model),
-            keys.MODEL_BLESSING_KEY: Channel(type=ModelBlessing),
-        },
-    ).with_id(BASELINE_NODE)
+def build_production_resolver(push_to: str, copies: str, candidate: BaseChannel | None = None) -> Resolver:
+    """Build a node whose output `model` is the model that serves now, other than `candidate`; empty without one.
+
+    Args:
+        push_to: folder of versions, or its address.
+        copies: folder for copies of versions that no artifact holds, such as those of a manual push.
+    """
+    channels = {keys.MODEL_KEY: Channel(type=Model), **({CANDIDATE: candidate} if candidate else {})}
+    config = {"push_to": push_to, "copies": copies}
+    return Resolver(strategy_class=ProductionModelStrategy, config=config, **channels)
 
 
 class PreviousReportStrategy(ResolverStrategy):
@@ -85,11 +142,3 @@ def build_previous_report_resolver(examples: BaseChannel) -> Resolver:
         strategy_class=PreviousReportStrategy,
         **{EXAMPLES: examples, REPORT: Channel(type=DatasetReport)},
     ).with_id(PREVIOUS_REPORT_NODE)
-
-
-def build_warm_start_resolver() -> Resolver:
-    """Build the node whose output `model` is the latest blessed model of this pipeline, or empty without one."""
-    return Resolver(
-        strategy_class=LatestBlessedModelStrategy,
-        **{keys.MODEL_KEY: Channel(type=Model), keys.MODEL_BLESSING_KEY: Channel(type=ModelBlessing)},
-    ).with_id(WARM_START_NODE)

@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tfx import v1 as tfx
@@ -22,18 +23,13 @@ from detloom.components.model_card.executor import ModelCardParams
 from detloom.components.properties import CODE_FINGERPRINT
 from detloom.components.pusher.component import Pusher
 from detloom.components.resolvers.production_model import ProductionModel
-from detloom.components.resolvers.strategies import (
-    BASELINE_NODE,
-    build_baseline_resolver,
-    build_warm_start_resolver,
-)
+from detloom.components.resolvers.strategies import BASELINE_NODE, WARM_START_NODE, build_production_resolver
 from detloom.pipelines.dag.data_nodes import EVAL, TEST, TRAIN
 from detloom.pipelines.dag.fingerprints import source_fingerprint
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
 
-WARM_START_NODE = "WarmStartModel"  # on Kubeflow
 _ANY_DATA = "{SPAN}"  # placeholder that replaces the data path in the hash
 _Node = TypeVar("_Node", bound=BaseComponent)
 
@@ -60,7 +56,7 @@ def build_warm_start(run: RunFile, place: Place) -> BaseNode | None:
     """Return the node whose output `model` initializes the training, if any."""
     if run.trainer.warm_start != "latest_blessed":
         return None
-    return _production_model(run).with_id(WARM_START_NODE) if place == "kubeflow" else build_warm_start_resolver()
+    return _production_model(run, place, WARM_START_NODE, "WarmStartModel")
 
 
 def build_trainer(
@@ -85,20 +81,8 @@ def build_trainer(
 
 
 def build_baseline(run: RunFile, candidate: BaseChannel, place: Place) -> BaseNode:
-    """Return the node whose output `model` is the baseline; the output is empty if there is no other model.
-
-    The compiler for Vertex AI supports only TFX's own strategies; open-source Kubeflow supports none.
-    """
-    match place:
-        case "local":
-            return build_baseline_resolver(candidate)
-        case "vertex":
-            return Resolver(
-                strategy_class=LatestBlessedModelStrategy,
-                **{keys.MODEL_KEY: Channel(type=Model), keys.MODEL_BLESSING_KEY: Channel(type=ModelBlessing)},
-            ).with_id(BASELINE_NODE)
-        case "kubeflow":
-            return _production_model(run, candidate)
+    """Return the node whose output `model` is the baseline; the output is empty if there is no other model."""
+    return _production_model(run, place, BASELINE_NODE, "ProductionModel", candidate)
 
 
 def build_evaluator(
@@ -208,9 +192,25 @@ def _in_custom_job(node: _Node, executor: str) -> _Node:
     return node
 
 
-def _production_model(run: RunFile, candidate: BaseChannel | None = None) -> ProductionModel:
-    return ProductionModel(
-        push_to=run.push_to,
-        code_fingerprint=source_fingerprint("detloom.components.resolvers.production_model"),
-        candidate=candidate,
-    )
+def _production_model(
+    run: RunFile, place: Place, resolver_id: str, component_id: str, candidate: BaseChannel | None = None
+) -> BaseNode:
+    """Return the node whose output `model` is the model that serves now, other than the candidate.
+
+    The compiler for Vertex AI supports only TFX's own strategies; open-source Kubeflow supports none.
+    """
+    match place:
+        case "local":
+            copies = str(Path(run.workspace) / "artifacts" / component_id)
+            return build_production_resolver(run.push_to, copies, candidate).with_id(resolver_id)
+        case "vertex":
+            return Resolver(
+                strategy_class=LatestBlessedModelStrategy,
+                **{keys.MODEL_KEY: Channel(type=Model), keys.MODEL_BLESSING_KEY: Channel(type=ModelBlessing)},
+            ).with_id(resolver_id)
+        case "kubeflow":
+            return ProductionModel(
+                push_to=run.push_to,
+                code_fingerprint=source_fingerprint("detloom.components.resolvers.production_model"),
+                candidate=candidate,
+            ).with_id(component_id)

@@ -156,7 +156,7 @@ class MetricChange:
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineGate:
-    """Comparison of AP with the last blessed model, on the same images."""
+    """Comparison of AP with the model that serves now, on the same images."""
 
     min_ap_change: float = 0.0
     """Smallest difference between the AP of the model and the AP of the baseline."""

@@ -74,7 +74,8 @@ class Notifications:
     """Messages about runs, the same on one machine, on Kubeflow and on Vertex AI."""
 
     events: tuple[Event, ...] = ("failed", "refused", "pushed")
-    """Events to report: a failed run, a model that was not blessed, a pushed model, a skipped training run."""
+    """Events to report: a failed run, a model that was not blessed or was rolled back before, a pushed model, a skipped
+    training run."""
     webhook: Webhook | None = None
     """Send messages to a URL."""
     email: Email | None = None

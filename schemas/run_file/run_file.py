@@ -36,9 +36,9 @@ class Trainer:
     strategy: Strategy = Strategy()
     """Devices on which training runs; the environment variable DETLOOM_STRATEGY overrides this setting."""
     warm_start: Literal["none", "latest_blessed"] = "none"
-    """`latest_blessed` starts from the latest blessed model of this pipeline, if there is one, instead of
-    `train.fine_tune_checkpoint`. Every run then trains, even if nothing else has changed, because the initial weights
-    differ."""
+    """`latest_blessed` starts from the model that serves now, if there is one, instead of
+    `train.fine_tune_checkpoint`; on Vertex AI, from the latest blessed model. Every run then trains, even if nothing
+    else has changed, because the initial weights differ."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ def copy(tmp_path):
     def run(candidate=None):
         target = tmp_path / "out" / "Format-Serving"
         found = copy_production_model(str(tmp_path / "pushed"), target, candidate)
-        assert [path.name for path in target.parent.iterdir()] == (["Format-Serving"] if found else [])
+        assert [path.name for path in target.parent.glob("*")] == (["Format-Serving"] if found else [])
         return found, (target / "saved_model.pb").read_text() if found else None
 
     return run

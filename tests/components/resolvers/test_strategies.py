@@ -1,12 +1,13 @@
 """The strategies alone, and runs of small pipelines of stubs on real ML Metadata, so that TFX does the resolving."""
 
+import uuid
 from pathlib import Path
 
+import ml_metadata as mlmd
 import pytest
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
 from tfx.dsl.components.base import base_node
-from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
 from tfx.orchestration import metadata
 from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 from tfx.orchestration.pipeline import Pipeline
@@ -14,22 +15,23 @@ from tfx.types import Channel
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components.artifact_types import DatasetReport
+from detloom.components.pusher.atomic_push import push_model, roll_back
+from detloom.components.pusher.manifest import Origin
 from detloom.components.resolvers.strategies import (
-    BASELINE_NODE,
     PREVIOUS_REPORT_NODE,
-    WARM_START_NODE,
-    BaselineStrategy,
     PreviousReportStrategy,
-    build_baseline_resolver,
+    ProductionModelStrategy,
     build_previous_report_resolver,
-    build_warm_start_resolver,
+    build_production_resolver,
 )
+from detloom.schemas.errors import InputError
 
 
 @component
 def StubTrainer(config: Parameter[str], model: OutputArtifact[Model]):
-    Path(model.uri).mkdir(parents=True, exist_ok=True)
-    (Path(model.uri) / "config").write_text(config)
+    folder = Path(model.uri) / "Format-Serving"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_text(config)
 
 
 @component
@@ -40,11 +42,25 @@ def StubEvaluator(
     blessing: OutputArtifact[ModelBlessing],
     baseline_model: InputArtifact[Model] = None,
 ):
-    baseline = (Path(baseline_model.uri) / "config").read_text() if baseline_model else "none"
+    names = [
+        (Path(each.uri) / "Format-Serving/saved_model.pb").read_text() if each else "none"
+        for each in (model, baseline_model)
+    ]
     with open(log, "a") as file:
-        file.write(f"{(Path(model.uri) / 'config').read_text()} against {baseline}\n")
+        file.write(f"{names[0]} against {names[1]}\n")
     blessing.set_int_custom_property("blessed", bless)
-    blessing.set_int_custom_property("current_model_id", model.id)
+
+
+@component
+def StubPusher(
+    push_to: Parameter[str],
+    nonce: Parameter[str],
+    model: InputArtifact[Model],
+    blessing: InputArtifact[ModelBlessing],
+):
+    if blessing.get_int_custom_property("blessed"):
+        origin = Origin(model_uri=model.uri)
+        push_model(Path(model.uri) / "Format-Serving", push_to, origin=origin, check=lambda folder: None)
 
 
 @pytest.fixture
@@ -69,28 +85,48 @@ def run_components(tmp_path):
 
 
 @pytest.fixture
-def run(run_components, tmp_path):
+def push_to(tmp_path):
+    return str(tmp_path / "pushed")
+
+
+@pytest.fixture
+def run(run_components, push_to, tmp_path):
     """Run the pipeline; return the evaluator's inputs, or [] if its result came from the cache."""
 
     def call(config, bless=1):
         trainer = StubTrainer(config=config)
-        resolver = build_baseline_resolver(trainer.outputs["model"])
+        resolver = build_production_resolver(push_to, str(tmp_path / "copies"), trainer.outputs["model"])
         evaluator = StubEvaluator(
             log=str(tmp_path / "log"),
             bless=bless,
             model=trainer.outputs["model"],
             baseline_model=resolver.outputs["model"],
         )
-        return run_components(trainer, resolver, evaluator)
+        pusher = StubPusher(
+            push_to=push_to,
+            nonce=uuid.uuid4().hex,
+            model=trainer.outputs["model"],
+            blessing=evaluator.outputs["blessing"],
+        )
+        return run_components(trainer, resolver, evaluator, pusher)
 
     return call
 
 
-def test_an_unchanged_run_is_cached_and_a_changed_one_finds_the_first_model(run):
+def push_by_hand(make_model, push_to, name):
+    push_model(make_model(name), push_to, check=lambda folder: None)
+
+
+def roll_back_now(push_to):
+    roll_back(push_to, reason="worse", check=lambda folder: None)
+
+
+def test_an_unchanged_run_is_cached_and_a_changed_one_finds_the_first_model(run, tmp_path):
     assert run("one") == ["one against none"]
     assert run("one") == []
     assert run("two") == ["two against one"]
     assert run("two") == []
+    assert not (tmp_path / "copies").exists()  # the artifacts that were pushed are used
 
 
 def test_a_model_that_is_not_blessed_is_not_a_baseline(run):
@@ -99,10 +135,73 @@ def test_a_model_that_is_not_blessed_is_not_a_baseline(run):
     assert run("three") == ["three against one"]
 
 
-def test_an_earlier_model_that_returns_is_compared_with_the_latest_blessed_model(run):
+def test_an_earlier_model_that_returns_is_compared_with_the_one_that_serves(run):
     run("one")
     run("two")
     assert run("one") == ["one against two"]
+
+
+def test_after_a_rollback_the_restored_model_is_the_baseline(run, push_to):
+    run("one")
+    run("two")
+    roll_back_now(push_to)
+    assert run("three", bless=0) == ["three against one"]
+    assert run("two", bless=0) == ["two against one"]
+    assert run("one") == []  # it serves now, and the model before it was rolled back: as in its first run
+
+
+def test_a_model_that_was_pushed_by_hand_is_the_baseline(run, make_model, push_to, tmp_path):
+    run("one")
+    push_by_hand(make_model, push_to, "elsewhere")
+    assert run("two", bless=0) == ["two against elsewhere"]
+    assert run("two", bless=0) == []  # the same copy
+    assert len(list((tmp_path / "copies").iterdir())) == 1
+
+
+def test_an_artifact_that_changed_after_its_push_is_not_the_baseline(run, tmp_path):
+    run("one")
+    (graph,) = tmp_path.glob("root/StubTrainer/model/*/Format-Serving/saved_model.pb")
+    graph.write_text("changed")
+    assert run("two") == ["two against one"]
+
+
+def test_a_copy_that_was_killed_before_it_was_registered_is_used(make_model, push_to, tmp_path, monkeypatch):
+    push_by_hand(make_model, push_to, "elsewhere")
+    store = mlmd.MetadataStore(metadata.sqlite_metadata_connection_config(str(tmp_path / "m.sqlite")))
+    strategy = ProductionModelStrategy(push_to, str(tmp_path / "copies"))
+
+    def resolve():
+        ((key, (model,)),) = strategy.resolve_artifacts(store, {"model": []}).items()
+        assert key == "model"
+        return model
+
+    first, again = resolve(), resolve()
+    assert (first.id, first.uri) == (again.id, again.uri)
+    assert (Path(first.uri) / "Format-Serving/saved_model.pb").read_bytes() == b"elsewhere"
+    strategy = ProductionModelStrategy(push_to, str(tmp_path / "others"))
+    monkeypatch.setattr(mlmd.MetadataStore, "put_artifact_type", fail)
+    with pytest.raises(RuntimeError):
+        resolve()
+    monkeypatch.undo()
+    assert resolve().uri.startswith(str(tmp_path / "others"))
+
+
+def fail(*arguments, **named):
+    raise RuntimeError("killed")
+
+
+def test_a_version_that_was_damaged_is_an_error_that_is_logged(make_model, push_to, tmp_path, caplog):
+    push_by_hand(make_model, push_to, "elsewhere")
+    (graph,) = tmp_path.glob("pushed/*/saved_model.pb")
+    graph.write_text("changed")
+    with pytest.raises(InputError):
+        ProductionModelStrategy(push_to, str(tmp_path / "copies")).resolve_artifacts(None, {"model": []})
+    assert str(graph.parent) in caplog.text
+
+
+def test_without_a_version_there_is_no_model(push_to, tmp_path):
+    strategy = ProductionModelStrategy(push_to, str(tmp_path / "copies"))
+    assert strategy.resolve_artifacts(None, {"model": [], "candidate": []}) == {"model": [], "candidate": []}
 
 
 def make_artifact(kind, artifact_id, **properties):
@@ -111,23 +210,6 @@ def make_artifact(kind, artifact_id, **properties):
     for key, value in properties.items():
         artifact.set_int_custom_property(key, value)
     return artifact
-
-
-def test_input_lists_are_not_modified():
-    models = [make_artifact(Model, artifact_id) for artifact_id in (1, 2)]
-    blessings = [make_artifact(ModelBlessing, 3, blessed=1, current_model_id=2)]
-    inputs = {"candidate": models[1:], "model": list(models), "model_blessing": list(blessings)}
-    resolved = BaselineStrategy().resolve_artifacts(None, inputs)
-    assert resolved == {"candidate": models[1:], "model": [], "model_blessing": []}
-    assert inputs["model"] == models
-
-
-def test_the_baseline_node_has_the_stock_outputs():
-    resolver = build_baseline_resolver(Channel(type=Model))
-    assert isinstance(resolver, base_node.BaseNode)
-    assert resolver.id == BASELINE_NODE
-    assert sorted(resolver.outputs) == ["candidate", "model", "model_blessing"]
-    assert issubclass(BaselineStrategy, LatestBlessedModelStrategy)
 
 
 @component
@@ -196,11 +278,3 @@ def test_the_previous_report_node_outputs_the_report():
     assert isinstance(resolver, base_node.BaseNode)
     assert resolver.id == PREVIOUS_REPORT_NODE
     assert resolver.outputs["report"].type is DatasetReport
-
-
-def test_the_latest_blessed_model_is_resolved_by_tfxs_strategy():
-    """The KFP v2 compiler supports this strategy by name."""
-    node = build_warm_start_resolver()
-    assert node.id == WARM_START_NODE
-    assert node._strategy_class is LatestBlessedModelStrategy
-    assert set(node.outputs) == {"model", "model_blessing"}

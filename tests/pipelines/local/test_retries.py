@@ -13,7 +13,7 @@ from tfx.orchestration.portable.input_resolution import node_inputs_resolver
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components.notifier import failure
-from detloom.components.resolvers.strategies import build_baseline_resolver
+from detloom.components.resolvers.strategies import BASELINE_NODE, build_production_resolver
 from detloom.pipelines.local import retries
 from detloom.pipelines.local.console import log_nodes
 from detloom.pipelines.local.retries import NodeFailedError, run_with_retries
@@ -62,6 +62,7 @@ def Trainer(examples: InputArtifact[Examples], journal: Parameter[str], model: O
             raise KeyError("what a library makes of it") from None
     if kind:
         raise OSError(f"the disk is {kind}")
+    (Path(model.uri) / "Format-Serving").mkdir(parents=True)
 
 
 @component
@@ -82,7 +83,8 @@ def run(tmp_path, monkeypatch):
     def create_pipeline(run):
         gen = Gen(journal=str(journal))
         trainer = Trainer(examples=gen.outputs["examples"], journal=str(journal))
-        baseline = build_baseline_resolver(candidate=trainer.outputs["model"])
+        folders = (str(workspace / "serving"), str(workspace / "copies"))
+        baseline = build_production_resolver(*folders, trainer.outputs["model"]).with_id(BASELINE_NODE)
         pusher = Pusher(model=trainer.outputs["model"], journal=str(journal))
         pusher.add_upstream_node(baseline)
         return tfx.dsl.Pipeline(
