@@ -1,4 +1,4 @@
-"""TFX artifact types of this package, and a function that keeps a report after its node has failed.
+"""TFX artifact types of this package, and functions of artifacts that several components use.
 
 TFX's compiler for Kubeflow and Vertex AI uses `TYPE_NAME` as a schema title, which must have the form
 `namespace.Title` (`_SCHEMA_TITLE_RE` in tfx/orchestration/kubeflow/v2/compiler_utils.py).
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from absl import logging
 from tfx.types.artifact import Artifact
+from tfx.utils import path_utils
 
 
 class Rejects(Artifact):
@@ -89,3 +90,8 @@ def keep_after_failure(artifact_uri: str) -> str:
         logging.warning("%s: cannot be copied to %s (%s)", uri, kept, error)
         return artifact_uri
     return str(kept)
+
+
+def saved_model_dir(model: Artifact) -> str:
+    """Return the folder of the SavedModel in a model artifact, or its address."""
+    return str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))

@@ -18,7 +18,7 @@ ROOMS = {
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training export "
     "tfx_run tuner __init__",
     "components": "properties artifact_types pages storage record_files similarity example_gen dataset_validator "
-    "evaluator retrain model_card pusher notifier resolvers",
+    "evaluator model_card pusher retrain notifier resolvers",
     "pipelines": "samples dag lineage serving compile container local backends manifests timer kubeflow_runner "
     "local_runner vertex_runner commands cli",
 }

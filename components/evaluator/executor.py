@@ -11,8 +11,9 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
-from tfx.utils import io_utils, path_utils
+from tfx.utils import io_utils
 
+from detloom.components.artifact_types import saved_model_dir
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluation import Evaluation
 from detloom.components.evaluator.params import EvaluatorParams
@@ -70,8 +71,8 @@ class Executor(tfx_evaluator.Executor):
         fileio.makedirs(evaluation.uri)
         result = evaluate(
             EvaluationInputs(
-                candidate_dir=_saved_model_dir(model),
-                baseline_dir=_saved_model_dir(baselines[0]) if baselines else None,
+                candidate_dir=saved_model_dir(model),
+                baseline_dir=saved_model_dir(baselines[0]) if baselines else None,
                 is_blessed_already=len(baselines) < len(found),
                 examples_uris=[artifact.uri for artifact in examples],
                 shard_patterns=[f"{uri}/*" for uri in _split_uris(examples, params.split)],
@@ -113,10 +114,6 @@ def _write_ui_artifacts(output_dict: dict[str, list[Artifact]], result: Evaluati
         metrics.set_float_custom_property(name, value)
     curves.set_json_value_custom_property("confidenceMetrics", confidence_metrics(result.candidate))
     curves.set_json_value_custom_property("confusionMatrix", confusion_matrix(result.candidate))
-
-
-def _saved_model_dir(model: Artifact) -> str:
-    return str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
 
 
 def _split_uris(examples: Sequence[Artifact], split: str) -> list[str]:

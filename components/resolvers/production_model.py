@@ -16,8 +16,8 @@ from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.standard_artifacts import Model
-from tfx.utils import path_utils
 
+from detloom.components.artifact_types import saved_model_dir
 from detloom.components.properties import (
     CODE_FINGERPRINT,
     NOTHING_FOUND,
@@ -47,7 +47,7 @@ class Executor(BaseExecutor):
         model = artifact_utils.get_single_instance(output_dict[keys.MODEL_KEY])
         candidates = input_dict.get(CANDIDATE_KEY) or []
         found = copy_production_model(
-            push_to, Path(model.uri) / SERVING_FOLDER, saved_model_dir(candidates[0]) if candidates else None
+            push_to, Path(model.uri) / SERVING_FOLDER, Path(saved_model_dir(candidates[0])) if candidates else None
         )
         if found is None:
             _LOGGER.info("%s: no model has been pushed yet.", redact(push_to))
@@ -56,11 +56,6 @@ class Executor(BaseExecutor):
         _LOGGER.info("The production model is version %d in %s.", found.version, redact(push_to))
         model.set_string_custom_property(PUSHED_VERSION_PROPERTY, str(found.version))
         model.set_string_custom_property(PUSHED_DESTINATION_PROPERTY, found.address)
-
-
-def saved_model_dir(model: Artifact) -> Path:
-    """Return the folder of the SavedModel in a model artifact."""
-    return Path(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
 
 
 class ProductionModelSpec(ComponentSpec):

@@ -25,7 +25,7 @@ from tfx.types.artifact import Artifact, ArtifactState
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.standard_artifacts import Model
 
-from detloom.components.artifact_types import DatasetReport
+from detloom.components.artifact_types import DatasetReport, saved_model_dir
 from detloom.components.properties import (
     PUSHED_DESTINATION_PROPERTY,
     PUSHED_VERSION_PROPERTY,
@@ -35,7 +35,6 @@ from detloom.components.properties import (
 from detloom.components.pusher.manifest import build_manifest
 from detloom.components.pusher.versions import open_destination
 from detloom.components.resolvers.copy_version import copy_production_model, production_versions
-from detloom.components.resolvers.production_model import saved_model_dir
 from detloom.schemas.contracts.detections import SERVING_FOLDER
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -61,7 +60,7 @@ class ProductionModelStrategy(ResolverStrategy):
     ) -> dict[str, list[Artifact]] | None:
         """Return at most one model; a candidate is passed through."""
         passed = {CANDIDATE: input_dict[CANDIDATE]} if CANDIDATE in input_dict else {}
-        candidates = [saved_model_dir(model) for model in passed.get(CANDIDATE, ())]
+        candidates = [Path(saved_model_dir(model)) for model in passed.get(CANDIDATE, ())]
         candidate_dir = candidates[0] if candidates else None
         try:
             model = self._pushed_artifact(input_dict[keys.MODEL_KEY], candidate_dir) or self._copy(store, candidate_dir)
@@ -77,7 +76,7 @@ class ProductionModelStrategy(ResolverStrategy):
         if manifest is None:
             return None
         pushed = (model for model in models if model.uri == manifest.push.get("model_uri"))
-        folders = ((model, saved_model_dir(model)) for model in pushed)
+        folders = ((model, Path(saved_model_dir(model))) for model in pushed)
         same = (
             model for model, folder in folders if folder.is_dir() and build_manifest(folder).digest == manifest.digest
         )

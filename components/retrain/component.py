@@ -7,13 +7,14 @@ from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.dsl.placeholder.placeholder import Predicate
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
-from tfx.types.standard_artifacts import Examples, ModelBlessing
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components import artifact_types
 from detloom.components.properties import DATASET_REPORT_KEY, DECISION_KEY, TRAIN_PROPERTY
 from detloom.components.retrain.executor import (
     BLESSING_KEY,
     EXAMPLES_KEY,
+    MODEL_KEY,
     RECORD_KEY,
     DecisionExecutor,
     RecordExecutor,
@@ -37,13 +38,14 @@ class RetrainDecisionSpec(ComponentSpec):
 
 
 class TrainingRecordSpec(ComponentSpec):
-    """Inputs: examples, their report, the decision, the blessing. Output: the record."""
+    """Inputs: examples, their report, the decision, the model, the blessing. Output: the record."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = _PARAMETERS
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
         EXAMPLES_KEY: ChannelParameter(type=Examples),
         DATASET_REPORT_KEY: ChannelParameter(type=artifact_types.DatasetReport),
         DECISION_KEY: ChannelParameter(type=artifact_types.RetrainDecision),
+        MODEL_KEY: ChannelParameter(type=Model),
         BLESSING_KEY: ChannelParameter(type=ModelBlessing),
     }
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {RECORD_KEY: ChannelParameter(type=artifact_types.TrainingRecord)}
@@ -86,6 +88,7 @@ class TrainingRecord(BaseComponent):
         examples: BaseChannel,
         dataset_report: BaseChannel,
         decision: BaseChannel,
+        model: BaseChannel,
         blessing: BaseChannel,
         *,
         params: RetrainParams,
@@ -96,6 +99,7 @@ class TrainingRecord(BaseComponent):
                 EXAMPLES_KEY: examples,
                 DATASET_REPORT_KEY: dataset_report,
                 DECISION_KEY: decision,
+                MODEL_KEY: model,
                 BLESSING_KEY: blessing,
                 RECORD_KEY: Channel(type=artifact_types.TrainingRecord),
             },

@@ -10,6 +10,7 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 
+from detloom.components.artifact_types import saved_model_dir
 from detloom.components.properties import (
     DATASET_REPORT_FILE,
     DATASET_REPORT_KEY,
@@ -22,6 +23,7 @@ from detloom.components.properties import (
     int_property,
     string_property,
 )
+from detloom.components.pusher.manifest import build_manifest
 from detloom.components.retrain import training_record
 from detloom.components.retrain.params import RetrainParams
 from detloom.components.retrain.reasons import DataNow, decide
@@ -37,6 +39,7 @@ from detloom.schemas.reading.redact import show_address
 from detloom.schemas.reading.text_file import write_text_file
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
+MODEL_KEY = standard_component_specs.MODEL_KEY
 BLESSING_KEY = "blessing"
 RECORD_KEY = "record"
 DECISION_FILE, RECORD_FILE = "decision.json", "training_record.json"
@@ -65,7 +68,7 @@ class DecisionExecutor(BaseExecutor):
                 report=_read_report(input_dict),
             ),
             params.config_hash,
-            read_last_record(params.retrain.records, params.pipeline),
+            read_last_record(params.retrain.records, params.pipeline, params.push_to),
             training_record.current_time(),
         )
         output.set_int_custom_property(TRAIN_PROPERTY, int(decision.train))
@@ -88,6 +91,7 @@ class RecordExecutor(BaseExecutor):
         params = RetrainParams.from_properties(exec_properties)
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
         decision = artifact_utils.get_single_instance(input_dict[DECISION_KEY])
+        model = artifact_utils.get_single_instance(input_dict[MODEL_KEY])
         is_blessed = model_utils.is_model_blessed(artifact_utils.get_single_instance(input_dict[BLESSING_KEY]))
         training = FinishedTraining(
             time=training_record.current_time().isoformat(),
@@ -97,6 +101,7 @@ class RecordExecutor(BaseExecutor):
             version=int_property(examples, VERSION_PROPERTY),
             data_fingerprint=short_fingerprint(string_property(examples, FINGERPRINT_PROPERTY) or ""),
             config_hash=params.config_hash,
+            model_digest=build_manifest(Path(saved_model_dir(model))).digest,
             **data_of_report(_read_report(input_dict), params.train_split),
         )
         # The artifact comes first: a crash before the record is written causes another training run, a later one none.

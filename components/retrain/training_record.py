@@ -2,18 +2,20 @@
 
     training_records/<pipeline>/20260301T030512.123456Z.json
 
-The next decision compares the data with the newest record; the older ones are history and may be deleted.
+The next decision compares the data with the newest record whose model was not rolled back; the older ones are history
+and may be deleted.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from detloom.components.dataset_validator.drift import REPORT_FORMAT, PreviousReport
+from detloom.components.pusher.versions import open_destination, pushed_versions, rolled_back_digests
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact, show_address
@@ -39,6 +41,7 @@ class FinishedTraining:
         version: version of the span; None for data without versions.
         data_fingerprint: fingerprint of names, sizes and times of the files that were read; only for information.
         config_hash: hash of the training settings and code.
+        model_digest: identifies the content of the model, as in the push record.
         num_images: number of images by split.
         report_format: format of the data set report that the following numbers of the training split come from.
         boxes_by_class: number of boxes by class.
@@ -52,6 +55,7 @@ class FinishedTraining:
     version: int | None = None
     data_fingerprint: str = ""
     config_hash: str = ""
+    model_digest: str = ""
     num_images: dict[str, int]
     report_format: int = REPORT_FORMAT
     boxes_by_class: dict[str, int]
@@ -114,20 +118,37 @@ def format_record(training: FinishedTraining) -> str:
     return json.dumps(asdict(training), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def read_last_record(records: str, pipeline: str) -> FinishedTraining | None:
-    """Return the newest readable record, or None; log and skip a truncated file.
+def read_last_record(records: str, pipeline: str, push_to: str = "") -> FinishedTraining | None:
+    """Return the newest readable record whose model was not rolled back at `push_to`, or None.
+
+    A truncated file is logged and skipped.
 
     Raises:
-        OSError: the storage cannot be read.
+        OSError: a storage cannot be read.
     """
+    return next((training for _, training in _current_records(records, pipeline, push_to)), None)
+
+
+def _current_records(records: str, pipeline: str, push_to: str) -> Iterator[tuple[str, FinishedTraining]]:
+    """Yield name and content of the records that count, the newest first."""
     folder = _folder(records, pipeline)
+    rolled_back = _rolled_back_at(push_to) if push_to else set()
     for name in _record_names(records, pipeline):
         data = open_storage(folder).read(name, _MAX_BYTES)
+        if data is None:  # deleted in the meantime
+            continue
         try:
-            return _parse(data) if data is not None else None
+            training = _parse(data)
         except (ValueError, RecursionError) as error:  # InputError is a ValueError
             _LOGGER.warning("%s: not a valid training record (%s); skipped.", show_address(f"{folder}/{name}"), error)
-    return None
+            continue
+        if training.model_digest not in rolled_back:
+            yield name, training
+
+
+def _rolled_back_at(push_to: str) -> set[str]:
+    destination = open_destination(push_to)
+    return rolled_back_digests(destination, pushed_versions(destination))
 
 
 def current_time() -> datetime:
@@ -135,8 +156,8 @@ def current_time() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def records_state(retrain: Retrain, pipeline: str) -> str:
-    """Return the state that a decision depends on besides its inputs: the newest record, and whether it is too old.
+def records_state(retrain: Retrain, pipeline: str, push_to: str) -> str:
+    """Return the state that a decision depends on besides its inputs: the last record, and whether it is too old.
 
     As long as the state is unchanged, TFX's cache returns the previous decision and the results of the nodes behind
     the condition, whose cache keys contain the decision: a rerun repeats failed nodes without another training run.
@@ -145,7 +166,7 @@ def records_state(retrain: Retrain, pipeline: str) -> str:
         InputError: the storage cannot be read.
     """
     try:
-        newest = next(iter(_record_names(retrain.records, pipeline)), "")
+        newest = next((name for name, _ in _current_records(retrain.records, pipeline, push_to)), "")
     except OSError as error:
         raise InputError(
             f"retrain.records: {show_address(retrain.records)} cannot be read "

@@ -126,7 +126,9 @@ def _build_training(
     if decision is not None:
         # The nonce forces a new record even if all upstream nodes are cached: the records folder may have been emptied.
         params = replace(_retrain_params(run, place), nonce=nonce(place))
-        record = TrainingRecord(examples, report, decision.outputs["decision"], blessing, params=params)
+        record = TrainingRecord(
+            examples, report, decision.outputs["decision"], trainer.outputs["model"], blessing, params=params
+        )
         record.add_upstream_node(pusher)  # no record is written if the push failed
         nodes.append(record)
     if run.notifications is not None:
@@ -172,6 +174,7 @@ def _retrain_params(run: RunFile, place: Place) -> RetrainParams:
         pipeline=run.name,
         # No new nonce per run: the decision is part of the cache key of every downstream node, so a new one would
         # train again after a failed push.
-        nonce=records_state(run.retrain, run.name) if place == "local" else "",
+        push_to=run.push_to,
+        nonce=records_state(run.retrain, run.name, run.push_to) if place == "local" else "",
         code_fingerprint=source_fingerprint("detloom.components.retrain.component"),
     )

@@ -8,6 +8,7 @@ import pytest
 from tfx.types import Channel, standard_artifacts
 
 from detloom.components.artifact_types import DatasetReport, RetrainDecision, TrainingRecord
+from detloom.components.pusher.atomic_push import push_model, roll_back
 from detloom.components.retrain import component
 from detloom.components.retrain.executor import DecisionExecutor, RecordExecutor
 from detloom.components.retrain.params import RetrainParams
@@ -24,6 +25,7 @@ def params(tmp_path):
         train_split="train",
         config_hash="c0",
         pipeline="cells",
+        push_to=str(tmp_path / "pushed"),
         nonce="n",
         code_fingerprint="f",
     )
@@ -51,7 +53,11 @@ def record(inputs, params, folder, decision, *, is_blessed):
     blessing, output = standard_artifacts.ModelBlessing(), TrainingRecord()
     blessing.set_int_custom_property("blessed", int(is_blessed))
     output.uri = str(folder)
-    inputs = {**inputs, "decision": [decision], "blessing": [blessing]}
+    model = standard_artifacts.Model()
+    model.uri = str(folder.parent / "model")
+    (Path(model.uri) / "Format-Serving").mkdir(parents=True, exist_ok=True)
+    (Path(model.uri) / "Format-Serving" / "saved_model.pb").write_bytes(b"graph")
+    inputs = {**inputs, "decision": [decision], "model": [model], "blessing": [blessing]}
     RecordExecutor().Do(inputs, {"record": [output]}, params.to_properties())
     return output
 
@@ -74,7 +80,8 @@ def test_nodes_have_the_inputs_and_outputs_that_the_pipeline_connects(params):
     assert decision.id == "RetrainDecision"
     assert {name: channel.type for name, channel in decision.outputs.items()} == {"decision": RetrainDecision}
     blessing = Channel(type=standard_artifacts.ModelBlessing)
-    node = component.TrainingRecord(examples, report, decision.outputs["decision"], blessing, params=params)
+    model = Channel(type=standard_artifacts.Model)
+    node = component.TrainingRecord(examples, report, decision.outputs["decision"], model, blessing, params=params)
     assert node.id == "TrainingRecord"
     assert {name: channel.type for name, channel in node.outputs.items()} == {"record": TrainingRecord}
     assert RetrainParams.from_properties(node.exec_properties) == params
@@ -103,6 +110,25 @@ def test_recorded_data_cause_no_further_training(inputs, params, tmp_path, is_bl
     second = decide(inputs, params, tmp_path / "second")
     assert second.get_int_custom_property("train") == 0
     assert "no new span since span 12" in second.get_string_custom_property("reason")
+
+
+def test_data_of_a_model_that_was_rolled_back_cause_another_training(inputs, params, tmp_path):
+    def push(folder):
+        push_model(folder, params.push_to, check=lambda copy: None)
+
+    def decision(name):
+        return decide(inputs, params, tmp_path / name).get_int_custom_property("train")
+
+    (tmp_path / "earlier").mkdir()
+    (tmp_path / "earlier" / "saved_model.pb").write_bytes(b"earlier")
+    push(tmp_path / "earlier")
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
+    push(tmp_path / "model" / "Format-Serving")
+    assert decision("second") == 0
+    roll_back(params.push_to, reason="worse", check=lambda copy: None)
+    assert decision("third") == 1
+    push(tmp_path / "model" / "Format-Serving")  # by hand: it is good after all
+    assert decision("fourth") == 0
 
 
 def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path):

@@ -71,7 +71,7 @@ def test_the_state_changes_with_a_new_record_and_with_age(tmp_path, make_trainin
     def state_at(second, retrain):
         moment = datetime(2026, 3, 3, 3, 5, second, tzinfo=timezone.utc)
         monkeypatch.setattr(training_record, "current_time", lambda: moment)
-        return records_state(retrain, "cells")
+        return records_state(retrain, "cells", "")
 
     retrain = Retrain(max_age_days=2, records=str(tmp_path))
     assert state_at(11, retrain) == ""
@@ -91,7 +91,7 @@ def test_an_unavailable_storage_is_an_input_error_without_the_password(monkeypat
     monkeypatch.setattr(AddressStorage, "list_names", fail)
     retrain = Retrain(new_span=True, records="s3://user:planted@host/records")
     with pytest.raises(InputError) as refused:
-        records_state(retrain, "cells")
+        records_state(retrain, "cells", "")
     assert "planted" not in str(refused.value)
     assert str(refused.value).startswith("retrain.records: s3://")
     assert "Input/output error" in str(refused.value)

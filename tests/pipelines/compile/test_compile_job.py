@@ -59,7 +59,7 @@ def test_all_nodes_that_depend_on_the_decision_are_in_one_dag_with_its_condition
         "RetrainDecision-decision",
     }
     assert {"ExampleValidator", "DatasetValidator"} <= set(outer["RetrainDecision"]["dependentTasks"])
-    assert inner["TrainingRecord"]["dependentTasks"] == ["DetectionEvaluator", "Pusher"]
+    assert inner["TrainingRecord"]["dependentTasks"] == ["DetectionEvaluator", "Pusher", "Trainer"]
     assert sources_of(inner["TrainingRecord"])["decision"] == "RetrainDecision-decision"
 
 
