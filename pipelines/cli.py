@@ -26,6 +26,7 @@ from detloom.pipelines.commands.schedule import schedule
 from detloom.pipelines.commands.serve import serve
 from detloom.pipelines.commands.status import status
 from detloom.pipelines.commands.submit import submit
+from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.pipelines.commands.timer import COMMANDS as TIMER_COMMANDS
 from detloom.pipelines.commands.train import train
 from detloom.pipelines.commands.validate import validate
@@ -71,12 +72,18 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; print a user's mistake as one sentence instead of a traceback."""
+    """Run the command line; print a user's mistake or an error of the system as one sentence instead of a traceback."""
     try:
         cli()
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(getattr(error, "exit_code", 1))  # WorkspaceBusyError has its own exit code
+    except Exception as error:
+        described = describe_system_error(error, sys.argv[1:])
+        if described is None:
+            raise
+        click.echo(f"error: {described}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

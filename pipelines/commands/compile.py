@@ -47,10 +47,7 @@ def compile_command(run_file: Path, runner: Place | None, output: Path | None, s
     _check_output(path, run_file, place)
     from detloom.pipelines.compile.compile_job import write_job  # late: TFX
 
-    try:
-        write_job(run, place, path)
-    except OSError as error:
-        raise InputError(f"{redact(str(path))}: cannot be written ({error.strerror or error}).") from None
+    write_job(run, place, path)
     click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}', package {package_fingerprint()}.")
     image = getattr(run, place).image
     click.echo(f"Next: detloom image-check --image {image} --job {path}")

@@ -73,7 +73,4 @@ def _write(graph: "LineageGraph", output: Path) -> None:
     from detloom.schemas.reading.text_file import write_text_file
 
     text = format_svg(graph) if output.suffix.lower() == ".svg" else format_page(graph)
-    try:
-        write_text_file(output, text)
-    except OSError as error:  # no such folder, no room
-        raise InputError(f"{output}: cannot be written ({error.strerror}).") from None
+    write_text_file(output, text)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
-from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
     from detloom.pipelines.timer.scheduled_run import ScheduledRun
@@ -75,15 +74,12 @@ def timer(
 def _write(files: dict[str, str], folder: Path, scheduled: "ScheduledRun") -> None:
     from detloom.schemas.reading.text_file import write_text_file
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scheduled.workspace.mkdir(parents=True, exist_ok=True)  # must exist, because systemd opens the log in it first
-        for name, text in files.items():
-            write_text_file(folder / name, text)
-            click.echo(f"{folder / name}")
-        _write_environment(scheduled)
-    except OSError as error:
-        raise InputError(f"{error.filename or folder}: cannot be written ({error.strerror or error}).") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    scheduled.workspace.mkdir(parents=True, exist_ok=True)  # must exist, because systemd opens the log in it first
+    for name, text in files.items():
+        write_text_file(folder / name, text)
+        click.echo(f"{folder / name}")
+    _write_environment(scheduled)
 
 
 def _write_environment(scheduled: "ScheduledRun") -> None:

@@ -38,11 +38,15 @@ def read_text_file(path: Path) -> str:
 def write_text_file(path: Path, text: str) -> None:
     """Write a temporary file, sync it to disk and rename it, so that `path` is never incomplete.
 
-    Without the sync, a power failure could leave an empty file. The folder must exist.
+    Without the sync, a power failure could leave an empty file. The folder must exist. An OSError names `path`.
     """
     partial = path.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
