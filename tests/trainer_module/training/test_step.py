@@ -302,6 +302,16 @@ def test_two_replicas_give_the_weights_of_one_device(replicas, run):
 
 
 @pytest.mark.slow
+def test_replicas_draw_different_dropout_masks_from_one_stored_seed(replicas):
+    one, two = replicas["drop_one"], replicas["drop_two"]
+    # Equal images with equal masks would give the loss of one device that gets them once.
+    assert abs(two["loss"] - one["loss"]) > 1e-5 * one["loss"]
+    assert one["seeds"].shape[1:] == two["seeds"].shape[1:]
+    np.testing.assert_array_equal(two["seeds"], np.concatenate([one["seeds"]] * 2))
+    assert set(one["seeds"][..., 1].ravel()) != {0}  # masks were drawn
+
+
+@pytest.mark.slow
 def test_synchronized_batch_norm_on_two_replicas_equals_one_device(replicas):
     one, two = replicas["norm_one"], replicas["norm_two"]
     for name, atol in (("output", 1e-4), ("by_inputs", 1e-3)):
