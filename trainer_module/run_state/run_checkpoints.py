@@ -110,11 +110,10 @@ class RunCheckpoints:
         return None
 
     def quarantine_newest(self) -> bool:
-        """Quarantine the newest checkpoint. Return False if it is the only one."""
-        if len(self.steps) < 2:
+        """Quarantine the newest checkpoint. Return False if it is the only one, and on workers other than the chief."""
+        if not self._is_chief or len(self.steps) < 2:
             return False
-        if self._is_chief:
-            self._quarantine(self.steps[-1])
+        self._quarantine(self.steps[-1])
         self._last_step = None
         return True
 
