@@ -70,7 +70,7 @@ def test_input_seconds_exclude_the_step_on_one_core(tmp_path, small_config):
     path = tmp_path / "config.json"
     path.write_text(to_canonical_json(small_config), encoding="utf-8")
     command = [sys.executable, str(_HERE / "one_core.py"), str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[2])}
     found = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
     assert 0 < float(found) < 0.3
 
@@ -280,7 +280,7 @@ def replicas(tmp_path_factory, small_config, changed):
     given = changed(small_config, settings)
     (folder / "config.json").write_text(to_canonical_json(given), encoding="utf-8")
     command = [sys.executable, str(_HERE / "two_replicas.py"), str(folder / "config.json"), str(folder / "found.npz")]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[1])})
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[2])})
     with np.load(folder / "found.npz") as arrays:
         runs: dict[str, dict[str, np.ndarray]] = {}
         for key in arrays:
