@@ -133,7 +133,7 @@ class _Loop:
         self.config, self.label_map, self.strategy = config, label_map, strategy
         self.train_files, self.eval_files, self.out_dir, self.own_dir = train_files, eval_files, out_dir, own_dir
         self.has_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.is_stopped = False
+        self.is_stopped = self.is_save_overdue = False
         self.batch_size = per_replica_batch_size(config, strategy.num_replicas_in_sync)
         keras.utils.set_random_seed(train.seed)
         with strategy.scope(), network_precision(precision):
@@ -277,6 +277,7 @@ class _Loop:
         with self._naming_records():
             result = self.steps.run(self.train_iterator, self.profiler.limit(step, min(points) - step))
         rate = result.numbers["learning_rate"]
+        self.is_save_overdue = self._sum_over_workers(int(self.checkpoints.is_overdue)) > 0  # clocks of workers differ
         if not result.is_finite:
             self._roll_back(self.step, rate, progress)
             return
@@ -325,12 +326,14 @@ class _Loop:
 
     def _is_save_due(self) -> bool:
         """Return True if a checkpoint is due. An evaluation also triggers one, before it starts."""
-        return self.step % self.config.train.checkpoint_every_n == 0 or self._is_evaluation_due()
+        is_point = self.step % self.config.train.checkpoint_every_n == 0
+        return is_point or self.is_save_overdue or self._is_evaluation_due()
 
     def _save_if_due(self, stop: StopRequest, progress: Reporter) -> None:
         if self._is_save_due() or self._is_asked_to_end(stop):
             with self.performance.phase("checkpoints"), progress.pause():
                 self.checkpoints.save(self.step)
+            self.is_save_overdue = False
         self._end_if_asked(stop)
 
     def _end_if_asked(self, stop: StopRequest) -> None:
