@@ -33,7 +33,7 @@ TUNER_KEY = "tuner"  # `Tuner` of the run file
 EXPORT_KEY = "export"  # `Export` of the run file
 
 _TUNERS_OWN = "tuner/"  # prefix of names that KerasTuner's algorithms add to the values
-_MAX_WAIT_SECONDS = 3600.0  # for the chief's export, on other workers
+_MAX_WAIT_SECONDS = 3600.0  # for the chief's export, in the other workers
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -61,7 +61,7 @@ def run(fn_args: Any) -> None:
                 export_onnx(result.detector, serving_dir.parent / ONNX_FOLDER)
             export_saved_model(result.detector, result.config, serving_dir, settings)
     if not chief:
-        _wait_for(serving_dir)
+        _wait_for_chief(serving_dir, out_dir)
 
 
 def config_of(fn_args: Any) -> TrainEvalConfig:
@@ -109,14 +109,20 @@ def _warm_started(config: TrainEvalConfig, fn_args: Any) -> TrainEvalConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **start))  # type: ignore[arg-type]
 
 
-def _wait_for(serving_dir: Path) -> None:
-    """Wait for the exported model: TFX treats a worker as failed if its model folder does not exist when it returns.
+def _wait_for_chief(serving_dir: Path, training_dir: Path) -> None:
+    """Wait until the chief has exported the model and, as its last action, moved the folder of the training run.
+
+    TFX treats a worker as failed if its model folder does not exist when it returns, and a cluster may end the chief
+    when a worker is done.
 
     Raises:
-        TimeoutError: if the chief has not exported within an hour.
+        TimeoutError: if the chief is not done within an hour.
     """
     give_up = time.monotonic() + _MAX_WAIT_SECONDS
-    while not serving_dir.exists():
+    while training_dir.exists() or not serving_dir.exists():
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{serving_dir}: the chief has not exported the model.")
+            raise TimeoutError(
+                f"{serving_dir}: after {_MAX_WAIT_SECONDS:g} s the chief has not exported the model and moved "
+                f"{training_dir}; see the chief's log, and run again."
+            )
         time.sleep(1)

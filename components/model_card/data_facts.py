@@ -13,7 +13,7 @@ from detloom.components.properties import DATASET_REPORT_FILE, SPLIT_PREFIX
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
 from detloom.schemas.contracts.rejects import REPORT_FILE
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.run_state.run_folder import data_fingerprint
+from detloom.trainer_module.run_state.run_folder import data_fingerprint, is_same_data
 
 Json = Mapping[str, Any]
 
@@ -139,7 +139,7 @@ def describe_splits(report: Json | None, examples_uris: Sequence[str]) -> list[d
                 "name": name,
                 **{key: counts.get(key) for key in ("num_images", "num_boxes", "num_without_boxes")},
                 "num_files": len(shards[name]) if name in shards else None,
-                "sha256": hash_text(json.dumps(_fingerprint(shards[name]))) if name in shards else None,
+                "sha256": hash_text(_fingerprint(shards[name], ())) if name in shards else None,
             }
         )
     return rows
@@ -155,15 +155,16 @@ def is_trained_on(files: Any, splits: tuple[str, str], examples_uris: Sequence[s
     shards = _find_shards(examples_uris)
     if any(name not in shards for name in splits):
         return None
-    return bool(files == {"train": _fingerprint(shards[splits[0]]), "eval": _fingerprint(shards[splits[1]])})
+    return is_same_data(_fingerprint(*(shards[name] for name in splits)), json.dumps(files))
 
 
-def _fingerprint(shards: Sequence[str]) -> Any:
-    """Return name, size and a hash of the beginning of each file, as training records them."""
+def _fingerprint(train_shards: Sequence[str], eval_shards: Sequence[str]) -> str:
+    """Return the fingerprint that training records, of one or two splits."""
     try:
-        return json.loads(data_fingerprint(shards, ()))["train"]
+        return data_fingerprint(train_shards, eval_shards)
     except tf.errors.OpError as error:
-        raise InputError(f"{shards[0]}: the examples cannot be read ({str(error).splitlines()[0][:200]}).") from None
+        cause = str(error).splitlines()[0][:200]
+        raise InputError(f"{train_shards[0]}: the examples cannot be read ({cause}).") from None
 
 
 def _find_shards(examples_uris: Sequence[str]) -> dict[str, list[str]]:

@@ -1,8 +1,7 @@
 """Limit the time of a process from outside, because TensorFlow may not return to Python for a long time.
 
 The process forks before it imports anything heavy. The child, in its own process group, does the work. The parent
-waits, forwards signals (Kubernetes ends a pod with SIGTERM, on which a training run saves its state), and ends the
-group when the time limit is exceeded.
+waits, forwards signals (a training run saves its state on SIGTERM), and ends the group when the time limit is exceeded.
 """
 
 import contextlib

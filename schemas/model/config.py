@@ -141,7 +141,7 @@ class Train:
     nonfinite: NonFinite = NonFinite()
     """Reaction to NaN and infinity."""
     checkpoint_every_n: int = 1000
-    """Number of steps between two checkpoints; each evaluation writes one too."""
+    """Number of steps between two checkpoints; each evaluation writes one too, and so do ten minutes without any."""
     max_to_keep: int = 3
     """Number of newest checkpoints to keep."""
     keep_checkpoint_every_n_hours: float = 10_000.0

@@ -1,4 +1,5 @@
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -99,7 +100,7 @@ def stubbed(monkeypatch):
         if calls.fail:
             raise RuntimeError("no space left")
         state.write_text("done")
-        return SimpleNamespace(detector=None)
+        return SimpleNamespace(detector=None, config=config)
 
     def export(detector, config, serving_dir, settings):
         serving_dir.mkdir(parents=True)
@@ -151,11 +152,15 @@ def test_other_settings_start_a_new_run(fn_args, stubbed, changed, tiny_config):
 def test_worker_waits_for_the_export_of_the_chief(fn_args, stubbed, monkeypatch, tmp_path):
     monkeypatch.setattr(tfx_run, "is_chief", lambda strategy: False)
     monkeypatch.setattr(tfx_run, "_MAX_WAIT_SECONDS", 0.0)
-    serving = tmp_path / "Trainer" / "model" / "12" / "Format-Serving"
-    (tmp_path / "Trainer" / "model_run" / "unfinished").mkdir(parents=True)
-    monkeypatch.setattr(tfx_run, "train", lambda *_: None)
-    with pytest.raises(TimeoutError, match="Format-Serving"):
+    unfinished = tmp_path / "Trainer" / "model_run" / "unfinished"
+    monkeypatch.setattr(tfx_run, "train", lambda *arguments: arguments[4].mkdir(parents=True, exist_ok=True))
+    with pytest.raises(TimeoutError, match="Format-Serving"):  # nothing is exported
         run_fn(fn_args)
+    serving = tmp_path / "Trainer" / "model" / "12" / "Format-Serving"
     serving.mkdir(parents=True)
+    with pytest.raises(TimeoutError, match="Format-Serving"):  # the chief is still writing
+        run_fn(fn_args)
+    monkeypatch.setattr(tfx_run, "train", lambda *_: None)
+    shutil.rmtree(unfinished)
     run_fn(fn_args)
     assert stubbed.exports == 0

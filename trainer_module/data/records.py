@@ -1,6 +1,7 @@
 """TFRecord shards: list files, count records, scan classes."""
 
 import functools
+import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,12 @@ import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.files.tfrecord import count_frames
+from detloom.trainer_module.files.tfrecord import scan_frames
 
 READ_CYCLE = 4  # number of shards that are read in turn
 _SAMPLED_SHARDS, _SAMPLED_RECORDS = 8, 64  # shards, and records of each; about 40 MB of photographs
 _SCAN_BATCH = 64
+_PIECE_BYTES = 1 << 24  # read at a time
 _MAX_REMEMBERED = 4  # number of data sets whose counts and classes are cached
 _LOGGER = logging.getLogger("detloom")
 
@@ -79,10 +81,46 @@ def _count_in_file(file: str, compression: str) -> int:
         records = tf.data.TFRecordDataset(file, compression_type=compression)
         return int(records.reduce(np.int64(0), lambda count, _: count + 1))
     with open(file, "rb") as stream:
-        count, is_complete = count_frames(stream, os.path.getsize(file))
-    if not is_complete:
-        raise InputError(f"{file}: record {max(count - 1, 0)} is truncated; write the file again.")
-    return count
+        scan = scan_frames(stream, os.path.getsize(file))
+    if not scan.is_complete:
+        raise InputError(f"{file}: record {max(scan.count - 1, 0)} is truncated; write the file again.")
+    return scan.count
+
+
+def content_digest(files: Sequence[str]) -> str:
+    """Return 64 hexadecimal digits that change with any record. The digest of unchanged files is cached in the process.
+
+    A local file without compression contributes the checksums that TFRecord stores with each record, because a file of
+    many gigabytes would take minutes to read. All other files are read to their end.
+
+    Raises:
+        InputError: if a file cannot be read.
+    """
+    return _content_digest(_file_versions(files))
+
+
+@functools.lru_cache(maxsize=_MAX_REMEMBERED)
+def _content_digest(files: tuple["_File", ...]) -> str:
+    paths = [file.path for file in files]
+    compression = compression_of(paths)
+    digest = hashlib.sha256()
+    try:
+        for path in paths:
+            digest.update(_digest_of_file(path, compression))
+    except tf.errors.OpError as error:
+        raise _unreadable(paths, error) from error
+    return digest.hexdigest()
+
+
+def _digest_of_file(file: str, compression: str) -> bytes:
+    if not compression and os.path.exists(file):
+        with open(file, "rb") as stream:
+            return bytes.fromhex(scan_frames(stream, os.path.getsize(file)).digest)
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(file, "rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.digest()
 
 
 def sampled_mean_bytes(files: Sequence[str]) -> float:

@@ -4,6 +4,7 @@ The reader of TensorFlow trusts the stated length of a record: a huge length wit
 Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 """
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from enum import Enum
@@ -79,17 +80,33 @@ def read_frames(file: BinaryIO, size: int | None = None, max_bytes: int = MAX_RE
         offset = end
 
 
-def count_frames(file: BinaryIO, size: int) -> tuple[int, bool]:
-    """Count the records of a file by their headers; return False as well if the file ends within the last record."""
-    count, offset = 0, 0
-    while offset < size:
-        file.seek(offset)
-        header = file.read(HEADER.size)
-        if len(header) < HEADER.size:
-            return count, False
-        offset += HEADER.size + HEADER.unpack(header)[0] + FOOTER.size
+class FrameScan(NamedTuple):
+    """The records of a file, without their data.
+
+    Attributes:
+        is_complete: False if the file ends within the last record.
+        digest: SHA-256 of the lengths and checksums of all records, in hexadecimal digits.
+    """
+
+    count: int
+    is_complete: bool
+    digest: str
+
+
+def scan_frames(file: BinaryIO, size: int) -> FrameScan:
+    """Read the headers and footers of all records; damage of the data is not noticed."""
+    count, end, digest = 0, 0, hashlib.sha256()
+    header = file.read(HEADER.size)
+    while len(header) == HEADER.size:
         count += 1
-    return count, offset == size
+        digest.update(header)
+        end += HEADER.size + HEADER.unpack(header)[0] + FOOTER.size
+        if end > size:
+            return FrameScan(count, False, digest.hexdigest())
+        file.seek(end - FOOTER.size)
+        footer, header = file.read(FOOTER.size), file.read(HEADER.size)
+        digest.update(footer)
+    return FrameScan(count, not header, digest.hexdigest())
 
 
 def _read(file: BinaryIO, num_bytes: int) -> bytes:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _FILE = re.compile(rf"{_NAME}-(\d+)\..+")
 _UNFINISHED_DIR = "unfinished"  # TensorFlow writes here first: the index file exists before its content is complete
 _DAMAGED_DIR = "damaged"  # unreadable checkpoints; kept, because the cause may be temporary
 _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError, DecodeError)  # TensorFlow's readers raise all of them
+_MAX_UNSAVED_SECONDS = 600.0  # work that a machine loses that is ended without notice, as on Kubeflow Pipelines
 _MAX_CAUSE = 300  # characters of TensorFlow's message in ours
 _LOGGER = logging.getLogger("detloom")
 
@@ -45,12 +47,18 @@ class RunCheckpoints:
         self._span_seconds = 3600 * train.keep_checkpoint_every_n_hours
         self._checkpoint = tf.train.Checkpoint(**state)
         self._last_step: int | None = None
+        self._last_time = time.monotonic()
 
     @property
     def steps(self) -> list[int]:
         """Return the steps of the existing checkpoints in ascending order."""
         names = (_INDEX.fullmatch(path.name) for path in self._folder.glob(f"{_NAME}-*.index"))
         return sorted(int(name.group(1)) for name in names if name)
+
+    @property
+    def is_overdue(self) -> bool:
+        """True if the last save or restore was more than ten minutes ago."""
+        return time.monotonic() - self._last_time > _MAX_UNSAVED_SECONDS
 
     def save(self, step: int) -> None:
         """Save the state at a step, then delete checkpoints that are no longer kept.
@@ -68,7 +76,7 @@ class RunCheckpoints:
         else:
             with tempfile.TemporaryDirectory() as discarded:
                 self._checkpoint.write(str(Path(discarded) / _NAME))
-        self._last_step = step
+        self._last_step, self._last_time = step, time.monotonic()
 
     def restore_newest(self) -> int | None:
         """Restore the newest intact checkpoint; newer corrupt ones are logged and quarantined.
@@ -100,7 +108,7 @@ class RunCheckpoints:
                 )
                 if self._is_chief:
                     self._quarantine(damaged)
-            self._last_step = step
+            self._last_step, self._last_time = step, time.monotonic()
             return step
         if damage:
             raise InputError(
@@ -110,11 +118,10 @@ class RunCheckpoints:
         return None
 
     def quarantine_newest(self) -> bool:
-        """Quarantine the newest checkpoint. Return False if it is the only one."""
-        if len(self.steps) < 2:
+        """Quarantine the newest checkpoint. Return False if it is the only one, and on workers other than the chief."""
+        if not self._is_chief or len(self.steps) < 2:
             return False
-        if self._is_chief:
-            self._quarantine(self.steps[-1])
+        self._quarantine(self.steps[-1])
         self._last_step = None
         return True
 

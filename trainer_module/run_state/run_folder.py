@@ -18,6 +18,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.text_file import read_text_file, write_text_file
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json, to_dict
+from detloom.trainer_module.data.records import content_digest
 from detloom.trainer_module.files.move_folder import move_folder
 from detloom.trainer_module.run_state.evaluations import HISTORY_FILE
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
@@ -25,7 +26,8 @@ from detloom.trainer_module.weights.own_checkpoint import BEST_DIR
 
 CONFIG_FILE = "config.json"  # the effective configuration
 DATA_FILE = "data.json"  # fingerprint of the training and evaluation data
-_HEAD_BYTES = 65_536  # the part of a shard that its fingerprint covers
+_CONTENT = "content"  # in DATA_FILE: digest of each split
+_HEAD_BYTES = 65_536  # earlier versions compare names, sizes and these bytes only
 UNFINISHED_DIR = "unfinished"  # beside the folders of executions
 TRAINING_DIR_VARIABLE = "DETLOOM_TRAINING_DIR"  # environment variable: folder of all unfinished runs instead
 _MAX_SHOWN = 5
@@ -46,10 +48,11 @@ def check_same_run(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, 
         if stored != config:
             difference = _first_difference(to_dict(config), to_dict(stored))
             raise InputError(f"{config_path}: the folder holds a run with other settings ({difference}); {advice}.")
-    for name, text, what in ((LABEL_MAP_FILE, format_label_map(label_map), "classes"), (DATA_FILE, data, "data")):
-        path = out_dir / name
-        if path.is_file() and path.read_bytes() != text.encode():
-            raise InputError(f"{path}: the folder holds a run with other {what}; {advice}.")
+    map_path, data_path = out_dir / LABEL_MAP_FILE, out_dir / DATA_FILE
+    if map_path.is_file() and map_path.read_bytes() != format_label_map(label_map).encode():
+        raise InputError(f"{map_path}: the folder holds a run with other classes; {advice}.")
+    if data_path.is_file() and not is_same_data(data, read_text_file(data_path)):
+        raise InputError(f"{data_path}: the folder holds a run with other data; {advice}.")
 
 
 def write_settings(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, data: str) -> None:
@@ -61,9 +64,24 @@ def write_settings(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, 
 
 
 def data_fingerprint(train_files: Sequence[str], eval_files: Sequence[str]) -> str:
-    """Return JSON that lists the shards of both splits: name, size and a hash of the first bytes."""
-    splits = {"train": train_files, "eval": eval_files}
-    return json.dumps({split: [_shard(file) for file in sorted(files)] for split, files in splits.items()})
+    """Return JSON: name, size and hash of the first bytes of each shard, and a digest of the content of each split."""
+    splits = {"train": sorted(train_files), "eval": sorted(eval_files)}
+    shards = {split: [_shard(file) for file in files] for split, files in splits.items()}
+    return json.dumps({**shards, _CONTENT: {split: content_digest(files) for split, files in splits.items()}})
+
+
+def is_same_data(data: str, stored: str) -> bool:
+    """Return True if both are the same result of `data_fingerprint`, or `stored` is that of an earlier version.
+
+    Earlier versions stored no digest of the content; then only the list of shards is compared.
+    """
+    try:
+        ours, theirs = json.loads(data), json.loads(stored)
+    except ValueError:
+        return False
+    if isinstance(theirs, dict) and _CONTENT not in theirs:
+        ours = {split: shards for split, shards in ours.items() if split != _CONTENT}
+    return bool(ours == theirs)
 
 
 def copy_run_state(out_dir: Path, own_dir: Path) -> None:

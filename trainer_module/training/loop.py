@@ -133,12 +133,12 @@ class _Loop:
         self.config, self.label_map, self.strategy = config, label_map, strategy
         self.train_files, self.eval_files, self.out_dir, self.own_dir = train_files, eval_files, out_dir, own_dir
         self.has_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.is_stopped = False
+        self.is_stopped = self.is_save_overdue = False
         self.batch_size = per_replica_batch_size(config, strategy.num_replicas_in_sync)
         keras.utils.set_random_seed(train.seed)
         with strategy.scope(), network_precision(precision):
             self.detector = build_detector(config.model, label_map)
-        for warning in preflight(config, label_map, self.detector, train_files):
+        for warning in preflight(config, label_map, self.detector, train_files, strategy.num_replicas_in_sync):
             _LOGGER.warning("%s", warning)
         self.trained = find_trained(train, self.detector)
         _LOGGER.info("%s", self.trained.sentence())
@@ -277,6 +277,7 @@ class _Loop:
         with self._naming_records():
             result = self.steps.run(self.train_iterator, self.profiler.limit(step, min(points) - step))
         rate = result.numbers["learning_rate"]
+        self.is_save_overdue = self._sum_over_workers(int(self.checkpoints.is_overdue)) > 0  # clocks of workers differ
         if not result.is_finite:
             self._roll_back(self.step, rate, progress)
             return
@@ -310,7 +311,7 @@ class _Loop:
         keys = example_keys(self.config, self.train_files, step=bad_step, num_input_pipelines=self.num_input_pipelines)
         incident = self.incidents.add(bad_step, rate, tuple(keys))
         _LOGGER.warning("%s", describe_incident(incident))
-        if self.incidents.has_diverged() and self.checkpoints.quarantine_newest():
+        if self.incidents.has_diverged() and self._quarantine_newest():
             _LOGGER.warning("Non-finite again: the newest checkpoint may be corrupt and is moved to 'damaged'.")
         self._restore_state()
         self.log.forget_after(self.step)
@@ -319,14 +320,20 @@ class _Loop:
         progress.start_at(self.step)
         _LOGGER.warning("Rolled back to step %d; %s.", self.step, incident.consequence())
 
+    def _quarantine_newest(self) -> bool:
+        """Let the chief quarantine the newest checkpoint; the sum makes the other workers wait before they list any."""
+        return self._sum_over_workers(int(self.checkpoints.quarantine_newest())) > 0
+
     def _is_save_due(self) -> bool:
         """Return True if a checkpoint is due. An evaluation also triggers one, before it starts."""
-        return self.step % self.config.train.checkpoint_every_n == 0 or self._is_evaluation_due()
+        is_point = self.step % self.config.train.checkpoint_every_n == 0
+        return is_point or self.is_save_overdue or self._is_evaluation_due()
 
     def _save_if_due(self, stop: StopRequest, progress: Reporter) -> None:
         if self._is_save_due() or self._is_asked_to_end(stop):
             with self.performance.phase("checkpoints"), progress.pause():
                 self.checkpoints.save(self.step)
+            self.is_save_overdue = False
         self._end_if_asked(stop)
 
     def _end_if_asked(self, stop: StopRequest) -> None:

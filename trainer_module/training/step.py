@@ -229,7 +229,9 @@ class TrainSteps:
         num_replicas, variables = self.strategy.num_replicas_in_sync, self.trained.variables
         whole = num_replicas == 1 and self.num_parts == 1
         num_matches = None if whole else sum_over_replicas(self.detector.count_matches(batch))
-        found = self._backward(batch, num_matches) if self.num_parts == 1 else self._accumulated(batch, num_matches)
+        seeds = self._seeds_of_replica()
+        backward = self._backward if self.num_parts == 1 else self._accumulated
+        found = backward(batch, num_matches, seeds)
         floats = {i for i, value in found.state.items() if value.dtype.is_floating}  # the others are seeds
         num_dropped = tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)
         losses, counts, gradients, statistics = sum_over_replicas(
@@ -241,6 +243,8 @@ class TrainSteps:
             ]
         )
         state = {**found.state, **dict(zip(sorted(floats), statistics, strict=True))}
+        stored = self.detector.network.non_trainable_variables
+        state |= {i: tf.stack([stored[i].value[0], state[i][1]]) for i in seeds}
         if self.loss_scale is not None:
             gradients = [gradient / self.loss_scale.factor for gradient in gradients]
         gradients = scale_bias_gradients(gradients, variables, self.config.bias_grad_multiplier)
@@ -270,6 +274,18 @@ class TrainSteps:
             "wants_stop": counts[1],
         }
 
+    def _seeds_of_replica(self) -> dict[int, tf.Tensor]:
+        """Return the seeds of dropout by index, different on each replica, so that masks are independent.
+
+        A seed is [key, number of draws]. The stored key is that of the first replica; with one, nothing is returned.
+        """
+        if self.strategy.num_replicas_in_sync == 1:
+            return {}
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        values = {i: variable.value for i, variable in enumerate(self.detector.network.non_trainable_variables)}
+        seeds = {i: value for i, value in values.items() if not value.dtype.is_floating}
+        return {i: tf.stack([value[0] + tf.cast(replica, value.dtype), value[1]]) for i, value in seeds.items()}
+
     def _apply(self, gradients: list[tf.Tensor], rate: tf.Tensor, state: dict[int, tf.Tensor]) -> None:
         apply_update(self.optimizer, gradients, self.trained.variables, rate)
         if self.averaged_weights is not None:
@@ -278,16 +294,18 @@ class TrainSteps:
         for index, value in state.items():
             non_trainable[index].assign(value)
 
-    def _backward(
-        self, batch: _Batch, num_matches: tf.Tensor | None, state: dict[int, tf.Tensor] | None = None
-    ) -> _Backward:
-        """Return losses and gradients of a part; new statistics are returned, not assigned."""
+    def _backward(self, batch: _Batch, num_matches: tf.Tensor | None, state: dict[int, tf.Tensor]) -> _Backward:
+        """Return losses and gradients of a part; new statistics are returned, not assigned.
+
+        Args:
+            state: values of non-trainable variables to use instead of the stored ones, by index.
+        """
         network = self.detector.network
         values = [variable.value for variable in self.trained.variables]
         non_trainable = network.non_trainable_variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(values)  # only these: branches that lead to frozen variables cost nothing
-            with keras.StatelessScope([(non_trainable[i], value) for i, value in (state or {}).items()]) as scope:
+            with keras.StatelessScope([(non_trainable[i], value) for i, value in state.items()]) as scope:
                 outputs = self.detector.forward(batch, training=True)
                 parts = self.detector.losses(outputs, batch, num_matches)
             penalties = network.losses if self.config.add_regularization_loss else []
@@ -301,7 +319,7 @@ class TrainSteps:
         current = {i: scope.get_current_value(variable) for i, variable in enumerate(non_trainable)}
         return _Backward(losses, gradients, {i: value for i, value in current.items() if value is not None})
 
-    def _accumulated(self, batch: _Batch, num_matches: tf.Tensor) -> _Backward:
+    def _accumulated(self, batch: _Batch, num_matches: tf.Tensor | None, seeds: dict[int, tf.Tensor]) -> _Backward:
         """Sum over the parts of the batch in sequence; batch norm's statistics pass from part to part."""
         parts = {
             name: tf.reshape(value, [self.num_parts, value.shape[0] // self.num_parts, *value.shape[1:]])
@@ -321,6 +339,6 @@ class TrainSteps:
 
         none = [tf.zeros(variable.shape) for variable in self.trained.variables]
         state = dict(enumerate(tf.convert_to_tensor(each) for each in self.detector.network.non_trainable_variables))
-        start = (tf.constant(0), _Backward(tf.zeros([len(self.loss_names)]), none, state))
+        start = (tf.constant(0), _Backward(tf.zeros([len(self.loss_names)]), none, {**state, **seeds}))
         _, sums = tf.while_loop(lambda i, _: i < self.num_parts, add, start, parallel_iterations=1)
         return sums

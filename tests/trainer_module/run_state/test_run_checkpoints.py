@@ -187,3 +187,10 @@ def test_newest_checkpoint_can_be_quarantined_if_another_exists(tmp_path):
     assert (checkpoints.restore_newest(), float(variable)) == (5, 5.0)
     assert not checkpoints.quarantine_newest()
     assert checkpoints.steps == [5]
+
+
+def test_only_the_chief_quarantines(tmp_path):
+    save(*make(tmp_path), 5, 10)
+    worker, _ = make(tmp_path, is_chief=False)
+    assert not worker.quarantine_newest()
+    assert worker.steps == [5, 10]

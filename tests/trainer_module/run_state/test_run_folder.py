@@ -23,9 +23,10 @@ from detloom.trainer_module.run_state.run_folder import (
 )
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
+DATA = json.dumps({"train": []})
 
 
-def refusal(folder, config, label_map=LABEL_MAP, data="data"):
+def refusal(folder, config, label_map=LABEL_MAP, data=DATA):
     """Return the error message; empty if the run may use the folder."""
     try:
         check_same_run(folder, config, label_map, data)
@@ -36,7 +37,7 @@ def refusal(folder, config, label_map=LABEL_MAP, data="data"):
 
 @pytest.fixture
 def folder(tmp_path, tiny_config):
-    write_settings(tmp_path / "run", tiny_config, LABEL_MAP, "data")
+    write_settings(tmp_path / "run", tiny_config, LABEL_MAP, DATA)
     return tmp_path / "run"
 
 
@@ -53,7 +54,7 @@ def test_other_settings_are_reported_with_both_values(folder, tiny_config, chang
 
 def test_other_classes_and_other_data_are_refused(folder, tiny_config):
     assert "label_map.pbtxt" in refusal(folder, tiny_config, label_map=LabelMap.from_names(["red"]))
-    assert "data.json" in refusal(folder, tiny_config, data="other data")
+    assert "data.json" in refusal(folder, tiny_config, data=json.dumps({"train": [["data", 1, ""]]}))
 
 
 def test_setting_of_a_later_version_defaults_in_an_older_run(folder, tiny_config, changed):
@@ -176,4 +177,26 @@ def test_moved_data_keep_their_fingerprint(shards):
         [str(folder.with_name("elsewhere") / Path(file).relative_to(folder)) for file in split] for split in shards
     ]
     assert data_fingerprint(*moved) == before
-    assert [len(splits) for splits in json.loads(before).values()] == [1, 1]
+    assert [len(json.loads(before)[split]) for split in ("train", "eval")] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["data", "data.gz"])
+def test_record_changed_behind_the_first_bytes_of_a_shard_is_other_data(
+    name, tiny_config, tmp_path, shards, write_records
+):
+    file = write_records(tmp_path / name, [bytes(70_000), b"ymax: 0.6"])
+    before = data_fingerprint([str(file)], shards[1])
+    write_settings(tmp_path / "run", tiny_config, LABEL_MAP, before)
+    write_records(file, [bytes(70_000), b"ymax: 0.7"])
+    os.utime(file, ns=(0, 0))  # the clock of the file system may not have moved on
+    after = data_fingerprint([str(file)], shards[1])
+    assert "data.json" in refusal(tmp_path / "run", tiny_config, data=after)
+    assert json.loads(before)["train"] == json.loads(after)["train"]  # names, sizes and first bytes
+
+
+def test_run_of_an_earlier_version_is_compared_without_the_content(tmp_path, tiny_config, shards):
+    data = data_fingerprint(*shards)
+    earlier = {split: listed for split, listed in json.loads(data).items() if split != "content"}
+    write_settings(tmp_path / "run", tiny_config, LABEL_MAP, json.dumps(earlier))
+    assert refusal(tmp_path / "run", tiny_config, data=data) == ""
+    assert "data.json" in refusal(tmp_path / "run", tiny_config, data=data_fingerprint(*reversed(shards)))

@@ -15,10 +15,13 @@ from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
+from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
+from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.run_state.training_log import LOG_FILE
+from detloom.trainer_module.training import loop
 from detloom.trainer_module.training.loop import train
 from detloom.trainer_module.training.optimizers import with_scaled_learning_rate
 from detloom.trainer_module.weights.own_checkpoint import write_weights
@@ -202,6 +205,46 @@ def test_lowering_the_rate_ends_at_the_limit_if_an_image_is_bad(tmp_path, poison
     settings = {"train_input.shuffle": False, "train.nonfinite": policy}
     with pytest.raises(InputError, match=r"step 3 at a learning rate of 0\.0005; .*image 5\..*incident 3"):
         train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
+
+
+@pytest.mark.usefixtures("eager")
+def test_checkpoint_is_written_after_a_time_without_any(
+    tmp_path, shards, one_level_config, changed, measured, monkeypatch
+):
+    settings = {"train.num_steps": 4, "train.steps_per_call": 1, "train.max_to_keep": 9, "eval.evaluate_every": 4}
+    config = changed(one_level_config, {**settings, "train.checkpoint_every_n": 1000})
+    for limit, expected in ((600.0, [0, 4]), (0.0, [0, 1, 2, 3, 4])):
+        monkeypatch.setattr(run_checkpoints, "_MAX_UNSAVED_SECONDS", limit)
+        measured(0.1)
+        train(config, LABEL_MAP, *shards, tmp_path / f"{limit}")
+        assert sorted(int(path.stem[5:]) for path in tmp_path.glob(f"{limit}/checkpoints/*.index")) == expected
+
+
+@pytest.mark.usefixtures("eager")
+def test_workers_meet_after_the_chief_has_quarantined_a_checkpoint_and_before_any_lists_them(
+    tmp_path, poisoned_shards, one_level_config, changed, monkeypatch
+):
+    events = []
+
+    def record(owner, name):
+        original = getattr(owner, name)
+
+        def call(*arguments):
+            events.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    record(RunCheckpoints, "quarantine_newest")
+    record(RunCheckpoints, "restore_newest")
+    record(loop._Loop, "_sum_over_workers")
+    policy = NonFinite(action="lower_rate", max_times=2)
+    settings = {"train_input.shuffle": False, "train.checkpoint_every_n": 1, "train.nonfinite": policy}
+    with pytest.raises(InputError, match="incident 3"):
+        train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
+    moved = events.index("quarantine_newest")
+    assert events[moved : moved + 3] == ["quarantine_newest", "_sum_over_workers", "restore_newest"]
+    assert [path.name for path in (tmp_path / "run").glob("checkpoints/damaged/*.index")] == ["ckpt-2.index"]
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_input_seconds_exclude_the_step_on_one_core(tmp_path, small_config):
     path = tmp_path / "config.json"
     path.write_text(to_canonical_json(small_config), encoding="utf-8")
     command = [sys.executable, str(_HERE / "one_core.py"), str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[2])}
     found = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
     assert 0 < float(found) < 0.3
 
@@ -280,7 +280,7 @@ def replicas(tmp_path_factory, small_config, changed):
     given = changed(small_config, settings)
     (folder / "config.json").write_text(to_canonical_json(given), encoding="utf-8")
     command = [sys.executable, str(_HERE / "two_replicas.py"), str(folder / "config.json"), str(folder / "found.npz")]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[1])})
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[2])})
     with np.load(folder / "found.npz") as arrays:
         runs: dict[str, dict[str, np.ndarray]] = {}
         for key in arrays:
@@ -299,6 +299,16 @@ def test_two_replicas_give_the_weights_of_one_device(replicas, run):
     np.testing.assert_array_equal(other["counts"], one["counts"])
     assert one["counts"].tolist() == [3, 12]
     assert other["copies_differ"] == 0
+
+
+@pytest.mark.slow
+def test_replicas_draw_different_dropout_masks_from_one_stored_seed(replicas):
+    one, two = replicas["drop_one"], replicas["drop_two"]
+    # Equal images with equal masks would give the loss of one device that gets them once.
+    assert abs(two["loss"] - one["loss"]) > 1e-5 * one["loss"]
+    assert one["seeds"].shape[1:] == two["seeds"].shape[1:]
+    np.testing.assert_array_equal(two["seeds"], np.concatenate([one["seeds"]] * 2))
+    assert set(one["seeds"][..., 1].ravel()) != {0}  # masks were drawn
 
 
 @pytest.mark.slow

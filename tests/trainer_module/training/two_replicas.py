@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from training_parts import make_steps, weights_of
+from training_parts import make_batches, make_steps, weights_of
 
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.typed_dict import from_json
@@ -39,6 +39,23 @@ def train(config: TrainEvalConfig, strategy: tf.distribute.Strategy, num_parts: 
             )
         ),
     }
+
+
+def drop(config: TrainEvalConfig, strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
+    """Run a step with dropout, in which each replica gets the same two images; return the loss and the seeds."""
+    copies = strategy.num_replicas_in_sync
+    predictor = replace(config.model.box_predictor, use_dropout=True, dropout_keep_probability=0.5)
+    batches = {name: np.concatenate([rows[:, :2]] * copies, axis=1) for name, rows in make_batches(config).items()}
+    config = replace(
+        config,
+        model=replace(config.model, box_predictor=predictor),
+        train=replace(config.train, batch_size=2 * copies),
+    )
+    steps, iterator = make_steps(config, strategy, batches)
+    loss = steps.run(iterator, 1).numbers["loss"]
+    seeds = [seed for name, seed in steps.state.items() if name.startswith("seed_")]
+    local = [np.stack([each.numpy() for each in strategy.experimental_local_results(seed)]) for seed in seeds]
+    return {"loss": np.array(loss), "seeds": np.stack(local, axis=1)}
 
 
 def normalize(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
@@ -86,6 +103,8 @@ def main() -> None:
         "one": train(config, one, 1),
         "two": train(config, two, 1),
         "two_in_parts": train(config, two, 2),
+        "drop_one": drop(config, one),
+        "drop_two": drop(config, two),
         "norm_one": normalize(one),
         "norm_two": normalize(two),
     }
