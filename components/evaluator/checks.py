@@ -8,7 +8,6 @@ from detloom.components.evaluator.inference import ImageRecord
 from detloom.schemas.contracts.detections import SIGNATURE_INPUTS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.typed_dict import nearest_hint
 from detloom.schemas.run_file.evaluator_and_gates import Gates
 from detloom.trainer_module.evaluation.coco_metrics import ImageDetections
@@ -50,19 +49,6 @@ def find_unusable(records: Sequence[ImageRecord], name: str, label_map: LabelMap
         if not (np.isfinite(detections.boxes_yxyx_rel).all() and np.isfinite(detections.scores).all()):
             return f"in record '{record.source_id}' it returned a box or score that is not finite"
     return None
-
-
-def say_difference(of_baseline: LabelMap, label_map: LabelMap) -> str | None:
-    """Return the first class that differs, as the end of a sentence, or None."""
-    before, now = dict(of_baseline.names_by_id), dict(label_map.names_by_id)
-    different = [
-        class_id for class_id in sorted(before.keys() | now.keys()) if before.get(class_id) != now.get(class_id)
-    ]
-    if not different:
-        return None
-    shown = [escape(names[different[0]]) if different[0] in names else "none" for names in (before, now)]
-    more = f", and {len(different) - 1} more" if len(different) > 1 else ""
-    return f"it has different classes (id {different[0]}: {shown[0]}, in the candidate: {shown[1]}{more})"
 
 
 def _count_classes(label_map: LabelMap) -> str:

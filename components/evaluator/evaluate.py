@@ -15,7 +15,6 @@ from detloom.components.evaluator.checks import (
     check_truth,
     find_contract_problem,
     find_unusable,
-    say_difference,
 )
 from detloom.components.evaluator.evaluation import (
     Evaluation,
@@ -34,7 +33,7 @@ from detloom.components.evaluator.report.report import write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
 from detloom.components.evaluator.slices import check_features
 from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.trainer_module.data.records import ExampleFeatures
@@ -230,7 +229,8 @@ def _find_baseline_problem(label_map: LabelMap, inputs: EvaluationInputs) -> str
         of_baseline = read_exported_label_map(inputs.baseline_dir)
     except InputError as error:
         return str(error).rstrip(".")
-    return say_difference(of_baseline, label_map)
+    difference = describe_difference(of_baseline, label_map)
+    return f"it has different classes ({difference})" if difference else None
 
 
 def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Measurements) -> list[tuple[str, str]]:

@@ -36,6 +36,7 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.pusher.versions import (
     check_intact,
+    check_same_classes,
     choose_target,
     complete_versions,
     find_previous_version,
@@ -91,6 +92,7 @@ def push_model(
     model_uri: str = "",
     card_dir: Path | None = None,
     keep_versions: int = 0,
+    allow_class_change: bool = True,
     allow_rolled_back: bool = True,
     lock_seconds: float = LOCK_SECONDS,
     check: LoadCheck = check_serves,
@@ -107,6 +109,7 @@ def push_model(
         origin: for the push record; `model_uri` alone is enough.
         card_dir: folder of a model card to store with the model. A changed card alone makes no new version.
         keep_versions: number of complete versions to keep; 0 keeps all.
+        allow_class_change: False refuses a model whose label map differs from that of the version that serves now.
         allow_rolled_back: False refuses a model that was rolled back here, and neither pushed nor restored since.
         lock_seconds: how long to wait for another push.
         check: raises InputError for a copy that cannot be served.
@@ -129,6 +132,9 @@ def push_model(
         destination.remove_leftovers()
         sources = {**find_files(model_dir), **find_card(card_dir)}
         manifest = measure_files(sources)
+        served = max(complete_versions(destination), default=None)
+        if served is not None and not allow_class_change:
+            check_same_classes(destination, served, model_dir)
         if not allow_rolled_back and manifest.digest in rolled_back_digests(destination, pushed_versions(destination)):
             raise RolledBackError(
                 f"{redact(destination.address)}: this model was served before and was rolled back, so it is not pushed "

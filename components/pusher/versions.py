@@ -19,8 +19,13 @@ from detloom.components.pusher.manifest import (
     parse_records,
 )
 from detloom.components.storage.storage import is_address
+from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
+from detloom.schemas.contracts.label_map import describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.text_file import MAX_BYTES, read_text_file
+
+_LABEL_MAP = f"assets/{ASSET_LABEL_MAP}"
 
 
 def open_destination(address: "str | Path") -> Destination:
@@ -177,6 +182,22 @@ def rolled_back_digests(destination: Destination, pushed: Mapping[int, Manifest]
             bad.add(str(records[replaced].get("manifest_sha256")))
         bad.discard(str(record.get("manifest_sha256")))
     return bad
+
+
+def check_same_classes(destination: Destination, version: int, model_dir: Path) -> None:
+    """Raise InputError if a version has a label map, and the model another one."""
+    before = destination.read(f"{version}/{_LABEL_MAP}", MAX_BYTES)
+    path = model_dir / _LABEL_MAP
+    if before is None or not path.is_file():
+        return
+    where = f"{destination.address}/{version}"
+    served = parse_label_map(before.decode("utf-8", errors="replace"), f"{redact(where)}/{_LABEL_MAP}")
+    difference = describe_difference(served, parse_label_map(read_text_file(path), str(path)))
+    if difference is not None:
+        raise InputError(
+            f"{redact(where)}: serves other classes than {model_dir} ({difference}), so clients would get ids with "
+            "another meaning; to push it in spite of that, add --allow-class-change."
+        )
 
 
 def manifest_to_restore(destination: Destination, version: int) -> Manifest:

@@ -41,10 +41,17 @@ _UNKNOWN = "-"
     metavar="N",
     help="Remove the oldest versions beyond N (2 or more). Default: keep all.",
 )
+@click.option("--allow-class-change", is_flag=True, help="Replace a model that has other classes.")
 @_REASON
 @_LOCK
 def push(
-    model_dir: Path, push_dir: str, card_dir: Path | None, keep_versions: int, reason: str, lock_seconds: float
+    model_dir: Path,
+    push_dir: str,
+    card_dir: Path | None,
+    keep_versions: int,
+    allow_class_change: bool,
+    reason: str,
+    lock_seconds: float,
 ) -> None:
     """Push an exported model without an evaluation. The push record names the user and the reason.
 
@@ -73,6 +80,7 @@ def push(
             origin=Origin(model_uri=str(model.absolute()), reason=f"by hand: {reason.strip()}"),
             card_dir=card_dir,
             keep_versions=keep_versions,
+            allow_class_change=allow_class_change,
             lock_seconds=lock_seconds,
         )
     if result.is_new:

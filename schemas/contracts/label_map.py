@@ -8,7 +8,7 @@ from pathlib import Path
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.proto_text import Message, Scalar, parse_text
-from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.redact import escape, redact
 
 LABEL_MAP_FILE = "label_map.pbtxt"  # file name inside an Examples artifact
 # Escapes of Unicode characters, after an even number of backslashes; protobuf's tokenizer does not decode them.
@@ -86,14 +86,24 @@ class LabelMapItem:
         return self.display_name or self.name
 
 
+def describe_difference(before: LabelMap, now: LabelMap) -> str | None:
+    """Return the first class that differs, such as "id 2: dog before, cat now, and 1 more"; None without any."""
+    old, new = dict(before.names_by_id), dict(now.names_by_id)
+    different = [class_id for class_id in sorted(old.keys() | new.keys()) if old.get(class_id) != new.get(class_id)]
+    if not different:
+        return None
+    shown = [escape(names[different[0]]) if different[0] in names else "none" for names in (old, new)]
+    more = f", and {len(different) - 1} more" if len(different) > 1 else ""
+    return f"id {different[0]}: {shown[0]} before, {shown[1]} now{more}"
+
+
 def format_label_map(label_map: LabelMap) -> str:
-    def escape(match: re.Match[str]) -> str:
+    def escape_character(match: re.Match[str]) -> str:
         char = match.group()
         return f"\\{char}" if char in "'\\" else "\\n" if char == "\n" else f"\\{ord(char):03o}"
 
-    return "".join(
-        f"item {{\n  id: {i}\n  name: '{_TO_ESCAPE.sub(escape, name)}'\n}}\n" for i, name in label_map.names_by_id
-    )
+    names = ((class_id, _TO_ESCAPE.sub(escape_character, name)) for class_id, name in label_map.names_by_id)
+    return "".join(f"item {{\n  id: {class_id}\n  name: '{name}'\n}}\n" for class_id, name in names)
 
 
 def parse_label_map(text: str, where: str = "label map") -> LabelMap:

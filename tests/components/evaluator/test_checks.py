@@ -8,7 +8,6 @@ from detloom.components.evaluator.checks import (
     check_truth,
     find_contract_problem,
     find_unusable,
-    say_difference,
 )
 from detloom.components.evaluator.inference import ImageRecord
 from detloom.schemas.contracts import detections as names
@@ -69,21 +68,6 @@ def test_objects_of_unknown_classes_are_refused_with_the_record():
 def test_unusable_model_outputs_are_found(changes, problem):
     found = find_unusable([make_record(**changes)], "candidate", CAT_DOG)
     assert found is None if problem is None else re.search(problem, found)
-
-
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [
-        (["cat", "dog"], None),
-        (["cat"], "(id 2: none, in the candidate: dog)"),
-        (["dog", "cat"], "(id 1: dog, in the candidate: cat, and 1 more)"),
-        (["cat", "dog", "\x1b[31m"], "(id 3: "),
-    ],
-)
-def test_the_first_class_that_differs_is_named(names, sentence):
-    found = say_difference(LabelMap.from_names(names), CAT_DOG)
-    assert found is None if sentence is None else sentence in found
-    assert "\x1b" not in (found or "")
 
 
 def make_found(boxes, scores):

@@ -93,7 +93,7 @@ def test_a_baseline_that_cannot_be_timed_is_compared(copy_model, tmp_path):
 
 def test_a_baseline_with_different_classes_is_not_compared(copy_model, tmp_path):
     model_dir = copy_model(tmp_path / "old", label_map=LabelMap.from_names(["red"]))
-    assert "(id 2: none, in the candidate: green)" in find_baseline_problem(model_dir)
+    assert "(id 2: none before, green now)" in find_baseline_problem(model_dir)
 
 
 def test_a_baseline_without_files_is_not_compared(tmp_path):

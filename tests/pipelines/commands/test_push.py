@@ -55,6 +55,21 @@ def test_manual_push_is_recorded_with_its_reason(tmp_path):
     assert again.output.startswith(f"Nothing to do: version {version} ")
 
 
+def test_a_model_with_other_classes_is_refused_without_a_flag(tmp_path):
+    folder, models = tmp_path / "serving", [make_model(tmp_path / name, name.encode()) for name in ("cats", "dogs")]
+    for model in models:
+        (model / "assets").mkdir()
+        (model / "assets" / "label_map.pbtxt").write_text(f"item {{ id: 1 name: '{model.name}' }}")
+    arguments = ("--to", folder, "--reason", "x")
+    detloom("push", models[0], *arguments)
+    refused = detloom("push", models[1], *arguments)
+    assert isinstance(refused.exception, InputError)
+    assert "--allow-class-change" in str(refused.exception)
+    assert len(list_versions(folder)) == 1
+    assert detloom("push", models[1], *arguments, "--allow-class-change").exit_code == 0
+    assert len(list_versions(folder)) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

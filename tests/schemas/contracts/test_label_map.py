@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from detloom.schemas.contracts.label_map import (
     LabelMap,
+    describe_difference,
     format_label_map,
     parse_label_map,
     read_label_map,
@@ -104,3 +105,16 @@ def test_invalid_label_map_is_rejected_with_file_name(text, message):
 def test_missing_label_map_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.pbtxt: the label map cannot be read"):
         read_label_map(tmp_path / "none.pbtxt")
+
+
+@pytest.mark.parametrize(
+    ("names", "difference"),
+    [
+        (["cat", "dog"], None),
+        (["cat"], "id 2: none before, dog now"),
+        (["dog", "cat"], "id 1: dog before, cat now, and 1 more"),
+        (["cat", "dog", "\x1b[31m"], r"id 3: \x1b[31m before, none now"),
+    ],
+)
+def test_the_first_class_that_differs_is_named(names, difference):
+    assert describe_difference(LabelMap.from_names(names), LabelMap.from_names(["cat", "dog"])) == difference
