@@ -12,6 +12,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2
 from detloom.components.properties import (
     DECISION_KEY,
     PUSHED_DESTINATION_PROPERTY,
+    PUSHED_IS_NEW_PROPERTY,
     PUSHED_PROPERTY,
     PUSHED_VERSION_PROPERTY,
     REASON_PROPERTY,
@@ -125,13 +126,15 @@ def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> list[tuple[str, str]
     ]
 
 
-_NEVER_CACHED = ("PreviousReportResolver", "BaselineResolver", "Pusher", "Notifier")
+_NEVER_CACHED = ("PreviousReportResolver", "WarmStartResolver", "BaselineResolver", "Pusher", "Notifier")
 
 
 def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
-    """Summarize the cached nodes. Resolvers, Pusher and Notifier always run."""
+    """Summarize the cached nodes. Resolvers, Pusher and Notifier always run; a push counts if it made a version."""
     cached = [name for name, node in nodes.items() if node.is_cached]
     ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
+    if nodes["Pusher"].outputs["pushed_model"].custom_properties[PUSHED_IS_NEW_PROPERTY].int_value:
+        ran.append("Pusher")
     if not ran:
         return [("cache", "nothing changed since the last run: all results are cached; the served model was checked")]
     return [("cache", f"ran: {', '.join(ran)}; cached: {', '.join(cached)}")] if cached else []

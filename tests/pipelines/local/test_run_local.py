@@ -47,7 +47,7 @@ def test_a_run_pushes_a_model_then_uses_the_cache_then_compares_with_the_first(s
     assert str(first) in summary
 
     shutil.rmtree(serving)  # the cache cannot see that the served model is deleted
-    run_locally(read_run_file(small_run))
+    assert "ran: Pusher" in run_locally(read_run_file(small_run))
     (again,) = [folder for folder in serving.iterdir() if folder.name.isdecimal()]
     assert (again / "saved_model.pb").is_file()
 
