@@ -11,6 +11,8 @@ from detloom.schemas.errors import check, check_fields
 
 MAX_IMAGE_SIDE = 8192  # a larger training image would not fit into the memory of any accelerator
 
+_MAX_REPETITIONS = 32  # of one part of the network; published detectors have at most 8 (EfficientDet-D7)
+
 ResizeMethod = Literal["BILINEAR", "NEAREST_NEIGHBOR", "BICUBIC", "AREA"]
 
 # --- image resizing -------------------------------------------------------------------------------------------------
@@ -229,7 +231,13 @@ class BiFpn:
     def __post_init__(self) -> None:
         _check_levels(self.min_level, self.max_level)
         check(self.min_level < self.max_level, "min_level", self.min_level, "below max_level")
-        check_fields(self, "1 or more", "num_iterations", "num_filters")
+        _check_repetitions(self, "num_iterations", at_least=1)
+        check_fields(self, "1 or more", "num_filters")
+
+
+def _check_repetitions(owner: object, field: str, at_least: int) -> None:
+    got = getattr(owner, field)
+    check(at_least <= got <= _MAX_REPETITIONS, field, got, f"{at_least} to {_MAX_REPETITIONS}")
 
 
 Neck = ExtraFeatureLayers | Fpn | BiFpn
@@ -320,7 +328,7 @@ class _BoxPredictor:
     """Use separable convolutions."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "num_layers_before_predictor")
+        _check_repetitions(self, "num_layers_before_predictor", at_least=0)
         check_fields(self, "1 or more", "kernel_size")
         check_fields(self, "above 0, at most 1", "dropout_keep_probability")
 

@@ -138,7 +138,7 @@ class _Loop:
         keras.utils.set_random_seed(train.seed)
         with strategy.scope(), network_precision(precision):
             self.detector = build_detector(config.model, label_map)
-        for warning in preflight(config, label_map, self.detector, train_files):
+        for warning in preflight(config, label_map, self.detector, train_files, strategy.num_replicas_in_sync):
             _LOGGER.warning("%s", warning)
         self.trained = find_trained(train, self.detector)
         _LOGGER.info("%s", self.trained.sentence())

@@ -7,11 +7,12 @@ import keras
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.config import InputReader, TrainEvalConfig
 from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, MomentumOptimizer, Optimizer
 from detloom.trainer_module.runtime.host_memory import format_bytes, process_bytes, usable_bytes
 
 _BATCHES_IN_FLIGHT = 3  # two are prefetched, one is being assembled
+_REFUSED_RATIO = 4  # of need to memory; the measured needs in `activation_memory.py` are 0.6 to 1.2 of the estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +30,12 @@ class MemoryEstimate:
     activations_per_image: int | None
     """For forward and backward pass; None if unknown, as for images of varying size."""
     batch_size: int
-    input_pipeline: int
-    """Encoded images in the shuffle buffer and decoded batches; always in host memory."""
+    num_parts: int
+    """Number of parts of the batch, on different replicas or one after the other; activations of one are kept."""
+    shuffle_buffer: int
+    """Encoded images; always in host memory."""
+    input_per_image: int
+    """Decoded images that are prefetched, divided by the batch size; always in host memory."""
     process: int
     """Memory of the process before training, without the weights if they are included."""
     host_bytes: int
@@ -43,12 +48,25 @@ class MemoryEstimate:
 
     @property
     def activations(self) -> int:
-        return (self.activations_per_image or 0) * self.batch_size
+        return (self.activations_per_image or 0) * self.batch_size // self.num_parts
+
+    @property
+    def input_pipeline(self) -> int:
+        return self.shuffle_buffer + self.input_per_image * self.batch_size
 
     @property
     def total_on_device(self) -> int:
         on_host = self.input_pipeline + self.process if self.device == "CPU" else 0
         return self.certain + self.activations + on_host
+
+    @property
+    def fitting_batch_size(self) -> int | None:
+        """Largest batch size that fits on the device; None if unknown."""
+        if self.device_bytes is None or not self.activations_per_image:
+            return None
+        per_image = self.activations_per_image / self.num_parts + self.input_per_image * (self.device == "CPU")
+        fixed = self.total_on_device - per_image * self.batch_size
+        return max(int((self.device_bytes - fixed) / per_image), 0)
 
     def sentence(self) -> str:
         """Return the estimate and its parts for the log."""
@@ -67,10 +85,11 @@ def estimate_memory(
     network: keras.Model,
     *,
     activations_per_image: int | None,
+    num_replicas: int,
     mean_record_bytes: float,
     split_bytes: int,
 ) -> MemoryEstimate:
-    """Estimate the memory of one device that processes the whole batch.
+    """Estimate the memory of one device, which processes its share of the batch.
 
     Args:
         activations_per_image: of `Detector.activation_bytes_per_image`.
@@ -90,7 +109,9 @@ def estimate_memory(
         optimizer=slots * trainable,
         activations_per_image=activations_per_image,
         batch_size=config.train.batch_size,
-        input_pipeline=_input_bytes(config, network, mean_record_bytes, split_bytes),
+        num_parts=config.train.gradient_accumulation_steps * (1 if is_on_host else num_replicas),  # CPUs share memory
+        shuffle_buffer=_shuffle_bytes(config.train_input, mean_record_bytes, split_bytes),
+        input_per_image=_BATCHES_IN_FLIGHT * _image_bytes(network),
         process=max(process_bytes() - weights, 0) if is_on_host else process_bytes(),
         host_bytes=host_bytes,
     )
@@ -100,7 +121,7 @@ def check_memory(memory: MemoryEstimate) -> tuple[str, ...]:
     """Return warnings if the estimate exceeds the available memory.
 
     Raises:
-        InputError: if weights, gradients and optimizer alone exceed it.
+        InputError: if weights, gradients and optimizer alone exceed it, or the estimate exceeds it several times.
     """
     if memory.device_bytes is not None and memory.certain > memory.device_bytes:
         raise InputError(
@@ -110,15 +131,16 @@ def check_memory(memory: MemoryEstimate) -> tuple[str, ...]:
         )
     warnings = []
     if memory.device_bytes is not None and memory.total_on_device > memory.device_bytes:
-        advice = "; lower train.batch_size or the size of model.image_resizer"
-        if memory.activations_per_image:
-            free = memory.device_bytes - (memory.total_on_device - memory.activations)
-            fitting = max(free, 0) // memory.activations_per_image
-            advice += f" (about {fitting} images would fit)" if fitting else " (not even one image would fit)"
-        warnings.append(
-            f"Training may run out of memory: it needs about {format_bytes(memory.total_on_device)}, and the "
-            f"{memory.device} has {format_bytes(memory.device_bytes)}{advice}."
+        advice, fitting = "lower train.batch_size or the size of model.image_resizer", memory.fitting_batch_size
+        if fitting is not None:
+            advice += f" (a batch size of about {fitting} would fit)" if fitting else " (not even one image would fit)"
+        text = (
+            f"got {format_bytes(memory.device_bytes)} on the {memory.device}, required: about "
+            f"{format_bytes(memory.total_on_device)}; {advice}."
         )
+        if memory.total_on_device > _REFUSED_RATIO * memory.device_bytes:
+            raise InputError(f"Memory: {text}")
+        warnings.append(f"Training may run out of memory: {text}")
     on_host = memory.input_pipeline + memory.process
     if memory.device != "CPU" and on_host > memory.host_bytes:
         warnings.append(
@@ -143,13 +165,15 @@ def _variable_bytes(variable: keras.Variable) -> int:
     return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
 
 
-def _input_bytes(config: TrainEvalConfig, network: keras.Model, mean_record_bytes: float, split_bytes: int) -> int:
-    reader = config.train_input
+def _shuffle_bytes(reader: InputReader, mean_record_bytes: float, split_bytes: int) -> int:
     limits = reader.shuffle_buffer_size * mean_record_bytes, reader.shuffle_buffer_bytes, split_bytes
-    shuffled = min(limits) if reader.shuffle else 0
+    return round(min(limits)) if reader.shuffle else 0
+
+
+def _image_bytes(network: keras.Model) -> int:
+    """Return the bytes of a decoded image; 0 if unknown."""
     sides = network.inputs[0].shape[1:]
-    image_bytes = 0 if None in sides else math.prod(sides) * tf.float32.size
-    return round(shuffled + _BATCHES_IN_FLIGHT * config.train.batch_size * image_bytes)
+    return 0 if None in sides else math.prod(sides) * tf.float32.size
 
 
 def _device_memory() -> tuple[str, int | None]:

@@ -24,7 +24,11 @@ _LOGGER = logging.getLogger("detloom")
 
 
 def preflight(
-    config: TrainEvalConfig, label_map: LabelMap, detector: Detector, train_files: Sequence[str]
+    config: TrainEvalConfig,
+    label_map: LabelMap,
+    detector: Detector,
+    train_files: Sequence[str],
+    num_replicas: int = 1,
 ) -> tuple[str, ...]:
     """Check the configuration against data, network and machine; log the estimated memory of training.
 
@@ -47,6 +51,7 @@ def preflight(
         config,
         detector.network,
         activations_per_image=detector.activation_bytes_per_image(),
+        num_replicas=num_replicas,
         mean_record_bytes=sample.mean_bytes,
         split_bytes=sum(tf.io.gfile.stat(file).length for file in files),
     )

@@ -1,7 +1,11 @@
+from dataclasses import replace
+from operator import attrgetter
+
 import pytest
 
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.model.config import Train
+from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import from_dict
 
 TRAIN = {
@@ -39,3 +43,17 @@ def test_former_setting_var_freeze_expr_becomes_an_anchored_pattern():
 def test_former_setting_with_a_wrong_type_is_rejected(key, value):
     with pytest.raises(InputError, match=f"x:1: {key}: "):
         read(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("preset", "part", "field"),
+    [
+        ("ssd_mobilenet_v2_fpnlite_320x320", "box_predictor", "num_layers_before_predictor"),
+        ("efficientdet_d0", "feature_extractor.neck", "num_iterations"),
+    ],
+)
+def test_number_of_repeated_layers_is_limited(preset, part, field):
+    owner = attrgetter(part)(find_preset(preset).config.model)
+    assert getattr(replace(owner, **{field: 32}), field) == 32
+    with pytest.raises(FieldError, match=f"{field}.*100000.*32"):
+        replace(owner, **{field: 100_000})

@@ -36,12 +36,19 @@ def convolution() -> keras.Model:
 
 def estimate(config: TrainEvalConfig, network: keras.Model, **data: float) -> MemoryEstimate:
     data = {"mean_record_bytes": 100.0, "split_bytes": 10**9, **data}
-    return estimate_memory(config, network, activations_per_image=845, **data)
+    return estimate_memory(config, network, activations_per_image=845, num_replicas=1, **data)
 
 
 def made(**changes: object) -> MemoryEstimate:
-    values = {"weights": GIB, "gradients": GIB, "optimizer": GIB, "activations_per_image": GIB, "batch_size": 8}
-    host = {"input_pipeline": GIB, "process": GIB, "host_bytes": 64 * GIB}
+    values = {
+        "weights": GIB,
+        "gradients": GIB,
+        "optimizer": GIB,
+        "activations_per_image": GIB,
+        "batch_size": 8,
+        "num_parts": 1,
+    }
+    host = {"shuffle_buffer": GIB, "input_per_image": 0, "process": GIB, "host_bytes": 64 * GIB}
     return MemoryEstimate(**{"device": "CPU", "device_bytes": 64 * GIB, **values, **host, **changes})
 
 
@@ -131,7 +138,25 @@ def test_batch_that_does_not_fit_gives_a_warning_with_the_largest_that_does():
     # 13 GiB are required; of 10 GiB, 5 are used by other parts, and an image uses 1.
     (warning,) = check_memory(made(device_bytes=10 * GIB))
     assert "train.batch_size" in warning
-    assert "about 5 images" in warning
+    assert "batch size of about 5" in warning
+
+
+def test_images_that_fit_are_counted_with_their_share_of_the_input_pipeline():
+    # 4 GiB of weights, gradients, optimizer and shuffle buffer and 1 GiB of process leave 59 GiB; an image needs 1 + 3.
+    memory = made(input_per_image=3 * GIB, batch_size=20)
+    assert memory.fitting_batch_size == 14
+    assert made(input_per_image=3 * GIB, batch_size=20, device="GPU").fitting_batch_size == 61
+
+
+def test_need_of_several_times_the_memory_is_refused():
+    with pytest.raises(InputError, match=r"got 68\.7 GB.* train\.batch_size .*about 14 "):
+        check_memory(made(input_per_image=3 * GIB, batch_size=10**9))
+
+
+def test_activations_of_one_part_of_the_batch_are_counted():
+    assert made(num_parts=4).activations == 2 * GIB
+    assert made(num_parts=4, device="GPU").fitting_batch_size == 4 * 61
+    assert estimate(config(batch_size=8, gradient_accumulation_steps=2), convolution()).activations == 4 * 845
 
 
 def test_warning_if_not_even_one_image_fits():
