@@ -1,5 +1,6 @@
 """`detloom train`: train without TFX, or run the self-test."""
 
+import contextlib
 import shutil
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from detloom.trainer_module.run_state.train_result import TrainResult
 
 MODEL_DIR = "model"  # in the output folder: the exported model
+LOCK_FILE = ".train.lock"  # in the output folder, and kept there
 
 
 @click.command()
@@ -157,17 +159,22 @@ def _train(
 ) -> list[tuple[str, str]]:
     """Train and return the rows of the result table."""
     from detloom.schemas.contracts.label_map import read_label_map
+    from detloom.trainer_module.run_state.run_folder import hold_training_lock
     from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
     from detloom.trainer_module.training.loop import train
 
     asked_for = Strategy(kind=strategy_kind) if strategy_kind else None
     strategy = build_strategy(asked_for)  # must run before any TensorFlow operation
     label_map = read_label_map(found.label_map_file)
-    result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
-    rows = _result_rows(result, out_dir)
-    if export and is_chief(strategy):
-        rows.append(("model", str(export_model(result, out_dir / MODEL_DIR))))
-    return rows
+    with contextlib.ExitStack() as stack:
+        if is_chief(strategy):
+            out_dir.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold_training_lock(out_dir / LOCK_FILE))
+        result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
+        rows = _result_rows(result, out_dir)
+        if export and is_chief(strategy):
+            rows.append(("model", str(export_model(result, out_dir / MODEL_DIR))))
+        return rows
 
 
 def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """The folder of a training run: its settings and data, and the folder of a run that TFX has not finished."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -19,6 +18,7 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.text_file import read_text_file, write_text_file
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json, to_dict
 from detloom.trainer_module.data.records import content_digest
+from detloom.trainer_module.files.folder_lock import hold_folder_lock
 from detloom.trainer_module.files.move_folder import move_folder
 from detloom.trainer_module.run_state.evaluations import HISTORY_FILE
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
@@ -119,6 +119,11 @@ def unfinished_folder(node_dir: Path) -> Path:
     return Path(elsewhere) if elsewhere else node_dir / UNFINISHED_DIR
 
 
+def hold_training_lock(path: Path) -> contextlib.AbstractContextManager[object]:
+    """Hold the lock of a run, also on a network file system without locks; FolderBusyError if another process does."""
+    return hold_folder_lock(path, "training run", is_required=False)
+
+
 @contextlib.contextmanager
 def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterator[Path]:
     """Provide a folder to train in, with its earlier content if any; at the end it becomes `run_dir`.
@@ -129,14 +134,14 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
         run_dir: the execution's own folder, empty or missing.
 
     Raises:
-        InputError: if another process is training the same run.
+        FolderBusyError: if another process is training the same run.
     """
     folder = unfinished_folder(run_dir.parent) / key
     if not is_chief:
         yield folder
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
+    with hold_training_lock(folder.with_suffix(".lock")):
         if folder.is_dir():
             _LOGGER.info("Resuming an unfinished training run in %s.", folder)
         elif others := sorted(path.name for path in folder.parent.glob("[!.]*") if path.is_dir()):
@@ -149,18 +154,3 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
         folder.mkdir(exist_ok=True)
         yield folder
         move_folder(folder, run_dir)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock until the process ends, however it ends. The file is kept, because removing it would be a race."""
-    with path.open("w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{path.with_suffix('')}: another process is training with the same settings and data; wait for it."
-            ) from None
-        except OSError as error:  # not every network file system has locks
-            _LOGGER.warning("%s: cannot be locked (%s); no other process may train the same run.", path, error)
-        yield

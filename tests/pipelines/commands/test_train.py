@@ -9,6 +9,8 @@ from detloom.pipelines.cli import cli
 from detloom.pipelines.commands import train as train_cli
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.trainer_module.export.predict import find_saved_model
+from detloom.trainer_module.files.folder_lock import FolderBusyError
+from detloom.trainer_module.run_state.run_folder import hold_training_lock
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.training import loop as train_loop
 from detloom.trainer_module.training import overfit_check as self_test
@@ -92,6 +94,16 @@ def test_missing_data_options_are_named(tmp_path, examples):
     assert "Missing option '--out'" in train(PRESET, "--examples", examples).output
     both = train(PRESET, "--examples", examples, "--eval-files", "x", "--out", tmp_path)
     assert "got --examples and --train-files or --eval-files" in str(both.exception)
+
+
+def test_folder_in_which_another_process_trains_is_refused(tmp_path, examples, calls):
+    (tmp_path / "run").mkdir()
+    with hold_training_lock(tmp_path / "run" / train_cli.LOCK_FILE):
+        refused = train(PRESET, "--examples", examples, "--out", tmp_path / "run")
+    assert isinstance(refused.exception, FolderBusyError)
+    assert str(tmp_path / "run") in str(refused.exception)
+    assert not calls
+    assert train(PRESET, "--examples", examples, "--out", tmp_path / "run").exit_code == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -12,6 +12,7 @@ import pytest
 import detloom
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.run_state.run_folder import (
     CONFIG_FILE,
     TRAINING_DIR_VARIABLE,
@@ -125,8 +126,7 @@ def test_killed_run_is_resumed_and_its_lock_is_released(tmp_path):
 
 
 def test_second_process_with_the_same_run_is_refused(tmp_path):
-    message = "unfinished/key"
-    with unfinished_run(tmp_path / "12", "key"), pytest.raises(InputError, match=message):
+    with unfinished_run(tmp_path / "12", "key"), pytest.raises(FolderBusyError, match="unfinished"):
         unfinished_run(tmp_path / "13", "key").__enter__()
 
 
