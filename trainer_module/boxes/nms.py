@@ -258,8 +258,15 @@ def _suppress_softly(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection
         )
     )
     none_BN = tf.zeros_like(pairs.class_indices_BN)
+
+    def is_unfinished(
+        step: tf.Tensor, scores_BN: tf.Tensor, num_of_class_BN: tf.Tensor, num_visible_B: tf.Tensor, taken: _Taken
+    ) -> tf.Tensor:
+        # The first step is always taken: an empty array with an unknown batch size cannot be stacked.
+        return (step == 0) | tf.reduce_any(is_open(scores_BN, num_visible_B))
+
     *_, taken = tf.while_loop(
-        lambda step, scores_BN, num_of_class_BN, num_visible_B, taken: tf.reduce_any(is_open(scores_BN, num_visible_B)),
+        is_unfinished,
         take_best,
         (tf.constant(0), pairs.scores_BN, none_BN, none_BN[:, 0], nothing),
     )

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def _share_matched(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]
         is_close = np.ones([int(num_expected), int(num_found)], bool)
         for name in set(expected) - {names.NUM_DETECTIONS}:
             rows = (side[name][i, : int(num)] for side, num in ((expected, num_expected), (found, num_found)))
-            one, other = (row.reshape(len(row), -1) for row in rows)
+            one, other = (row.reshape(len(row), math.prod(row.shape[1:])) for row in rows)
             is_close &= np.abs(one[:, None] - other[None]).max(axis=-1, initial=0.0) <= _TOLERANCE
         shares += [float(np.mean(is_close.any(axis=axis))) if is_close.shape[1 - axis] else 1.0 for axis in (0, 1)]
     return min(shares)

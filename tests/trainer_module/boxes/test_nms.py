@@ -148,3 +148,16 @@ def test_it_runs_eagerly_and_on_an_empty_batch():
             tf.constant([WHOLE] * 2, tf.float32)[:count],
         )
         assert selection.scores_BM.shape == (count, 3)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_scores_below_the_threshold_give_no_detections(sigma, is_eager):
+    boxes, scores = crowd(20, 2, seed=0)
+    config = BatchNonMaxSuppression(score_threshold=0.9, soft_nms_sigma=sigma)
+    tf.config.run_functions_eagerly(is_eager)
+    try:
+        selection = select(config, boxes, scores * 0.5)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_array_equal(selection.num_selected_B, [0, 0])

@@ -169,6 +169,14 @@ def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):
     bias.assign(bias - 0.5)
 
 
+def test_a_model_that_detects_nothing_is_exported(tmp_path, tiny_config, changed):
+    nms = "model.post_processing.batch_non_max_suppression"
+    config = changed(tiny_config, {f"{nms}.score_threshold": 0.9999})
+    detector = build_detector(config.model, LABEL_MAP)
+    export.export_saved_model(detector, config, tmp_path / "model")
+    assert (tmp_path / "model" / "saved_model.pb").is_file()
+
+
 def test_an_export_that_fails_its_check_is_removed(tmp_path, detector, tiny_config, monkeypatch):
     def refuse(servable, model_dir, inputs):
         raise RuntimeError("differs")
