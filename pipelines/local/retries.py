@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from detloom.pipelines.dag.create_pipeline import create_pipeline
+from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.summary import read_latest_run
 from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits, format_duration
@@ -107,7 +108,7 @@ def _run_once(run: RunFile, nodes: NodeLog) -> None:
             raise
         finally:
             limits.finish()
-    _check_all_ran(Path(run.workspace) / "metadata.sqlite", started)
+    _check_all_ran(Path(run.workspace) / METADATA_FILE, started)
 
 
 def _describe_stuck(error: NodeTimeoutError) -> str:

@@ -18,6 +18,7 @@ from detloom.components.properties import (
     REASON_PROPERTY,
 )
 from detloom.components.pusher.atomic_push import list_versions
+from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.run_file.model_card import CARD_PAGE
@@ -86,7 +87,7 @@ def summarize_run(run: RunFile, since: float, seconds: float) -> str:
         since: Unix time.
         seconds: duration of the run.
     """
-    metadata_file = Path(run.workspace) / "metadata.sqlite"
+    metadata_file = Path(run.workspace) / METADATA_FILE
     nodes = read_latest_run(metadata_file, since)
     if "Pusher" not in nodes and "RetrainDecision" not in nodes:
         return ""

@@ -1,0 +1,74 @@
+import shutil
+import sqlite3
+
+import ml_metadata as mlmd
+import pytest
+from ml_metadata.proto import metadata_store_pb2 as pb
+
+from detloom.pipelines.local import metadata_file
+from detloom.pipelines.local.metadata_file import check_metadata_file
+from detloom.schemas.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    path = tmp_path_factory.mktemp("intact") / "metadata.sqlite"
+    config = pb.ConnectionConfig()
+    config.sqlite.filename_uri = str(path)
+    store = mlmd.MetadataStore(config)
+    kind = store.put_artifact_type(pb.ArtifactType(name="Model"))
+    store.put_artifacts([pb.Artifact(type_id=kind, uri=f"/models/{i}" * 20) for i in range(300)])
+    return path
+
+
+@pytest.fixture
+def path(intact, tmp_path):
+    return shutil.copy(intact, tmp_path / "metadata.sqlite")
+
+
+def write_garbage(path):
+    path.write_bytes(b"garbage" * 100)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_pages(path):
+    data = bytearray(path.read_bytes())
+    data[8192:40960] = bytes(255 - byte for byte in data[8192:40960])
+    path.write_bytes(data)
+
+
+def replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [write_garbage, truncate, flip_pages, replace_by_folder])
+def test_damage_is_one_sentence_with_the_path(path, damage):
+    damage(path)
+    with pytest.raises(InputError) as error:
+        check_metadata_file(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_intact_an_empty_and_no_file_pass_unchanged(path, tmp_path):
+    before = path.read_bytes()
+    check_metadata_file(path)
+    assert path.read_bytes() == before
+    (tmp_path / "empty").touch()
+    check_metadata_file(tmp_path / "empty")
+    check_metadata_file(tmp_path / "none")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "metadata.sqlite"]
+
+
+def test_a_lock_of_another_program_is_noticed_soon(path, monkeypatch):
+    monkeypatch.setattr(metadata_file, "_LOCK_SECONDS", 0.1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InputError, match=str(path)):
+        check_metadata_file(path)
+    other.execute("ROLLBACK")
+    check_metadata_file(path)
