@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detloom.components.evaluator.inference import ImageRecord
+from detloom.components.evaluator.image_record import ImageRecord
 from detloom.schemas.contracts.detections import SIGNATURE_INPUTS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError

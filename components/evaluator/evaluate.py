@@ -24,7 +24,8 @@ from detloom.components.evaluator.evaluation import (
     assess,
     measure_model,
 )
-from detloom.components.evaluator.inference import ImageRecord, parse_record, run_inference
+from detloom.components.evaluator.image_record import ImageRecord
+from detloom.components.evaluator.inference import parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.evaluator.params import EvaluatorParams

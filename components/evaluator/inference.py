@@ -8,59 +8,26 @@ because Beam would wrap them.
 import itertools
 import math
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import apache_beam as beam
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 from apache_beam.utils.shared import Shared
 
+from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.slices import Feature
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.detections import BOXES, CLASSES, SCORES, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
 _LOG_EVERY_SECONDS = 10.0
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ImageRecord:
-    """One image without its bytes.
-
-    Attributes:
-        truth: columns of ground truth, by their names in `ImageGroundTruth`; optional columns may be missing.
-        verified_class_ids: see `ImageGroundTruth`.
-        features: the example's values of the features that slices use.
-        found: detections of each model, by the name of the model.
-        problem: why the record cannot be used, as the end of a sentence, or None.
-    """
-
-    source_id: str
-    image_hw: tuple[int, int] = (0, 0)
-    truth: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    verified_class_ids: tuple[int, ...] = ()
-    features: Mapping[str, Feature] = field(default_factory=dict)
-    found: Mapping[str, Rows] = field(default_factory=dict)
-    problem: str | None = None
-
-    def ground_truth(self, image_id: int) -> ImageGroundTruth:
-        return ImageGroundTruth(
-            image_id=image_id, image_hw=self.image_hw, verified_class_ids=self.verified_class_ids, **self.truth
-        )
-
-    def detections(self, image_id: int, model_name: str) -> ImageDetections:
-        rows = self.found[model_name]
-        return ImageDetections(image_id, rows[BOXES], rows[SCORES], rows[CLASSES])
 
 
 def parse_record(serialized: bytes, feature_keys: Sequence[str] = ()) -> ImageRecord:
@@ -124,7 +91,7 @@ class _Models:
 
 
 class DetectBatch(beam.DoFn):
-    """Turn a batch of serialized tf.Examples into pickled `ImageRecord`s; load the models once per worker process."""
+    """Turn a batch of serialized tf.Examples into encoded `ImageRecord`s; load the models once per worker process."""
 
     def __init__(
         self,
@@ -157,7 +124,7 @@ class DetectBatch(beam.DoFn):
                 records[index] = replace(records[index], **extra)
         self._log_progress(len(batch))
         for record in records:
-            yield pickle.dumps(record)
+            yield encode_record(record)
 
     def _detect(self, model: Detect, serialized: list[bytes]) -> list[Rows | str]:
         """Return the detections of each example, or the model's error message."""
@@ -191,7 +158,7 @@ def detect(
     feature_keys: Sequence[str] = (),
     num_images: int | None = None,
 ) -> None:
-    """Add steps to `pipeline` that read the shards, detect, and write pickled records to files at `output_prefix`.
+    """Add steps to `pipeline` that read the shards, detect, and write encoded records to files at `output_prefix`.
 
     Args:
         num_images: number of images in all shards if known; only for messages.
@@ -235,7 +202,7 @@ def run_inference(
     if not patterns:
         raise InputError(f"{where}: the split has no files; check how the data were split.")
     started = time.monotonic()
-    if tf.io.gfile.exists(work_dir):  # pickles left by a killed run or by somebody else must not be loaded
+    if tf.io.gfile.exists(work_dir):  # files left by a killed run
         tf.io.gfile.rmtree(work_dir)
     tf.io.gfile.makedirs(work_dir)
     try:
@@ -244,7 +211,7 @@ def run_inference(
             detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys, num_images)
         files = sorted(tf.io.gfile.glob(f"{work_dir}/records*"))
         rows = tf.data.TFRecordDataset(files).as_numpy_iterator()
-        records = [pickle.loads(row) for row in rows]  # noqa: S301 - written by our own workers
+        records = [decode_record(row) for row in rows]
     finally:
         tf.io.gfile.rmtree(work_dir)
     records.sort(key=lambda record: record.source_id)

@@ -9,7 +9,7 @@ from detloom.components.evaluator.checks import (
     find_contract_problem,
     find_unusable,
 )
-from detloom.components.evaluator.inference import ImageRecord
+from detloom.components.evaluator.image_record import ImageRecord
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError

@@ -5,7 +5,7 @@ import pytest
 
 from detloom.components.evaluator import evaluate as module
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
-from detloom.components.evaluator.inference import ImageRecord
+from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap

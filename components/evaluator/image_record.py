@@ -1,0 +1,100 @@
+"""One image of an evaluation without its bytes, and its form in the files between workers and the evaluator.
+
+The files can lie in storage that others may write to, so they hold data only, which cannot run code when they are read:
+a line of JSON, and the bytes of the arrays that it lists.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detloom.components.evaluator.slices import Feature
+from detloom.schemas.contracts.detections import BOXES, CLASSES, SCORES
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.export.predict import Rows
+
+_KINDS = "bifu"  # of arrays: booleans and numbers
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageRecord:
+    """One image without its bytes.
+
+    Attributes:
+        truth: columns of ground truth, by their names in `ImageGroundTruth`; optional columns may be missing.
+        verified_class_ids: see `ImageGroundTruth`.
+        features: the example's values of the features that slices use.
+        found: detections of each model, by the name of the model.
+        problem: why the record cannot be used, as the end of a sentence, or None.
+    """
+
+    source_id: str
+    image_hw: tuple[int, int] = (0, 0)
+    truth: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    verified_class_ids: tuple[int, ...] = ()
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    found: Mapping[str, Rows] = field(default_factory=dict)
+    problem: str | None = None
+
+    def ground_truth(self, image_id: int) -> ImageGroundTruth:
+        return ImageGroundTruth(
+            image_id=image_id, image_hw=self.image_hw, verified_class_ids=self.verified_class_ids, **self.truth
+        )
+
+    def detections(self, image_id: int, model_name: str) -> ImageDetections:
+        rows = self.found[model_name]
+        return ImageDetections(image_id, rows[BOXES], rows[SCORES], rows[CLASSES])
+
+
+def encode_record(record: ImageRecord) -> bytes:
+    """Return the record as bytes for `decode_record`."""
+    groups = {"truth": record.truth, **{f"found/{name}": rows for name, rows in record.found.items()}}
+    arrays = [(group, name, array) for group, rows in groups.items() for name, array in rows.items()]
+    head = {
+        "source_id": record.source_id,
+        "image_hw": record.image_hw,
+        "verified_class_ids": record.verified_class_ids,
+        "features": dict(record.features),
+        "models": list(record.found),
+        "problem": record.problem,
+        "arrays": [(group, name, array.dtype.str, array.shape) for group, name, array in arrays],
+    }
+    return b"\n".join([json.dumps(head).encode(), b"".join(array.tobytes() for _, _, array in arrays)])
+
+
+def decode_record(data: bytes) -> ImageRecord:
+    """Return the record of these bytes.
+
+    Raises:
+        InputError: `encode_record` did not write them.
+    """
+    line, _, content = data.partition(b"\n")
+    try:
+        head = json.loads(line)
+        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"truth": {}}
+        groups |= {f"found/{name}": {} for name in head["models"]}
+        offset = 0
+        for group, name, kind, shape in head["arrays"]:
+            dtype, count = np.dtype(kind), math.prod(shape)
+            if dtype.kind not in _KINDS:
+                raise ValueError(f"an array of {dtype}")
+            array = np.frombuffer(content, dtype, count, offset) if count else np.zeros(0, dtype)
+            groups[group][name] = array.reshape(shape).copy()
+            offset += count * dtype.itemsize
+        return ImageRecord(
+            source_id=head["source_id"],
+            image_hw=tuple(head["image_hw"]),
+            truth=groups["truth"],
+            verified_class_ids=tuple(head["verified_class_ids"]),
+            features={name: tuple(values) for name, values in head["features"].items()},
+            found={name: groups[f"found/{name}"] for name in head["models"]},
+            problem=head["problem"],
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise InputError(f"intermediate file of the evaluation: cannot be read ({error}); run again.") from None
