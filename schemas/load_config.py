@@ -1,12 +1,15 @@
 """Load a configuration from a preset, a `pipeline.config` or an earlier run's JSON, and merge layers over it."""
 
+import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.model.config import Monitoring, Train, TrainEvalConfig
+from detloom.schemas.model.optimizers import with_scaled_steps
 from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, parse_pipeline_config
 from detloom.schemas.presets.presets import find_preset, list_presets
 from detloom.schemas.reading.overrides import Located, merge
@@ -18,13 +21,17 @@ from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, from_dict, nea
 _RATE_KEYS = ("learning_rate", "learning_rate_base", "initial_learning_rate", "schedule")
 
 
-def load_tree(source: str, folder: Path, *, override_text: str = "") -> tuple[Located, PipelineConfigReport | None]:
+def load_tree(
+    source: str, folder: Path, *, override_text: str = "", above: Located | None = None
+) -> tuple[Located, PipelineConfigReport | None]:
     """Load the plain tree of a preset, a `pipeline.config` or a `config.json`.
 
     Args:
         source: a preset's name, or the path of a file.
         folder: base of a relative path.
         override_text: text in the format of `pipeline.config`, merged over such a file.
+        above: the layers that will be merged over the tree. The schedule of a preset is scaled to their
+            `train.num_steps`, so that only a schedule that they write differs from it.
 
     Returns:
         The tree, and for a `pipeline.config` the report on its fields. With refused fields the tree is incomplete.
@@ -40,7 +47,7 @@ def load_tree(source: str, folder: Path, *, override_text: str = "") -> tuple[Lo
     if override_text and (is_preset or is_json):
         raise InputError(f"{redact(source)}: override text is allowed for a pipeline.config only.")
     if is_preset:
-        return Located(to_dict(find_preset(source).config), lambda _: f"preset {source}"), None
+        return _load_preset(source, None if above is None else above.get(("train", "num_steps"))), None
     if not _exists(path):
         hint = nearest_hint(source, names)
         raise InputError(f"got '{redact(source)}', allowed: the name of a preset (detloom presets) or a file.{hint}")
@@ -49,6 +56,20 @@ def load_tree(source: str, folder: Path, *, override_text: str = "") -> tuple[Lo
         return _parse_json(text, str(path)), None
     report = parse_pipeline_config(text, str(path), override_text)
     return report.located, report
+
+
+def _load_preset(name: str, num_steps: Any) -> Located:
+    """Return a preset with its schedule for `num_steps`; with its own schedule if these are invalid or too few."""
+    config = find_preset(name).config
+    if type(num_steps) is not int or num_steps < 1:  # the value's own check reports it
+        return Located(to_dict(config), lambda _: f"preset {name}")
+    optimizer = config.train.optimizer
+    with contextlib.suppress(FieldError):
+        rate = with_scaled_steps(optimizer.learning_rate, num_steps / config.train.num_steps)
+        config = replace(config, train=replace(config.train, optimizer=replace(optimizer, learning_rate=rate)))
+    schedule = ("train", "optimizer", "learning_rate")
+    scaled = f"preset {name}, for {num_steps} steps"
+    return Located(to_dict(config), lambda path: scaled if path[:3] == schedule else f"preset {name}")
 
 
 def apply_layer(base: Located, over: Located) -> Located:

@@ -80,8 +80,9 @@ def _load(source: str, overrides: Sequence[Located], override_text: str) -> tupl
     """Return the merged tree of a source and its overrides, and the report of a `pipeline.config`."""
     if is_run_file(source):
         return load_run_tree(Path(source), overrides, override_text)
-    tree, report = load_tree(source, Path(), override_text=override_text)
-    return (apply_layer(tree, merge(Located({}, lambda _: source), *overrides)) if overrides else tree), report
+    over = merge(Located({}, lambda _: source), *overrides)
+    tree, report = load_tree(source, Path(), override_text=override_text, above=over)
+    return (apply_layer(tree, over) if overrides else tree), report
 
 
 def _load_whole(source: str, overrides: Sequence[Located], override_text: str) -> Located:

@@ -1,6 +1,6 @@
 """Optimizers, learning rate schedules, gradient clipping and moving averages. Steps are counted from 0."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from detloom.schemas.errors import check, check_fields
 
@@ -172,6 +172,23 @@ LearningRate = (
     | EfficientDetStepwiseLearningRate
     | PolynomialLearningRate
 )
+
+
+def with_scaled_steps(rate: LearningRate, ratio: float) -> LearningRate:
+    """Return the schedule with all numbers of steps multiplied by `ratio`; 1 or more do not become 0.
+
+    Raises:
+        FieldError: if the schedule does not fit into so few steps.
+    """
+
+    def scale(num_steps: int) -> int:
+        return max(min(num_steps, 1), round(num_steps * ratio))
+
+    if isinstance(rate, ManualStepLearningRate):
+        return replace(rate, schedule=tuple(replace(jump, step=scale(jump.step)) for jump in rate.schedule))
+    names = [field.name for field in fields(rate) if field.name.endswith(("_steps", "_step"))]
+    return replace(rate, **{name: scale(getattr(rate, name)) for name in names})  # type: ignore[arg-type]
+
 
 # --- optimizers -----------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def load_run_tree(
         got = show_value((), detector)
         raise InputError(f"{where}: got {got}, allowed: the name of a preset or the path of a file.")
     try:
-        config, report = load_tree(detector, path.resolve().parent, override_text=override_text)
+        config, report = load_tree(detector, path.resolve().parent, override_text=override_text, above=tree)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     for layer in (file, over):

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from detloom.schemas.contracts.metric_names import check_metric
-from detloom.schemas.errors import InputError, check, check_fields
+from detloom.schemas.errors import FieldError, InputError, check, check_fields
 from detloom.schemas.model.augmentations import Augmentation, RandomAdjustHue
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import rates_by_path
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
+from detloom.schemas.model.optimizers import with_scaled_steps
 from detloom.schemas.reading.overrides import Located, merge, nest, split_key
 from detloom.schemas.reading.typed_dict import format_key_path, from_dict, to_dict
 
@@ -130,17 +131,19 @@ def shortened(config: TrainEvalConfig, num_steps: int) -> TrainEvalConfig:
     if num_steps >= train.num_steps:
         return config
     ratio = num_steps / train.num_steps
-    schedule = to_dict(train.optimizer.learning_rate)
-    settings = {
-        "train.num_steps": num_steps,
-        "train.last_steps_without_mixing": round(train.last_steps_without_mixing * ratio),
-        "eval.evaluate_every": max(1, round(config.eval.evaluate_every * ratio)),
-        **{format_key_path((*_RATE, *path)): max(least, round(step * ratio)) for path, step, least in _steps(schedule)},
-    }
+    optimizer = train.optimizer
     try:
-        return _with_values(config, settings)
-    except InputError as error:
+        rate = with_scaled_steps(optimizer.learning_rate, ratio)
+    except FieldError as error:
         raise InputError(f"{num_steps} steps are too few for the schedule of {train.num_steps}: {error}") from None
+    train = dataclasses.replace(
+        train,
+        num_steps=num_steps,
+        last_steps_without_mixing=round(train.last_steps_without_mixing * ratio),
+        optimizer=dataclasses.replace(optimizer, learning_rate=rate),
+    )
+    evaluation = dataclasses.replace(config.eval, evaluate_every=max(1, round(config.eval.evaluate_every * ratio)))
+    return dataclasses.replace(config, train=train, eval=evaluation)
 
 
 def _default_space(config: TrainEvalConfig) -> Iterable[SearchRange]:
@@ -161,16 +164,6 @@ def _with_values(config: TrainEvalConfig, values: Mapping[str, Any]) -> TrainEva
             raise InputError(f"{where}: the configuration has no such key; `detloom config show` lists them.")
         tree = merge(tree, Located(nest(path, value), lambda _, where=where: where))  # type: ignore[misc]
     return from_dict(TrainEvalConfig, tree.data, locate=tree.locate)
-
-
-def _steps(schedule: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], int, int]]:
-    """Yield the key path below the learning rate, the step, and the smallest allowed step."""
-    for field, value in schedule.items():
-        if field.endswith(("_steps", "_step")):
-            yield (field,), value, min(value, 1)
-        elif field == "schedule":
-            for place, jump in enumerate(value):
-                yield (field, place, "step"), jump["step"], min(jump["step"], 1)
 
 
 def _scaled_unchanged_share(share: float, strength: float) -> float:

@@ -8,7 +8,7 @@ from detloom.schemas.load_config import apply_layer, build_config, load_tree
 from detloom.schemas.model.config import content_hash
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config
 from detloom.schemas.presets.presets import find_preset
-from detloom.schemas.reading.overrides import parse_set
+from detloom.schemas.reading.overrides import Located, merge, parse_set
 from detloom.schemas.reading.typed_dict import to_canonical_json
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"  # its learning rate was written for batches of 128
@@ -123,3 +123,33 @@ def test_former_name_of_a_setting_overrides_the_preset(load_here):
         InputError, match=r"^--set train\.monitoring\.num_pictures: train\.monitoring\.num_images: got -1"
     ):
         load_here("train.monitoring.num_pictures=-1")
+
+
+def test_schedule_of_a_preset_follows_num_steps_unless_it_is_written(tmp_path):
+    def rate(*texts):
+        over = merge(Located({}, str), *map(parse_set, texts))
+        tree, _ = load_tree(PRESET, tmp_path, above=over)
+        return build_config(apply_layer(tree, over)).train.optimizer.learning_rate
+
+    key = "train.optimizer.learning_rate"
+    written = find_preset(PRESET).config.train.optimizer.learning_rate
+    assert (written.total_steps, written.warmup_steps) == (50_000, 1000)
+    fitted = replace(written, total_steps=2000, warmup_steps=40)  # 2,000 of 50,000 steps: 4 %
+    assert rate() == rate("train.num_steps=50000") == written
+    assert rate("train.num_steps=2000") == fitted
+    assert rate("train.num_steps=2000", f"{key}.warmup_steps=1000") == replace(fitted, warmup_steps=1000)
+    assert rate("train.num_steps=2000", f"{key}.total_steps=50000") == replace(fitted, total_steps=50_000)
+
+
+def test_pipeline_config_keeps_its_schedule(tmp_path):
+    config = find_preset(PRESET).config
+    (tmp_path / "pipeline.config").write_text(format_pipeline_config(config))
+    over = parse_set("train.num_steps=2000")
+    tree, _ = load_tree("pipeline.config", tmp_path, above=over)
+    assert build_config(apply_layer(tree, over)).train.optimizer == config.train.optimizer
+
+
+def test_preset_keeps_a_schedule_that_does_not_fit(tmp_path):
+    over, name = parse_set("train.num_steps=1"), "centernet_resnet101_v1_fpn_512x512"
+    tree, _ = load_tree(name, tmp_path, above=over)
+    assert build_config(tree).train.optimizer == find_preset(name).config.train.optimizer

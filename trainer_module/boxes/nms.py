@@ -45,6 +45,7 @@ class _Pairs(NamedTuple):
     scores_BN: tf.Tensor
     boxes_yxyx_BN4: tf.Tensor
     is_visible_BN: tf.Tensor  # True if the box has area inside the clip window
+    least_rank_B: tf.Tensor  # rank of the last pair
     best_left_out_B: tf.Tensor  # upper bound of the scores of pairs left out; -inf if none is left out
 
 
@@ -96,7 +97,8 @@ def select_boxes(
         selection = suppress(config, pairs)
         enough_B = selection.num_selected_B >= config.max_total_detections
         is_final_B = enough_B | ~(pairs.best_left_out_B > config.score_threshold)
-        return tf.minimum(num * _MORE_PAIRS, num_pairs), is_final_B, selection
+        num = tf.cond(tf.reduce_all(is_final_B), lambda: num, lambda: _next_num(num, ranks_BNK, pairs.least_rank_B))
+        return num, is_final_B, selection
 
     none_BM = tf.zeros([num_images, config.max_total_detections], tf.int32)
     nothing = Selection(none_BM, none_BM, tf.cast(none_BM, tf.float32), none_BM[:, 0])
@@ -137,7 +139,21 @@ def _best_pairs(
     clipped = tf.clip_by_value(boxes_yxyx_BP4, tf.tile(begin, [1, 1, 2]), tf.tile(end, [1, 1, 2]))
     nothing_left_out = tf.equal(num, num_boxes * num_classes)
     best_left_out_B = tf.where(nothing_left_out, -float("inf"), scores_BP[:, -1])
-    return _Pairs(box_indices_BP, class_indices_BP, scores_BP, boxes_yxyx_BP4, area(clipped) > 0, best_left_out_B)
+    is_visible_BP = area(clipped) > 0
+    return _Pairs(
+        box_indices_BP, class_indices_BP, scores_BP, boxes_yxyx_BP4, is_visible_BP, ranks_BP[:, -1], best_left_out_B
+    )
+
+
+def _next_num(num: tf.Tensor, ranks_BNK: tf.Tensor, least_rank_B: tf.Tensor) -> tf.Tensor:
+    """Return the number of pairs of the next round, which includes at once all pairs that tie with the last one.
+
+    An untrained network has thousands of these, and no round that leaves out a part of them is final.
+    """
+    is_tied_BNK = ranks_BNK >= least_rank_B[:, tf.newaxis, tf.newaxis]
+    num_tied_B = tf.reduce_sum(tf.cast(is_tied_BNK, tf.int32), axis=[1, 2])
+    more = tf.maximum(num * _MORE_PAIRS, tf.reduce_max(num_tied_B) + 1)
+    return tf.minimum(more, tf.reduce_prod(tf.shape(ranks_BNK)[1:]))
 
 
 def _suppress(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection:

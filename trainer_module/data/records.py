@@ -83,8 +83,8 @@ def _count_in_file(file: str, compression: str) -> int:
     with open(file, "rb") as stream:
         scan = scan_frames(stream, os.path.getsize(file))
     if not scan.is_complete:
-        raise InputError(f"{file}: record {max(scan.count - 1, 0)} is truncated; write the file again.")
-    return scan.count
+        raise InputError(f"{file}: record {max(scan.num_records - 1, 0)} is truncated; write the file again.")
+    return scan.num_records
 
 
 def content_digest(files: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ class FrameScan(NamedTuple):
         digest: SHA-256 of the lengths and checksums of all records, in hexadecimal digits.
     """
 
-    count: int
+    num_records: int
     is_complete: bool
     digest: str
 

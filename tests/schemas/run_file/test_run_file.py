@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import detloom.pipelines
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.optimizers import with_scaled_steps
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.overrides import parse_set
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
@@ -90,7 +92,8 @@ def test_span_in_the_data_path_is_kept(tmp_path):
 def test_default_detector_provides_the_sections(tmp_path):
     run, preset = read_run_file(write(tmp_path, TEXT)), find_preset(DEFAULT_DETECTOR).config
     assert (run.model, run.eval) == (preset.model, preset.eval)
-    assert run.train.optimizer == preset.train.optimizer
+    scaled = with_scaled_steps(preset.train.optimizer.learning_rate, 3 / preset.train.num_steps)
+    assert run.train.optimizer == replace(preset.train.optimizer, learning_rate=scaled)
     assert (run.train.batch_size, run.train.num_steps) == (2, 3)
     assert run.config.model is run.model
 

@@ -111,6 +111,23 @@ def test_ties_of_all_scores_are_ordered_by_class_and_box(monkeypatch):
     assert_as_defined(config, boxes, np.full_like(scores, 0.5))
 
 
+@pytest.mark.usefixtures("eager")
+def test_pairs_that_tie_with_the_last_one_come_with_the_next_round(monkeypatch):
+    """Without this, a network whose scores are all near each other needs a round for each factor of eight."""
+    nums, best_pairs = [], nms._best_pairs
+
+    def record(ranks_BNK, best_of_box_BN, num, *rest):
+        nums.append(int(num))
+        return best_pairs(ranks_BNK, best_of_box_BN, num, *rest)
+
+    monkeypatch.setattr(nms, "_best_pairs", record)
+    monkeypatch.setattr(nms, "_NUM_FIRST_PAIRS", 4)
+    boxes, scores = crowd(300, 2, 5)
+    scores[:], scores[:, 250:] = 0.5, 0.25  # 500 pairs tie
+    assert_as_defined(BatchNonMaxSuppression(max_total_detections=9, max_detections_per_class=9), boxes, scores)
+    assert nums == [4, 501]
+
+
 def test_a_box_outside_the_window_suppresses_and_counts_but_is_not_reported():
     # The first lies outside the window and overlaps the second by 0.15 x 0.2 of 0.25 x 0.2: 0.6.
     boxes = [[[0.0, 1.0, 0.2, 1.2], [0.0, 0.95, 0.2, 1.15], [0.5, 0.5, 0.7, 0.7], [0.0, 0.0, 0.2, 0.2]]]
