@@ -81,8 +81,17 @@ def _schedule(train: Train) -> Iterator[str]:
         what = "before the rate reaches 0" if num_steps < total_steps else f"with a rate of 0 from step {total_steps}"
         yield (
             f"{_RATE}.total_steps is {total_steps}, but train.num_steps is {num_steps}: training ends {what}; "
-            f"--set {_RATE}.total_steps={num_steps}."
+            f"{_settings_to_end_at(rate, num_steps)}."
         )
+
+
+def _settings_to_end_at(rate: LearningRate, num_steps: int) -> str:
+    """Return the `--set` options that end a schedule at `num_steps`; phases that do not fit are shortened."""
+    settings = {"total_steps": num_steps}
+    before_decay = {name: getattr(rate, name, 0) for name in ("warmup_steps", "hold_base_rate_steps")}
+    if sum(before_decay.values()) >= num_steps:
+        settings |= {name: num_steps // 10 for name, steps in before_decay.items() if steps}
+    return " ".join(f"--set {_RATE}.{name}={value}" for name, value in settings.items())
 
 
 def _warmup(rate: LearningRate) -> tuple[str, int]:

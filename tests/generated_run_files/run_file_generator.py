@@ -176,7 +176,8 @@ RARE = {"fail": 0.02, "Export.onnx": 0.05, "Train.precision": 0.1, "RunFile.tune
 COMMON = {"Export.onnx": False, "Train.precision": "float32", "RunFile.tuner": None}
 
 
-_ADVICE = re.compile(r"--set '?([\w.\[\]]+=[^\s;,)']+)")
+_ADVICE = re.compile(r"(?:--set [\w.\[\]]+=[^\s;,()]+ ?)+")  # options that belong together
+_OPTION = re.compile(r"--set (\S+?)[.'\"]*(?: |$)")
 
 
 def _locate(_: KeyPath) -> str:
@@ -317,7 +318,7 @@ class Generator:
         return plain
 
     def follow_advice(self, plain: Plain) -> tuple[Plain, str]:
-        """Apply one setting that a warning before the run recommends, if there is one; return it too.
+        """Apply the settings that a warning before the run recommends, if there is one; return them too.
 
         Raises:
             InputError: if a recommended setting is refused, which is a defect of the message.
@@ -327,7 +328,7 @@ class Generator:
         if not advice:
             return plain, ""
         text = self.random.choice(advice)
-        merged = merge(Located(plain, _locate), parse_set(text))
+        merged = merge(Located(plain, _locate), *(parse_set(option) for option in _OPTION.findall(text)))
         return dict(to_dict(build_run(merged))), text
 
     def _draw_again(self, plain: Plain, setting: Setting) -> Plain:

@@ -107,6 +107,17 @@ def test_warning_if_schedule_is_longer_than_training():
     )
 
 
+@pytest.mark.parametrize("hold", [0, 300])
+@pytest.mark.parametrize("num_steps", [2, 100, 350])
+def test_settings_for_a_shorter_schedule_are_accepted_together(num_steps, hold):
+    config = train(MomentumOptimizer(learning_rate=replace(COSINE, hold_base_rate_steps=hold)), num_steps=num_steps)
+    *_, warning = warnings_of(config)
+    options = re.findall(r"--set train\.optimizer\.learning_rate\.(\w+)=(\d+)", warning)
+    rate = replace(config.optimizer.learning_rate, **{name: int(value) for name, value in options})
+    assert rate.total_steps == num_steps
+    assert rate.warmup_steps + rate.hold_base_rate_steps <= num_steps
+
+
 def test_warning_if_schedule_is_shorter_than_training():
     assert "rate of 0 from step 1000" in warnings_of(train(num_steps=2000))[0]
 
