@@ -109,7 +109,7 @@ def _run_dag(run: RunFile) -> None:
 
 
 def _train_and_export(run: RunFile, examples: Path, folder: Path) -> None:
-    """Call the function that TFX's Trainer calls, and run the exported model on one image."""
+    """Train, evaluate and export with the function that TFX's Trainer calls, and load the result."""
     import tensorflow as tf
 
     from detloom.trainer_module import tfx_run
