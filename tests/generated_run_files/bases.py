@@ -68,10 +68,18 @@ def write_tiny_data(folder: Path) -> Path:
     return folder
 
 
-def base_of(detector: str, data: Path) -> dict[str, Any]:
-    """Return all values of a valid run file with a small network and few steps."""
+def base_of(detector: str, data: Path, *, by_ratio: bool = False) -> dict[str, Any]:
+    """Return all values of a valid run file with a small network and few steps.
+
+    Args:
+        by_ratio: split the data by ratio and set a floor, instead of named splits and a reason for no floor.
+    """
     text = f"{_TRAINING}model:{_SMALL}{DETECTORS[detector][1:]}"
     over = Located(parse_yaml(text, detector)[0], lambda _: detector)
     config = apply_layer(load_tree(detector, Path())[0], over)
     run = parse_yaml(_RUN.format(data=data), "base")[0]
+    if by_ratio:
+        del run["data"]["splits"]
+        run["data"]["split_by_ratio"] = {"train": 0.5, "eval": 0.25, "test": 0.25}
+        run["gates"] = {"floors": [{"metric": "AP", "min": 0.0}]}
     return dict(to_dict(build_run(Located({**run, **config.data}, config.locate))))

@@ -14,6 +14,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from setting_values import COMMON, EXCLUDED, RARE, VALUES
+
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config_checks import warnings_before_run
 from detloom.schemas.reading.overrides import Located, merge, parse_set
@@ -33,147 +35,12 @@ from detloom.trainer_module.detectors.supported import check_trainable
 
 Plain = dict[str, Any]
 
-# Settings that keep the base's value, with the reason. A setting below an excluded one is excluded too.
-EXCLUDED = {
-    "RunFile.name": "no effect on a node",
-    "RunFile.workspace": "each run gets its own",
-    "RunFile.push_to": "each run gets its own",
-    "RunFile.detector": "the bases vary it",
-    "RunFile.kubeflow": "needs a cluster",
-    "RunFile.vertex": "needs a cloud",
-    "RunFile.beam": "needs a cluster",
-    "RunFile.beam_args": "options of Apache Beam",
-    "RunFile.notifications": "needs a network",
-    "RunFile.schedule": "only `detloom schedule` reads it",
-    "RunFile.retrain": "decides whether to run at all",
-    "Push.vertex": "needs a cloud",
-    "Strategy.name": "needs a TPU",
-    "Strategy.project": "needs a TPU",
-    "Strategy.zone": "needs a TPU",
-    "Strategy.communication": "needs several machines",
-    "Data.path": "the tiny data set",
-    "Data.num_spans": "the tiny data set has one span",
-    "Data.images_dir": "the tiny data set has the default folder",
-    "Data.hierarchy_file": "Open Images only",
-    "Data.masks": "the tiny data set has none",
-    "Data.keypoints": "the tiny data set has none",
-    "Data.classes": "the classes of the tiny data set",
-    "Splits.train": "the tiny data set",
-    "Splits.eval": "the tiny data set",
-    "Splits.test": "the tiny data set",
-    "SplitByRatio.source": "the tiny data set",
-    "InputReader.label_map_path": "a pipeline sets it",
-    "InputReader.input_path": "a pipeline sets it",
-    "Train.fine_tune_checkpoint": "needs a checkpoint",
-    "NodeSettings.cpu": "clusters only",
-    "NodeSettings.memory": "clusters only",
-    "NodeSettings.accelerator": "clusters only",
-    "NodeSettings.node_selector": "clusters only",
-    "NodeSettings.tolerations": "clusters only",
-    "NodeSettings.time_limit_minutes": "depends on the machine's speed",
-}
-
-# Values of texts, and caps of numbers that decide how much a run computes.
-VALUES: dict[str, tuple[Any, ...]] = {
-    "Data.format": ("auto", "coco"),
-    "Data.max_pixels": (100_000_000,),
-    "Data.max_image_bytes": (67_108_864,),
-    "Data.max_boxes": (10_000,),
-    "Data.max_reject_fraction": (0.5, 1.0),
-    "Data.shard_max_bytes": (1_000, 134_217_728),
-    "SplitByRatio.group_by": ("", "([0-9]+)"),
-    "Strategy.kind": ("auto", "one_device", "mirrored"),
-    "Strategy.devices": ((), ("CPU:0",)),
-    "Train.num_steps": (1, 2, 3, 4),
-    "Train.batch_size": (1, 2, 3, 4),
-    "Train.gradient_accumulation_steps": (1, 2, 4),
-    "Train.checkpoint_every_n": (1, 2, 1000),
-    "Train.fine_tune_include": ((), ("^backbone/",)),
-    "Train.fine_tune_exclude": ((), ("^heads/",)),
-    "Train.update_trainable_variables": ((), ("head", "predict", "box", "class")),
-    "Train.freeze_variables": ((), ("backbone",)),
-    "EarlyStopping.metric": ("AP", "AP50", "loss"),
-    "Eval.best_metric": ("AP", "AP75", "loss"),
-    "Eval.batch_size": (1, 2, 3),
-    "Eval.evaluate_every": (1, 2, 500),
-    "Eval.metrics_set": (("coco_detection_metrics",),),
-    "Evaluator.batch_size": (1, 3, 8),
-    "InputReader.max_number_of_boxes": (1, 3, 100),
-    "InputReader.shuffle_buffer_bytes": (1, 2**20),
-    "Monitoring.num_images": (0, 1, 4),
-    "Tuner.max_trials": (1, 2),
-    "Tuner.steps_per_trial": (1, 2),
-    "Tuner.objective": ("AP", "loss"),
-    "SearchRange.key": ("learning_rate_factor", "augmentation_strength", "model.anchor_generator.anchor_scale"),
-    "ImageSlices.feature": ("", "image/height"),
-    "SizeBin.name": ("tiny",),
-    "Gates.no_floor_reason": ("", "The training has a few steps."),
-    "MetricFloor.metric": ("AP", "AP50"),
-    "MetricFloor.slice": ("",),
-    "MetricChange.metric": ("AP", "AR100"),
-    "MetricChange.slice": ("",),
-    "BaselineGate.num_resamples": (100, 200),
-    "LatencyGate.num_images": (0, 1, 2),
-    "Override.reason": ("The generated run needs a push.",),
-    "Override.by": ("test",),
-    "Override.until": ("2000-01-01", "2999-12-31"),
-    "NodeSettings.node": ("*", "Trainer"),
-    "NodeSettings.max_retries": (0,),
-    "Push.load_seconds": (600.0,),
-    "Push.lock_seconds": (600.0,),
-    "FixedShapeResizer.height": (32, 64, 96),
-    "FixedShapeResizer.width": (32, 64, 96),
-    "KeepAspectRatioResizer.min_dimension": (32, 64),
-    "KeepAspectRatioResizer.max_dimension": (64, 96),
-    "FeatureExtractor.backbone": ("mobilenet_v1", "mobilenet_v2", "resnet50_v1", "efficientnet-b0"),
-    "FeatureExtractor.depth_multiplier": (0.1, 0.25, 1.0),
-    "CenterNetFeatureExtractor.backbone": ("mobilenet_v2", "resnet50_v1"),
-    "CenterNetFeatureExtractor.depth_multiplier": (0.25, 1.0),
-    "Fpn.min_level": (2, 3, 4),
-    "Fpn.max_level": (4, 5, 6),
-    "Fpn.additional_layer_depth": (8, 32),
-    "BiFpn.min_level": (2, 3),
-    "BiFpn.max_level": (5, 6, 7),
-    "BiFpn.num_iterations": (1, 2),
-    "BiFpn.num_filters": (8, 16),
-    "MultiscaleAnchorGenerator.min_level": (2, 3, 4),
-    "MultiscaleAnchorGenerator.max_level": (4, 5, 6, 7),
-    "SsdAnchorGenerator.num_layers": (1, 3, 6),
-    "ExtraFeatureLayers.num_layers": (1, 3, 6),
-    "WeightSharedConvolutionalBoxPredictor.depth": (0, 8, 16),
-    "ConvolutionalBoxPredictor.max_depth": (0, 16),
-    "PredictionHeadParams.num_filters": ((), (8,), (8, 8)),
-    "PredictionHeadParams.kernel_sizes": ((), (3,), (1, 3)),
-    "BatchNonMaxSuppression.max_detections_per_class": (1, 10, 100),
-    "BatchNonMaxSuppression.max_total_detections": (1, 10, 100),
-    # Larger initial weights and penalties let the first step diverge, which `train.nonfinite` then reports.
-    **dict.fromkeys(("TruncatedNormalInitializer.stddev", "RandomNormalInitializer.stddev"), (0.01, 0.03)),
-    **dict.fromkeys(("TruncatedNormalInitializer.mean", "RandomNormalInitializer.mean"), (0.0,)),
-    "VarianceScalingInitializer.factor": (0.5, 1.0, 2.0),
-    **dict.fromkeys(("L1Regularizer.weight", "L2Regularizer.weight"), (0.0, 4e-5)),
-    "KeypointBoxCoder.num_keypoints": (0, 2),
-    "Ssd.num_classes": (None, 10),
-    "CenterNet.num_classes": (None, 10),
-    "RandomCropToAspectRatio.aspect_ratio": (0.5, 1.0, 2.0),
-    **dict.fromkeys(
-        (f"ModelCardConfig.{name}" for name in ("purpose", "intended_use", "out_of_scope", "contact", "license")),
-        ("", "A text with `marks` | and <b>tags</b>."),
-    ),
-    **dict.fromkeys(
-        (f"ModelCardConfig.{name}" for name in ("data_license", "data_source", "citation")), ("", "Two\nlines.")
-    ),
-    "ModelCardConfig.owners": ((), ("team",)),
-    "ModelCardConfig.limits": ((), ("It was hardly trained.",)),
-}
 _INTEGERS = (0, 1, 2, 3, 5)
 _FLOATS = (0.0, 0.1, 0.5, 0.9, 1.0, 2.0)
 _LEARNING_RATES = (0.0, 1e-4, 1e-3, 1e-2)  # larger ones diverge
+_ATTEMPTS = 4  # to find a value of a setting that is accepted
 _SHARE_OF_NEW_VALUES = 0.3  # of the fields of a new object; the others keep their defaults
 _TINY_COUNTS = (0, 1, 2, 3)  # lengths of lists
-# Options that are refused before training on most machines or data. They are drawn in this share of the cases: if all
-# options were equally likely, almost every file would be refused.
-RARE = {"fail": 0.02, "Export.onnx": 0.05, "Train.precision": 0.1, "RunFile.tuner": 0.2}
-COMMON = {"Export.onnx": False, "Train.precision": "float32", "RunFile.tuner": None}
 
 
 _ADVICE = re.compile(r"(?:--set [\w.\[\]]+=[^\s;,()]+ ?)+")  # options that belong together
@@ -257,8 +124,14 @@ def refusal_of(plain: Plain) -> str:
 
 
 def choices_in(plain: Plain) -> set[Choice]:
-    """Return the options of unions, enumerations and booleans in a tree."""
-    return {
+    """Return the options of unions, enumerations and booleans in a tree, and the members of its lists."""
+    members = {
+        Choice(setting.name, item[TYPE_KEY])
+        for setting in walk(RunFile, plain)
+        if len(_item_members(setting.annotation)) > 1
+        for item in _value_at(plain, setting.path)
+    }
+    return members | {
         Choice(setting.name, _option(_value_at(plain, setting.path), setting.annotation))
         for setting in walk(RunFile, plain)
         if is_choice(setting.annotation)
@@ -272,6 +145,11 @@ def pairs_in(plain: Plain) -> set[tuple[Choice, Choice]]:
 def is_choice(annotation: Any) -> bool:
     origin = typing.get_origin(annotation)
     return annotation is bool or origin is typing.Literal or origin in (typing.Union, types.UnionType)
+
+
+def _item_members(annotation: Any) -> list[type]:
+    """Return the dataclasses of which a setting is a list; empty for other settings."""
+    return dataclass_members(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else []
 
 
 def _option(value: Any, annotation: Any) -> str:
@@ -301,7 +179,7 @@ class Generator:
         self.random = random.Random(seed)
 
     def generate(self, base: Plain, share_of_numbers: float = 0.2) -> Plain:
-        """Return a valid tree: every choice of the base is drawn again, and a share of its numbers and texts.
+        """Return a valid tree: choices and lists of objects are drawn again, and a share of numbers and texts.
 
         Args:
             base: a valid tree with all values.
@@ -311,7 +189,8 @@ class Generator:
             settings = list(walk(RunFile, plain))
             self.random.shuffle(settings)
             for setting in settings:
-                if is_choice(setting.annotation) is not only_choices or dataclasses.is_dataclass(setting.annotation):
+                is_early = is_choice(setting.annotation) or bool(_item_members(setting.annotation))
+                if is_early is not only_choices or dataclasses.is_dataclass(setting.annotation):
                     continue
                 if only_choices or self.random.random() < share_of_numbers:
                     plain = self._draw_again(plain, setting)
@@ -334,13 +213,14 @@ class Generator:
     def _draw_again(self, plain: Plain, setting: Setting) -> Plain:
         """Return the tree with a new value, alone or at all settings of the same field; the old tree if refused."""
         try:
-            value = self.draw(setting.annotation, setting.name)
-            alike = [each for each in walk(RunFile, plain) if each.path[-1] == setting.path[-1]]
-            together = {each.path: value for each in alike if each.annotation == setting.annotation}
-            for changes in ({setting.path: value}, together):
-                changed = _replaced(plain, changes)
-                if not refusal_of(changed):
-                    return dict(to_dict(build_run(Located(changed, _locate))))
+            for _ in range(_ATTEMPTS):
+                value = self.draw(setting.annotation, setting.name)
+                alike = [each for each in walk(RunFile, plain) if each.path[-1] == setting.path[-1]]
+                together = {each.path: value for each in alike if each.annotation == setting.annotation}
+                for changes in ({setting.path: value}, together):
+                    changed = _replaced(plain, changes)
+                    if not refusal_of(changed):
+                        return dict(to_dict(build_run(Located(changed, _locate))))
         except (LookupError, TypeError):
             pass  # an earlier change removed the setting
         return plain

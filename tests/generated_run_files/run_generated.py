@@ -55,7 +55,7 @@ class Outcome:
 def generated(seed: int, data: Path) -> tuple[str, Plain, tuple[str, ...]]:
     """Return the base's name, the tree of a seed, and its differences from the base."""
     detector = list(DETECTORS)[seed % len(DETECTORS)]
-    base = base_of(detector, data)
+    base = base_of(detector, data, by_ratio=seed // len(DETECTORS) % 2 == 1)
     generator = Generator(seed)
     plain, _ = generator.follow_advice(generator.generate(base))
     return detector, plain, tuple(f"{key}={value}" for key, _, value in diff_configs(base, plain))
@@ -109,7 +109,7 @@ def _run_dag(run: RunFile) -> None:
 
 
 def _train_and_export(run: RunFile, examples: Path, folder: Path) -> None:
-    """Call the function that TFX's Trainer calls, and run the exported model on one image."""
+    """Train, evaluate and export with the function that TFX's Trainer calls, and load the result."""
     import tensorflow as tf
 
     from detloom.trainer_module import tfx_run
