@@ -19,7 +19,7 @@ import run_generated
 SEED_VARIABLE = "DETLOOM_GENERATED_SEED"
 LOG_VARIABLE = "DETLOOM_GENERATED_LOG"
 FIRST_SEED = int(os.environ.get(SEED_VARIABLE, 1000 * datetime.date.today().toordinal()))
-NUM_SLOW, NUM_PROOF = 12, 300
+NUM_DAILY, NUM_RANDOM = 12, 300
 # Further files without a new pair after which the pairs are complete: each file contains thousands of pairs.
 _PATIENCE = 50
 
@@ -37,14 +37,14 @@ def run(seed, data, folder):
     assert outcome.result != "failed", f"{SEED_VARIABLE}={seed}: {outcome.error}\n{' '.join(outcome.overrides)}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("index", range(NUM_SLOW))
+@pytest.mark.proof
+@pytest.mark.parametrize("index", range(NUM_DAILY))
 def test_a_generated_run_file_runs_to_the_end_or_is_refused(index, data, tmp_path):
     run(FIRST_SEED + index, data, tmp_path)
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", range(NUM_PROOF))
+@pytest.mark.parametrize("seed", range(NUM_RANDOM))
 def test_random_run_files_run_to_the_end_or_are_refused(seed, data, tmp_path):
     run(seed, data, tmp_path)
 
@@ -52,7 +52,7 @@ def test_random_run_files_run_to_the_end_or_are_refused(seed, data, tmp_path):
 @pytest.mark.proof
 @pytest.mark.timeout(24 * 3600)
 def test_run_files_with_all_pairs_of_choices_run_to_the_end_or_are_refused(data, tmp_path):
-    seen, reached, since_new, seed = set(), set(), 0, NUM_PROOF
+    seen, reached, since_new, seed = set(), set(), 0, NUM_RANDOM
     while since_new < _PATIENCE:
         _, plain, _ = run_generated.generated(seed, data)
         pairs = run_file_generator.pairs_in(plain)
