@@ -4,22 +4,18 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from absl import logging as absl_logging
 
 from detloom.pipelines.dag.fingerprints import source_folders
 
-_RUNNING, _FINISHED, _CACHED = "Component %s is running.", "Component %s is finished.", "A cached execution %d is used."
-_RESOLVED = "[%s] Resolved inputs: %s"  # the inputs are empty if a condition skips the node
+NodeEnd = Literal["done", "cached", "skipped", "failed"]
 _WITHOUT_TRAINING = "SkipNotifier"  # the only node that runs if nothing is trained
 
 
 class NodeLog(logging.Handler):
-    """Print one line per node from the log records of TFX's local runner, and track the current node.
-
-    It reads the format strings of `tfx.orchestration.local.local_dag_runner` and, under `.portable`, `launcher` and
-    `resolver_node_handler`. If a later TFX words them differently, the lines and the time limits are missing and
-    nothing else: the summary comes from ML Metadata.
+    """Print one line per node and our own log records, and track the current node; see `observe_nodes`.
 
     Attributes:
         current: node that runs, or ran last; None before the first.
@@ -34,33 +30,33 @@ class NodeLog(logging.Handler):
         self.on_start: Callable[[str], None] = lambda node: None
         self.on_finish: Callable[[str], None] = lambda node: None
         self._verbose = verbose
-        self._number, self._outcome, self._started = 0, "", 0.0
+        self._number, self._started = 0, 0.0
 
     def restart(self) -> None:
         """Start counting again, because the pipeline runs again from its first node."""
         self.current, self._number = None, 0
 
+    def begin(self, node: str) -> None:
+        """Print that a node begins."""
+        self.current, self._number, self._started = node, self._number + 1, time.monotonic()
+        self._print(f"[{self._number}/{self.num_nodes}] {node}")
+        self.on_start(node)
+
+    def end(self, node: str, end: NodeEnd) -> None:
+        """Print how a node has ended."""
+        self.on_finish(node)
+        match end:
+            case "done":
+                line = f"done in {time.monotonic() - self._started:.1f} s"
+            case "skipped":
+                line = f"skipped: {'there is' if node == _WITHOUT_TRAINING else 'no'} reason to train"
+            case _:
+                line = end
+        self._print(f"      {line}")
+
     def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ("?",)
-        if record.msg == _RUNNING:
-            self.current, self._number = str(arguments[0]), self._number + 1
-            self._outcome, self._started = "", time.monotonic()
-            self._print(f"[{self._number}/{self.num_nodes}] {self.current}")
-            self.on_start(self.current)
-        elif record.msg == _CACHED:
-            self._outcome = "cached"
-        elif record.msg == _RESOLVED and len(arguments) == 2 and not arguments[1]:
-            is_other_way = self.current == _WITHOUT_TRAINING
-            self._outcome = f"skipped: {'there is' if is_other_way else 'no'} reason to train"
-        elif record.msg == _FINISHED:
-            self.on_finish(str(arguments[0]))
-            self._print(f"      {self._outcome or f'done in {time.monotonic() - self._started:.1f} s'}")
-        elif (
-            record.name == "detloom"
-            or record.pathname.startswith(source_folders())
-            or record.levelno >= logging.ERROR
-            or self._verbose
-        ):
+        is_ours = record.name == "detloom" or record.pathname.startswith(source_folders())
+        if is_ours or record.levelno >= logging.ERROR or self._verbose:
             self._print(f"      {record.getMessage()}")
 
     def _print(self, line: str) -> None:

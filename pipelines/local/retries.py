@@ -10,6 +10,7 @@ from pathlib import Path
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import NodeLog
+from detloom.pipelines.local.observe_nodes import observe_nodes
 from detloom.pipelines.local.summary import read_latest_run
 from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits, format_duration
 from detloom.schemas.errors import InputError
@@ -96,7 +97,7 @@ def _run_once(run: RunFile, nodes: NodeLog) -> None:
     pipeline = create_pipeline(run)
     nodes.num_nodes = len(pipeline.components)
     started = time.time()
-    with TimeLimits(limit_of, end_process) as limits:
+    with TimeLimits(limit_of, end_process) as limits, observe_nodes(nodes):
         nodes.on_start, nodes.on_finish = limits.start, lambda node: limits.finish()
         try:
             LocalDagRunner().run(pipeline)

@@ -13,33 +13,23 @@ def emit(log, message, *arguments, path="elsewhere.py", level=logging.INFO, name
     log.emit(logging.LogRecord(name, level, str(path), 1, message, arguments, None))
 
 
-def test_every_node_prints_its_number_and_duration(capsys):
+@pytest.mark.parametrize(
+    ("node", "end", "line"),
+    [
+        ("Trainer", "done", "done in 0.0 s"),
+        ("Trainer", "cached", "cached"),
+        ("BaselineResolver", "failed", "failed"),
+        ("Trainer", "skipped", "skipped: no reason to train"),
+        ("SkipNotifier", "skipped", "skipped: there is reason to train"),
+    ],
+)
+def test_every_node_prints_its_number_and_end(capsys, node, end, line):
     log = NodeLog(verbose=False)
     log.num_nodes = 2
-    emit(log, "Component %s is running.", "Trainer")
-    emit(log, "Component %s is finished.", "Trainer")
-    emit(log, "Component %s is running.", "Pusher")
-    emit(log, "A cached execution %d is used.", 7)
-    emit(log, "Component %s is finished.", "Pusher")
-    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
-    assert lines == ["[1/2] Trainer", "done in 0.0 s", "[2/2] Pusher", "cached"]
-    assert log.current == "Pusher"
-
-
-def test_a_skipped_node_prints_the_reason(capsys):
-    log = NodeLog(verbose=False)
-    log.num_nodes = 2
-    for node in ("Trainer", "SkipNotifier"):
-        emit(log, "Component %s is running.", node)
-        emit(log, "[%s] Resolved inputs: %s", node, ())
-        emit(log, "Component %s is finished.", node)
-    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
-    assert lines == [
-        "[1/2] Trainer",
-        "skipped: no reason to train",
-        "[2/2] SkipNotifier",
-        "skipped: there is reason to train",
-    ]
+    log.begin(node)
+    log.end(node, end)
+    assert [each.strip() for each in capsys.readouterr().err.splitlines()] == [f"[1/2] {node}", line]
+    assert log.current == node
 
 
 def test_callbacks_are_called_when_a_node_starts_and_finishes():
@@ -48,8 +38,8 @@ def test_callbacks_are_called_when_a_node_starts_and_finishes():
         (lambda node: seen.append(f"{node} starts")),
         (lambda node: seen.append(f"{node} ends")),
     )
-    emit(log, "Component %s is running.", "Trainer")
-    emit(log, "Component %s is finished.", "Trainer")
+    log.begin("Trainer")
+    log.end("Trainer", "done")
     assert seen == ["Trainer starts", "Trainer ends"]
 
 
