@@ -27,11 +27,12 @@ class NodeFailedError(InputError):
 
     Attributes:
         node: its id.
+        reason: the message without the node.
     """
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(f"{node} failed: {reason}")
-        self.node = node
+        self.node, self.reason = node, reason
 
 
 def run_with_retries(run: RunFile, nodes: NodeLog) -> None:
@@ -59,7 +60,7 @@ def run_with_retries(run: RunFile, nodes: NodeLog) -> None:
             if num_failures[node] > retry.max_retries:
                 raise
             seconds = retry.wait_seconds(num_failures[node])
-            reason = redact(str(error).removeprefix(f"{node} failed: ") or type(error).__name__)
+            reason = error.reason if isinstance(error, NodeFailedError) else redact(str(error) or type(error).__name__)
             num_tries = retry.max_retries + 1
             tries = f"try {num_failures[node] + 1} of {num_tries} in {format_duration(seconds)}"
             _LOGGER.warning("%s failed (%s); %s.", node, reason.rstrip("."), tries)
