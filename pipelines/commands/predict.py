@@ -85,7 +85,7 @@ def predict(
                 coco.add(images[0].name, prediction)
         if output is not None and is_folder:
             output /= images[0].name
-        _show_one(prediction.above(shown_score), shown_score, images[0].path, output)
+        _show_one(prediction, shown_score, images[0].path, output)
         return
     show_log()
     has_lines = output is None and coco is None
@@ -101,11 +101,13 @@ def predict(
 
 
 def _show_one(prediction: "Prediction", min_score: float, source: Path, output: Path | None) -> None:
-    from detloom.pipelines.commands.predict_files import save_image
+    from detloom.pipelines.commands.predict_files import Counts, save_image
 
-    for line in prediction.lines():
+    shown, counts = prediction.above(min_score), Counts()
+    counts.add(prediction, shown)
+    for line in shown.lines():
         click.echo(line)
-    click.echo(f"{len(prediction.scores)} objects with a score of at least {min_score}", err=True)
+    click.echo(counts.sentence(min_score), err=True)
     if output is not None:
-        save_image(prediction, source, output)
+        save_image(shown, source, output)
         click.echo(f"Wrote {output}", err=True)

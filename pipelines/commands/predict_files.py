@@ -103,18 +103,27 @@ class Outputs:
 
 @dataclass
 class Counts:
-    """Counts of images and objects so far."""
+    """Counts of images and objects so far; `best_score` is that of all detections, also of those below the minimum."""
 
     num_images: int = 0
     num_broken: int = 0
     num_by_class: collections.Counter[str] = field(default_factory=collections.Counter)
+    best_score: float = 0.0
+
+    def add(self, prediction: Prediction, shown: Prediction) -> None:
+        """Count an image, with all its detections and those that have the minimum score."""
+        self.num_images += 1
+        self.num_by_class.update(shown.class_names)
+        self.best_score = max(self.best_score, prediction.scores.max(initial=0.0))
 
     def sentence(self, min_score: float) -> str:
         classes = ", ".join(f"{name} {count}" for name, count in self.num_by_class.most_common())
         detail = f" ({classes})" if classes else ""
         broken = f"; {self.num_broken} more could not be read" if self.num_broken else ""
         num_objects = sum(self.num_by_class.values())
-        return f"{num_objects} objects with a score of at least {min_score}{detail} in {self.num_images} images{broken}"
+        images = f"{self.num_images} image{'' if self.num_images == 1 else 's'}"
+        best = "" if num_objects or not self.best_score else f"; the best score is {self.best_score:.3f} (--min-score)"
+        return f"{num_objects} objects with a score of at least {min_score}{detail} in {images}{broken}{best}"
 
 
 def build_coco_output(path: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float) -> CocoOutput:
@@ -182,7 +191,6 @@ def predict_files(
                 counts.num_broken += 1
                 click.echo(f"skipped: {found}", err=True)
             else:
-                counts.num_images += 1
                 _put_out(image, found, outputs, counts)
             if reporter is not None:
                 _advance(reporter, counts)
@@ -229,7 +237,7 @@ def _put_out(image: ImageFile, prediction: Prediction, outputs: Outputs, counts:
     if outputs.coco is not None:
         outputs.coco.add(image.name, prediction)
     shown = prediction.above(outputs.min_score)
-    counts.num_by_class.update(shown.class_names)
+    counts.add(prediction, shown)
     if outputs.print_line is not None:
         for line in shown.lines():
             outputs.print_line(f"{escape(image.name)}: {line}")

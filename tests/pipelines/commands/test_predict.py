@@ -95,6 +95,14 @@ def test_an_image_is_rotated_by_its_exif_orientation(predict, tmp_path):
     assert result.stdout.splitlines() == [RED_LINE, GREEN_LINE]
 
 
+def test_without_an_object_the_best_score_is_printed(predict, tmp_path, photos):
+    for what in (write_image(tmp_path / "a.png"), photos):
+        result = predict(what, "--min-score", 0.95)
+        assert "0.900" in result.stderr
+        assert "--min-score" in result.stderr
+    assert "--min-score" not in predict(write_image(tmp_path / "a.png")).stderr
+
+
 def test_one_broken_image_is_an_error(predict, photos):
     result = predict(photos / "deep" / "c.png")
     assert result.exit_code == 1
