@@ -1,11 +1,13 @@
 """`detloom evaluate`: evaluate an exported model, COCO files, or the checkpoints of a training run."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from detloom.pipelines.commands.checkpoint_options import NAMES, checkpoint_options, load_from_options
 from detloom.pipelines.commands.options import FILE, FOLDER, PATH, NumberRange
 from detloom.schemas.errors import InputError
 
@@ -19,7 +21,13 @@ _TIMEOUT_SECONDS = 3600
 
 @click.command()
 @click.option("--model", type=FOLDER, metavar="DIR", help="The exported model to evaluate, the same as is served.")
-@click.option("--baseline", type=FOLDER, metavar="DIR", help="With --model: model to compare with on the same images.")
+@checkpoint_options
+@click.option(
+    "--baseline",
+    type=FOLDER,
+    metavar="DIR",
+    help="With --model or --checkpoint: model to compare with on the same images.",
+)
 @click.option("--detections", type=FILE, metavar="FILE", help="A COCO results file, with --ground-truth.")
 @click.option("--ground-truth", type=FILE, metavar="FILE", help="A COCO annotation file.")
 @click.option("--baseline-detections", type=FILE, metavar="FILE", help="With --detections: another model's results.")
@@ -76,6 +84,8 @@ def evaluate(**options: Any) -> None:
     \b
     detloom evaluate --model serving/3 --examples data/examples/Split-test
     detloom evaluate --model new --baseline serving/3 --examples data/examples/Split-test --run-file run.yaml
+    detloom evaluate --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt \\
+        --examples data/examples/Split-test
     detloom evaluate --detections found.json --ground-truth labels.json --images data/images
     detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200
 
@@ -91,12 +101,18 @@ def evaluate(**options: Any) -> None:
 
     way = _check_options(options)
     show_log()
-    {"model": _evaluate_model, "detections": _evaluate_files, "checkpoints": _evaluate_checkpoints}[way](options)
+    {
+        "model": _evaluate_model,
+        "checkpoint": _evaluate_checkpoint,
+        "detections": _evaluate_files,
+        "checkpoints": _evaluate_checkpoints,
+    }[way](options)
 
 
 # Options allowed for each kind of evaluation.
 _WAYS = {
     "model": ("baseline", "examples", "run_file"),
+    "checkpoint": ("config", "label_map", "baseline", "examples", "run_file"),
     "detections": ("ground_truth", "baseline_detections", "images_dir", "run_file"),
     "checkpoints": ("examples", "watch", "newest_only", "timeout_seconds", "one_of"),
 }
@@ -111,7 +127,8 @@ def _check_options(options: dict[str, Any]) -> str:
     ways = [way for way in _WAYS if options[way]]
     if len(ways) != 1:
         got = " and ".join(f"--{way}" for way in ways) or "none of them"
-        raise InputError(f"detloom evaluate: got {got}, allowed: exactly one of --model, --detections, --checkpoints.")
+        allowed = ", ".join(f"--{way}" for way in _WAYS)
+        raise InputError(f"detloom evaluate: got {got}, allowed: exactly one of {allowed}.")
     (way,) = ways
     others = {name for names in _WAYS.values() for name in names} - set(_WAYS[way])
     given = sorted(name for name in others if options[name] not in (None, ()) and options[name] is not False)
@@ -119,7 +136,7 @@ def _check_options(options: dict[str, Any]) -> str:
         names = {"images_dir": "--images", "one_of": "--sample-1-of-n", "timeout_seconds": "--timeout"}
         flag = names.get(given[0], f"--{given[0].replace('_', '-')}")
         raise InputError(f"detloom evaluate: got {flag}, which does not go with --{way}.")
-    missing = {"model": "examples", "detections": "ground_truth"}.get(way)
+    missing = {"model": "examples", "checkpoint": "examples", "detections": "ground_truth"}.get(way)
     if missing and not options[missing]:
         raise InputError(f"detloom evaluate: --{way} needs --{missing.replace('_', '-')}.")
     return way
@@ -153,6 +170,17 @@ def _evaluate_model(options: dict[str, Any]) -> None:
     params = _params(options["run_file"], sets[0].name)
     result = evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
     _report(result, out_dir, {}, options["as_json"])
+
+
+def _evaluate_checkpoint(options: dict[str, Any]) -> None:
+    """Evaluate what the detector exports, because that is what would be served."""
+    from detloom.schemas.contracts.detections import SERVING_FOLDER
+    from detloom.trainer_module.export.saved_model import export_saved_model
+
+    detector, config = load_from_options(*(options[name] for name in NAMES))
+    with tempfile.TemporaryDirectory(prefix="detloom-export-") as folder:
+        export_saved_model(detector, config, Path(folder) / SERVING_FOLDER)
+        _evaluate_model({**options, "model": Path(folder)})
 
 
 def _find_tflite(saved_model: Path) -> str | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from detloom.pipelines.commands.checkpoint_options import checkpoint_options, load_from_options
 from detloom.pipelines.commands.options import FOLDER
 from detloom.schemas.errors import InputError
 
@@ -13,7 +14,8 @@ _VARIANTS = ("float32", "float16", "int8")
 
 
 @click.command()
-@click.argument("trained", type=FOLDER)
+@click.argument("trained", type=FOLDER, required=False)
+@checkpoint_options
 @click.option("--out", "out_dir", type=FOLDER, required=True, help="Output folder; must not exist yet.")
 @click.option(
     "--tflite",
@@ -45,7 +47,10 @@ _VARIANTS = ("float32", "float16", "int8")
     help="Units of the boxes that the SavedModel returns: 0 to 1, or image pixels.",
 )
 def export(
-    trained: Path,
+    trained: Path | None,
+    checkpoint: str | None,
+    config: str | None,
+    label_map: Path | None,
     out_dir: Path,
     variants: tuple[str, ...],
     tflite_outputs: str,
@@ -56,9 +61,11 @@ def export(
     box_units: str,
 ) -> None:
     """Export TRAINED: a training folder (its best weights), an exported or pushed model, or a folder of versions.
+    Or export a checkpoint of any origin, such as the detection zoo's, with its configuration.
 
     \b
     detloom export runs/cells --out exported
+    detloom export --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt --out coco
     detloom export serving --out lite --tflite float16 --tflite int8 --examples data/examples/Split-train
 
     OUT gets the folders Format-Serving (a SavedModel), Format-TFLite and Format-ONNX. `detloom evaluate --model OUT`
@@ -81,6 +88,8 @@ def export(
         tflite_calibration_images=calibration_images,
         onnx=onnx,
     )
+    if (trained is None) == (checkpoint is None):
+        raise InputError("detloom export: got TRAINED and --checkpoint, or none of them, allowed: one of the two.")
     if "int8" in settings.tflite and not examples:
         raise InputError("detloom export: --tflite int8 needs --examples, to calibrate the value ranges.")
     if out_dir.exists():
@@ -89,15 +98,19 @@ def export(
         check_onnx()
     show_log()
     files = [file for each in parse_eval_sets([examples]) for file in each.files] if examples else []
-    detector, config = load_trained(trained)
-    config.model.check_export(settings)
+    if trained is not None:
+        detector, trained_with = load_trained(trained)
+    else:
+        assert checkpoint is not None
+        detector, trained_with = load_from_options(checkpoint, config, label_map)
+    trained_with.model.check_export(settings)
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", suffix=".partial", dir=out_dir.parent))
     try:
-        export_tflite(detector, config, settings, files, partial / TFLITE_FOLDER)
+        export_tflite(detector, trained_with, settings, files, partial / TFLITE_FOLDER)
         if onnx:
             export_onnx(detector, partial / ONNX_FOLDER)
-        export_saved_model(detector, config, partial / SERVING_FOLDER, settings)
+        export_saved_model(detector, trained_with, partial / SERVING_FOLDER, settings)
         partial.chmod(0o755)  # mkdtemp makes private folders
         partial.rename(out_dir)
     except BaseException:

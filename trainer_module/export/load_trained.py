@@ -1,18 +1,20 @@
-"""Load a trained detector from a training run or an exported model."""
+"""Load a trained detector from a training run, an exported model, or a checkpoint of any origin."""
 
 import contextlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import tensorflow as tf
 
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.text_file import read_text_file
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.detectors.supported import check_trainable
 from detloom.trainer_module.export.predict import find_saved_model
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.training.follow_checkpoints import load_checkpoint
@@ -22,6 +24,7 @@ from detloom.trainer_module.weights.own_checkpoint import (
     WEIGHTS_FILE,
     find_best_weights,
 )
+from detloom.trainer_module.weights.restore import find_trained, restore
 
 _LOGGER = logging.getLogger("detloom")
 
@@ -40,6 +43,29 @@ def load_trained(folder: Path) -> tuple[Detector, TrainEvalConfig]:
         load_checkpoint(detector, weights, use_averages=False)
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
         raise InputError(f"{weights}: the weights cannot be loaded ({str(error).splitlines()[0][:200]}).") from None
+    return detector, config
+
+
+def load_restored(config: TrainEvalConfig, checkpoint: str, label_map: LabelMap) -> tuple[Detector, TrainEvalConfig]:
+    """Build the detector of a configuration and restore all of it from a checkpoint of any origin that restore reads.
+
+    Raises:
+        InputError: if the checkpoint cannot be read, or lacks a variable of the detector.
+    """
+    model = replace(config.model, num_classes=label_map.num_classes)
+    train = replace(
+        config.train,
+        fine_tune_checkpoint=checkpoint,
+        fine_tune_checkpoint_type="full",
+        fine_tune_include=(),
+        fine_tune_exclude=(),
+        fine_tune_skip_mismatch=False,
+        fine_tune_min_restored_share=1.0,
+    )
+    config = replace(config, model=model, train=train)
+    check_trainable(config)
+    detector = build_detector(model, label_map)
+    _LOGGER.info("%s", restore(train, detector, find_trained(train, detector)).sentence())
     return detector, config
 
 

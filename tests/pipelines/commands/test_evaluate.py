@@ -88,7 +88,7 @@ def test_help_shows_examples():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "got none of them, allowed: exactly one of --model, --detections, --checkpoints"),
+        ([], "got none of them, allowed: exactly one of --model, --checkpoint, --detections, --checkpoints"),
         (["--model", "a", "--checkpoints", "b"], "got --model and --checkpoints, allowed: exactly one of"),
         (["--model", "a"], "--model needs --examples"),
         (["--detections", "a"], "--detections needs --ground-truth"),

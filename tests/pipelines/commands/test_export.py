@@ -6,8 +6,9 @@ import tensorflow as tf
 from click.testing import CliRunner
 
 from detloom.pipelines.cli import cli
+from detloom.pipelines.commands.checkpoint_options import load_from_options
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import FixedShapeResizer
 from detloom.schemas.presets.presets import find_preset
@@ -53,12 +54,47 @@ def test_weights_are_exported_to_saved_model_and_tflite(trained, make_example, w
     assert to_canonical_json(config) == (folder / "Format-Checkpoint/config.json").read_text()
 
 
+def options_of(folder, classes=("a", "b")):
+    """Return the options that name the weights as a checkpoint of any origin."""
+    weights = folder / "Format-Checkpoint"
+    label_map = folder / f"{len(classes)}.pbtxt"
+    write_label_map(label_map, LabelMap.from_names(classes))
+    return "--config", weights / "config.json", "--checkpoint", weights / "ckpt", "--label-map", label_map
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_exported_with_its_configuration(trained, tmp_path):
+    folder, detector = trained
+    result = run(*options_of(folder), "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    again, _ = load_trained(tmp_path / "out")
+    for ours, theirs in zip(again.network.variables, detector.network.variables, strict=True):
+        assert tf.reduce_all(ours.value == theirs.value)
+
+
+def test_a_checkpoint_has_to_hold_the_whole_detector(trained, tmp_path):
+    folder, detector = trained
+    _, config, _, checkpoint, _, label_map = options_of(folder)
+    again, _ = load_from_options(str(checkpoint), str(config), label_map)
+    for ours, theirs in zip(again.network.variables, detector.network.variables, strict=True):
+        assert tf.reduce_all(ours.value == theirs.value)
+    *_, more_classes = options_of(folder, ("a", "b", "c"))
+    with pytest.raises(InputError, match="3 classes and this detector 4"):
+        load_from_options(str(checkpoint), str(config), more_classes)
+    with pytest.raises(InputError, match="--label-map"):
+        load_from_options(str(checkpoint), str(config), None)
+    with pytest.raises(InputError, match="--config"):
+        load_from_options(str(checkpoint), None, None)
+
+
 def test_invalid_options_are_refused_before_loading(tmp_path):
     (tmp_path / "there").mkdir()
     for arguments, message in (
         ((tmp_path, "--out", tmp_path / "out", "--tflite", "int8"), "int8 needs --examples"),
         ((tmp_path, "--out", tmp_path / "there"), "already exists"),
         ((tmp_path / "there", "--out", tmp_path / "out"), "there: has neither"),
+        (("--out", tmp_path / "out"), "--checkpoint"),
+        ((tmp_path / "there", "--checkpoint", "ckpt-0", "--out", tmp_path / "out"), "--checkpoint"),
     ):
         result = run(*arguments)
         assert isinstance(result.exception, InputError)
