@@ -1,3 +1,4 @@
+import importlib
 import json
 
 import pytest
@@ -146,3 +147,20 @@ def test_a_report_inside_the_model_folder_is_refused(tmp_path, split):
     (model / "saved_model.pb").touch()
     result = evaluate("--model", model, "--examples", split, "--out", model / "evaluation")
     assert "--out" in str(result.exception)
+
+
+def test_a_checkpoint_is_evaluated_as_it_would_be_exported(tmp_path, monkeypatch):
+    from detloom.trainer_module.export import saved_model
+
+    evaluate_cli = importlib.import_module("detloom.pipelines.commands.evaluate")
+    seen = []
+    monkeypatch.setattr(evaluate_cli, "load_from_options", lambda *options: options[::2])
+    monkeypatch.setattr(saved_model, "export_saved_model", lambda detector, config, folder: folder.mkdir())
+    monkeypatch.setattr(
+        evaluate_cli,
+        "_evaluate_model",
+        lambda options: seen.append((options["examples"], [each.name for each in options["model"].iterdir()])),
+    )
+    result = evaluate("--checkpoint", "ckpt-0", "--config", "pipeline.config", "--examples", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert seen == [((str(tmp_path),), ["Format-Serving"])]
