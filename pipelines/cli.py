@@ -1,6 +1,5 @@
 """The `detloom` command line."""
 
-import os
 import sys
 
 import click
@@ -17,6 +16,7 @@ from detloom.pipelines.commands.ingest import ingest
 from detloom.pipelines.commands.inspect import inspect
 from detloom.pipelines.commands.lineage import lineage
 from detloom.pipelines.commands.manifest import COMMANDS as MANIFEST_COMMANDS
+from detloom.pipelines.commands.native_log import hide_native_log
 from detloom.pipelines.commands.predict import predict
 from detloom.pipelines.commands.presets import presets
 from detloom.pipelines.commands.push import COMMANDS as PUSH_COMMANDS
@@ -31,8 +31,6 @@ from detloom.pipelines.commands.timer import COMMANDS as TIMER_COMMANDS
 from detloom.pipelines.commands.train import train
 from detloom.pipelines.commands.validate import validate
 from detloom.schemas.errors import InputError
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # set before TensorFlow is imported; hides its C++ log lines
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -73,6 +71,8 @@ for command in (
 
 def main() -> None:
     """Run the command line; print a user's mistake or an error of the system as one sentence instead of a traceback."""
+    if "--verbose" not in sys.argv:
+        hide_native_log()
     try:
         cli()
     except InputError as error:
