@@ -52,7 +52,6 @@ _FROM_DETECTION = Mapped(
     key="fine_tune_checkpoint_type",
     read=lambda is_detector: "detection" if is_detector else "classification",
     write=lambda plain: None,
-    implied=False,
 )
 
 # --- trained variables ------------------------------------------------------------------------------------------------

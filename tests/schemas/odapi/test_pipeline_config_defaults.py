@@ -174,7 +174,7 @@ def test_empty_schedule_is_refused(notes):
 @pytest.mark.parametrize(
     ("fields", "meant"),
     [
-        ("", "classification"),
+        ("", "auto"),
         ("from_detection_checkpoint: true", "detection"),
         ("from_detection_checkpoint: false", "classification"),
         ("fine_tune_checkpoint_type: '' from_detection_checkpoint: true", "detection"),
