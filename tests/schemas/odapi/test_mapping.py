@@ -31,7 +31,7 @@ OTHER_DEFAULTS = {
     "SSDRandomCropPadFixedAspectRatioOperation.max_aspect_ratio": "required: 0 gives no window",
     "SSDRandomCropPadFixedAspectRatioOperation.max_area": "required: 0 gives no window",
     "RandomDownscaleToTargetPixels.max_target_pixels": "if omitted, the preprocessor has another",
-    "TrainConfig.fine_tune_checkpoint_type": "empty means auto, which is chosen by the checkpoint, unless from_detection_checkpoint is set",
+    "TrainConfig.fine_tune_checkpoint_type": "empty means auto, unless from_detection_checkpoint is set",
 }
 
 
