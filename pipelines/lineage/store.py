@@ -10,6 +10,7 @@ from ml_metadata.proto import metadata_store_pb2 as pb
 
 from detloom.components.properties import PUSHED_VERSION_PROPERTY
 from detloom.pipelines.lineage.graph import safe_line
+from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.schemas.errors import InputError
 
 _SQLITE_MAGIC = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html#magic_header_string
@@ -37,6 +38,7 @@ class LineageStore:
             ) from None
         if not is_sqlite:
             raise InputError(f"{name}: not an SQLite database, allowed: metadata.sqlite of a workspace.")
+        check_metadata_file(metadata_file, is_written=False)
         config = pb.ConnectionConfig()
         config.sqlite.filename_uri = str(metadata_file.absolute())
         config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY

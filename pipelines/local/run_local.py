@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.pipelines.lineage.places import METADATA_FILE
-from detloom.pipelines.local.metadata_file import check_metadata_file
 from detloom.pipelines.local.run_lock import hold_workspace
 from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
 from detloom.schemas.errors import InputError
@@ -49,7 +49,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         notify_failed_run(run, None, error)
         raise
     with hold_workspace(Path(run.workspace)):
-        check_metadata_file(Path(run.workspace) / METADATA_FILE)
+        check_metadata_file(Path(run.workspace) / METADATA_FILE, is_written=True)
         from detloom.pipelines.local.console import log_nodes
         from detloom.pipelines.local.retries import find_preemption, notify_failed_run, run_with_retries
         from detloom.pipelines.local.summary import summarize_run

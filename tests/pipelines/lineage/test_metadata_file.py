@@ -5,8 +5,8 @@ import ml_metadata as mlmd
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as pb
 
-from detloom.pipelines.local import metadata_file
-from detloom.pipelines.local.metadata_file import check_metadata_file
+from detloom.pipelines.lineage import metadata_file
+from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.schemas.errors import InputError
 
 
@@ -45,22 +45,23 @@ def replace_by_folder(path):
     path.mkdir()
 
 
+@pytest.mark.parametrize("is_written", [True, False])
 @pytest.mark.parametrize("damage", [write_garbage, truncate, flip_pages, replace_by_folder])
-def test_damage_is_one_sentence_with_the_path(path, damage):
+def test_damage_is_one_sentence_with_the_path(path, damage, is_written):
     damage(path)
     with pytest.raises(InputError) as error:
-        check_metadata_file(path)
+        check_metadata_file(path, is_written=is_written)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_an_intact_an_empty_and_no_file_pass_unchanged(path, tmp_path):
     before = path.read_bytes()
-    check_metadata_file(path)
-    assert path.read_bytes() == before
     (tmp_path / "empty").touch()
-    check_metadata_file(tmp_path / "empty")
-    check_metadata_file(tmp_path / "none")
+    for each in (path, tmp_path / "empty", tmp_path / "none"):
+        for is_written in (True, False):
+            check_metadata_file(each, is_written=is_written)
+    assert path.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "metadata.sqlite"]
 
 
@@ -68,7 +69,8 @@ def test_a_lock_of_another_program_is_noticed_soon(path, monkeypatch):
     monkeypatch.setattr(metadata_file, "_LOCK_SECONDS", 0.1)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(InputError, match=str(path)):
-        check_metadata_file(path)
+    for is_written in (True, False):
+        with pytest.raises(InputError, match=str(path)):
+            check_metadata_file(path, is_written=is_written)
     other.execute("ROLLBACK")
-    check_metadata_file(path)
+    check_metadata_file(path, is_written=True)

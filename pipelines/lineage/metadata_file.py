@@ -1,0 +1,42 @@
+"""Check the file of ML Metadata, which reports damage as a failed query and waits long for locks."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import escape
+
+_LOCK_SECONDS = 5.0
+_ADVICE = (
+    "move it away to start with an empty history (finished steps run again; pushed models stay), or restore it from a "
+    "backup"
+)
+
+
+def check_metadata_file(path: Path, *, is_written: bool) -> None:
+    """Check that the file, if it exists, is an intact SQLite database, and if `is_written` that it can be written.
+
+    Raises:
+        InputError: it is damaged or something else, or another program holds its lock.
+    """
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    if not path.is_file():
+        raise InputError(f"{escape(str(path))}: is not a file, needed: an SQLite database of ML Metadata; {_ADVICE}.")
+    try:
+        address = f"{path.absolute().as_uri()}?mode={'rw' if is_written else 'ro'}"
+        connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
+        with contextlib.closing(connection) as database:
+            database.execute("BEGIN IMMEDIATE" if is_written else "BEGIN")  # the first takes the lock of a writer
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            database.execute("ROLLBACK")
+    except sqlite3.OperationalError as error:  # locked, or not writable
+        raise InputError(
+            f"{escape(str(path))}: could not be used within {_LOCK_SECONDS:g} s ({error}); end other programs that use it, such as "
+            "a database browser, check that it can be written, and run again."
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{escape(str(path))}: is damaged ({error}); {_ADVICE}.") from None
+    if found != "ok":
+        raise InputError(f"{escape(str(path))}: is damaged ({' '.join(str(found).split())[:200]}); {_ADVICE}.")
