@@ -20,10 +20,11 @@ def check_metadata_file(path: Path, *, is_written: bool) -> None:
     Raises:
         InputError: it is damaged or something else, or another program holds its lock.
     """
+    name = escape(str(path))
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
     if not path.is_file():
-        raise InputError(f"{escape(str(path))}: is not a file, needed: an SQLite database of ML Metadata; {_ADVICE}.")
+        raise InputError(f"{name}: is not a file, needed: an SQLite database of ML Metadata; {_ADVICE}.")
     try:
         address = f"{path.absolute().as_uri()}?mode={'rw' if is_written else 'ro'}"
         connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
@@ -33,10 +34,10 @@ def check_metadata_file(path: Path, *, is_written: bool) -> None:
             database.execute("ROLLBACK")
     except sqlite3.OperationalError as error:  # locked, or not writable
         raise InputError(
-            f"{escape(str(path))}: could not be used within {_LOCK_SECONDS:g} s ({error}); end other programs that use it, such as "
+            f"{name}: could not be used within {_LOCK_SECONDS:g} s ({error}); end other programs that use it, such as "
             "a database browser, check that it can be written, and run again."
         ) from None
     except sqlite3.DatabaseError as error:
-        raise InputError(f"{escape(str(path))}: is damaged ({error}); {_ADVICE}.") from None
+        raise InputError(f"{name}: is damaged ({error}); {_ADVICE}.") from None
     if found != "ok":
-        raise InputError(f"{escape(str(path))}: is damaged ({' '.join(str(found).split())[:200]}); {_ADVICE}.")
+        raise InputError(f"{name}: is damaged ({' '.join(str(found).split())[:200]}); {_ADVICE}.")
