@@ -26,9 +26,9 @@ def hide_native_log() -> None:
     """Hide such lines of this process and its children until it ends, unless the user has set TF_CPP_MIN_LOG_LEVEL.
 
     Python's `sys.stderr` is not filtered and stays connected to the terminal. Call it once, before TensorFlow is
-    imported.
+    imported. In a process whose `sys.stderr` somebody has replaced, it changes nothing.
     """
-    if os.environ.setdefault(LEVEL_VARIABLE, _ERRORS_ONLY) != _ERRORS_ONLY:
+    if os.environ.setdefault(LEVEL_VARIABLE, _ERRORS_ONLY) != _ERRORS_ONLY or not _is_python_on_2():
         return
     terminal, encoding = os.dup(2), sys.stderr.encoding
     command = [sys.executable, "-I", "-S", "-c", _FILTER]
@@ -39,3 +39,10 @@ def hide_native_log() -> None:
     program.stdin.close()
     program.returncode = 0  # nobody waits for it, and Popen must not warn about that
     sys.stderr = os.fdopen(terminal, "w", buffering=1, encoding=encoding, errors="backslashreplace")
+
+
+def _is_python_on_2() -> bool:
+    try:
+        return sys.stderr.fileno() == 2
+    except (AttributeError, OSError, ValueError):  # closed, None, or without a file
+        return False

@@ -33,6 +33,11 @@ def test_only_errors_of_native_code_are_shown():
     assert sorted(lines) == ["E", "F", "plain", "python"]
 
 
+def test_a_replaced_stderr_changes_nothing():
+    replaced = CODE.replace("hide_native_log()\n", "import io; sys.stderr = io.StringIO(); hide_native_log()\n", 1)
+    assert len(run(replaced).stderr.splitlines()) == 7  # without Python's line
+
+
 def test_a_level_that_the_user_set_shows_all():
     assert len(run(CODE, TF_CPP_MIN_LOG_LEVEL="0").stderr.splitlines()) == 8
 

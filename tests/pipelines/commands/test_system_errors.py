@@ -79,7 +79,6 @@ def test_the_command_line_prints_one_sentence_and_shows_bugs_with_their_tracebac
         raise error
 
     monkeypatch.setattr(command_line, "cli", fail)
-    monkeypatch.setattr(command_line, "hide_native_log", lambda: None)
     with pytest.raises(SystemExit if code else KeyError) as ended:
         command_line.main()
     if code:
