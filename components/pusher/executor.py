@@ -54,7 +54,7 @@ class Executor(tfx_pusher.Executor):
         push_dir, settings = _push_dir(exec_properties), _settings(exec_properties)
         model_uri = self.GetModelPath(input_dict)
         cards = input_dict.get(MODEL_CARD_KEY) or []
-        with _local_folder(model_uri) as model_dir, _local_folder(cards[0].uri if cards else None) as card_dir:
+        with local_folder(model_uri) as model_dir, local_folder(cards[0].uri if cards else None) as card_dir:
             assert model_dir is not None
             try:
                 result = push_model(
@@ -105,7 +105,7 @@ def _push_dir(exec_properties: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _local_folder(uri: str | None) -> Iterator[Path | None]:
+def local_folder(uri: str | None) -> Iterator[Path | None]:
     """Yield a local folder as it is, and a remote one as a temporary copy."""
     if uri is None or not is_address(uri):
         yield None if uri is None else Path(uri)

@@ -18,10 +18,19 @@ from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
 from tfx.utils import json_utils
 
-from detloom.components.properties import blessing_message
+from detloom.components.properties import (
+    PUSHED_DESTINATION_PROPERTY,
+    PUSHED_IS_NEW_PROPERTY,
+    REASON_PROPERTY,
+    blessing_message,
+)
+from detloom.components.pusher.endpoint import label_model, read_endpoint, rolled_back_models
+from detloom.components.pusher.executor import local_folder
+from detloom.components.pusher.manifest import build_manifest
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.push import VertexEndpoint
 
+ENDPOINT_KEY = "detloom_endpoint"  # key in custom_config
 _ALL_TRAFFIC = 100
 
 
@@ -43,11 +52,15 @@ def vertex_custom_config(endpoint: VertexEndpoint) -> dict[str, Any]:
         constants.VERTEX_REGION_KEY: endpoint.region,
         constants.VERTEX_CONTAINER_IMAGE_URI_KEY: endpoint.container_image,
         constants.SERVING_ARGS_KEY: serving_args,
+        ENDPOINT_KEY: endpoint.address,
     }
 
 
 class VertexExecutor(tfx_executor.Executor):
-    """TFX's executor, which also logs why nothing is deployed and gives an endpoint's first model all traffic."""
+    """TFX's executor, which also logs why nothing is deployed and gives an endpoint's first model all traffic.
+
+    A model that already serves is not deployed again, nor is one that was rolled back.
+    """
 
     def Do(
         self,
@@ -55,25 +68,45 @@ class VertexExecutor(tfx_executor.Executor):
         output_dict: dict[str, list[Artifact]],
         exec_properties: dict[str, Any],
     ) -> None:
-        """Deploy the model if it is blessed.
+        """Deploy the model if it is blessed, and label it in the model registry.
 
         Raises:
-            InputError: the artifacts are not in Google Cloud Storage, from where Vertex AI reads models.
+            InputError: the artifacts are not in Google Cloud Storage, from where Vertex AI reads models, or Vertex AI
+                does not tell what the endpoint serves.
         """
+        pushed_model = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY])
         if not self.CheckBlessing(input_dict):
-            logging.info(
-                "Pusher: not deployed. %s",
-                blessing_message(input_dict.get(keys.MODEL_BLESSING_KEY)),
+            logging.info("Pusher: not deployed. %s", blessing_message(input_dict.get(keys.MODEL_BLESSING_KEY)))
+            self._MarkNotPushed(pushed_model)
+            return
+        if not pushed_model.uri.startswith("gs://"):
+            raise InputError(
+                f"push.vertex: got artifacts in {pushed_model.uri}, allowed: a pipeline root at gs://, from where "
+                "Vertex AI reads models. Run this pipeline on Vertex AI, or push to a folder."
             )
-        else:
-            uri = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY]).uri
-            if not uri.startswith("gs://"):
-                raise InputError(
-                    f"push.vertex: got artifacts in {uri}, allowed: a pipeline root at gs://, from where Vertex AI "
-                    "reads models. Run this pipeline on Vertex AI, or push to a folder."
-                )
-            exec_properties = _with_allowed_traffic(exec_properties)
-        super().Do(input_dict, output_dict, exec_properties)
+        with local_folder(self.GetModelPath(input_dict)) as folder:
+            assert folder is not None
+            digest = build_manifest(folder).digest
+        address = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])[ENDPOINT_KEY]
+        models = read_endpoint(address)
+        serving = next((model for model in models if model.digest == digest and model.traffic_percent), None)
+        if serving is not None:
+            logging.info("Pusher: nothing to do, %s already serves this model.", address)
+            self._MarkPushed(pushed_model, pushed_destination=serving.name)
+            pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 0)
+            return
+        if any(model.digest == digest for model in rolled_back_models(models)):
+            reason = (
+                f"{address}: this model was served before and was rolled back, so it is not deployed again; to serve "
+                "it in spite of that, give it traffic at the endpoint."
+            )
+            logging.warning("Pusher: not deployed. %s", reason)
+            self._MarkNotPushed(pushed_model)
+            pushed_model.set_string_custom_property(REASON_PROPERTY, reason)
+            return
+        super().Do(input_dict, output_dict, _with_allowed_traffic(exec_properties))
+        label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), digest)
+        pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
 
 
 class VertexPusher(tfx_component.Pusher):

@@ -1,4 +1,4 @@
-"""Find the production model, the version that serves now, and copy it to a local folder.
+"""Find the production model, which serves now in a folder of versions or at an endpoint, and copy it to a local folder.
 
 An unchanged pipeline that runs again has already pushed its candidate, which would then be compared with itself. So the
 candidate is skipped, and the version before it is taken, but none that was rolled back.
@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detloom.components.pusher.destination import MODEL_FILE, Destination
+from detloom.components.pusher.endpoint import (
+    EndpointModel,
+    find_served,
+    is_endpoint,
+    read_endpoint,
+    rolled_back_models,
+)
 from detloom.components.pusher.manifest import Manifest, build_manifest, find_files
+from detloom.components.pusher.object_store import download
 from detloom.components.pusher.versions import (
     complete_versions,
     open_destination,
@@ -29,43 +37,73 @@ _LOGGER = logging.getLogger("detloom")
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedVersion:
-    """The version that was copied; `digest` identifies its content as in `PushResult`."""
+    """What was copied: number and address of the version, or resource name and address of an endpoint's model.
 
-    version: int
+    `digest` identifies the content as in `PushResult`.
+    """
+
+    version: str
     address: str
     digest: str
 
 
 def copy_production_model(
-    push_to: str, saved_model_dir: Path, candidate_dir: Path | None = None
+    production: str, saved_model_dir: Path, candidate_dir: Path | None = None
 ) -> CopiedVersion | None:
-    """Copy the SavedModel of the version that serves now; without one, return None and create no folder.
+    """Copy the SavedModel that serves now; without one, return None and create no folder.
 
     In a folder, a version without a manifest (added by hand) counts as well, because model servers load it too.
 
     Args:
-        push_to: folder of versions, or its address.
+        production: folder of versions, or its address, or that of an endpoint.
         saved_model_dir: created by one rename after the content has been verified.
         candidate_dir: a SavedModel to skip.
 
     Raises:
-        InputError: the newest version differs from what was pushed.
+        InputError: the newest version differs from what was pushed, or Vertex AI does not answer.
         OSError: it cannot be read.
     """
-    destination = open_destination(push_to)
     candidate = build_manifest(candidate_dir).digest if candidate_dir is not None else None
     partial = saved_model_dir.with_name(f".{saved_model_dir.name}.partial")
     try:
-        for version, manifest in production_versions(destination, candidate):
-            copied = _copy(destination, version, manifest, partial)
-            if copied is not None and copied.digest != candidate:
+        for copied in _copies(production, candidate, partial):
+            if copied.digest != candidate:
                 shutil.rmtree(saved_model_dir, ignore_errors=True)  # left by an earlier attempt
                 os.replace(partial, saved_model_dir)
-                address = f"{destination.address}/{version}"
-                return CopiedVersion(version=version, address=address, digest=copied.digest)
+                return copied
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return None
+
+
+def _copies(production: str, candidate: str | None, folder: Path) -> Iterator[CopiedVersion]:
+    """Copy the model that serves now, and each time that another is asked for, the one before it."""
+    if is_endpoint(production):
+        for model in _production_models(production, candidate):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            download(model.uri, folder)
+            yield CopiedVersion(version=model.name, address=model.uri, digest=build_manifest(folder).digest)
+        return
+    destination = open_destination(production)
+    for version, manifest in production_versions(destination, candidate):
+        copied = _copy(destination, version, manifest, folder)
+        if copied is not None:
+            yield CopiedVersion(version=str(version), address=f"{destination.address}/{version}", digest=copied.digest)
+
+
+def _production_models(endpoint: str, candidate: str | None) -> Iterator[EndpointModel]:
+    """Yield the model that the endpoint serves, and then those uploaded before it, the newest first."""
+    models = read_endpoint(endpoint)
+    served = find_served(models)
+    if served is None:
+        return
+    skipped = {each.digest for each in rolled_back_models(models)} | {candidate}
+    for model in (served, *(each for each in models if each.uploaded < served.uploaded)):
+        if not model.uri:
+            _LOGGER.warning("%s: the model %s has no SavedModel; skipped.", endpoint, model.name)
+        elif not model.digest or model.digest not in skipped:
+            yield model
 
 
 def production_versions(destination: Destination, candidate: str | None) -> Iterator[tuple[int, Manifest | None]]:

@@ -1,6 +1,7 @@
 """The ProductionModel component, for clusters.
 
-Open-source Kubeflow Pipelines refuses resolvers (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/argo.go).
+Open-source Kubeflow Pipelines refuses resolvers (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/argo.go), and
+Vertex AI knows only TFX's own, which find the latest blessed model instead of the one that serves.
 """
 
 import logging
@@ -29,7 +30,7 @@ from detloom.schemas.contracts.detections import SERVING_FOLDER
 from detloom.schemas.reading.redact import redact
 
 CANDIDATE_KEY = "candidate"
-PUSH_TO_KEY = "push_to"
+PRODUCTION_KEY = "production"
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -43,18 +44,18 @@ class Executor(BaseExecutor):
         exec_properties: dict[str, Any],
     ) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
-        push_to = exec_properties[PUSH_TO_KEY]
+        production = exec_properties[PRODUCTION_KEY]
         model = artifact_utils.get_single_instance(output_dict[keys.MODEL_KEY])
         candidates = input_dict.get(CANDIDATE_KEY) or []
         found = copy_production_model(
-            push_to, Path(model.uri) / SERVING_FOLDER, Path(saved_model_dir(candidates[0])) if candidates else None
+            production, Path(model.uri) / SERVING_FOLDER, Path(saved_model_dir(candidates[0])) if candidates else None
         )
         if found is None:
-            _LOGGER.info("%s: no model has been pushed yet.", redact(push_to))
+            _LOGGER.info("%s: no model has been pushed yet.", redact(production))
             model.set_int_custom_property(NOTHING_FOUND, 1)
             return
-        _LOGGER.info("The production model is version %d in %s.", found.version, redact(push_to))
-        model.set_string_custom_property(PUSHED_VERSION_PROPERTY, str(found.version))
+        _LOGGER.info("The production model is version %s in %s.", found.version, redact(production))
+        model.set_string_custom_property(PUSHED_VERSION_PROPERTY, found.version)
         model.set_string_custom_property(PUSHED_DESTINATION_PROPERTY, found.address)
 
 
@@ -62,7 +63,7 @@ class ProductionModelSpec(ComponentSpec):
     """Input: the candidate (optional). Output: a model."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        PUSH_TO_KEY: ExecutionParameter(type=str),
+        PRODUCTION_KEY: ExecutionParameter(type=str),
         CODE_FINGERPRINT: ExecutionParameter(type=str),
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {CANDIDATE_KEY: ChannelParameter(type=Model, optional=True)}
@@ -70,12 +71,12 @@ class ProductionModelSpec(ComponentSpec):
 
 
 class ProductionModel(BaseComponent):
-    """A TFX component that copies the version under `push_to` that serves now.
+    """A TFX component that copies the model that serves now.
 
     The result changes with every push, which TFX's cache does not see: the pipeline must disable caching for this node.
 
     Outputs:
-        model: Model with the SavedModel of that version; custom properties name the version. If no version exists, the
+        model: Model with its SavedModel; custom properties name the version. If no version exists, the
             artifact has no files and the custom property `nothing_found` is 1. Pushed versions hold no separate
             weights: a warm start reads the weights of the SavedModel.
     """
@@ -83,17 +84,17 @@ class ProductionModel(BaseComponent):
     SPEC_CLASS = ProductionModelSpec
     EXECUTOR_SPEC = ExecutorClassSpec(Executor)
 
-    def __init__(self, *, push_to: str, code_fingerprint: str, candidate: BaseChannel | None = None) -> None:
+    def __init__(self, *, production: str, code_fingerprint: str, candidate: BaseChannel | None = None) -> None:
         """Create the node.
 
         Args:
-            push_to: folder of versions, or its address.
+            production: folder of versions, or its address, or that of an endpoint (`VertexEndpoint.address`).
             code_fingerprint: fingerprint of the package's source; only part of the cache key.
             candidate: a model to skip even if it serves now.
         """
         spec = ProductionModelSpec(
             **{
-                PUSH_TO_KEY: push_to,
+                PRODUCTION_KEY: production,
                 CODE_FINGERPRINT: code_fingerprint,
                 CANDIDATE_KEY: candidate,
                 keys.MODEL_KEY: Channel(type=Model),

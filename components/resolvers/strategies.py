@@ -99,7 +99,7 @@ class ProductionModelStrategy(ResolverStrategy):
             model.set_mlmd_artifact(registered[0])
             return model
         model.uri, model.state = str(folder), ArtifactState.PUBLISHED
-        model.set_string_custom_property(PUSHED_VERSION_PROPERTY, str(found.version))
+        model.set_string_custom_property(PUSHED_VERSION_PROPERTY, found.version)
         model.set_string_custom_property(PUSHED_DESTINATION_PROPERTY, found.address)
         model.type_id = store.put_artifact_type(model.artifact_type)
         (model.id,) = store.put_artifacts([model.mlmd_artifact])

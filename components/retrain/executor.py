@@ -68,7 +68,7 @@ class DecisionExecutor(BaseExecutor):
                 report=_read_report(input_dict),
             ),
             params.config_hash,
-            read_last_record(params.retrain.records, params.pipeline, params.push_to),
+            read_last_record(params.retrain.records, params.pipeline, params.production),
             training_record.current_time(),
         )
         output.set_int_custom_property(TRAIN_PROPERTY, int(decision.train))

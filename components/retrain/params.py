@@ -16,8 +16,8 @@ class RetrainParams(ComponentParams):
         train_split: the split to train on.
         config_hash: hash of the training settings and code; a different hash always causes training.
         pipeline: pipeline name; several pipelines may keep records in one folder.
-        push_to: folder of versions, or its address; empty if models are pushed elsewhere. The training of a model that
-            was rolled back there counts as if it had never finished.
+        production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
+            model that was rolled back there counts as if it had never finished.
         nonce: only part of the cache key. In local runs RetrainDecision gets `records_state`, so that TFX's cache
             depends on the records; TrainingRecord gets a new value in each run, so that it is never cached.
     """
@@ -27,5 +27,5 @@ class RetrainParams(ComponentParams):
     train_split: str
     config_hash: str
     pipeline: str = ""
-    push_to: str = ""
+    production: str = ""
     nonce: str = ""

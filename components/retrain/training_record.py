@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from detloom.components.dataset_validator.drift import REPORT_FORMAT, PreviousReport
+from detloom.components.pusher.endpoint import is_endpoint, rolled_back_digests_at
 from detloom.components.pusher.versions import open_destination, pushed_versions, rolled_back_digests
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
@@ -118,21 +119,21 @@ def format_record(training: FinishedTraining) -> str:
     return json.dumps(asdict(training), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def read_last_record(records: str, pipeline: str, push_to: str = "") -> FinishedTraining | None:
-    """Return the newest readable record whose model was not rolled back at `push_to`, or None.
+def read_last_record(records: str, pipeline: str, production: str = "") -> FinishedTraining | None:
+    """Return the newest readable record whose model was not rolled back at `production`, or None.
 
     A truncated file is logged and skipped.
 
     Raises:
         OSError: a storage cannot be read.
     """
-    return next((training for _, training in _current_records(records, pipeline, push_to)), None)
+    return next((training for _, training in _current_records(records, pipeline, production)), None)
 
 
-def _current_records(records: str, pipeline: str, push_to: str) -> Iterator[tuple[str, FinishedTraining]]:
+def _current_records(records: str, pipeline: str, production: str) -> Iterator[tuple[str, FinishedTraining]]:
     """Yield name and content of the records that count, the newest first."""
     folder = _folder(records, pipeline)
-    rolled_back = _rolled_back_at(push_to) if push_to else set()
+    rolled_back = _rolled_back_at(production) if production else set()
     for name in _record_names(records, pipeline):
         data = open_storage(folder).read(name, _MAX_BYTES)
         if data is None:  # deleted in the meantime
@@ -146,8 +147,10 @@ def _current_records(records: str, pipeline: str, push_to: str) -> Iterator[tupl
             yield name, training
 
 
-def _rolled_back_at(push_to: str) -> set[str]:
-    destination = open_destination(push_to)
+def _rolled_back_at(production: str) -> set[str]:
+    if is_endpoint(production):
+        return rolled_back_digests_at(production)
+    destination = open_destination(production)
     return rolled_back_digests(destination, pushed_versions(destination))
 
 
@@ -156,7 +159,7 @@ def current_time() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def records_state(retrain: Retrain, pipeline: str, push_to: str) -> str:
+def records_state(retrain: Retrain, pipeline: str, production: str) -> str:
     """Return the state that a decision depends on besides its inputs: the last record, and whether it is too old.
 
     As long as the state is unchanged, TFX's cache returns the previous decision and the results of the nodes behind
@@ -166,7 +169,7 @@ def records_state(retrain: Retrain, pipeline: str, push_to: str) -> str:
         InputError: the storage cannot be read.
     """
     try:
-        newest = next((name for name, _ in _current_records(retrain.records, pipeline, push_to)), "")
+        newest = next((name for name, _ in _current_records(retrain.records, pipeline, production)), "")
     except OSError as error:
         raise InputError(
             f"retrain.records: {show_address(retrain.records)} cannot be read "

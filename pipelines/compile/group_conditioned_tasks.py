@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from detloom.pipelines.compile.pipeline_spec import Spec, dags_of, is_resolver
+from detloom.pipelines.compile.pipeline_spec import Spec, dags_of
 
 TRAINING_DAG = "training"
 _INPUT = re.compile(r"inputs\.artifacts\['([^']+)'\]")
@@ -25,7 +25,6 @@ def group_conditioned_tasks(spec: Spec) -> Spec:
     for dag in list(dags_of(edited)):
         tasks = dag["tasks"]
         for condition, names in _tasks_by_condition(tasks).items():
-            names |= _resolvers_for(names, edited, tasks)
             if any(producer in names for name in names for producer, _ in _sources(tasks[name]).values()):
                 assert TRAINING_DAG not in edited["components"], "two conditions on tasks that need each other"
                 tasks[TRAINING_DAG] = _build_dag(edited, tasks, condition, names)
@@ -80,21 +79,6 @@ def _sources(task: Spec) -> dict[str, _Source]:
     inputs = task.get("inputs", {}).get("artifacts", {})
     made = {key: each["taskOutputArtifact"] for key, each in sorted(inputs.items()) if "taskOutputArtifact" in each}
     return {key: (each["producerTask"], each["outputArtifactKey"]) for key, each in made.items()}
-
-
-def _resolvers_for(names: Collection[str], spec: Spec, tasks: Spec) -> set[str]:
-    """Return resolvers that only these tasks read: TFX's compiler drops their condition, and an empty result could not
-    be passed in from outside."""
-    readers: dict[str, set[str]] = {}
-    for name, task in tasks.items():
-        for producer, _ in _sources(task).values():
-            readers.setdefault(producer, set()).add(name)
-    found: set[str] = set()
-    while new := {
-        name for name in readers.keys() - found if is_resolver(spec, tasks[name]) and readers[name] <= {*names, *found}
-    }:
-        found |= new
-    return found
 
 
 def _build_dag(spec: Spec, tasks: Spec, condition: str, names: Iterable[str]) -> Spec:

@@ -2,11 +2,11 @@
 
 root.dag.tasks          the tasks and their order; a task names its component
 components              by name: inputs and outputs, and a DAG or the label of an executor
-deploymentSpec          executors by label: the container, or the query of a resolver
+deploymentSpec          executors by label: the containers
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf import json_format
@@ -48,12 +48,6 @@ def containers_of(spec: Spec) -> dict[str, Spec]:
 def executor_labels_of(spec: Spec) -> dict[str, list[str]]:
     """Return the executor labels of each container by node."""
     return {name: [spec["components"][name]["executorLabel"]] for name in containers_of(spec)}
-
-
-def is_resolver(spec: Spec, task: Mapping[str, Any]) -> bool:
-    """Return whether the backend runs the task itself, as a query for artifacts."""
-    label = spec["components"][task["componentRef"]["name"]].get("executorLabel")
-    return "resolver" in spec["deploymentSpec"]["executors"].get(label, {})
 
 
 def check_spec(spec: Spec) -> None:

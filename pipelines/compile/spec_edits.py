@@ -82,8 +82,6 @@ _MAX_WAIT_ON_VERTEX = 3600  # kfp caps longer waits "to reflect runtime behavior
 def uncached_nodes(run: RunFile, place: Place) -> frozenset[str]:
     """Return the nodes that must not be cached."""
     found = set(UNCACHED_NODES)
-    if run.push.vertex is not None:
-        found.remove("Pusher")  # each deployment would add another copy of the same model
     if place == "kubeflow":
         found.add(_EXAMPLE_GEN)  # its driver does not run before the cache is checked, so new data would be missed
     elif run.retrain is not None and run.retrain.max_age_days:

@@ -174,7 +174,7 @@ def _retrain_params(run: RunFile, place: Place) -> RetrainParams:
         pipeline=run.name,
         # No new nonce per run: the decision is part of the cache key of every downstream node, so a new one would
         # train again after a failed push.
-        push_to=run.push_to,
-        nonce=records_state(run.retrain, run.name, run.push_to) if place == "local" else "",
+        production=run.production,
+        nonce=records_state(run.retrain, run.name, run.production) if place == "local" else "",
         code_fingerprint=source_fingerprint("detloom.components.retrain.component"),
     )

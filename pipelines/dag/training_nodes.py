@@ -10,11 +10,7 @@ from tfx import v1 as tfx
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
-from tfx.dsl.components.common.resolver import Resolver
-from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
-from tfx.types import standard_component_specs as keys
-from tfx.types.channel import BaseChannel, Channel
-from tfx.types.standard_artifacts import Model, ModelBlessing
+from tfx.types.channel import BaseChannel
 
 from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.params import EvaluatorParams
@@ -54,7 +50,7 @@ def build_tuner(run: RunFile, examples: BaseChannel, place: Place) -> tfx.compon
 
 def build_warm_start(run: RunFile, place: Place) -> BaseNode | None:
     """Return the node whose output `model` initializes the training, if any."""
-    if run.trainer.warm_start != "latest_blessed":
+    if run.trainer.warm_start == "none":
         return None
     return _production_model(run, place, WARM_START_NODE, "WarmStartModel")
 
@@ -129,7 +125,6 @@ def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: 
     if run.push.vertex is not None:
         from detloom.components.pusher.vertex import VertexPusher, vertex_custom_config  # late: Google's clients
 
-        # Cached if model and endpoint are the same: deploying again would add a second copy.
         return VertexPusher(
             model=model, model_blessing=blessing, custom_config=vertex_custom_config(run.push.vertex)
         ).with_id("Pusher")
@@ -197,20 +192,13 @@ def _production_model(
 ) -> BaseNode:
     """Return the node whose output `model` is the model that serves now, other than the candidate.
 
-    The compiler for Vertex AI supports only TFX's own strategies; open-source Kubeflow supports none.
+    The compilers for clusters support no strategy that could find it.
     """
-    match place:
-        case "local":
-            copies = str(Path(run.workspace) / "artifacts" / component_id)
-            return build_production_resolver(run.push_to, copies, candidate).with_id(resolver_id)
-        case "vertex":
-            return Resolver(
-                strategy_class=LatestBlessedModelStrategy,
-                **{keys.MODEL_KEY: Channel(type=Model), keys.MODEL_BLESSING_KEY: Channel(type=ModelBlessing)},
-            ).with_id(resolver_id)
-        case "kubeflow":
-            return ProductionModel(
-                push_to=run.push_to,
-                code_fingerprint=source_fingerprint("detloom.components.resolvers.production_model"),
-                candidate=candidate,
-            ).with_id(component_id)
+    if place == "local":
+        copies = str(Path(run.workspace) / "artifacts" / component_id)
+        return build_production_resolver(run.push_to, copies, candidate).with_id(resolver_id)
+    return ProductionModel(
+        production=run.production,
+        code_fingerprint=source_fingerprint("detloom.components.resolvers.production_model"),
+        candidate=candidate,
+    ).with_id(component_id)

@@ -43,6 +43,11 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
     """
     try:
         check_trainable(run.config)  # before anything is written
+        if run.push.vertex is not None:
+            raise InputError(
+                "push.vertex: got an endpoint, allowed on this machine: a folder of versions (push_to), because Vertex "
+                "AI reads models from a bucket; run this pipeline on Vertex AI."
+            )
     except InputError as error:
         from detloom.pipelines.local.retries import notify_failed_run
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from detloom.schemas.errors import check, check_fields
 
+ENDPOINT_SCHEME = "vertex://"
 REMOTE_SCHEMES = ("gs://", "s3://", "hdfs://")  # schemes of TFX's file system layer
 LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
 _MIN_KEPT = 2  # the served version and the previous one
@@ -54,6 +55,11 @@ class VertexEndpoint:
     traffic_percent: int = 100
     """Percentage of requests for the new model. Less than 100 makes it a canary; the existing models share the rest in
     proportion. The first model of an endpoint gets all requests."""
+
+    @property
+    def address(self) -> str:
+        """The endpoint as one text: vertex://PROJECT/REGION/ENDPOINT_NAME."""
+        return f"{ENDPOINT_SCHEME}{self.project}/{self.region}/{self.endpoint_name}"
 
     def __post_init__(self) -> None:
         check_project("project", self.project)

@@ -1,8 +1,9 @@
 """The run file: all settings of one pipeline."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from detloom.schemas.errors import FieldError, InputError, check
 from detloom.schemas.model.config import Eval, InputReader, Model, Train, TrainEvalConfig
@@ -35,10 +36,14 @@ class Trainer:
 
     strategy: Strategy = Strategy()
     """Devices on which training runs; the environment variable DETLOOM_STRATEGY overrides this setting."""
-    warm_start: Literal["none", "latest_blessed"] = "none"
-    """`latest_blessed` starts from the model that serves now, if there is one, instead of
-    `train.fine_tune_checkpoint`; on Vertex AI, from the latest blessed model. Every run then trains, even if nothing
-    else has changed, because the initial weights differ."""
+    warm_start: Literal["none", "production"] = "none"
+    """`production` starts from the model that serves now, if there is one, instead of `train.fine_tune_checkpoint`.
+    Every run then trains, even if nothing else has changed, because the initial weights differ."""
+
+    @staticmethod
+    def upgrade(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read the former name of `production`."""
+        return {**data, "warm_start": "production"} if data.get("warm_start") == "latest_blessed" else data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +129,11 @@ class RunFile:
             check(bool(self.retrain.records), "retrain.records", "nothing", "a folder, with push.vertex", "push.vertex")
         if self.tuner is not None:
             _check_search(self.tuner, self.config)
+
+    @property
+    def production(self) -> str:
+        """The folder or address of the models that serve; of an endpoint, `VertexEndpoint.address`."""
+        return self.push.vertex.address if self.push.vertex is not None else self.push_to
 
     @property
     def config(self) -> TrainEvalConfig:

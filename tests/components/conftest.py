@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 START_SECONDS = 120.0
+FIRST_UPLOAD = datetime(2026, 3, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
 
 
@@ -211,3 +214,96 @@ def worker_pool(tmp_path_factory: pytest.TempPathFactory, worker_environment: di
         yield f"localhost:{port}"
     finally:
         _stop(process)
+
+
+class FakeVertex:
+    """Google's client with a model registry and at most one endpoint.
+
+    Attributes:
+        models: the registry by resource name.
+        deployed: resource names of the deployed models by id.
+        traffic: percentages by id.
+    """
+
+    def __init__(self) -> None:
+        self.models: dict[str, SimpleNamespace] = {}
+        self.deployed: dict[str, str] = {}
+        self.traffic: dict[str, int] = {}
+        self.endpoints: list[Any] = []
+        self.initialized_with: dict[str, str] = {}
+        self.Endpoint = SimpleNamespace(list=self._list_endpoints, create=self._create_endpoint)
+        self.Model = _FakeModel(self)
+
+    def init(self, **options: str) -> None:
+        self.initialized_with = options
+
+    def upload(self, uri: str = "", **labels: str) -> str:
+        """Register a model, later than those before it; return its resource name."""
+        name = f"projects/1/models/{len(self.models) + 1}"
+        at = FIRST_UPLOAD + timedelta(days=len(self.models))
+        model = SimpleNamespace(resource_name=name, uri=uri, create_time=at, labels=labels, wait=lambda: None)
+        model.update = lambda labels: setattr(model, "labels", labels)
+        model.deploy = lambda endpoint, traffic_percentage, **_: self.deploy(name, traffic_percentage)
+        self.models[name] = model
+        return name
+
+    def deploy(self, name: str, percent: int) -> None:
+        """Deploy a model; those before it share the rest of the traffic."""
+        if not self.endpoints:
+            self._create_endpoint("cells")
+        self.traffic = {each: old * (100 - percent) // 100 for each, old in self.traffic.items()}
+        self.deployed[str(len(self.deployed))] = name
+        self.traffic[str(len(self.deployed) - 1)] = percent
+
+    def undeploy(self, name: str) -> None:
+        for each in [each for each, model in self.deployed.items() if model == name]:
+            del self.deployed[each]
+            self.traffic.pop(each, None)
+
+    def _create_endpoint(self, display_name: str, labels: Any = None) -> Any:
+        vertex = self
+
+        class Endpoint:
+            name, resource_name = "77", "projects/1/endpoints/77"
+            traffic_split = property(lambda _: vertex.traffic)
+
+            def list_models(self) -> list[SimpleNamespace]:
+                return [SimpleNamespace(id=each, model=name) for each, name in vertex.deployed.items()]
+
+        endpoint = Endpoint()
+        self.endpoints.append((display_name, endpoint))
+        return endpoint
+
+    def _list_endpoints(self, filter: str) -> list[Any]:
+        return [endpoint for name, endpoint in self.endpoints if filter == f'display_name="{name}"']
+
+
+class _FakeModel:
+    def __init__(self, vertex: FakeVertex) -> None:
+        self._vertex = vertex
+
+    def __call__(self, name: str) -> SimpleNamespace:
+        return self._vertex.models[name]
+
+    def list(self, filter: str) -> list[SimpleNamespace]:
+        key, _, value = filter.removeprefix("labels.").partition("=")
+        return [model for model in self._vertex.models.values() if model.labels.get(key) == value.strip('"')]
+
+    def upload(self, display_name: str, artifact_uri: str, serving_container_image_uri: str) -> SimpleNamespace:
+        return self._vertex.models[self._vertex.upload(artifact_uri)]
+
+
+@pytest.fixture
+def vertex(monkeypatch: pytest.MonkeyPatch) -> FakeVertex:
+    """Replace Google's client, for TFX as well; no network access."""
+    from google.cloud import aiplatform  # the attribute that is replaced
+    from tfx.extensions.google_cloud_ai_platform import prediction_clients
+
+    from detloom.components.pusher import vertex as pusher
+
+    assert aiplatform
+    fake = FakeVertex()
+    monkeypatch.setattr("google.cloud.aiplatform", fake)
+    monkeypatch.setattr(prediction_clients, "aiplatform", fake)
+    monkeypatch.setattr(pusher, "aiplatform", fake)
+    return fake

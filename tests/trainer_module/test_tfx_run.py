@@ -74,7 +74,7 @@ def test_warm_start_without_a_blessed_model_is_logged(fn_args, tiny_config, capl
     with caplog.at_level("INFO", "detloom"):
         assert config_of(fn_args) == tiny_config
     assert caplog.text == ""
-    fn_args.custom_config["warm_start"] = "latest_blessed"
+    fn_args.custom_config["warm_start"] = "production"
     with caplog.at_level("INFO", "detloom"):
         assert config_of(fn_args) == tiny_config
     assert "random weights" in caplog.text

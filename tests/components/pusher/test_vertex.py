@@ -1,11 +1,10 @@
 """Deployment to Vertex AI with Google's client replaced: no network access."""
 
 import inspect
-from unittest import mock
+from dataclasses import replace
 
 import pytest
 from google.cloud import aiplatform
-from tfx.extensions.google_cloud_ai_platform import prediction_clients
 from tfx.extensions.google_cloud_ai_platform.pusher import executor as tfx_executor
 from tfx.types import Channel
 from tfx.types.standard_artifacts import Model, ModelBlessing, PushedModel
@@ -25,38 +24,59 @@ ENDPOINT = VertexEndpoint(
 )
 
 
-@pytest.fixture
-def client(monkeypatch):
-    """Replace Google's client as TFX uses it; `client.endpoint` is the existing endpoint."""
-    client = mock.create_autospec(aiplatform)
-    client.endpoint = mock.Mock(traffic_split={"7": 100}, resource_name="projects/1/endpoints/2")
-    client.Endpoint.list.return_value = [client.endpoint]
-    client.Model.upload.return_value.resource_name = "projects/1/models/3"
-    monkeypatch.setattr(prediction_clients, "aiplatform", client)
-    monkeypatch.setattr("detloom.components.pusher.vertex.aiplatform", client)
+@pytest.fixture(autouse=True)
+def no_copy(monkeypatch):
     monkeypatch.setattr(tfx_executor.io_utils, "copy_dir", lambda src, dst: None)
-    return client
 
 
-def do(blessed=1, pushed_uri="gs://bucket/pushed", endpoint=ENDPOINT):
-    model, blessing, pushed = Model(), ModelBlessing(), PushedModel()
-    model.uri, pushed.uri = "/model", pushed_uri
-    blessing.set_int_custom_property("blessed", blessed)
-    blessing.set_string_custom_property("blessing_message", "Not blessed: AP50 0.100 is below 0.500.")
-    properties = {"custom_config": json_utils.dumps(vertex_custom_config(endpoint))}
-    VertexExecutor().Do({"model": [model], "model_blessing": [blessing]}, {"pushed_model": [pushed]}, properties)
-    return pushed
+@pytest.fixture
+def do(vertex, model):
+    """Run the executor with the model folder; return the pushed model."""
+
+    def run(folder=model, blessed=1, pushed_uri="gs://bucket/pushed", endpoint=ENDPOINT):
+        artifact, blessing, pushed = Model(), ModelBlessing(), PushedModel()
+        artifact.uri, pushed.uri = str(folder.parent), pushed_uri
+        (folder.parent / "Format-Serving").unlink(missing_ok=True)
+        (folder.parent / "Format-Serving").symlink_to(folder)
+        blessing.set_int_custom_property("blessed", blessed)
+        blessing.set_string_custom_property("blessing_message", "Not blessed: AP50 0.100 is below 0.500.")
+        properties = {"custom_config": json_utils.dumps(vertex_custom_config(endpoint))}
+        inputs = {"model": [artifact], "model_blessing": [blessing]}
+        VertexExecutor().Do(inputs, {"pushed_model": [pushed]}, properties)
+        return pushed
+
+    return run
 
 
-def deployed_with(client):
-    (call,) = client.Model.upload.return_value.deploy.call_args_list
-    return call.kwargs
+def state_of(pushed):
+    """Return whether the model was pushed, and whether it is a new version."""
+    is_new = pushed.get_int_custom_property("pushed_is_new") if pushed.has_custom_property("pushed_is_new") else None
+    return pushed.get_int_custom_property("pushed"), is_new
 
 
-def test_canary_gets_its_traffic_share_and_machines(client):
+def test_canary_gets_its_traffic_share_and_machines(do, vertex, monkeypatch):
+    vertex.deploy(vertex.upload("gs://bucket/earlier"), 100)
+    calls = []
+    deploy = vertex.deploy
+    upload = vertex.Model.upload
+
+    def record(**arguments):
+        calls.append(arguments)
+        uploaded = upload(**arguments)
+        uploaded.deploy = lambda **options: (
+            calls.append(options) or deploy(uploaded.resource_name, options["traffic_percentage"])
+        )
+        return uploaded
+
+    monkeypatch.setattr(vertex.Model, "upload", record)
     pushed = do()
-    assert deployed_with(client) == {
-        "endpoint": client.endpoint,
+    uploaded, deployed = calls
+    assert (uploaded["artifact_uri"], uploaded["serving_container_image_uri"]) == (
+        "gs://bucket/pushed",
+        "serving-image",
+    )
+    assert deployed == {
+        "endpoint": vertex.endpoints[0][1],
         "machine_type": "n1-standard-4",
         "min_replica_count": 1,
         "max_replica_count": 1,
@@ -64,20 +84,40 @@ def test_canary_gets_its_traffic_share_and_machines(client):
         "accelerator_count": 1,
         "traffic_percentage": 10,
     }
-    upload = client.Model.upload.call_args.kwargs
-    assert (upload["artifact_uri"], upload["serving_container_image_uri"]) == ("gs://bucket/pushed", "serving-image")
-    client.init.assert_called_with(project="my-project", location="us-central1")
-    assert pushed.get_string_custom_property("pushed_destination") == "projects/1/models/3"
+    assert vertex.traffic == {"0": 90, "1": 10}
+    assert vertex.initialized_with == {"project": "my-project", "location": "us-central1"}
+    assert pushed.get_string_custom_property("pushed_destination") == "projects/1/models/2"
 
 
-@pytest.mark.parametrize("endpoints", ["none", "one without models"])
-def test_first_model_of_an_endpoint_gets_all_traffic(endpoints, client):
-    client.endpoint.traffic_split = {}
-    found = [client.endpoint] if endpoints == "one without models" else []
-    client.Endpoint.list.side_effect = [found, found, [client.endpoint]]
+@pytest.mark.parametrize("exists", [False, True])
+def test_first_model_of_an_endpoint_gets_all_traffic(exists, do, vertex):
+    if exists:
+        vertex.Endpoint.create("cells")
     do()
-    assert deployed_with(client)["traffic_percentage"] == 100
-    assert client.Endpoint.create.called == (endpoints == "none")
+    assert vertex.traffic == {"0": 100}
+    assert len(vertex.endpoints) == 1
+
+
+def test_a_model_that_serves_already_is_not_deployed_again(do, vertex):
+    assert state_of(do()) == (1, 1)
+    assert state_of(do()) == (1, 0)
+    assert len(vertex.models) == 1
+
+
+def test_a_model_that_was_rolled_back_is_not_deployed_again(do, vertex, model, other_model):
+    do(model)
+    do(other_model, endpoint=replace(ENDPOINT, traffic_percent=100))
+    vertex.traffic = {"0": 100, "1": 0}
+    again = do(other_model)
+    assert state_of(again) == (0, None)
+    assert again.get_string_custom_property("reason")
+    assert len(vertex.models) == 2
+
+
+def test_a_model_that_was_replaced_is_deployed_again(do, vertex, model, other_model):
+    for folder in (model, other_model, model):
+        assert state_of(do(folder, endpoint=replace(ENDPOINT, traffic_percent=100))) == (1, 1)
+    assert vertex.traffic == {"0": 0, "1": 0, "2": 100}
 
 
 def test_arguments_exist_in_the_signature_of_googles_client():
@@ -87,18 +127,17 @@ def test_arguments_exist_in_the_signature_of_googles_client():
     assert for_deploy | {"endpoint"} <= inspect.signature(aiplatform.Model.deploy).parameters.keys()
 
 
-def test_unblessed_model_is_not_deployed_and_the_reason_is_logged(client, caplog):
+def test_unblessed_model_is_not_deployed_and_the_reason_is_logged(do, vertex, caplog):
     caplog.set_level("INFO", logger="absl")
-    pushed = do(blessed=0)
-    assert pushed.get_int_custom_property("pushed") == 0
-    assert not client.Model.upload.called
+    assert state_of(do(blessed=0)) == (0, None)
+    assert not vertex.models
     assert "Not blessed: AP50 0.100 is below 0.500." in caplog.text
 
 
-def test_artifacts_outside_of_cloud_storage_are_refused_before_the_upload(client):
+def test_artifacts_outside_of_cloud_storage_are_refused_before_the_upload(do, vertex):
     with pytest.raises(InputError, match=r"push\.vertex: got artifacts in /pushed, allowed: .*gs://"):
         do(pushed_uri="/pushed")
-    assert not client.Model.upload.called
+    assert not vertex.models
 
 
 def test_component_uses_vertex_executor():

@@ -3,9 +3,13 @@ import shutil
 import pytest
 
 from detloom.components.pusher.atomic_push import roll_back
+from detloom.components.pusher.endpoint import label_model
+from detloom.components.pusher.manifest import build_manifest
 from detloom.components.resolvers import copy_version
 from detloom.components.resolvers.copy_version import copy_production_model
 from detloom.schemas.errors import InputError
+
+ENDPOINT = "vertex://my-project/us-central1/cells"
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def test_the_newest_version_is_copied_with_all_its_files(copy, push, tmp_path):
     push("first", 100)
     push("second", 200)
     found, graph = copy()
-    assert (found.version, graph) == (200, "second")
+    assert (found.version, graph) == ("200", "second")
     assert found.address == str(tmp_path / "pushed" / "200")
     files = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert files == {"saved_model.pb", "variables.index"}
@@ -39,7 +43,7 @@ def test_the_candidate_is_skipped(copy, push):
     push("first", 100)
     candidate = push("second", 200)
     found, graph = copy(candidate)
-    assert (found.version, graph) == (100, "first")
+    assert (found.version, graph) == ("100", "first")
 
 
 def test_without_another_version_nothing_is_found(copy, push):
@@ -51,7 +55,7 @@ def test_a_rolled_back_version_is_the_production_model(copy, push, tmp_path):
     candidate = push("second", 200)
     roll_back(tmp_path / "pushed", reason="worse", check=lambda folder: None, now=lambda: 300)
     found, graph = copy(candidate)
-    assert (found.version, graph) == (300, "first")
+    assert (found.version, graph) == ("300", "first")
 
 
 def test_a_version_without_a_manifest_counts(copy, push, make_model, tmp_path):
@@ -102,3 +106,27 @@ def test_the_remains_of_a_killed_copy_are_removed(copy, push, tmp_path):
     (left / "more").write_text("half")
     assert copy()[1] == "first"
     assert not (tmp_path / "out" / "Format-Serving" / "more").exists()
+
+
+def test_the_model_that_an_endpoint_serves_is_copied(vertex, make_model, tmp_path):
+    def copy(candidate=None):
+        target = tmp_path / "out" / "Format-Serving"
+        found = copy_production_model(ENDPOINT, target, candidate)
+        return found and (found.version, (target / "saved_model.pb").read_text())
+
+    def deploy(name):
+        folder = make_model(name)
+        resource = vertex.upload(str(folder))
+        vertex.deploy(resource, 100)
+        label_model(ENDPOINT, resource, build_manifest(folder).digest)
+        return folder
+
+    assert copy() is None
+    first = deploy("first")
+    assert copy(first) is None
+    second = deploy("second")
+    assert copy() == ("projects/1/models/2", "second")
+    assert copy(second) == ("projects/1/models/1", "first")
+    vertex.traffic = {"0": 100, "1": 0}  # a rollback
+    assert copy() == ("projects/1/models/1", "first")
+    assert copy(first) is None

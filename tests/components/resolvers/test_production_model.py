@@ -20,7 +20,7 @@ def run(tmp_path):
             model = Model()
             model.uri = str(candidate.parent)
             inputs = {"candidate": [model]}
-        properties = {"push_to": str(tmp_path / "pushed"), "code_fingerprint": ""}
+        properties = {"production": str(tmp_path / "pushed"), "code_fingerprint": ""}
         Executor().Do(inputs, {"model": [output]}, properties)
         return output
 
@@ -28,10 +28,10 @@ def run(tmp_path):
 
 
 def test_the_candidate_input_is_optional():
-    alone = ProductionModel(push_to="gs://bucket/models", code_fingerprint="ab")
-    assert alone.exec_properties == {"push_to": "gs://bucket/models", "code_fingerprint": "ab"}
+    alone = ProductionModel(production="gs://bucket/models", code_fingerprint="ab")
+    assert alone.exec_properties == {"production": "gs://bucket/models", "code_fingerprint": "ab"}
     assert not alone.inputs
-    other = ProductionModel(push_to="/models", code_fingerprint="", candidate=Channel(type=Model))
+    other = ProductionModel(production="/models", code_fingerprint="", candidate=Channel(type=Model))
     assert set(other.inputs) == {"candidate"}
     assert other.outputs["model"].type is Model
     pickle.dumps(Executor)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from tfx.types import Channel, standard_artifacts
 
 from detloom.components.artifact_types import DatasetReport, RetrainDecision, TrainingRecord
 from detloom.components.pusher.atomic_push import push_model, roll_back
+from detloom.components.pusher.endpoint import label_model
+from detloom.components.pusher.manifest import build_manifest
 from detloom.components.retrain import component
 from detloom.components.retrain.executor import DecisionExecutor, RecordExecutor
 from detloom.components.retrain.params import RetrainParams
@@ -25,7 +28,7 @@ def params(tmp_path):
         train_split="train",
         config_hash="c0",
         pipeline="cells",
-        push_to=str(tmp_path / "pushed"),
+        production=str(tmp_path / "pushed"),
         nonce="n",
         code_fingerprint="f",
     )
@@ -114,7 +117,7 @@ def test_recorded_data_cause_no_further_training(inputs, params, tmp_path, is_bl
 
 def test_data_of_a_model_that_was_rolled_back_cause_another_training(inputs, params, tmp_path):
     def push(folder):
-        push_model(folder, params.push_to, check=lambda copy: None)
+        push_model(folder, params.production, check=lambda copy: None)
 
     def decision(name):
         return decide(inputs, params, tmp_path / name).get_int_custom_property("train")
@@ -125,10 +128,21 @@ def test_data_of_a_model_that_was_rolled_back_cause_another_training(inputs, par
     record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
     push(tmp_path / "model" / "Format-Serving")
     assert decision("second") == 0
-    roll_back(params.push_to, reason="worse", check=lambda copy: None)
+    roll_back(params.production, reason="worse", check=lambda copy: None)
     assert decision("third") == 1
     push(tmp_path / "model" / "Format-Serving")  # by hand: it is good after all
     assert decision("fourth") == 0
+
+
+def test_data_of_a_model_that_was_rolled_back_at_an_endpoint_cause_another_training(inputs, params, tmp_path, vertex):
+    params = replace(params, production="vertex://my-project/us-central1/cells")
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
+    vertex.deploy(vertex.upload(), 100)
+    vertex.deploy(trained := vertex.upload(), 100)
+    label_model(params.production, trained, build_manifest(tmp_path / "model" / "Format-Serving").digest)
+    assert decide(inputs, params, tmp_path / "second").get_int_custom_property("train") == 0
+    vertex.traffic = {"0": 100, "1": 0}
+    assert decide(inputs, params, tmp_path / "third").get_int_custom_property("train") == 1
 
 
 def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path):

@@ -16,6 +16,7 @@ ROOT = Path(detloom.__file__).parents[1]
 GPU, DATAFLOW = "kubeflow_gpu", "vertex_gpu_dataflow"  # with a decision, messages, retries and limits
 SKIPPED = {"Trainer", "DetectionEvaluator", "ModelCard", "Pusher", "TrainingRecord", "Notifier"}
 CHECKS = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
+ENDPOINT = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: image}"
 SHARED_ENTRIES = (
     "nodes=[{node: Notifier, max_retries: 4, cpu: 500m, memory: 1G}, {node: ProductionModel, cpu: '2', max_retries: 3}]"
 )
@@ -41,11 +42,7 @@ def test_all_nodes_that_depend_on_the_decision_are_in_one_dag_with_its_condition
     spec = compile_spec(name)
     outer, inner = spec["components"]["tfx-dag"]["dag"]["tasks"], spec["components"]["training"]["dag"]["tasks"]
     assert set(outer) == {*CHECKS, "RetrainDecision", "SkipNotifier", "training"}
-    extra = {
-        GPU: {"WarmStartModel", "ProductionModel"},
-        DATAFLOW: {"BaselineResolver-model-blessing-resolver", "BaselineResolver-model-resolver"},
-    }
-    assert set(inner) == SKIPPED | extra[name]
+    assert set(inner) == SKIPPED | {"ProductionModel"} | ({"WarmStartModel"} if name == GPU else set())
     assert outer["training"]["triggerPolicy"] == {"condition": WANTED.format("RetrainDecision-decision")}
     assert outer["SkipNotifier"]["triggerPolicy"] == {"condition": f"!({WANTED.format('decision')})"}
     assert {key for key, task in tasks_of(spec).items() if "condition" in task.get("triggerPolicy", {})} == {
@@ -91,28 +88,27 @@ def test_without_failure_notifications_there_is_no_exit_handler(compile_spec):
     assert "training" in spec["root"]["dag"]["tasks"]
 
 
-@pytest.mark.parametrize("name", [GPU, "kubeflow_cpu"])
-def test_kubeflow_jobs_have_no_resolver_and_read_the_baseline_from_pushed_versions(name, compile_spec):
+@pytest.mark.parametrize("name", [GPU, "kubeflow_cpu", "vertex_tpu_v5e"])
+def test_jobs_have_no_resolver_and_compare_with_the_model_that_serves(name, compile_spec):
     spec = compile_spec(name)
     assert all(set(executor) == {"container"} for executor in spec["deploymentSpec"]["executors"].values())
     tasks = tasks_of(spec)
     assert sources_of(tasks["ProductionModel"]) == {"candidate": "Trainer.model"}
     assert sources_of(tasks["DetectionEvaluator"])["baseline_model"] == "ProductionModel.model"
-    assert constants_of(tasks["ProductionModel"])["push_to"] in ("gs://models/cells", "/models/demo")
+    pushed_to = json.loads(constants_of(tasks["Pusher"])["push_destination"])["filesystem"]["base_directory"]
+    assert constants_of(tasks["ProductionModel"])["production"] == pushed_to
 
 
-def test_a_warm_start_on_kubeflow_uses_the_newest_pushed_version(compile_spec):
-    tasks = tasks_of(compile_spec(GPU))
+@pytest.mark.parametrize("name", [GPU, "vertex_tpu_v5e"])
+def test_a_warm_start_uses_the_model_that_serves(name, compile_spec):
+    tasks = tasks_of(compile_spec(name))
     assert "artifacts" not in tasks["WarmStartModel"]["inputs"]
     assert sources_of(tasks["Trainer"])["base_model"] == "WarmStartModel.model"
 
 
-def test_vertex_jobs_use_stock_resolvers_for_baseline_and_warm_start(compile_spec):
-    spec = compile_spec("vertex_tpu_v5e")
-    tasks = tasks_of(spec)
-    assert sources_of(tasks["DetectionEvaluator"])["baseline_model"] == "BaselineResolver-model-resolver.model"
-    assert sources_of(tasks["Trainer"])["base_model"] == "WarmStartResolver-model-resolver.model"
-    assert "ProductionModel" not in tasks
+def test_the_model_of_an_endpoint_serves(compile_spec):
+    tasks = tasks_of(compile_spec("vertex_tpu_v5e", f"push.vertex={ENDPOINT}"))
+    assert constants_of(tasks["ProductionModel"])["production"] == "vertex://my-project/us-central1/cells"
 
 
 def test_uncached_nodes_run_in_every_run(compile_spec):
@@ -123,14 +119,11 @@ def test_uncached_nodes_run_in_every_run(compile_spec):
 
     always = {"Pusher", "RetrainDecision", "TrainingRecord", "Notifier", "SkipNotifier", "FailureNotifier"}
     assert uncached(GPU) == {*always, "ProductionModel", "WarmStartModel", "DetectionExampleGen"}
-    resolvers = {"BaselineResolver-model-blessing-resolver", "BaselineResolver-model-resolver"}
-    assert uncached(DATAFLOW) == {*always, *resolvers, "Trainer"}  # its max_age_days makes age a reason to train
+    assert uncached(DATAFLOW) == {*always, "ProductionModel", "Trainer"}  # its max_age_days makes age a reason to train
 
 
-def test_a_deployed_model_is_not_deployed_again_by_each_run(compile_spec):
-    endpoint = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: image}"
-    spec = compile_spec("vertex_tpu_v5e", f"push.vertex={endpoint}")
-    assert tasks_of(spec)["Pusher"]["cachingOptions"] == {"enableCache": True}
+def test_an_endpoint_is_deployed_to_by_tfx(compile_spec):
+    spec = compile_spec("vertex_tpu_v5e", f"push.vertex={ENDPOINT}")
     assert containers_of(spec)["Pusher"]["args"][1] == VERTEX_PUSHER
 
 

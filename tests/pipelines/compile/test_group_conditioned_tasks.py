@@ -24,7 +24,12 @@ def make_spec():
             "dependentTasks": ["Read"],
             "inputs": {"artifacts": {"data": artifact("Read", "data")}},
         },
-        "Find": {"componentRef": {"name": "Find"}},
+        "Find": {
+            "componentRef": {"name": "Find"},
+            "dependentTasks": ["Decide"],
+            "inputs": {"artifacts": {IMPLICIT: artifact("Decide", "decision")}},
+            "triggerPolicy": {"condition": WANTED.format(IMPLICIT)},
+        },
         "Train": {
             "componentRef": {"name": "Train"},
             "dependentTasks": ["Check", "Decide", "Find", "Read"],
@@ -60,7 +65,11 @@ def make_spec():
             "inputDefinitions": {"artifacts": {"data": schema("Data")}},
             "outputDefinitions": {"artifacts": {"decision": schema("Decision")}},
         },
-        "Find": {"executorLabel": "find", "outputDefinitions": {"artifacts": {"model": schema("Model")}}},
+        "Find": {
+            "executorLabel": "find",
+            "inputDefinitions": {"artifacts": {IMPLICIT: schema("Decision")}},
+            "outputDefinitions": {"artifacts": {"model": schema("Model")}},
+        },
         "Train": {
             "executorLabel": "train",
             "inputDefinitions": {
@@ -74,15 +83,15 @@ def make_spec():
         },
         "Tell": {"executorLabel": "tell", "inputDefinitions": {"artifacts": {"why": schema("Decision")}}},
     }
-    executors = {name: {"container": {"image": "i"}} for name in ("read", "check", "decide", "train", "judge", "tell")}
+    labels = ("read", "check", "decide", "find", "train", "judge", "tell")
     return {
         "components": components,
-        "deploymentSpec": {"executors": {**executors, "find": {"resolver": {}}}},
+        "deploymentSpec": {"executors": {label: {"container": {"image": "i"}} for label in labels}},
         "root": {"dag": {"tasks": tasks}},
     }
 
 
-def test_tasks_with_one_condition_and_their_own_resolvers_become_a_dag():
+def test_tasks_with_one_condition_become_a_dag():
     spec = group_conditioned_tasks(make_spec())
     assert set(spec["root"]["dag"]["tasks"]) == {"Read", "Check", "Decide", "Tell", "training"}
     assert set(spec["components"]["training"]["dag"]["tasks"]) == {"Find", "Train", "Judge"}
@@ -128,14 +137,6 @@ def test_an_input_that_only_the_condition_needs_is_dropped():
 def test_a_condition_on_a_single_task_refers_to_its_own_input():
     spec = group_conditioned_tasks(make_spec())
     assert spec["root"]["dag"]["tasks"]["Tell"]["triggerPolicy"] == {"condition": f"!({WANTED.format('why')})"}
-
-
-def test_a_resolver_with_other_readers_stays_outside():
-    spec = make_spec()
-    spec["root"]["dag"]["tasks"]["Check"]["inputs"] = {"artifacts": {"model": artifact("Find", "model")}}
-    edited = group_conditioned_tasks(spec)
-    assert "Find" in edited["root"]["dag"]["tasks"]
-    assert "Find-model" in edited["components"]["training"]["inputDefinitions"]["artifacts"]
 
 
 def test_tasks_inside_the_dag_of_an_exit_handler_are_grouped():

@@ -1,7 +1,7 @@
 import pytest
 from google.protobuf import json_format
 
-from detloom.pipelines.compile.pipeline_spec import check_spec, containers_of, executor_labels_of, is_resolver, tasks_of
+from detloom.pipelines.compile.pipeline_spec import check_spec, containers_of, executor_labels_of, tasks_of
 
 
 def make_spec():
@@ -15,7 +15,7 @@ def make_spec():
             },
             "Find": {"executorLabel": "find"},
         },
-        "deploymentSpec": {"executors": {"read": {"container": {"image": "i"}}, "find": {"resolver": {}}}},
+        "deploymentSpec": {"executors": {"read": {"container": {"image": "i"}}, "find": {"importer": {}}}},
         "pipelineInfo": {"name": "p"},
         "root": {
             "dag": {
@@ -41,7 +41,6 @@ def test_tasks_are_found_at_every_depth_and_containers_by_their_component():
     assert list(tasks_of(spec)) == ["Read", "Inner", "Find"]
     assert containers_of(spec) == {"Read": {"image": "i"}}
     assert executor_labels_of(spec) == {"Read": ["read"]}
-    assert [name for name, task in tasks_of(spec).items() if is_resolver(spec, task)] == ["Find"]
     check_spec(spec)
 
 

@@ -22,7 +22,7 @@ from detloom.schemas.run_file.read_run_file import read_run_file
 
 ROOT = Path(detloom.__file__).parents[1]
 SEARCH = """
-trainer: {strategy: {kind: one_device}, warm_start: latest_blessed}
+trainer: {strategy: {kind: one_device}, warm_start: production}
 tuner:
   algorithm: random
   max_trials: 1

@@ -31,6 +31,15 @@ def decision_of(run_file):
     return json.loads((nodes_of(run_file)["DetectionEvaluator"].folder("evaluation") / "decision.json").read_text())
 
 
+def test_an_endpoint_is_refused_before_anything_runs(small_run):
+    endpoint = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: image}"
+    small_run.write_text(f"{small_run.read_text()}\npush: {{vertex: {endpoint}}}\n")
+    run = read_run_file(small_run)
+    with pytest.raises(InputError, match=r"push\.vertex"):
+        run_locally(run)
+    assert not Path(run.workspace).exists()
+
+
 @pytest.mark.slow
 def test_a_run_pushes_a_model_then_uses_the_cache_then_compares_with_the_first(small_run):
     serving = Path(read_run_file(small_run).push_to)

@@ -224,13 +224,15 @@ def test_samples_are_valid(monkeypatch, tmp_path):
 
 def test_trainer_and_tuner_sections_are_read(tmp_path):
     text = TEXT + (
-        "trainer: {strategy: {kind: mirrored, devices: ['GPU:0', 'GPU:1']}, warm_start: latest_blessed}\n"
+        "trainer: {strategy: {kind: mirrored, devices: ['GPU:0', 'GPU:1']}, warm_start: production}\n"
         "tuner: {max_trials: 3, steps_per_trial: 2, space: [{key: train.batch_size, choices: [2, 4]}]}\n"
     )
     run = read_run_file(write(tmp_path, text))
     assert run.trainer.strategy.devices == ("GPU:0", "GPU:1")
-    assert run.trainer.warm_start == "latest_blessed"
+    assert run.trainer.warm_start == "production"
     assert (run.tuner.algorithm, run.tuner.space[0].choices) == ("bayesian", (2.0, 4.0))
+    former = read_run_file(write(tmp_path, TEXT + "trainer: {warm_start: latest_blessed}\n"))
+    assert former.trainer.warm_start == "production"
     without = read_run_file(write(tmp_path, TEXT))
     assert (without.trainer.strategy.kind, without.trainer.warm_start, without.tuner) == ("auto", "none", None)
 
