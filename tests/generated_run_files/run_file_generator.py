@@ -6,7 +6,6 @@ so that the ranges are those of the dataclasses, and pairs of settings that excl
 
 import copy
 import dataclasses
-import itertools
 import random
 import re
 import types
@@ -114,32 +113,32 @@ def unknown_names() -> set[str]:
     return {*EXCLUDED, *VALUES} - known
 
 
-def refusal_of(plain: Plain) -> str:
-    """Return the error of `config check` or of the check before training; empty if the file is accepted."""
+def complete(plain: Plain) -> Plain | None:
+    """Return a tree with all values; None if `config check` or the check before training refuses it."""
     try:
-        check_trainable(build_run(Located(plain, _locate)).config)
-    except InputError as error:
-        return str(error)
-    return ""
+        run = build_run(Located(plain, _locate))
+        check_trainable(run.config)
+    except InputError:
+        return None
+    return dict(to_dict(run))
 
 
 def choices_in(plain: Plain) -> set[Choice]:
     """Return the options of unions, enumerations and booleans in a tree, and the members of its lists."""
-    members = {
-        Choice(setting.name, item[TYPE_KEY])
-        for setting in walk(RunFile, plain)
-        if len(_item_members(setting.annotation)) > 1
-        for item in _value_at(plain, setting.path)
-    }
-    return members | {
-        Choice(setting.name, _option(_value_at(plain, setting.path), setting.annotation))
-        for setting in walk(RunFile, plain)
-        if is_choice(setting.annotation)
-    }
+    return {choice for setting in walk(RunFile, plain) for choice in _choices_of(setting, plain)}
 
 
-def pairs_in(plain: Plain) -> set[tuple[Choice, Choice]]:
-    return set(itertools.combinations(sorted(choices_in(plain)), 2))
+def places_of(plain: Plain, choice: Choice) -> list[KeyPath]:
+    """Return the paths of the settings that have an option."""
+    found = (setting for setting in walk(RunFile, plain) if setting.name == choice.setting)
+    return [setting.path for setting in found if choice in _choices_of(setting, plain)]
+
+
+def _choices_of(setting: Setting, plain: Plain) -> set[Choice]:
+    value = value_at(plain, setting.path)
+    if len(_item_members(setting.annotation)) > 1:
+        return {Choice(setting.name, item[TYPE_KEY]) for item in value}
+    return {Choice(setting.name, _option(value, setting.annotation))} if is_choice(setting.annotation) else set()
 
 
 def is_choice(annotation: Any) -> bool:
@@ -159,24 +158,29 @@ def _option(value: Any, annotation: Any) -> str:
     return "number" if isinstance(value, float | int) and not isinstance(value, bool) else str(value)
 
 
-def _value_at(plain: Any, path: KeyPath) -> Any:
+def value_at(plain: Any, path: KeyPath) -> Any:
     for key in path:
         plain = plain[key]
     return plain
 
 
-def _replaced(plain: Plain, changes: Mapping[KeyPath, Any]) -> Plain:
+def replaced(plain: Plain, changes: Mapping[KeyPath, Any]) -> Plain:
     changed = copy.deepcopy(plain)
     for path, value in changes.items():
-        _value_at(changed, path[:-1])[path[-1]] = value
+        value_at(changed, path[:-1])[path[-1]] = value
     return changed
 
 
 class Generator:
-    """Draws run files; the same seed and base give the same files."""
+    """Draws run files; the same seed, base and checkpoint give the same files.
 
-    def __init__(self, seed: int) -> None:
+    Attributes:
+        checkpoint: a checkpoint of the base's detector, for `train.fine_tune_checkpoint`; empty for none.
+    """
+
+    def __init__(self, seed: int, checkpoint: str = "") -> None:
         self.random = random.Random(seed)
+        self.values = {**VALUES, "Train.fine_tune_checkpoint": ("", checkpoint)}
 
     def generate(self, base: Plain, share_of_numbers: float = 0.2) -> Plain:
         """Return a valid tree: choices and lists of objects are drawn again, and a share of numbers and texts.
@@ -199,8 +203,7 @@ class Generator:
     def follow_advice(self, plain: Plain) -> tuple[Plain, str]:
         """Apply the settings that a warning before the run recommends, if there is one; return them too.
 
-        Raises:
-            InputError: if a recommended setting is refused, which is a defect of the message.
+        `config check` may refuse the result, if other settings depend on the changed ones.
         """
         config = build_run(Located(plain, _locate)).config
         advice = [text for warning in warnings_before_run(config) for text in _ADVICE.findall(warning)]
@@ -208,7 +211,7 @@ class Generator:
             return plain, ""
         text = self.random.choice(advice)
         merged = merge(Located(plain, _locate), *(parse_set(option) for option in _OPTION.findall(text)))
-        return dict(to_dict(build_run(merged))), text
+        return complete(dict(merged.data)) or dict(merged.data), text
 
     def _draw_again(self, plain: Plain, setting: Setting) -> Plain:
         """Return the tree with a new value, alone or at all settings of the same field; the old tree if refused."""
@@ -218,16 +221,16 @@ class Generator:
                 alike = [each for each in walk(RunFile, plain) if each.path[-1] == setting.path[-1]]
                 together = {each.path: value for each in alike if each.annotation == setting.annotation}
                 for changes in ({setting.path: value}, together):
-                    changed = _replaced(plain, changes)
-                    if not refusal_of(changed):
-                        return dict(to_dict(build_run(Located(changed, _locate))))
+                    completed = complete(replaced(plain, changes))
+                    if completed is not None:
+                        return completed
         except (LookupError, TypeError):
             pass  # an earlier change removed the setting
         return plain
 
     def draw(self, annotation: Any, name: str) -> Any:
-        if name in VALUES:
-            value = self.random.choice(VALUES[name])
+        if name in self.values:
+            value = self.random.choice(self.values[name])
             return list(value) if isinstance(value, tuple) else value
         if name.endswith(".severity"):
             return "fail" if self.random.random() < RARE["fail"] else self.random.choice(["off", "warn"])
@@ -262,7 +265,7 @@ class Generator:
             for field in dataclasses.fields(cls):
                 name = f"{cls.__name__}.{field.name}"
                 no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-                is_drawn = name in VALUES or self.random.random() < _SHARE_OF_NEW_VALUES
+                is_drawn = name in self.values or self.random.random() < _SHARE_OF_NEW_VALUES
                 if no_default or (name not in EXCLUDED and is_drawn):
                     plain[field.name] = self.draw(type_hints(cls)[field.name], name)
             try:

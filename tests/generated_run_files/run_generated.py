@@ -1,7 +1,7 @@
 """Run generated run files and record their outcomes as JSON lines.
 
-`python run_generated.py --fast --first 0 --count 20 --log outcomes.jsonl` trains, exports and evaluates without a DAG;
-without `--fast`, the whole DAG runs.
+`python run_generated.py --first 0 --count 20 --log outcomes.jsonl` runs the files of 20 seeds, and with `--pairs` a
+share of the files that cover all pairs of options.
 """
 
 import argparse
@@ -11,9 +11,9 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 import yaml
@@ -21,13 +21,12 @@ import yaml
 sys.path.append(str(Path(__file__).parent))  # tests are not a package
 
 from bases import DETECTORS, base_of, write_tiny_data
+from pairwise import cover_all_pairs
 from run_file_generator import Generator, Plain
 
-from detloom.pipelines.commands.config_check import diff_configs
+from detloom.pipelines.local.run_local import run_locally
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.read_run_file import read_run_file
-from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.runtime.preemption import Preempted
 
 Result = Literal["decision", "refused", "diverged", "failed"]
@@ -38,51 +37,63 @@ class Outcome:
     """The outcome of one generated run file.
 
     Attributes:
+        name: the seed, or the number of a file that covers pairs.
         result: "decision", "refused" (before training), "diverged" (the loss was not finite, as `train.nonfinite`
             says), or "failed", which is a defect.
-        overrides: the differences from the base, as `key=value`.
+        settings: the run file.
     """
 
-    seed: int
-    detector: str
-    mode: str
+    name: str
     result: Result
     error: str
     seconds: float
-    overrides: tuple[str, ...]
+    settings: Plain
 
 
-def generated(seed: int, data: Path) -> tuple[str, Plain, tuple[str, ...]]:
-    """Return the base's name, the tree of a seed, and its differences from the base."""
+@dataclass(frozen=True)
+class Inputs:
+    """What all run files read: the tiny data set, and a checkpoint for each base's name."""
+
+    data: Path
+    checkpoints: Mapping[str, str]
+
+
+def write_inputs(folder: Path) -> Inputs:
+    """Write the tiny data set, and train each base for a step."""
+    data = write_tiny_data(folder / "data")
+    checkpoints = {}
+    for detector in DETECTORS:
+        workspace = folder / detector
+        workspace.mkdir()
+        outcome = run_plain(detector, base_of(detector, data), workspace)
+        assert outcome.result == "decision", outcome.error
+        indexes = sorted(workspace.rglob("ckpt-*.index"))
+        checkpoints[detector] = str(indexes[-1].with_suffix(""))
+    return Inputs(data, checkpoints)
+
+
+def generated(seed: int, inputs: Inputs) -> Plain:
+    """Return the tree of a seed."""
     detector = list(DETECTORS)[seed % len(DETECTORS)]
-    base = base_of(detector, data, by_ratio=seed // len(DETECTORS) % 2 == 1)
-    generator = Generator(seed)
+    base = base_of(detector, inputs.data, by_ratio=seed // len(DETECTORS) % 2 == 1)
+    generator = Generator(seed, inputs.checkpoints[detector])
     plain, _ = generator.follow_advice(generator.generate(base))
-    return detector, plain, tuple(f"{key}={value}" for key, _, value in diff_configs(base, plain))
+    return plain
 
 
-def run_one(seed: int, data: Path, folder: Path, *, examples: Path | None = None) -> Outcome:
-    """Run the file of a seed in an empty folder.
-
-    Args:
-        examples: ingested examples, to train, export and evaluate on them without a DAG; None runs the whole DAG.
-    """
+def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
+    """Run the whole DAG of a run file in an empty folder."""
     started = time.monotonic()
-    detector, plain, overrides = generated(seed, data)
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(plain))
-    result: Result
+    result: Result = "decision"
     error = ""
     try:
-        run = read_run_file(path, folder / "workspace")
-        if examples is None:
-            _run_dag(run)
-        else:
-            _train_and_export(run, examples, folder)
-        result = "decision"
+        summary = run_locally(read_run_file(path, folder / "workspace"))
+        assert "BLESSED" in summary, summary
     except InputError as problem:
         error = str(problem)
-        began = any(folder.rglob("checkpoints/*.index")) or any(folder.rglob("ckpt-*.index"))
+        began = any(folder.rglob("ckpt-*.index"))
         result = "failed" if began else "refused"
         if began and "nonfinite" in error:
             result = "diverged"
@@ -91,60 +102,12 @@ def run_one(seed: int, data: Path, folder: Path, *, examples: Path | None = None
     except Exception:
         error, result = traceback.format_exc(), "failed"
     return Outcome(
-        seed=seed,
-        detector=detector,
-        mode="dag" if examples is None else "fast",
+        name=name,
         result=result,
         error=error,
         seconds=round(time.monotonic() - started, 1),
-        overrides=overrides,
+        settings=plain,
     )
-
-
-def _run_dag(run: RunFile) -> None:
-    from detloom.pipelines.local.run_local import run_locally
-
-    summary = run_locally(run)
-    assert "BLESSED" in summary, summary
-
-
-def _train_and_export(run: RunFile, examples: Path, folder: Path) -> None:
-    """Train, evaluate and export with the function that TFX's Trainer calls, and load the result."""
-    import tensorflow as tf
-
-    from detloom.trainer_module import tfx_run
-
-    model_run_dir = folder / "model_run" / "1"
-    model_run_dir.mkdir(parents=True)
-    serving_dir = folder / "model" / "1" / "Format-Serving"
-    fn_args = SimpleNamespace(
-        custom_config={
-            tfx_run.CONFIG_KEY: to_canonical_json(run.config),
-            tfx_run.STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
-            tfx_run.EXPORT_KEY: to_canonical_json(run.export),
-        },
-        train_files=[str(examples / "Split-train" / "*")],
-        eval_files=[str(examples / "Split-eval" / "*")],
-        model_run_dir=str(model_run_dir),
-        serving_model_dir=str(serving_dir),
-        hyperparameters=None,
-        base_model=None,
-    )
-    tfx_run.run(fn_args)
-    tf.saved_model.load(str(serving_dir))
-
-
-def ingest_tiny_data(data: Path, output: Path) -> Path:
-    """Write the examples of the tiny data set once."""
-    from click.testing import CliRunner
-
-    from detloom.pipelines.commands.ingest import ingest
-
-    splits = [f"--split={name}=annotations/{name}.json" for name in ("train", "eval", "test")]
-    options = ["--input", str(data), "--output", str(output), "--format", "coco", "--max-reject-fraction", "1"]
-    result = CliRunner().invoke(ingest, [*options, *splits], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return output
 
 
 def write_outcome(log: Path, outcome: Outcome) -> None:
@@ -154,20 +117,24 @@ def write_outcome(log: Path, outcome: Outcome) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--log", type=Path, default=Path("outcomes.jsonl"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        data = write_tiny_data(Path(name) / "data")
-        examples = ingest_tiny_data(data, Path(name) / "examples") if options.fast else None
-        for seed in range(options.first, options.first + options.count):
-            folder = Path(name) / f"run{seed}"
+        inputs = write_inputs(Path(name))
+        numbers = range(options.first, options.first + options.count)
+        if options.pairs:
+            files = cover_all_pairs(lambda seed: generated(seed, inputs)).files[numbers.start : numbers.stop]
+        else:
+            files = (generated(seed, inputs) for seed in numbers)
+        for number, plain in zip(numbers, files, strict=False):
+            folder = Path(name) / f"run{number}"
             folder.mkdir()
-            outcome = run_one(seed, data, folder, examples=examples)
+            outcome = run_plain(f"{'pairs' if options.pairs else 'seed'} {number}", plain, folder)
             write_outcome(options.log, outcome)
-            print(seed, outcome.detector, outcome.result, outcome.seconds, outcome.error[-300:], flush=True)
+            print(outcome.name, outcome.result, outcome.seconds, outcome.error[-300:], flush=True)
             shutil.rmtree(folder)
 
 

@@ -33,7 +33,6 @@ EXCLUDED = {
     "SplitByRatio.source": "the tiny data set",
     "InputReader.label_map_path": "a pipeline sets it",
     "InputReader.input_path": "a pipeline sets it",
-    "Train.fine_tune_checkpoint": "needs a checkpoint",
     "NodeSettings.cpu": "clusters only",
     "NodeSettings.memory": "clusters only",
     "NodeSettings.accelerator": "clusters only",

@@ -1,6 +1,7 @@
 """The generator reaches every setting, and `config check` accepts what it generates."""
 
 import dataclasses
+import itertools
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from detloom.schemas.run_file.run_file import RunFile
 sys.path.append(str(Path(__file__).parent))  # tests are not a package
 
 import bases
+import pairwise
 import run_file_generator as generator
 
 
@@ -39,7 +41,7 @@ def test_every_setting_is_drawn_or_excluded_with_a_reason():
 def test_a_generated_file_is_valid_and_follows_from_its_seed(detector, data):
     base = bases.base_of(detector, data)
     plain = generator.Generator(1).generate(base)
-    assert generator.refusal_of(plain) == ""
+    assert generator.complete(plain) == plain
     assert plain != base
     assert plain == generator.Generator(1).generate(base)
 
@@ -50,10 +52,29 @@ def test_advice_of_a_warning_is_accepted(data):
     seen = set()
     for seed in range(20):
         plain, text = generator.Generator(seed).follow_advice(base)
-        assert generator.refusal_of(plain) == ""
+        assert generator.complete(plain)
         seen.add(text.partition("=")[0].removeprefix("--set "))
     assert seen == {
         "train.optimizer.learning_rate.learning_rate",
         "train.scale_learning_rate",
         "train.learning_rate_batch_size",
     }
+
+
+@pytest.mark.slow
+def test_files_that_cover_all_pairs_of_options_have_every_pair_of_the_random_ones(data, monkeypatch):
+    monkeypatch.setattr(pairwise, "NUM_RANDOM", 4)
+    made = []
+
+    def generate(seed):
+        name = "ssd_mobilenet_v2_320x320"
+        made.append(generator.Generator(seed).generate(bases.base_of(name, data)))
+        return made[-1]
+
+    cover = pairwise.cover_all_pairs(generate)
+    assert all(generator.complete(plain) for plain in cover.files)
+    choices = [generator.choices_in(plain) for plain in cover.files]
+    for random in made:
+        for pair in itertools.combinations(generator.choices_in(random), 2):
+            assert any(set(pair) <= each for each in choices)
+    assert cover.num_pairs + cover.num_excluded == cover.num_options * (cover.num_options - 1) // 2

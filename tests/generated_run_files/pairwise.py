@@ -1,0 +1,129 @@
+"""Build run files that together contain every pair of options that one accepted run file can contain.
+
+Random files show which options exist. Each file of the cover starts as the random file with the most new pairs, and
+gets further options while they add new pairs: an option is transplanted from a file that has it. When no random file
+has a new pair, a file starts with one pair that is still missing. If `config check` refuses both transplants of a pair,
+or the transplant removes the other option, the pair excludes itself: it is counted, not run.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from run_file_generator import Choice, Plain, choices_in, complete, places_of, replaced, value_at, walk
+
+from detloom.schemas.reading.typed_dict import TYPE_KEY
+from detloom.schemas.run_file.run_file import RunFile
+
+NUM_RANDOM = 400
+_FIRST_SEED = 1000
+
+_ROUNDS, _ATTEMPTS = 2, 30  # transplants into one file
+
+
+@dataclass(frozen=True)
+class Cover:
+    """The files to run; the numbers of options, of pairs in the files, and of pairs that exclude each other."""
+
+    files: list[Plain]
+    num_options: int
+    num_pairs: int
+    num_excluded: int
+
+
+class _Pairs:
+    """The pairs that are covered by now, as a matrix."""
+
+    def __init__(self, files: list[Plain]) -> None:
+        self.files, self.found = files, [choices_in(plain) for plain in files]
+        self.options = sorted(set().union(*self.found))
+        self._numbers = {option: number for number, option in enumerate(self.options)}
+        pairs = list(enumerate(self.found))
+        self._source = {option: files[index] for index, choices in reversed(pairs) for option in choices}
+        self.is_covered = np.eye(len(self.options), dtype=bool)
+
+    def num_new(self, numbers: list[int]) -> int:
+        return int((~self.is_covered[np.ix_(numbers, numbers)]).sum()) // 2
+
+    def numbers_in(self, choices: Iterable[Choice]) -> list[int]:
+        return sorted(self._numbers[choice] for choice in choices if choice in self._numbers)
+
+    def cover(self, numbers: list[int]) -> None:
+        self.is_covered[np.ix_(numbers, numbers)] = True
+
+    def add(self, number: int, plain: Plain) -> tuple[Plain, list[int]] | None:
+        """Transplant an option; return the tree and its options, or None."""
+        made = transplant(self.options[number], self._source[self.options[number]], plain)
+        return None if made is None else (made, self.numbers_in(choices_in(made)))
+
+    def start(self, i: int, j: int) -> tuple[Plain, list[int]] | None:
+        """Return a tree with two options, or None."""
+        for wanted, kept in ((i, j), (j, i)):
+            made = self.add(wanted, self._source[self.options[kept]])
+            if made is not None and {i, j} <= set(made[1]):
+                return made
+        return None
+
+    def fill(self, plain: Plain, numbers: list[int]) -> tuple[Plain, list[int]]:
+        """Transplant the options with the most new pairs, as long as that adds new pairs."""
+        for _ in range(_ROUNDS):
+            missing = (~self.is_covered[:, numbers]).sum(axis=1)
+            missing[numbers] = 0
+            for number in np.argsort(-missing)[:_ATTEMPTS]:
+                made = self.add(int(number), plain) if missing[number] else None
+                if made is not None and self.num_new(made[1]) > self.num_new(numbers):
+                    plain, numbers = made
+        return plain, numbers
+
+
+def cover_all_pairs(generate: Callable[[int], Plain]) -> Cover:
+    """Return the cover; the same function `generate` gives the same cover."""
+    files = [generate(_FIRST_SEED + index) for index in range(NUM_RANDOM)]
+    pairs = _Pairs([plain for plain in files if complete(plain)])
+    chosen: list[Plain] = []
+
+    def choose(plain: Plain, numbers: list[int]) -> None:
+        plain, numbers = pairs.fill(plain, numbers)
+        pairs.cover(numbers)
+        chosen.append(plain)
+
+    waiting = {index: pairs.numbers_in(choices) for index, choices in enumerate(pairs.found)}
+    while waiting:
+        best = max(waiting, key=lambda index: pairs.num_new(waiting[index]))
+        numbers = waiting.pop(best)
+        if not pairs.num_new(numbers):
+            break
+        choose(pairs.files[best], numbers)
+    num_excluded = 0
+    for i, j in np.argwhere(np.triu(~pairs.is_covered)):
+        if pairs.is_covered[i, j]:
+            continue
+        made = pairs.start(int(i), int(j))
+        if made is None:
+            num_excluded += 1
+        else:
+            choose(*made)
+    return Cover(chosen, len(pairs.options), int(np.triu(pairs.is_covered, 1).sum()), num_excluded)
+
+
+def transplant(option: Choice, source: Plain, target: Plain) -> Plain | None:
+    """Copy the value of an option's setting from one tree into another; a member of a list is appended.
+
+    If the target lacks the setting, the smallest section of the source that it has is copied.
+
+    Returns:
+        The tree with all values; None if `config check` refuses it, or the target has no such place.
+    """
+    names = {setting.path: setting.name for setting in walk(RunFile, source)}
+    here = {setting.name: setting.path for setting in reversed(list(walk(RunFile, target)))}
+    for path in places_of(source, option):
+        length = next(length for length in range(len(path), 0, -1) if names.get(path[:length]) in here)
+        place = here[names[path[:length]]]
+        value = copy.deepcopy(value_at(source, path[:length]))
+        if length == len(path) and isinstance(value, list):
+            value = [*value_at(target, place), next(item for item in value if item[TYPE_KEY] == option.option)]
+        made = complete(replaced(target, {place: value}))
+        if made is not None:
+            return made
+    return None

@@ -1,0 +1,47 @@
+"""A rollback holds: the pipeline compares with what serves, and pushes nothing that was rolled back."""
+
+from pathlib import Path
+
+import pytest
+
+from detloom.components.pusher.atomic_push import list_versions, roll_back
+from detloom.components.pusher.manifest import build_manifest
+from detloom.pipelines.local.run_local import run_locally
+from detloom.pipelines.local.summary import read_latest_run
+from detloom.schemas.run_file.read_run_file import read_run_file
+
+
+def digest_of(folder: Path) -> str:
+    return build_manifest(folder).digest
+
+
+@pytest.mark.slow
+def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(small_run):
+    def run(learning_rate: str) -> dict:
+        text = small_run.read_text()
+        before = text.partition("learning_rate: 0")[2].split("}")[0]
+        small_run.write_text(text.replace(f"learning_rate: 0{before}", f"learning_rate: {learning_rate}"))
+        run_locally(read_run_file(small_run))
+        return read_latest_run(workspace / "metadata.sqlite")
+
+    def baseline_of(nodes: dict) -> str:
+        return digest_of(nodes["BaselineResolver"].folder("model") / "Format-Serving")
+
+    workspace, serving = Path(read_run_file(small_run).workspace), Path(read_run_file(small_run).push_to)
+    run("0.001")
+    run("0.002")
+    good, bad = (digest_of(serving / str(version)) for version in list_versions(serving))
+    roll_back(serving, reason="misses small cells")
+    versions = list_versions(serving)
+    assert digest_of(serving / str(versions[-1])) == good
+
+    nodes = run("0.002")  # unchanged
+    assert baseline_of(nodes) == good
+    assert nodes["Pusher"].outputs["pushed_model"].custom_properties["pushed"].int_value == 0
+    assert list_versions(serving) == versions
+
+    nodes = run("0.003")  # another model
+    assert baseline_of(nodes) == good
+    assert list_versions(serving)[: len(versions)] == versions
+    newest = digest_of(serving / str(list_versions(serving)[-1]))
+    assert newest not in (good, bad)
