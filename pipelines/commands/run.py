@@ -22,8 +22,9 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Be
 def run(run_file: Path, settings: tuple[str, ...], workspace: Path | None, verbose: bool) -> None:
     """Run the pipeline of RUN_FILE on this machine: data in, blessed and pushed model out.
 
-    Steps that have not changed since the last run in the same workspace are cached. If another run uses the workspace,
-    nothing is run and the exit code is 75.
+    Steps that have not changed since the last run in the same workspace are cached. The exit code is 0 if the run ends
+    with a decision, even if the model is not blessed, and 1 if it fails. If another run uses the workspace, nothing is
+    run and the exit code is 75.
     """
     from detloom.pipelines.local.run_local import run_locally
     from detloom.schemas.run_file.read_run_file import read_run_file

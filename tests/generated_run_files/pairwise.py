@@ -19,7 +19,7 @@ from detloom.schemas.run_file.run_file import RunFile
 NUM_RANDOM = 400
 _FIRST_SEED = 1000
 
-_ROUNDS, _ATTEMPTS = 2, 30  # transplants into one file
+_PATIENCE = 60  # failed transplants in succession after which a file is full
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,22 @@ class _Pairs:
         return None
 
     def fill(self, plain: Plain, numbers: list[int]) -> tuple[Plain, list[int]]:
-        """Transplant the options with the most new pairs, as long as that adds new pairs."""
-        for _ in range(_ROUNDS):
+        """Transplant further options, those with the most new pairs first, as long as that adds new pairs."""
+        tried: set[int] = set()
+        failures = 0
+        while failures < _PATIENCE:
             missing = (~self.is_covered[:, numbers]).sum(axis=1)
-            missing[numbers] = 0
-            for number in np.argsort(-missing)[:_ATTEMPTS]:
-                made = self.add(int(number), plain) if missing[number] else None
-                if made is not None and self.num_new(made[1]) > self.num_new(numbers):
-                    plain, numbers = made
+            missing[[*numbers, *tried]] = 0
+            best = int(missing.argmax())
+            if not missing[best]:
+                break
+            tried.add(best)
+            made = self.add(best, plain)
+            if made is not None and self.num_new(made[1]) > self.num_new(numbers):
+                plain, numbers = made
+                failures = 0
+            else:
+                failures += 1
         return plain, numbers
 
 
