@@ -79,16 +79,27 @@ def _origin(module: str) -> Path | None:
 
 
 def _reach(*modules: str) -> dict[str, Path]:
-    """Return the files of these modules and of all modules that they import, directly or indirectly."""
+    """Return the files of these modules and of all modules that they import, directly or indirectly.
+
+    Importing a module runs its packages' `__init__.py` too, but calls none of their functions: of a package that is
+    only reached this way, imports inside functions do not count.
+    """
     origins: dict[str, Path] = {}
-    waiting = list(modules)
+    waiting = [(module, True) for module in modules]
+    seen: set[tuple[str, bool]] = set()
     while waiting:
-        module = waiting.pop()
-        if module not in origins:
+        module, is_used = waiting.pop()
+        if (module, is_used) not in seen:
+            seen.add((module, is_used))
             origin = _origin(module)
             assert origin is not None, module
             origins[module] = origin
-            waiting.extend(_imports_of(module))
+            source = origin.read_bytes()
+            names = _imports_in(source, with_functions=is_used)
+            imported = (name if _origin(name) else name.rpartition(".")[0] for name in names)
+            waiting += [(name, True) for name in imported if _origin(name)]
+            parts = module.split(".")
+            waiting += [(".".join(parts[:length]), False) for length in range(2, len(parts))]
     return origins
 
 
@@ -112,27 +123,23 @@ def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
     return found
 
 
-def _imports_of(module: str) -> frozenset[str]:
-    origin = _origin(module)
-    assert origin is not None, module
-    return _imports_in(module, origin.read_bytes())
-
-
 @functools.cache
-def _imports_in(module: str, source: bytes) -> frozenset[str]:
-    """Return the imports in a module's source; cached, because most modules are reached from most nodes."""
+def _imports_in(source: bytes, *, with_functions: bool) -> frozenset[str]:
+    """Return the names that a source imports from detloom: `package.module` or `package.module.name`.
+
+    Cached, because nodes share modules.
+    """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    ours = {name for name in names if name.split(".")[0] == _PACKAGE}
-    parents = {
-        ".".join(parts[:i]) for parts in (name.split(".") for name in (*ours, module)) for i in range(2, len(parts))
-    }
-    return frozenset(name for name in ours | parents if name != _PACKAGE and _origin(name) is not None)
+        if with_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+    return frozenset(name for name in names if name.startswith(f"{_PACKAGE}."))
 
 
 LAYERS = ("components", "pipelines", "schemas", "trainer_module")  # as in setup.py's ROOTS

@@ -22,6 +22,8 @@ from conformance_driver.run import Machine
 from conformance_driver.runner import SubprocessRunner
 
 import detloom
+from detloom.components.pusher.atomic_push import list_versions, roll_back
+from detloom.components.pusher.versions import open_destination, read_version_manifest, verify_version
 
 ROOT = "minio://mlpipeline/v2/artifacts"
 ADDRESS_SECRET = "t0ps3cret"
@@ -52,7 +54,7 @@ PLACES: dict[Backend, list[str]] = {
         "vertex.region=us-central1",
         "vertex.image=us-docker.pkg.dev/my-project/detloom/detloom:1.0",
         "vertex.pipeline_root=gs://my-bucket/detloom",
-        "push_to=/gcs/my-bucket/serving",
+        "push_to=gs://my-bucket/serving",
     ],
 }
 WEBHOOKS: dict[Backend, str] = {"kubeflow": "kubernetes:webhook/url", "vertex": "env:WEBHOOK"}
@@ -61,7 +63,7 @@ TRAINED_LONGER = ["train.num_steps=6"]
 RETRIED = ["nodes=[{node: Pusher, max_retries: 2, backoff_seconds: 30}]"]
 ON_CONDITION = ["retrain.min_new_images=1"]
 FIRST, SECOND, UNCHANGED = "first", "second", "unchanged"
-WITHOUT_REASON, WITHOUT_DATA = "without reason", "without data"
+WITHOUT_REASON, ROLLED_BACK, WITHOUT_DATA = "without reason", "rolled back", "without data"
 DATA_NODES = ("DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator")
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
@@ -86,20 +88,28 @@ class Place:
     """A backend's machine, and the results of its runs.
 
     Attributes:
+        serving: the folder of versions, or its address.
         messages: received by the webhook.
         versions: pushed versions after each run.
+        restored: the version that the rollback made.
     """
 
     machine: Machine
-    serving: Path
+    serving: str
     messages: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[str, RunResult] = field(default_factory=dict)
-    versions: dict[str, list[str]] = field(default_factory=dict)
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    restored: int = 0
 
     def run(self, name: str, job: Job) -> None:
         self.runs[name] = run_job(job, self.machine)
-        found = self.serving.iterdir() if self.serving.is_dir() else []
-        self.versions[name] = sorted(path.name for path in found if path.name.isdecimal())
+        self.versions[name] = list_versions(self.serving)
+
+    def digest_of(self, version: int) -> str:
+        """Return what identifies a version's model; the manifest is that of the last push."""
+        manifest = read_version_manifest(open_destination(self.serving), version)
+        assert manifest is not None
+        return manifest.digest
 
     def file_of(self, result: RunResult, task: str, output: str, name: str) -> Path:
         (artifact,) = result[task].outputs[output]
@@ -171,6 +181,7 @@ def jobs_for(backend: Backend) -> dict[str, Job]:
         SECOND: [*later, ON_CONDITION],
         WITHOUT_REASON: [*later, ON_CONDITION],
         UNCHANGED: later,
+        ROLLED_BACK: [*later, ON_CONDITION],
         WITHOUT_DATA: [*later, ON_CONDITION, [f"data.path={LOST[backend]}"]],
     }
     if backend == "kubeflow":
@@ -186,13 +197,15 @@ def run_all(
     if backend == "kubeflow":
         runner = CrashingRunner(home / "logs", image_env())
         machine = Machine(home, runner, {"models": models}, {("webhook", "url"): address})
-        place = Place(machine, models / "demo", messages)
+        place = Place(machine, str(models / "demo"), messages)
     else:
         runner = CrashingRunner(home / "logs", {**image_env(), "WEBHOOK": address})
         place = Place(Machine(home, runner), home / "buckets" / "gcs" / "my-bucket" / "serving", messages)
     for name, job in jobs.items():
         if name == SECOND:
             runner.crashes.add("Pusher")
+        if name == ROLLED_BACK:
+            place.restored = roll_back(place.serving, reason="misses small cells", check=lambda folder: None).version
         place.run(name, job)
     return place
 
@@ -221,7 +234,7 @@ def test_the_first_run_pushes_a_model_without_baseline(place):
     assert first.state == "SUCCEEDED", first.describe_failures()
     assert set(first.states().values()) == {"SUCCEEDED"}
     assert len(place.versions[FIRST]) == 1
-    assert (place.serving / place.versions[FIRST][0] / "saved_model.pb").is_file()
+    assert not verify_version(open_destination(place.serving), place.versions[FIRST][0])
     assert "baseline_model_id" not in blessing_of(first)
     assert "baseline" not in place.decision_of(first)["reason"]
 
@@ -236,22 +249,14 @@ def test_the_second_run_is_compared_with_the_first_model(place):
     assert set(place.versions[FIRST]) < set(place.versions[SECOND])
 
 
-def test_on_vertex_the_baseline_is_the_artifact_of_the_first_run(vertex):
-    first, second = vertex.runs[FIRST], vertex.runs[SECOND]
-    (model,) = first["Trainer"].outputs["model"]
-    (candidate,) = second["Trainer"].outputs["model"]
-    assert blessing_of(second)["baseline_model_id"] == model.name
-    assert blessing_of(second)["current_model_id"] == candidate.name
-    given = second["DetectionEvaluator"].executor_input["inputs"]["artifacts"]["baseline_model"]["artifacts"]
-    assert [artifact["uri"] for artifact in given] == [model.uri]
-
-
-def test_on_kubeflow_the_baseline_is_the_pushed_version_of_the_first_run(kubeflow):
-    first, second = kubeflow.runs[FIRST], kubeflow.runs[SECOND]
+def test_the_baseline_is_the_version_that_the_first_run_pushed(place):
+    first, second = place.runs[FIRST], place.runs[SECOND]
     assert first["ProductionModel"].outputs["model"][0].metadata["nothing_found"] == 1
     (found,) = second["ProductionModel"].outputs["model"]
-    assert str(int(found.metadata["pushed_version"])) == kubeflow.versions[FIRST][0]
+    assert [int(found.metadata["pushed_version"])] == place.versions[FIRST]
     assert blessing_of(second)["baseline_model_id"] == found.name
+    (candidate,) = second["Trainer"].outputs["model"]
+    assert blessing_of(second)["current_model_id"] == candidate.name
 
 
 def test_a_killed_container_is_retried_after_a_wait(place):
@@ -278,6 +283,18 @@ def test_on_vertex_an_unchanged_run_is_cached_and_pushes_nothing(vertex):
     assert vertex.versions[UNCHANGED] == vertex.versions[SECOND]  # the same model is not pushed again
 
 
+def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(place):
+    run = place.runs[ROLLED_BACK]
+    assert run.state == "SUCCEEDED", run.describe_failures()
+    assert run.states()["Trainer"] in ("SUCCEEDED", "CACHED")  # the data of the other model count as new
+    (found,) = run["ProductionModel"].outputs["model"]
+    assert int(found.metadata["pushed_version"]) == place.restored
+    good, bad = place.versions[SECOND]
+    assert place.digest_of(place.restored) == place.digest_of(good)
+    later = [version for version in place.versions[ROLLED_BACK] if version > place.restored]
+    assert place.digest_of(bad) not in [place.digest_of(version) for version in later]
+
+
 def test_a_run_without_data_fails_and_trains_nothing(place):
     run = place.runs[WITHOUT_DATA]
     assert run.state == "FAILED"
@@ -291,11 +308,11 @@ def test_a_run_without_data_fails_and_trains_nothing(place):
 
 
 def test_each_event_sends_one_notification(place):
-    events = {SECOND: "pushed", WITHOUT_REASON: "skipped", WITHOUT_DATA: "failed"}  # no event for the unchanged run
+    events = {SECOND: "pushed", WITHOUT_REASON: "skipped", ROLLED_BACK: "refused", WITHOUT_DATA: "failed"}
     assert [message["event"] for message in place.messages] == list(events.values())
     assert [message["run"] for message in place.messages] == [place.runs[run].name.rpartition("/")[2] for run in events]
     assert {message["path"] for message in place.messages} == {f"/{ADDRESS_SECRET}"}
-    assert place.messages[0]["version"] == place.versions[SECOND][-1]
+    assert place.messages[0]["version"] == str(place.versions[SECOND][-1])
 
 
 def test_the_files_of_the_runs_contain_no_secret(place):

@@ -20,7 +20,6 @@ from detloom.schemas.contracts.ground_truth import IMAGE
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Model
-from detloom.schemas.model.detector import AnchorGenerator
 from detloom.schemas.model.network import KeepAspectRatioResizer
 
 if TYPE_CHECKING:
@@ -87,11 +86,6 @@ class Family(ABC, Generic[ConfigT]):
     def ground_truth_columns(self) -> tuple[str, ...]:
         """Columns of `schemas/contracts/ground_truth.py` that training needs."""
         return ground_truth.TRAINING_COLUMNS
-
-    @property
-    def anchor_generator(self) -> AnchorGenerator | None:
-        """The anchors; None for a detector without anchors."""
-        return None
 
     def num_class_channels(self, num_classes: int) -> int:
         """Return the number of channels of each class output of the network."""

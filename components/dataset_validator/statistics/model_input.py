@@ -13,7 +13,6 @@ import numpy.typing as npt
 from detloom.schemas.model.config import Model
 from detloom.schemas.model.detector import AnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.network import FixedShapeResizer, ImageResizer
-from detloom.trainer_module.detectors.families import family_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,7 @@ class ModelInput:
     @classmethod
     def of_model(cls, model: Model, max_boxes: int) -> "ModelInput":
         """Select the input settings of a detector configuration."""
-        anchors = family_of(model).anchor_generator
+        anchors = getattr(model, "anchor_generator", None)  # not by family, whose code includes losses and networks
         return cls(image_resizer=model.image_resizer, anchor_generator=anchors, max_boxes=max_boxes)
 
     def describe(self) -> str:

@@ -19,6 +19,8 @@ from detloom.pipelines.dag.fingerprints import (
 )
 from detloom.schemas.errors import InputError
 
+LOSSES = "detloom.trainer_module.detectors.ssd.losses"
+
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
@@ -75,6 +77,20 @@ def test_only_executed_code_changes_the_fingerprint(package: Path, text, changes
     before = source_fingerprint("detloom.room.a")
     (package / "a.py").write_text(text)
     assert (source_fingerprint("detloom.room.a") != before) == changes
+
+
+def test_functions_of_a_package_are_covered_only_if_the_package_itself_is_imported(package: Path):
+    (package / "__init__.py").write_text("def late():\n    from detloom.room import c\n    return c\n")
+    assert "detloom.room.c" not in fingerprints._reach("detloom.room.a")
+    (package / "a.py").write_text("from detloom.room import late\n")
+    assert "detloom.room.c" in fingerprints._reach("detloom.room.a")
+
+
+def test_only_the_trainer_and_what_comes_after_it_cover_the_losses():
+    nodes = ("example_gen", "dataset_validator", "retrain", "evaluator", "model_card", "notifier")
+    reached = {node for node in nodes if LOSSES in fingerprints._reach(f"detloom.components.{node}.component")}
+    assert reached == {"evaluator", "model_card"}
+    assert LOSSES in fingerprints._reach("detloom.trainer_module")
 
 
 def test_the_trainer_fingerprint_covers_the_loop_and_no_components():

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.model.detector import AnchorGenerator, Ssd
+from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import BiFpn
 from detloom.trainer_module.detectors.detector import AutomlSource, Family, Finding
 from detloom.trainer_module.detectors.ssd.supported import check_settings
@@ -38,11 +38,6 @@ class SsdFamily(Family[Ssd]):
     def check_settings(self) -> Iterator[Finding]:
         """See `Family`."""
         return check_settings(self.config)
-
-    @property
-    def anchor_generator(self) -> AnchorGenerator:
-        """The anchors."""
-        return self.config.anchor_generator
 
     def num_class_channels(self, num_classes: int) -> int:
         """Return the number of classes, plus the background if the network has a channel for it."""
