@@ -8,7 +8,6 @@ the upload.
 from typing import Any
 
 from absl import logging
-from google.cloud import aiplatform
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.extensions.google_cloud_ai_platform import constants
 from tfx.extensions.google_cloud_ai_platform.pusher import component as tfx_component
@@ -24,7 +23,7 @@ from detloom.components.properties import (
     REASON_PROPERTY,
     blessing_message,
 )
-from detloom.components.pusher.endpoint import label_model, read_endpoint, rolled_back_models
+from detloom.components.pusher.endpoint import find_served, label_model, read_endpoint, rolled_back_models
 from detloom.components.pusher.executor import local_folder
 from detloom.components.pusher.manifest import build_manifest
 from detloom.schemas.errors import InputError
@@ -104,7 +103,10 @@ class VertexExecutor(tfx_executor.Executor):
             self._MarkNotPushed(pushed_model)
             pushed_model.set_string_custom_property(REASON_PROPERTY, reason)
             return
-        super().Do(input_dict, output_dict, _with_allowed_traffic(exec_properties))
+        if find_served(models) is None:
+            logging.info("Pusher: %s serves no model yet, so this one gets all traffic.", address)
+            exec_properties = _with_all_traffic(exec_properties)
+        super().Do(input_dict, output_dict, exec_properties)
         label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), digest)
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
 
@@ -115,18 +117,8 @@ class VertexPusher(tfx_component.Pusher):
     EXECUTOR_SPEC = ExecutorClassSpec(VertexExecutor)
 
 
-def _with_allowed_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the properties; with all traffic for the model if no other is deployed at the endpoint."""
+def _with_all_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:
     config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
-    serving_args = config[constants.SERVING_ARGS_KEY]
-    name = serving_args["endpoint_name"]
-    if serving_args["traffic_percentage"] == _ALL_TRAFFIC:
-        return exec_properties
-    aiplatform.init(project=serving_args["project"], location=config[constants.VERTEX_REGION_KEY])
-    endpoints = aiplatform.Endpoint.list(filter=f'display_name="{name}"')
-    if endpoints and endpoints[0].traffic_split:
-        return exec_properties
-    logging.info("Pusher: the endpoint %s serves no model yet, so this one gets all traffic.", name)
-    serving_args = {**serving_args, "traffic_percentage": _ALL_TRAFFIC}
+    serving_args = {**config[constants.SERVING_ARGS_KEY], "traffic_percentage": _ALL_TRAFFIC}
     config = {**config, constants.SERVING_ARGS_KEY: serving_args}
     return {**exec_properties, keys.CUSTOM_CONFIG_KEY: json_utils.dumps(config)}

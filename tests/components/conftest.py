@@ -299,11 +299,8 @@ def vertex(monkeypatch: pytest.MonkeyPatch) -> FakeVertex:
     from google.cloud import aiplatform  # the attribute that is replaced
     from tfx.extensions.google_cloud_ai_platform import prediction_clients
 
-    from detloom.components.pusher import vertex as pusher
-
     assert aiplatform
     fake = FakeVertex()
     monkeypatch.setattr("google.cloud.aiplatform", fake)
     monkeypatch.setattr(prediction_clients, "aiplatform", fake)
-    monkeypatch.setattr(pusher, "aiplatform", fake)
     return fake
