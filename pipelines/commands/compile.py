@@ -37,18 +37,16 @@ def compile_command(run_file: Path, runner: Place | None, output: Path | None, s
     detloom compile cells.yaml --runner vertex -o job.json
 
     Compiling needs no cluster and no credentials. The file contains references to secrets, but no secret, and is the
-    same byte for byte as long as run file and package do not change. It requires an image with the same package: other
-    containers refuse the job.
+    same byte for byte as long as run file and package do not change. It requires an image with the same code: each task
+    refuses to run in an image with other code for it.
     """
-    from detloom.pipelines.dag.fingerprints import package_fingerprint
-
     run, place = read_remote_run(run_file, runner, settings)
     path = output if output is not None else Path(f"{run.name}{_SUFFIXES[place][0]}")
     _check_output(path, run_file, place)
     from detloom.pipelines.compile.compile_job import write_job  # late: TFX
 
     write_job(run, place, path)
-    click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}', package {package_fingerprint()}.")
+    click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}'.")
     image = getattr(run, place).image
     click.echo(f"Next: detloom image-check --image {image} --job {path}")
     click.echo(f"      detloom submit {run_file} --runner {place} --job {path}")

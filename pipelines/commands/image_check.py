@@ -28,7 +28,7 @@ from detloom.pipelines.commands.doctor import (
     run_probe,
 )
 from detloom.pipelines.commands.options import json_option
-from detloom.pipelines.dag.fingerprints import MAX_JOB_BYTES, package_fingerprint, read_job_fingerprints
+from detloom.pipelines.dag.fingerprints import MAX_JOB_BYTES, check_code, package_fingerprint, read_job_code
 from detloom.schemas.errors import InputError
 
 _ENGINES = ("podman", "docker")
@@ -54,7 +54,7 @@ _ENGINE_FAILED, _NOT_EXECUTABLE, _NOT_FOUND = 125, 126, 127
 def image_check(image: str | None, job: str | None, run_options: tuple[str, ...], as_json: bool) -> None:
     """Report an image's packages, user, folders, devices and package fingerprint.
 
-    With --job, compare the fingerprint with the one in the job: a container refuses a job compiled from other code.
+    With --job, compare the code of each task with the job: a container refuses a task compiled from other code.
     Without --image, check the current installation. The exit code is 1 if something is wrong.
 
     \b
@@ -73,7 +73,7 @@ def read_job(path: str) -> bytes:
     """Read at most one byte more than the largest allowed job.
 
     Raises:
-        InputError: if the job cannot be read or holds no fingerprint.
+        InputError: if the job cannot be read or names no code.
     """
     try:
         with click.open_file(path, "rb") as file:
@@ -82,7 +82,7 @@ def read_job(path: str) -> bytes:
         raise InputError(
             f"--job {path}: cannot be read ({error.strerror}); use a file that `detloom compile` wrote."
         ) from None
-    read_job_fingerprints(text, f"--job {path}")
+    read_job_code(text, f"--job {path}")
     return text
 
 
@@ -90,7 +90,7 @@ def check_here(job: bytes | None, name: str, *, as_json: bool) -> int:
     """Print the findings and return the exit code."""
     from detloom.schemas.reading.typed_dict import to_dict
 
-    findings = examine_image(() if job is None else read_job_fingerprints(job, name))
+    findings = examine_image(() if job is None else read_job_code(job, name))
     if as_json:
         click.echo(json.dumps([to_dict(finding) for finding in findings], indent=1))
     else:
@@ -148,14 +148,14 @@ STORAGE_FOLDERS = ("/gcs", "/minio", "/s3")
 _SHOWN_PACKAGES = ("tfx", "tensorflow", "keras", "apache-beam", "ml-metadata", "tensorflow-data-validation", "kfp")
 
 
-def examine_image(job_fingerprints: Sequence[str] = ()) -> tuple[Finding, ...]:
+def examine_image(job_code: Sequence[str] = ()) -> tuple[Finding, ...]:
     """Run all checks; the duration is mostly the import time of TensorFlow.
 
     Args:
-        job_fingerprints: fingerprints in a compiled job; one that differs from this package's is an error.
+        job_code: the code of the tasks of a compiled job; code that differs here is an error.
     """
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("package fingerprint", lambda: check_fingerprint(package_fingerprint(), job_fingerprints)),
+        ("code", lambda: check_job_code(job_code)),
         ("wheel", check_wheel),
         ("platform", check_platform),
         ("Python", check_python),
@@ -171,16 +171,25 @@ def examine_image(job_fingerprints: Sequence[str] = ()) -> tuple[Finding, ...]:
     return tuple(finding for name, check in checks for finding in run_check(name, check))
 
 
-def check_fingerprint(ours: str, job_fingerprints: Sequence[str] = ()) -> Iterator[Finding]:
-    """Compare this code with the code the job was compiled for, as the container's entrypoint does before it starts."""
-    wanted = ", ".join(job_fingerprints)
-    is_right = set(job_fingerprints) <= {ours}
+def check_job_code(job_code: Sequence[str] = ()) -> Iterator[Finding]:
+    """Compare this code with the code that the tasks were compiled for, as the container's entrypoint does."""
+    package = f"package {package_fingerprint()}"
+    wrong = []
+    for wanted in job_code:
+        try:
+            check_code(wanted)
+        except InputError:
+            wrong.append(wanted)
+    if not wrong:
+        same = f", {len(job_code)} tasks have the code of the job" if job_code else ""
+        yield Finding(name="code", status="ok", found=package + same)
+        return
     yield Finding(
-        name="package fingerprint",
-        status="ok" if is_right else "error",
-        found=ours + (", as in the job" if is_right and job_fingerprints else ""),
-        wanted=f"{wanted}, as in the job",
-        next_step="" if is_right else "compile the job again with this code, or build the image from the job's code",
+        name="code",
+        status="error",
+        found=f"{package}, {len(wrong)} of {len(job_code)} tasks have other code",
+        wanted=", ".join(wrong),
+        next_step="compile the job again with this code, or build the image from the job's code",
     )
 
 

@@ -22,6 +22,7 @@ from detloom.pipelines.compile.spec_edits import (
     add_driver,
     declare_final_status,
     entrypoint_command,
+    name_code,
     name_system_types,
     refresh_input_specs,
     set_caching,
@@ -136,6 +137,7 @@ def edit_spec(run: RunFile, place: Place, spec: Spec) -> Spec:
     retries = {node_id: retry_of(run.nodes, node_id) for node_id in node_ids}
     spec = set_retries(spec, retries, place)
     spec = refresh_input_specs(spec)
+    spec = name_code(spec)
     if place == "vertex":
         spec = add_driver(spec, "DetectionExampleGen")
     limits = {node_id: retry.time_limit_seconds for node_id, retry in retries.items() if retry.time_limit_seconds}

@@ -12,19 +12,37 @@ from typing import Any
 import yaml
 
 from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
-from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.fingerprints import CODE_FLAG, describe_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 from detloom.schemas.run_file.run_file import Place, RunFile
 
 ENTRYPOINT = "detloom.pipelines.container.entrypoint"
+_ENTRYPOINTS = {"DetectionExampleGen": "detloom.pipelines.container.example_gen_entrypoint"}
+_TRAINING = "detloom.trainer_module"  # the executors of Trainer and Tuner get its functions as parameters
+_MODULES = {"Trainer": (_TRAINING,), "Tuner": (_TRAINING,)}
 _INPUTS_SPEC = "--json_serialized_inputs_spec_args"
 
 
 def entrypoint_command(place: Place) -> list[str]:
-    """Return the part of the command before the arguments of TFX's compiler. It is part of the backends' cache keys,
-    and so is the fingerprint of all code."""
-    return ["python", "-m", ENTRYPOINT, "--place", place, "--package_fingerprint", package_fingerprint()]
+    """Return the part of the command before the arguments of TFX's compiler."""
+    return ["python", "-m", ENTRYPOINT, "--place", place]
+
+
+def name_code(spec: Spec) -> Spec:
+    """Add to each command the modules that the task runs, and their fingerprint.
+
+    The backends' cache keys contain the command, so a task runs again if its own code has changed. The container
+    compares the fingerprint with the code in its image.
+    """
+    edited = copy.deepcopy(spec)
+    for name, container in containers_of(edited).items():
+        command = container["command"]
+        entrypoint = command[2] = _ENTRYPOINTS.get(name, command[2])
+        executor = container["args"][1].rpartition(".")[0]
+        ours = (executor,) if executor.startswith("detloom.") else ()
+        command += [CODE_FLAG, describe_code(entrypoint, *ours, *_MODULES.get(name, ()))]
+    return edited
 
 
 def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> Spec:

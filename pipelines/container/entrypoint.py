@@ -1,7 +1,7 @@
-"""The command of every compiled task: python -m detloom.pipelines.container.entrypoint.
+"""The command of compiled tasks: python -m detloom.pipelines.container.entrypoint.
 
-It runs a node's executor (or, with --driver, the driver of DetectionExampleGen) with the arguments of the backend:
-TFX's arguments, preceded by our own. A user's mistake ends with one sentence on stderr.
+It runs a node's executor with the arguments of the backend: TFX's arguments, preceded by our own. A user's mistake ends
+with one sentence on stderr. `example_gen_entrypoint.py` is the command of DetectionExampleGen, which has a driver.
 
 This module imports nothing heavy, so that a wrong image is refused at once, and the process can still fork.
 """
@@ -9,35 +9,43 @@ This module imports nothing heavy, so that a wrong image is refused at once, and
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from detloom.pipelines.container.storage import Storage
 from detloom.pipelines.container.time_limit import run_limited
-from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.fingerprints import CODE_FLAG, check_code
 from detloom.schemas.errors import InputError
+
+if TYPE_CHECKING:
+    from detloom.pipelines.container.run_node import Task
 
 _FAILED = 1
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a task and return the exit code."""
+def main(arguments: Sequence[str], run_task: "Callable[[Task, Storage], None] | None" = None) -> int:
+    """Run a task and return the exit code.
+
+    Args:
+        run_task: None runs the executor.
+    """
     flags, beam_args = parse_flags(arguments)
     try:
-        check_package(flags.package_fingerprint)
+        check_code(flags.code)
     except InputError as error:
         return _fail(str(error))
     if flags.time_limit_seconds is not None:
-        return run_limited(lambda: _run(flags, beam_args), flags.time_limit_seconds)
-    return _run(flags, beam_args)
+        return run_limited(lambda: _run(flags, beam_args, run_task), flags.time_limit_seconds)
+    return _run(flags, beam_args, run_task)
 
 
 def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parse our flags and TFX's; the remaining arguments are for Beam."""
     parser = argparse.ArgumentParser(prog="detloom.pipelines.container.entrypoint", allow_abbrev=False)
     parser.add_argument("--place", required=True, choices=("kubeflow", "vertex"))
-    parser.add_argument("--package_fingerprint", required=True, help="fingerprint of the package that compiled the job")
+    parser.add_argument(CODE_FLAG, required=True, help="the task's modules and their fingerprint when it was compiled")
     parser.add_argument("--time_limit_seconds", type=_seconds, help="end the node after this time")
-    parser.add_argument("--driver", action="store_true", help="run the driver of DetectionExampleGen")
+    parser.add_argument("--driver", action="store_true", help="run the driver instead of the executor")
     parser.add_argument("--executor_class_path", default="")
     parser.add_argument("--json_serialized_invocation_args", required=True, help="ExecutorInput")
     parser.add_argument("--json_serialized_inputs_spec_args", required=True, help="ComponentInputsSpec")
@@ -47,18 +55,10 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
     return flags, beam_args
 
 
-def check_package(expected: str) -> None:
-    """Raise InputError if the image contains another package than the job was compiled with."""
-    found = package_fingerprint()
-    if found != expected:
-        raise InputError(
-            f"the job was compiled with the package {expected}, this image contains {found}: build the image again "
-            "from the version that compiles, or compile with the version in the image."
-        )
-
-
-def _run(flags: argparse.Namespace, beam_args: Sequence[str]) -> int:
-    from detloom.pipelines.container.run_node import Task, log_task, run_driver, run_node
+def _run(
+    flags: argparse.Namespace, beam_args: Sequence[str], run_task: "Callable[[Task, Storage], None] | None"
+) -> int:
+    from detloom.pipelines.container.run_node import Task, log_task, run_node
 
     log_task()
     task = Task(
@@ -67,10 +67,11 @@ def _run(flags: argparse.Namespace, beam_args: Sequence[str]) -> int:
         invocation=flags.json_serialized_invocation_args,
         inputs_spec=flags.json_serialized_inputs_spec_args,
         beam_args=beam_args,
+        is_driver=flags.driver,
     )
     storage = Storage.of_container(os.environ, beam_args)
     try:
-        (run_driver if flags.driver else run_node)(task, storage)
+        (run_task or run_node)(task, storage)
     except Exception as error:
         return _explain(error)
     return 0

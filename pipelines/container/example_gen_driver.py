@@ -22,7 +22,8 @@ from tfx.types import artifact_utils, standard_component_specs
 
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver
 from detloom.components.example_gen.executor import EXAMPLES_KEY
-from detloom.pipelines.container.artifacts import read_output
+from detloom.pipelines.container.artifacts import finish_output, read_output, write_output
+from detloom.pipelines.container.run_node import Task, log_start, node_name, parse_task, to_local_paths
 from detloom.pipelines.container.storage import Storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
@@ -35,6 +36,27 @@ _RESULT_KEYS = (
     standard_component_specs.INPUT_CONFIG_KEY,
     DATA_FOLDERS_KEY,
 )
+
+
+def run_driver_task(task: Task, storage: Storage) -> None:
+    """Write the driver's result to the output file."""
+    executor_input, inputs_spec = parse_task(task)
+    log_start(task, f"driver of {node_name(executor_input, task)}")
+    addresses = to_local_paths(executor_input, storage)
+    with local_data(executor_input.inputs, storage):
+        output = run_driver(executor_input, inputs_spec)
+    path = executor_input.outputs.output_file
+    write_output(path, output)
+    finish_output(path, addresses, page_keys=())
+
+
+@contextlib.contextmanager
+def with_driver(executor_input: Any, inputs_spec: Any, storage: Storage) -> Iterator[None]:
+    """Apply the driver's result, earlier or new, and keep the data available for the executor; a `Preparation`."""
+    with local_data(executor_input.inputs, storage):
+        result = read_earlier_result(executor_input) or run_driver(executor_input, inputs_spec)
+        apply(result, executor_input)
+        yield
 
 
 @contextlib.contextmanager

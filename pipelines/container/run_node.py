@@ -8,10 +8,11 @@ import logging
 import platform
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging as absl_logging
 from google.protobuf import json_format
@@ -28,13 +29,13 @@ from detloom.pipelines.container.artifacts import (
     finish_output,
     register_titles,
     title_of,
-    write_output,
 )
 from detloom.pipelines.container.storage import SCHEME, Addresses, Storage, file_of, make_parent
 from detloom.pipelines.dag.fingerprints import source_folders
-from detloom.schemas.run_file.run_file import Place
 
-EXAMPLE_GEN = "detloom.components.example_gen.executor.Executor"  # the only executor with a driver
+if TYPE_CHECKING:
+    from detloom.schemas.run_file.run_file import Place
+
 VERTEX_PUSHER = "detloom.components.pusher.vertex.VertexExecutor"  # passes an address to Vertex AI, which has no mount
 # An output that the open-source driver adds to every task (driver.go, `provisionOutputs`); no node declares it.
 _LOGS = "executor-logs"
@@ -47,54 +48,41 @@ class Task:
 
     Attributes:
         executor_class_path: empty for a driver.
-        executor_class_path: empty for a driver.
         invocation: `ExecutorInput` as JSON.
         inputs_spec: `ComponentInputsSpec` as JSON.
     """
 
-    place: Place
+    place: "Place"
     executor_class_path: str
     invocation: str
     inputs_spec: str
     beam_args: Sequence[str]
+    is_driver: bool = False
 
 
-def run_node(task: Task, storage: Storage) -> None:
-    """Run a node's executor."""
+# Changes the task's ExecutorInput before the executor runs, and undoes what it did for the executor afterwards.
+Preparation = Callable[[Any, Any, Storage], AbstractContextManager[None]]
+
+
+def run_node(task: Task, storage: Storage, prepare: Preparation = lambda *_: nullcontext()) -> None:
+    """Run a node's executor.
+
+    Args:
+        prepare: gets `ExecutorInput`, `ComponentInputsSpec` and the storage.
+    """
     if task.executor_class_path == VERTEX_PUSHER:
         storage = replace(storage, is_mounted=False)
-    executor_input, inputs_spec = _parse(task)
+    executor_input, inputs_spec = parse_task(task)
     log_start(task, node_name(executor_input, task))
     complete_inputs(executor_input.inputs, inputs_spec)
     if _LOGS in executor_input.outputs.artifacts:
         del executor_input.outputs.artifacts[_LOGS]
-    addresses = _to_local_paths(executor_input, storage)
+    addresses = to_local_paths(executor_input, storage)
     _make_output_folders(executor_input.outputs)
     _use_package_files(executor_input.inputs)
-    if task.executor_class_path == EXAMPLE_GEN:
-        from detloom.pipelines.container import example_gen_driver as driver  # late: imports Beam
-
-        with driver.local_data(executor_input.inputs, storage):
-            result = driver.read_earlier_result(executor_input) or driver.run_driver(executor_input, inputs_spec)
-            driver.apply(result, executor_input)
-            _execute(task, executor_input)
-    else:
+    with prepare(executor_input, inputs_spec, storage):
         _execute(task, executor_input)
     finish_output(executor_input.outputs.output_file, addresses, _page_keys(executor_input.outputs))
-
-
-def run_driver(task: Task, storage: Storage) -> None:
-    """Write the result of DetectionExampleGen's driver to the output file."""
-    from detloom.pipelines.container import example_gen_driver as driver
-
-    executor_input, inputs_spec = _parse(task)
-    log_start(task, f"driver of {node_name(executor_input, task)}")
-    addresses = _to_local_paths(executor_input, storage)
-    with driver.local_data(executor_input.inputs, storage):
-        output = driver.run_driver(executor_input, inputs_spec)
-    path = executor_input.outputs.output_file
-    write_output(path, output)
-    finish_output(path, addresses, page_keys=())
 
 
 def node_name(executor_input: Any, task: Task) -> str:
@@ -131,7 +119,8 @@ def _version_of(distribution: str) -> str:
         return "(version unknown)"
 
 
-def _parse(task: Task) -> tuple[Any, Any]:
+def parse_task(task: Task) -> tuple[Any, Any]:
+    """Return `ExecutorInput` and `ComponentInputsSpec` of a task."""
     register_titles()
     executor_input = pipeline_spec_pb2.ExecutorInput()
     json_format.Parse(task.invocation, executor_input, ignore_unknown_fields=True)  # fields of a newer backend
@@ -140,7 +129,8 @@ def _parse(task: Task) -> tuple[Any, Any]:
     return executor_input, inputs_spec
 
 
-def _to_local_paths(executor_input: Any, storage: Storage) -> Addresses:
+def to_local_paths(executor_input: Any, storage: Storage) -> Addresses:
+    """Replace the addresses of artifacts and of the output file by local paths; return the addresses."""
     addresses = Addresses()
     for side in (executor_input.inputs, executor_input.outputs):
         for artifacts in side.artifacts.values():

@@ -31,11 +31,6 @@ def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:
     return flink_args(beam.flink)
 
 
-def uses_remote_workers(beam_args: list[str]) -> bool:
-    """Return whether these options use workers that cannot access this machine's folders."""
-    return any(arg in ("--runner=DataflowRunner", "--runner=FlinkRunner") for arg in beam_args)
-
-
 def dataflow_args(dataflow: Dataflow, run: RunFile, node_id: str) -> list[str]:
     """Return Beam's options for Dataflow. Beam names the job, so that concurrent runs do not conflict."""
     args = {

@@ -1,8 +1,9 @@
-"""Fingerprints of code: of a node's source, of the whole package, and of the package in a compiled job.
+"""Fingerprints of code: of modules with all that they import, and of the whole package.
 
-TFX's cache compares only parameters, so the fingerprint of a node's source is one of them. A container compares the
-package's fingerprint with the one in its job. Fingerprints cover what is executed: comments, docstrings and formatting
-change none of them. They are the same in all versions of Python. This module imports nothing heavy.
+TFX's cache compares only parameters, so the fingerprint of a node's source is one of them. A task of a compiled job
+names its modules and their fingerprint in its command, which the backends' caches compare; a container refuses the task
+if its image has another one. Fingerprints cover what is executed: comments, docstrings and formatting change none of
+them. They are the same in all versions of Python. This module imports nothing heavy.
 """
 
 import ast
@@ -133,6 +134,9 @@ def _imports_in(source: bytes, *, with_functions: bool) -> frozenset[str]:
     waiting: list[ast.AST] = [ast.parse(source)]
     while waiting:
         node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting.extend(node.orelse)
+            continue
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -188,29 +192,48 @@ def _files_of_layer(layer: Path) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
-FLAG = "--package_fingerprint"  # an option of the container's entrypoint
+CODE_FLAG = "--code"  # an option of the container's entrypoint
 MAX_JOB_BYTES = 64 << 20  # far more than either backend accepts
-# The flag and its value are neighbours in a list: on one line, on two, in JSON, in YAML, or in JSON inside a JSON
-# string (commands of Vertex AI custom jobs). So the regular expression searches the text instead of its structure.
-_FINGERPRINT = re.compile(re.escape(FLAG.encode()) + rb"""(?:[\s,"'\\=-]|\\n){1,200}([0-9a-f]{16})\b""")
+_MODULES, _IS = "+", "="
+_CODE = re.compile(rb"detloom(?:\.\w+)+(?:\+detloom(?:\.\w+)+)*=[0-9a-f]{16}\b")
 
 
-def read_job_fingerprints(job: bytes, name: str) -> tuple[str, ...]:
-    """Return the distinct fingerprints, sorted; a job merged from several jobs can contain more than one.
+def describe_code(*modules: str) -> str:
+    """Return modules with the fingerprint of all that they import, such as detloom.a.b+detloom.c=0123456789abcdef."""
+    return _MODULES.join(modules) + _IS + source_fingerprint(*modules)
+
+
+def check_code(wanted: str) -> None:
+    """Raise InputError unless the modules in a text of `describe_code` have the same fingerprint here."""
+    names, _, fingerprint = wanted.rpartition(_IS)
+    modules = names.split(_MODULES)
+    missing = [module for module in modules if not module.startswith(f"{_PACKAGE}.") or _origin(module) is None]
+    found = f"has no {', '.join(missing)}" if missing else f"contains {source_fingerprint(*modules)}"
+    if missing or describe_code(*modules) != wanted:
+        raise InputError(
+            f"the task was compiled with the code {fingerprint or wanted} of {names}, this image {found}: build the "
+            "image again from the version that compiles, or compile with the version in the image."
+        )
+
+
+def read_job_code(job: bytes, name: str) -> tuple[str, ...]:
+    """Return the distinct texts of `describe_code` in a compiled job, sorted.
+
+    The job is searched as text: on one line, in JSON, in YAML, or in JSON inside a JSON string (custom jobs).
 
     Args:
         job: a compiled job for either backend, JSON or YAML.
         name: the name of the job in error messages.
 
     Raises:
-        InputError: if the job contains no fingerprint or is larger than `MAX_JOB_BYTES`.
+        InputError: if the job contains none or is larger than `MAX_JOB_BYTES`.
     """
     if len(job) > MAX_JOB_BYTES:
         raise InputError(f"{name}: got more than {MAX_JOB_BYTES >> 20} MiB, allowed: a job that detloom compiled.")
-    found = sorted({value.decode() for value in _FINGERPRINT.findall(job)})
+    found = sorted({value.decode() for value in _CODE.findall(job)})
     if not found:
         raise InputError(
-            f"{name}: found no {FLAG} with 16 hex digits, allowed: a job that `detloom compile` wrote for Kubeflow "
-            "or Vertex; compile the run file and pass the output."
+            f"{name}: found no {CODE_FLAG} with modules and 16 hex digits, allowed: a job that `detloom compile` wrote "
+            "for Kubeflow or Vertex; compile the run file and pass the output."
         )
     return tuple(found)

@@ -12,7 +12,7 @@ from typing import Any
 from tfx.extensions.google_cloud_ai_platform.constants import ENABLE_VERTEX_KEY, VERTEX_REGION_KEY
 from tfx.extensions.google_cloud_ai_platform.trainer.executor import TRAINING_ARGS_KEY
 
-from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, StrategyKind
 from detloom.schemas.reading.typed_dict import to_canonical_json
@@ -20,7 +20,8 @@ from detloom.schemas.run_file.accelerators import CLOUD_TPU
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.schemas.run_file.vertex import VertexTraining
 
-FINGERPRINT_VARIABLE = "DETLOOM_PACKAGE_FINGERPRINT"
+CODE_VARIABLE = "DETLOOM_CODE"
+_JOB_MODULES = ("detloom.pipelines.dag.vertex_training_job", "detloom.trainer_module")
 _DEFAULT_BOOT_DISK_GB = 100  # the default of Vertex AI
 
 
@@ -90,7 +91,7 @@ def _pool(run: RunFile, training: VertexTraining, workers: int) -> dict[str, Any
     if training.tpu_topology:
         machine["tpu_topology"] = training.tpu_topology
     environment = {
-        FINGERPRINT_VARIABLE: package_fingerprint(),
+        CODE_VARIABLE: describe_code(*_JOB_MODULES),
         STRATEGY_VARIABLE: _as_text(_strategy(run.trainer.strategy, training, workers)),
     }
     pool: dict[str, Any] = {

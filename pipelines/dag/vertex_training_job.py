@@ -37,8 +37,8 @@ from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 from tfx.utils import import_utils, json_utils, name_utils
 
-from detloom.pipelines.dag.fingerprints import package_fingerprint
-from detloom.pipelines.dag.vertex_training import FINGERPRINT_VARIABLE
+from detloom.pipelines.dag.fingerprints import check_code
+from detloom.pipelines.dag.vertex_training import CODE_VARIABLE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.runtime.preemption import Preempted
@@ -171,12 +171,9 @@ def _wait(client: VertexJobClient) -> CustomJob:
 
 def check_image() -> None:
     """Raise InputError unless this image holds the code that the pipeline was compiled for."""
-    wanted, found = os.environ.get(FINGERPRINT_VARIABLE, ""), package_fingerprint()
-    if wanted and wanted != found:
-        raise InputError(
-            f"{FINGERPRINT_VARIABLE}: the pipeline was compiled for the code {wanted}, but this image holds {found}; "
-            "build the image of vertex.training from the same code, or compile the run file again."
-        )
+    wanted = os.environ.get(CODE_VARIABLE)
+    if wanted:
+        check_code(wanted)
 
 
 def run_executor(arguments: argparse.Namespace) -> None:

@@ -316,7 +316,9 @@ def test_each_event_sends_one_notification(place):
 
 
 def test_the_files_of_the_runs_contain_no_secret(place):
-    left = [path for folder in (place.machine.home, place.serving) for path in folder.rglob("*") if path.is_file()]
+    left = [
+        path for folder in (place.machine.home, Path(place.serving)) for path in folder.rglob("*") if path.is_file()
+    ]
     assert len(left) > 100
     assert [path for path in left if ADDRESS_SECRET.encode() in path.read_bytes()] == []
 

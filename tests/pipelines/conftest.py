@@ -14,7 +14,7 @@ from detloom.pipelines.samples.demo_data import write_demo_data
 from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
 from detloom.schemas.run_file.run_file import RunFile
 
-sys.path.append(str(Path(__file__).parent / "fakes"))  # makes fake_backends importable, because tests are not a package
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "fakes")]  # tests are not a package
 
 RUN_FILE = """
 name: small

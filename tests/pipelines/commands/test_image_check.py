@@ -5,10 +5,13 @@ import pytest
 
 from detloom.pipelines.commands import image_check, installed_packages
 from detloom.pipelines.commands.doctor import Finding
-from detloom.pipelines.commands.image_check import check_fingerprint, examine_image
+from detloom.pipelines.commands.image_check import check_job_code, examine_image
 from detloom.pipelines.commands.installed_packages import Installed
+from detloom.pipelines.dag.fingerprints import describe_code, package_fingerprint
 
-OURS, OTHER = "0123456789abcdef", "fedcba9876543210"
+MODULE = "detloom.pipelines.container.time_limit"
+OURS, OTHER = describe_code(MODULE), f"{MODULE}=fedcba9876543210"
+GONE = "detloom.no_such_module=0123456789abcdef"
 
 
 def only(findings) -> Finding:
@@ -33,25 +36,19 @@ def install(monkeypatch, **versions: str) -> None:
     monkeypatch.setattr(installed_packages, "read_installed", lambda: packages)
 
 
-def test_without_a_job_the_fingerprint_is_only_shown():
-    finding = only(check_fingerprint(OURS))
-    assert (finding.status, finding.found) == ("ok", OURS)
+def test_without_a_job_the_package_is_only_shown():
+    finding = only(check_job_code())
+    assert finding.status == "ok"
+    assert package_fingerprint() in finding.found
 
 
-def test_a_matching_fingerprint_passes():
-    finding = only(check_fingerprint(OURS, (OURS,)))
-    assert (finding.status, finding.found) == ("ok", f"{OURS}, as in the job")
+def test_a_job_with_this_code_passes():
+    assert only(check_job_code((OURS,))).status == "ok"
 
 
-def test_a_different_fingerprint_shows_both_values():
-    finding = only(check_fingerprint(OURS, (OTHER,)))
-    assert (finding.status, finding.found, finding.wanted) == ("error", OURS, f"{OTHER}, as in the job")
-    assert "compile the job again" in finding.next_step
-
-
-def test_a_job_of_two_versions_never_passes():
-    finding = only(check_fingerprint(OURS, (OURS, OTHER)))
-    assert (finding.status, finding.wanted) == ("error", f"{OURS}, {OTHER}, as in the job")
+def test_only_tasks_with_other_code_are_named():
+    finding = only(check_job_code((OURS, OTHER, GONE)))
+    assert (finding.status, finding.wanted) == ("error", f"{OTHER}, {GONE}")
 
 
 def test_a_package_changed_after_the_build_is_found(image, monkeypatch):
@@ -126,9 +123,8 @@ def test_a_tpu_without_its_library_is_a_warning(image, monkeypatch):
 
 def test_a_failing_check_does_not_stop_the_others(image, monkeypatch):
     monkeypatch.setattr(image_check, "run_probe", lambda code: 1 / 0)
-    monkeypatch.setattr(image_check, "package_fingerprint", lambda: OURS)
     findings = {finding.name: finding for finding in examine_image((OTHER,))}
     assert findings["TensorFlow"].status == "error"
     assert "ZeroDivisionError" in findings["TensorFlow"].found
-    assert findings["package fingerprint"].status == "error"
+    assert findings["code"].status == "error"
     assert {"platform", "Python", "versions", "packages", "user", "home", "TPU", "Beam boot program"} <= set(findings)

@@ -8,20 +8,21 @@ from click.testing import CliRunner
 from detloom.pipelines.cli import cli
 from detloom.pipelines.commands import image_check
 from detloom.pipelines.commands.doctor import Finding, Probe
+from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 
-OURS, OTHER = "0123456789abcdef", "fedcba9876543210"
+MODULE = "detloom.pipelines.container.time_limit"
+OURS, OTHER = describe_code(MODULE), f"{MODULE}=fedcba9876543210"
 
 
-def write_job(folder: Path, fingerprint: str) -> Path:
+def write_job(folder: Path, code: str) -> Path:
     file = folder / "job.json"
-    file.write_text(json.dumps({"command": ["python", "--package_fingerprint", fingerprint]}))
+    file.write_text(json.dumps({"command": ["python", "--code", code]}))
     return file
 
 
 @pytest.fixture(autouse=True)
 def _no_slow_checks(monkeypatch, cached_packages):
-    monkeypatch.setattr(image_check, "package_fingerprint", lambda: OURS)
     monkeypatch.setattr(image_check, "run_probe", lambda code: Probe({"version": "2.16.2", "devices": ["CPU:0"]}))
     monkeypatch.setattr(image_check, "check_packages", lambda: iter([Finding(name="packages", status="ok", found="")]))
 
@@ -48,21 +49,19 @@ def call(*arguments: str, text: str | None = None):
 def test_a_job_of_the_same_code_passes(tmp_path):
     result = call("--job", str(write_job(tmp_path, OURS)))
     assert result.exit_code == 0, result.output
-    assert f"{OURS}, as in the job" in result.output
 
 
-def test_a_job_of_other_code_fails_with_both_fingerprints(tmp_path):
+def test_a_job_of_other_code_fails_and_is_named(tmp_path):
     result = call("--job", str(write_job(tmp_path, OTHER)))
     assert result.exit_code == 1
-    assert OURS in result.output
     assert f"wanted: {OTHER}" in result.output
 
 
 def test_the_job_can_come_from_standard_input_and_the_result_as_json(tmp_path):
     result = call("--job", "-", "--json", text=write_job(tmp_path, OTHER).read_text())
     assert result.exit_code == 1
-    (finding,) = (each for each in json.loads(result.output) if each["name"] == "package fingerprint")
-    assert (finding["status"], finding["found"]) == ("error", OURS)
+    (finding,) = (each for each in json.loads(result.output) if each["name"] == "code")
+    assert (finding["status"], finding["wanted"]) == ("error", OTHER)
 
 
 def test_the_command_in_the_image_gets_the_job_on_standard_input(tmp_path, engine):
@@ -104,7 +103,7 @@ def test_invalid_arguments_are_refused(engine, arguments, message):
 
 def test_an_invalid_job_is_refused_before_a_container_starts(engine, tmp_path):
     (tmp_path / "run.yaml").write_text("name: demo\n")
-    with pytest.raises(InputError, match=r"run.yaml: .*--package_fingerprint"):
+    with pytest.raises(InputError, match=r"run.yaml: .*--code"):
         CliRunner().invoke(
             cli, ["image-check", "--image", "x", "--job", str(tmp_path / "run.yaml")], catch_exceptions=False
         )

@@ -10,7 +10,7 @@ import detloom
 from detloom.pipelines.compile.compile_job import compile_job, format_json, format_yaml
 from detloom.pipelines.compile.pipeline_spec import containers_of, dags_of, tasks_of
 from detloom.pipelines.container.run_node import VERTEX_PUSHER
-from detloom.pipelines.dag.fingerprints import package_fingerprint, read_job_fingerprints
+from detloom.pipelines.dag.fingerprints import check_code, read_job_code
 
 ROOT = Path(detloom.__file__).parents[1]
 GPU, DATAFLOW = "kubeflow_gpu", "vertex_gpu_dataflow"  # with a decision, messages, retries and limits
@@ -205,11 +205,14 @@ def test_no_two_containers_are_equal(name, compile_spec):
 
 
 @pytest.mark.parametrize("name", [GPU, DATAFLOW])
-def test_the_job_contains_no_secret_and_one_fingerprint(name, read_run, monkeypatch):
+def test_the_job_contains_no_secret_and_the_code_of_its_tasks(name, read_run, monkeypatch):
     monkeypatch.setenv("SMTP_USER", "planted-user")
     text = compile_job(read_run(name), "kubeflow" if name == GPU else "vertex")
     assert "planted-user" not in text
-    assert read_job_fingerprints(text.encode(), "job") == (package_fingerprint(),)
+    found = read_job_code(text.encode(), "job")
+    for code in found:
+        check_code(code)
+    assert any("detloom.trainer_module" in code for code in found)
     assert str(ROOT) not in text
     assert os.environ["HOME"] not in text or os.environ["HOME"] == "/"
 

@@ -6,6 +6,7 @@ from detloom.pipelines.compile.spec_edits import (
     add_driver,
     declare_final_status,
     entrypoint_command,
+    name_code,
     name_system_types,
     refresh_input_specs,
     retry_policy,
@@ -15,7 +16,7 @@ from detloom.pipelines.compile.spec_edits import (
     set_time_limits,
     uncached_nodes,
 )
-from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 
@@ -47,10 +48,16 @@ def container_of(spec):
     return spec["deploymentSpec"]["executors"]["Gen_executor"]["container"]
 
 
-def test_every_command_contains_place_and_fingerprint():
-    module = "detloom.pipelines.container.entrypoint"
-    expected = ["python", "-m", module, "--place", "kubeflow", "--package_fingerprint", package_fingerprint()]
-    assert entrypoint_command("kubeflow") == expected
+def test_a_command_names_the_code_of_its_task():
+    entrypoint = "detloom.pipelines.container.entrypoint"
+    assert entrypoint_command("vertex") == ["python", "-m", entrypoint, "--place", "vertex"]
+    assert container_of(name_code(make_task_spec()))["command"][3:] == [
+        *("--place", "vertex", "--code", describe_code(entrypoint))
+    ]
+    spec = make_task_spec()
+    container_of(spec)["args"][1] = "detloom.components.notifier.executor.Executor"
+    named = describe_code(entrypoint, "detloom.components.notifier.executor")
+    assert container_of(name_code(spec))["command"][-1] == named
 
 
 def test_a_time_limit_is_appended_in_whole_seconds():

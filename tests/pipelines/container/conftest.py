@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from tfx.dsl.io import filesystem_registry
 from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
 
@@ -135,6 +136,14 @@ class CloudStorage(TensorflowFilesystem):
     @classmethod
     def isdir(cls, path: str) -> bool:
         return os.path.isdir(cls._at(path))
+
+    @classmethod
+    def listdir(cls, path: str) -> list[str]:
+        return os.listdir(cls._at(path))
+
+    @classmethod
+    def stat(cls, path: str) -> Any:
+        return tf.io.gfile.stat(cls._at(path))
 
     @classmethod
     def makedirs(cls, path: str) -> None:

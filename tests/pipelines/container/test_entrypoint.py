@@ -8,7 +8,7 @@ import pytest
 
 import detloom
 from detloom.pipelines.container import entrypoint
-from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.preemption import Preempted
 
@@ -27,9 +27,9 @@ def run(arguments, root):
     )
 
 
-def flags(invocation="{}", inputs_spec="{}", fingerprint="0" * 16, place="kubeflow", executor=IMPORT_SCHEMA):
+def flags(invocation="{}", inputs_spec="{}", code=f"{MODULE}={'0' * 16}", place="kubeflow", executor=IMPORT_SCHEMA):
     return [
-        *("--place", place, "--package_fingerprint", fingerprint, "--executor_class_path", executor),
+        *("--place", place, "--code", code, "--executor_class_path", executor),
         *("--json_serialized_invocation_args", invocation, "--json_serialized_inputs_spec_args", inputs_spec),
     ]
 
@@ -37,7 +37,7 @@ def flags(invocation="{}", inputs_spec="{}", fingerprint="0" * 16, place="kubefl
 @pytest.mark.slow  # subprocesses that import TFX
 def test_a_task_writes_the_output_that_its_backend_reads(backend, schema_address, schema_file):
     invocation, inputs_spec = backend.arguments({"schema": "tfx.Schema"}, parameters={"schema_file": schema_address})
-    arguments = flags(invocation, inputs_spec, package_fingerprint(), backend.place)
+    arguments = flags(invocation, inputs_spec, describe_code(MODULE), backend.place)
     done = run([*arguments, "--direct_num_workers=1"], backend.storage.root)
     assert done.returncode == 0, done.stderr
     (schema,) = backend.read_output().artifacts["schema"].artifacts
@@ -49,27 +49,28 @@ def test_a_task_writes_the_output_that_its_backend_reads(backend, schema_address
     assert rest == []  # TFX's list of all parameters is not logged
 
 
-def test_an_image_with_another_package_is_refused_before_tensorflow_is_imported():
+@pytest.mark.parametrize("module", [MODULE, "detloom.pipelines.container.no_such_module", "os"])
+def test_an_image_with_other_code_is_refused_before_tensorflow_is_imported(module):
     check = (
         "import sys; from detloom.pipelines.container.entrypoint import main; code = main(sys.argv[1:]);"
         "assert not {'tensorflow', 'tfx'} & set(sys.modules); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", check, *flags(fingerprint="0123456789abcdef")],
+        [sys.executable, "-c", check, *flags(code=f"{module}=0123456789abcdef")],
         env={**os.environ, "PYTHONPATH": str(Path(detloom.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert re.fullmatch(rf"error: [^\n]*0123456789abcdef[^\n]*{package_fingerprint()}[^\n]*\n", done.stderr)
+    assert re.fullmatch(rf"error: [^\n]*0123456789abcdef[^\n]*{re.escape(module)}[^\n]*\n", done.stderr)
 
 
 def test_a_mistake_of_the_user_has_no_traceback(kubeflow, task_log, monkeypatch, capsys):
     monkeypatch.setenv("DETLOOM_STORAGE_ROOT", kubeflow.storage.root)
     address = "package://detloom.schemas.contracts/example_schema.pbtxt?sha256=0123456789abcdef"
     invocation, inputs_spec = kubeflow.arguments({"schema": "tfx.Schema"}, parameters={"schema_file": address})
-    assert entrypoint.main(flags(invocation, inputs_spec, package_fingerprint())) == 1
+    assert entrypoint.main(flags(invocation, inputs_spec, describe_code(MODULE))) == 1
     assert re.fullmatch(r"error: package://\S+: [^\n]*\.\n", capsys.readouterr().err)
 
 

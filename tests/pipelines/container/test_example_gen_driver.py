@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.example_gen_driver import local_data
-from detloom.pipelines.container.run_node import EXAMPLE_GEN, Task, run_driver, run_node
+from detloom.pipelines.container.example_gen_entrypoint import run_example_gen
+from detloom.pipelines.container.run_node import Task
 from detloom.pipelines.container.storage import Storage
 from detloom.pipelines.samples import demo_data
 from detloom.schemas.errors import InputError
@@ -34,7 +36,7 @@ def small(folder: Path) -> None:
 def make_task(backend):
     """Return a function that makes a task of DetectionExampleGen with the parameters that TFX compiles."""
 
-    def make(data_path: str, executor: str = EXAMPLE_GEN) -> Task:
+    def make(data_path: str, *, is_driver: bool = False) -> Task:
         splits = {split: f"annotations/{split}.json" for split in ("train", "eval", "test")}
         params = ExampleGenParams(data_format="coco", splits=splits, max_reject_fraction=0.9)
         properties = DetectionExampleGen(data_path, params).exec_properties
@@ -42,28 +44,21 @@ def make_task(backend):
         invocation, inputs_spec = backend.arguments(OUTPUTS, parameters=parameters)
         return Task(
             place=backend.place,
-            executor_class_path=executor,
+            executor_class_path="" if is_driver else "detloom.components.example_gen.executor.Executor",
             invocation=invocation,
             inputs_spec=inputs_spec,
             beam_args=(),
+            is_driver=is_driver,
         )
 
     return make
 
 
-def test_the_constant_equals_the_executor_path():
-    from tfx.utils import name_utils
-
-    from detloom.components.example_gen.executor import Executor
-
-    assert name_utils.get_full_name(Executor) == EXAMPLE_GEN
-
-
 def test_the_latest_span_is_ingested_and_recorded_in_the_artifact(make_task, backend, spans):
     task = make_task(f"{spans}/span-{{SPAN}}")
     if backend.place == "vertex":
-        run_driver(task, backend.storage)
-    run_node(task, backend.storage)
+        run_example_gen(replace(task, is_driver=True), backend.storage)
+    run_example_gen(task, backend.storage)
     answer = backend.read_output()
     (examples,) = answer.artifacts["examples"].artifacts
     assert examples.uri == f"{backend.address}/examples"
@@ -91,7 +86,7 @@ def read_back(artifact) -> dict[str, object]:
 
 @pytest.mark.parametrize("place", ["vertex"])
 def test_the_driver_resolves_the_parameters_of_vertexs_cache_key(make_task, backend, spans):
-    run_driver(make_task(f"{spans}/span-{{SPAN}}", executor=""), backend.storage)
+    run_example_gen(make_task(f"{spans}/span-{{SPAN}}", is_driver=True), backend.storage)
     answer = backend.read_output()
     values = answer.parameter_values
     assert values["span"].number_value == 4
@@ -107,13 +102,13 @@ def test_the_driver_resolves_the_parameters_of_vertexs_cache_key(make_task, back
 @pytest.mark.parametrize("place", ["vertex"])
 def test_the_executor_uses_the_result_of_the_driver(make_task, backend, spans, monkeypatch):
     task = make_task(f"{spans}/span-{{SPAN}}")
-    run_driver(task, backend.storage)
+    run_example_gen(replace(task, is_driver=True), backend.storage)
     text = backend.output_file.read_text()
     assert "span-4/*" in text
     backend.output_file.write_text(text.replace("span-4", "span-3"))
     seen = []
     monkeypatch.setattr(node, "_execute", lambda task, executor_input: seen.append(executor_input))
-    run_node(task, backend.storage)
+    run_example_gen(task, backend.storage)
     assert json.loads(seen[0].inputs.parameter_values["data_folders"].string_value) == ["span-3"]
 
 
@@ -125,19 +120,19 @@ def test_data_in_a_bucket_is_read_from_its_mount(make_task, backend, spans, monk
     seen = []
     monkeypatch.setattr(node, "_execute", lambda task, executor_input: seen.append(executor_input))
     monkeypatch.setattr(node, "finish_output", lambda *_, **__: None)
-    run_node(make_task("gs://data/digits/span-{SPAN}"), backend.storage)
+    run_example_gen(make_task("gs://data/digits/span-{SPAN}"), backend.storage)
     assert seen[0].inputs.parameter_values["input_base"].string_value == str(mounted / "digits")
     assert seen[0].inputs.parameter_values["span"].number_value == 4
 
 
 def test_an_unmounted_bucket_is_refused(make_task, backend):
     with pytest.raises(InputError, match=r"data\.path: gs://data/digits .*/gcs/data"):
-        run_node(make_task("gs://data/digits/span-{SPAN}"), backend.storage)
+        run_example_gen(make_task("gs://data/digits/span-{SPAN}"), backend.storage)
 
 
 def test_a_missing_span_is_reported_as_a_mistake(make_task, backend, tmp_path):
     with pytest.raises(InputError, match="no span of the data"):
-        run_node(make_task(f"{tmp_path}/span-{{SPAN}}"), backend.storage)
+        run_example_gen(make_task(f"{tmp_path}/span-{{SPAN}}"), backend.storage)
 
 
 def test_generated_demo_data_always_has_the_same_fingerprint(make_task, backend, monkeypatch):
@@ -146,7 +141,7 @@ def test_generated_demo_data_always_has_the_same_fingerprint(make_task, backend,
     monkeypatch.setattr(node, "_execute", lambda task, executor_input: seen.append(executor_input))
     monkeypatch.setattr(node, "finish_output", lambda *_, **__: None)
     for _ in range(2):
-        run_node(make_task("embedded:digits"), backend.storage)
+        run_example_gen(make_task("embedded:digits"), backend.storage)
     first, second = (dict(found.inputs.parameter_values) for found in seen)
     folders = [Path(found["input_base"].string_value) for found in (first, second)]
     assert folders[0] != folders[1]

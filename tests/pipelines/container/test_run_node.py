@@ -83,9 +83,14 @@ def test_the_output_of_an_evaluation_has_addresses_names_and_pages(backend, eval
 def test_the_vertex_pusher_gets_an_unmounted_address(kubeflow, cloud_storage, monkeypatch):
     vertex = replace(kubeflow, place="vertex", node="Pusher")
     client = mock.create_autospec(aiplatform)
-    client.Endpoint.list.return_value = [mock.Mock(traffic_split={"7": 100})]
+    endpoint = mock.Mock(traffic_split={})
+    endpoint.list_models.return_value = []
+    client.Endpoint.list.return_value = [endpoint]
+    client.Model.list.return_value = []
+    client.Model.return_value.labels = {}
     client.Model.upload.return_value.resource_name = "projects/1/models/3"
     monkeypatch.setattr(prediction_clients, "aiplatform", client)
+    monkeypatch.setattr("google.cloud.aiplatform", client)
     model = cloud_storage / "b/Trainer/model/Format-Serving"
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"graph")

@@ -13,7 +13,8 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from detloom.pipelines.dag.beam_options import beam_args_of, uses_remote_workers
+from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.dag.beam_options import beam_args_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Flink
 
@@ -48,13 +49,13 @@ def test_nodes_outside_of_beam_nodes_get_beam_args(run_of):
     run = run_of(beam_args=["--direct_num_workers=2"], vertex=VERTEX, beam={"dataflow": DATAFLOW})
     assert beam_args_of(run, "DetectionExampleGen", "vertex") == ["--direct_num_workers=2"]
     assert beam_args_of(run_of(), "StatisticsGen", "local") == []
-    assert not uses_remote_workers(beam_args_of(run, "Trainer", "vertex"))
+    assert Storage.of_container({}, beam_args_of(run, "Trainer", "vertex")).is_mounted
 
 
 def test_dataflow_gets_the_image_of_the_workers(run_of):
     run = run_of(vertex=VERTEX, beam={"dataflow": {**DATAFLOW, "service_account": "me@example.org"}})
     args = beam_args_of(run, "DetectionEvaluator", "vertex")
-    assert uses_remote_workers(args)
+    assert not Storage.of_container({}, args).is_mounted
     options = parsed(args)
     cloud, worker = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     assert options.view_as(StandardOptions).runner == "DataflowRunner"
@@ -76,7 +77,7 @@ def test_dataflow_gets_the_subnetwork(run_of):
 def test_flink_args_contain_master_version_parallelism_and_environment(run_of):
     run = run_of(beam={"flink": FLINK, "nodes": ["DatasetValidator", "StatisticsGen"]})
     args = beam_args_of(run, "DatasetValidator", "local")
-    assert uses_remote_workers(args)
+    assert not Storage.of_container({}, args).is_mounted
     options = parsed(args)
     flink, portable = options.view_as(FlinkRunnerOptions), options.view_as(PortableOptions)
     assert options.view_as(StandardOptions).runner == "FlinkRunner"

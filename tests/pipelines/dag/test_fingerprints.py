@@ -14,7 +14,7 @@ from detloom.pipelines.dag.fingerprints import (
     LAYERS,
     package_files,
     package_fingerprint,
-    read_job_fingerprints,
+    read_job_code,
     source_fingerprint,
 )
 from detloom.schemas.errors import InputError
@@ -91,6 +91,21 @@ def test_only_the_trainer_and_what_comes_after_it_cover_the_losses():
     reached = {node for node in nodes if LOSSES in fingerprints._reach(f"detloom.components.{node}.component")}
     assert reached == {"evaluator", "model_card"}
     assert LOSSES in fingerprints._reach("detloom.trainer_module")
+
+
+def test_imports_for_type_checkers_are_not_covered(package: Path):
+    (package / "a.py").write_text(
+        "if TYPE_CHECKING:\n    from detloom.room import c\nelse:\n    from detloom.room import b\n"
+    )
+    reached = fingerprints._reach("detloom.room.a")
+    assert "detloom.room.b" in reached
+    assert "detloom.room.c" not in reached
+
+
+def test_no_task_covers_the_code_of_other_nodes():
+    reached = fingerprints._reach("detloom.pipelines.container.entrypoint")
+    assert not [name for name in reached if name.startswith("detloom.components.") and name.count(".") > 2]
+    assert not [name for name in reached if name.startswith("detloom.schemas.run_file.")]
 
 
 def test_the_trainer_fingerprint_covers_the_loop_and_no_components():
@@ -219,53 +234,53 @@ ONE, OTHER = "0123456789abcdef", "1234567890123456"  # without quotes, the secon
 
 def executors(*fingerprints: str) -> dict:
     """Return a job with commands as in the deploymentSpec of both backends."""
-    command = ["python", "-m", "detloom.pipelines.container.entrypoint", "--place", "kubeflow", "--package_fingerprint"]
+    command = ["python", "-m", "detloom.pipelines.container.entrypoint", "--place", "kubeflow", "--code"]
     return {
         "deploymentSpec": {
             "executors": {
-                f"node{i}_executor": {"container": {"command": [*command, fingerprint], "args": ["--x", "{{$}}"]}}
-                for i, fingerprint in enumerate(fingerprints)
+                f"node{i}_executor": {"container": {"command": [*command, code(each)], "args": ["--x", "{{$}}"]}}
+                for i, each in enumerate(fingerprints)
             }
         }
     }
 
 
+def code(fingerprint: str) -> str:
+    return f"detloom.pipelines.container.entrypoint+detloom.trainer_module={fingerprint}"
+
+
 def test_a_job_for_vertex():
     job = json.dumps({"displayName": "demo", "pipelineSpec": executors(ONE, ONE)}, indent=2)
-    assert read_job_fingerprints(job.encode(), "job.json") == (ONE,)
-    assert read_job_fingerprints(json.dumps(json.loads(job)).encode(), "job.json") == (ONE,)
+    assert read_job_code(job.encode(), "job.json") == (code(ONE),)
+    assert read_job_code(json.dumps(json.loads(job)).encode(), "job.json") == (code(ONE),)
 
 
 @pytest.mark.parametrize("flow", [True, False])
 def test_a_job_for_kubeflow(flow):
     job = yaml.safe_dump_all([executors(ONE, ONE), {"platforms": {"kubernetes": {}}}], default_flow_style=flow)
-    assert read_job_fingerprints(job.encode(), "job.yaml") == (ONE,)
+    assert read_job_code(job.encode(), "job.yaml") == (code(ONE),)
 
 
-def test_fingerprints_are_found_in_json_inside_json():
+def test_code_is_found_in_json_inside_json():
     specs = json.dumps({"worker_pool_specs": [{"container_spec": executors(ONE)}]}, indent=1)
     job = json.dumps({"custom_config": json.dumps({"ai_platform_training_args": specs})})
-    assert read_job_fingerprints(job.encode(), "job.json") == (ONE,)
+    assert read_job_code(job.encode(), "job.json") == (code(ONE),)
 
 
-def test_flag_and_value_can_be_one_argument():
-    assert read_job_fingerprints(f'["--package_fingerprint={ONE}"]'.encode(), "job.json") == (ONE,)
-
-
-def test_all_fingerprints_of_a_mixed_job_are_returned():
+def test_all_code_of_a_job_is_returned():
     job = yaml.safe_dump(executors(OTHER, ONE, OTHER))
-    assert read_job_fingerprints(job.encode(), "job.yaml") == (ONE, OTHER)
+    assert read_job_code(job.encode(), "job.yaml") == (code(ONE), code(OTHER))
 
 
 @pytest.mark.parametrize(
-    "job", [b"", b"\x00\xff", b"name: demo\n", b"--package_fingerprint", f"--package_fingerprint: {ONE}0".encode()]
+    "job", [b"", b"\x00\xff", b"name: demo\n", b"--code", f"--code: {code(ONE)}0".encode(), f"--code {ONE}".encode()]
 )
-def test_a_file_without_fingerprint_is_refused(job):
-    with pytest.raises(InputError, match=r"^job\.yaml: .*--package_fingerprint .*`detloom compile`"):
-        read_job_fingerprints(job, "job.yaml")
+def test_a_file_without_code_is_refused(job):
+    with pytest.raises(InputError, match=r"^job\.yaml: .*--code .*`detloom compile`"):
+        read_job_code(job, "job.yaml")
 
 
 def test_a_huge_file_is_refused(monkeypatch):
     monkeypatch.setattr(fingerprints, "MAX_JOB_BYTES", 1 << 20)
     with pytest.raises(InputError, match="got more than 1 MiB"):
-        read_job_fingerprints(b" " * ((1 << 20) + 1), "job.yaml")
+        read_job_code(b" " * ((1 << 20) + 1), "job.yaml")

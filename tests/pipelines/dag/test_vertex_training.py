@@ -33,7 +33,7 @@ MACHINES = {
 
 @pytest.fixture(autouse=True)
 def fingerprint(monkeypatch):
-    monkeypatch.setattr(vertex_training, "package_fingerprint", lambda: "0123456789abcdef")
+    monkeypatch.setattr(vertex_training, "describe_code", lambda *modules: "detloom.trainer_module=0123456789abcdef")
 
 
 def custom_job(custom_config):
@@ -83,7 +83,7 @@ def test_each_machine_type_has_its_pools_and_strategy(run_of, machine, pools, st
     ]
     assert found == pools
     for pool in job.job_spec.worker_pool_specs:
-        expected = {"DETLOOM_PACKAGE_FINGERPRINT": "0123456789abcdef", "DETLOOM_STRATEGY": strategy}
+        expected = {"DETLOOM_CODE": "detloom.trainer_module=0123456789abcdef", "DETLOOM_STRATEGY": strategy}
         assert environment_of(pool) == expected
     assert job.display_name == "cells-training"
     assert job.job_spec.scheduling.timeout.total_seconds() == 24 * 3600

@@ -16,7 +16,7 @@ from tfx.utils import json_utils
 
 from detloom.pipelines.dag import vertex_training
 from detloom.pipelines.dag import vertex_training_job as training_job
-from detloom.pipelines.dag.fingerprints import package_fingerprint
+from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.pipelines.dag.vertex_training_job import TrainerExecutor, TunerExecutor, main
 
 VERTEX = {
@@ -191,11 +191,11 @@ def test_sigterm_cancels_the_job(executed, server, run_of, monkeypatch):
 
 
 def test_an_image_with_other_code_is_refused_with_both_fingerprints(monkeypatch, capsys):
-    monkeypatch.setenv("DETLOOM_PACKAGE_FINGERPRINT", "0123456789abcdef")
+    monkeypatch.setenv("DETLOOM_CODE", "detloom.trainer_module=0123456789abcdef")
     with pytest.raises(SystemExit) as error:
         main(["training_job"])
     assert "0123456789abcdef" in str(error.value)
-    assert package_fingerprint() in str(error.value)
+    assert describe_code("detloom.trainer_module").rpartition("=")[2] in str(error.value)
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_the_job_program_runs_the_given_executor(tmp_path):
         *("--exec-properties", json.dumps({"schema_file": str(schema)})),
     ]
     command = [sys.executable, "-m", "detloom.pipelines.dag.vertex_training_job", *arguments]
-    environment = {"DETLOOM_PACKAGE_FINGERPRINT": package_fingerprint()}
+    environment = {"DETLOOM_CODE": describe_code("detloom.trainer_module")}
     result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     assert (tmp_path / "out" / "schema.pbtxt").read_text().split() == ["feature", "{", "name:", '"a"', "}"]
