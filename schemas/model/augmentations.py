@@ -247,7 +247,7 @@ class RandAugment:
     """Magnitude of the operations; the learned policies use at most 10."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "num_layers")
+        check(1 <= self.num_layers <= 32, "num_layers", self.num_layers, "1 to 32")
         check(0 <= self.magnitude <= 30, "magnitude", self.magnitude, "0 to 30")
 
 

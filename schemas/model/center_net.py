@@ -9,7 +9,12 @@ from typing import Literal
 from detloom.schemas.errors import check, check_fields
 from detloom.schemas.model.export import Export, refuse_export
 from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
-from detloom.schemas.model.network import ImageResizer, KeepAspectRatioResizer
+from detloom.schemas.model.network import (
+    MAX_REPETITIONS,
+    ImageResizer,
+    KeepAspectRatioResizer,
+    check_channels,
+)
 
 _MAX_STRIDE = 32  # stride of the backbone's coarsest feature map
 
@@ -34,7 +39,7 @@ class CenterNetFeatureExtractor:
     """Interpolation of the upsampling layers; MobileNet only."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0", "depth_multiplier")
+        check(0 < self.depth_multiplier <= 2, "depth_multiplier", self.depth_multiplier, "above 0, at most 2")
         for field in ("channel_means", "channel_stds"):
             values = getattr(self, field)
             check(len(values) in (0, 3), field, values, "none, or three numbers")
@@ -61,10 +66,10 @@ class PredictionHeadParams:
     """Kernel size of each convolution."""
 
     def __post_init__(self) -> None:
-        for field in ("num_filters", "kernel_sizes"):
-            values = getattr(self, field)
-            check(all(value >= 1 for value in values), field, values, "1 or more")
+        check_channels(self, "num_filters", at_least=1)
+        check(all(size >= 1 for size in self.kernel_sizes), "kernel_sizes", self.kernel_sizes, "1 or more")
         pair = (len(self.num_filters), len(self.kernel_sizes))
+        check(pair[0] <= MAX_REPETITIONS, "num_filters", f"{pair[0]} values", f"at most {MAX_REPETITIONS}")
         check(pair[0] == pair[1], "kernel_sizes", f"{pair[1]} values", f"{pair[0]}, one for each of num_filters")
 
 

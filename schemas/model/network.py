@@ -11,7 +11,8 @@ from detloom.schemas.errors import check, check_fields
 
 MAX_IMAGE_SIDE = 8192  # a larger training image would not fit into the memory of any accelerator
 
-_MAX_REPETITIONS = 32  # of one part of the network; published detectors have at most 8 (EfficientDet-D7)
+MAX_REPETITIONS = 32  # of one part of the network; published detectors have at most 8 (EfficientDet-D7)
+_MAX_CHANNELS = 4096  # of one layer; published backbones have at most 2560 (EfficientNet-B7)
 
 ResizeMethod = Literal["BILINEAR", "NEAREST_NEIGHBOR", "BICUBIC", "AREA"]
 
@@ -206,7 +207,7 @@ class Fpn:
 
     def __post_init__(self) -> None:
         _check_levels(self.min_level, self.max_level)
-        check_fields(self, "1 or more", "additional_layer_depth")
+        check_channels(self, "additional_layer_depth", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,12 +233,21 @@ class BiFpn:
         _check_levels(self.min_level, self.max_level)
         check(self.min_level < self.max_level, "min_level", self.min_level, "below max_level")
         _check_repetitions(self, "num_iterations", at_least=1)
-        check_fields(self, "1 or more", "num_filters")
+        check_channels(self, "num_filters", at_least=1)
 
 
 def _check_repetitions(owner: object, field: str, at_least: int) -> None:
     got = getattr(owner, field)
-    check(at_least <= got <= _MAX_REPETITIONS, field, got, f"{at_least} to {_MAX_REPETITIONS}")
+    check(at_least <= got <= MAX_REPETITIONS, field, got, f"{at_least} to {MAX_REPETITIONS}")
+
+
+def check_channels(owner: object, *fields: str, at_least: int) -> None:
+    """Raise FieldError unless each field, or each value of a tuple, is a number of channels that can be trained."""
+    for field in fields:
+        got = getattr(owner, field)
+        values = got if isinstance(got, tuple) else (got,)
+        in_range = all(at_least <= value <= _MAX_CHANNELS for value in values)
+        check(in_range, field, got, f"{at_least} to {_MAX_CHANNELS} channels")
 
 
 Neck = ExtraFeatureLayers | Fpn | BiFpn
@@ -295,7 +305,8 @@ class FeatureExtractor:
 
     def __post_init__(self) -> None:
         check(0.1 <= self.depth_multiplier <= 2, "depth_multiplier", self.depth_multiplier, "0.1 to 2")
-        check_fields(self, "1 or more", "min_depth", "pad_to_multiple")
+        check_channels(self, "min_depth", at_least=1)
+        check_fields(self, "1 or more", "pad_to_multiple")
         _check_pair(self.backbone, self.neck)
         if self.backbone.startswith("efficientnet"):  # the reference rejects other values
             for field, only in (
@@ -347,7 +358,7 @@ class ConvolutionalBoxPredictor(_BoxPredictor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "0 or more", "min_depth", "max_depth")
+        check_channels(self, "min_depth", "max_depth", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +380,7 @@ class WeightSharedConvolutionalBoxPredictor(_BoxPredictor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "0 or more", "depth")
+        check_channels(self, "depth", at_least=0)
 
 
 BoxPredictor = ConvolutionalBoxPredictor | WeightSharedConvolutionalBoxPredictor

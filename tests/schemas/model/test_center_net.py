@@ -62,6 +62,13 @@ def test_head_needs_one_kernel_size_per_convolution():
         PredictionHeadParams(num_filters=(8, 8), kernel_sizes=(3,))
 
 
+def test_channels_and_convolutions_of_a_head_are_limited():
+    with pytest.raises(InputError, match=r"num_filters: got .*1000000.*4096"):
+        PredictionHeadParams(num_filters=(10**6,), kernel_sizes=(3,))
+    with pytest.raises(InputError, match=r"num_filters: got 33 .*32"):
+        PredictionHeadParams(num_filters=(8,) * 33, kernel_sizes=(3,) * 33)
+
+
 def test_json_of_ssd_has_no_type_and_json_of_center_net_has_one():
     ssd = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
     center_net = dataclasses.replace(ssd, model=make())

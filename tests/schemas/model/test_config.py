@@ -4,6 +4,7 @@ from operator import attrgetter
 import pytest
 
 from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.model.augmentations import RandAugment
 from detloom.schemas.model.config import Train
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import from_dict
@@ -57,3 +58,27 @@ def test_number_of_repeated_layers_is_limited(preset, part, field):
     assert getattr(replace(owner, **{field: 32}), field) == 32
     with pytest.raises(FieldError, match=f"{field}.*100000.*32"):
         replace(owner, **{field: 100_000})
+
+
+@pytest.mark.parametrize(
+    ("preset", "part", "field"),
+    [
+        ("ssd_mobilenet_v2_320x320", "box_predictor", "min_depth"),
+        ("ssd_mobilenet_v2_320x320", "box_predictor", "max_depth"),
+        ("ssd_mobilenet_v2_320x320", "feature_extractor", "min_depth"),
+        ("ssd_mobilenet_v2_fpnlite_320x320", "box_predictor", "depth"),
+        ("ssd_mobilenet_v2_fpnlite_320x320", "feature_extractor.neck", "additional_layer_depth"),
+        ("efficientdet_d0", "feature_extractor.neck", "num_filters"),
+    ],
+)
+def test_number_of_channels_is_limited(preset, part, field):
+    owner = attrgetter(part)(find_preset(preset).config.model)
+    assert getattr(replace(owner, **{field: 4096}), field) == 4096
+    with pytest.raises(FieldError, match=f"{field}.*1000000.*4096"):
+        replace(owner, **{field: 10**6})
+
+
+def test_number_of_augmentation_layers_is_limited():
+    assert RandAugment(num_layers=32).num_layers == 32
+    with pytest.raises(FieldError, match=r"num_layers.*1000000.*32"):
+        RandAugment(num_layers=10**6)
