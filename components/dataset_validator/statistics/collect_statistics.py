@@ -1,8 +1,10 @@
 """Collect the statistics of all splits in one Beam pass over their shards."""
 
 import hashlib
+import hmac
 import os
 import pickle
+import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +28,10 @@ from detloom.components.record_files import count_missing, read_records
 from detloom.components.similarity.image_hash import hash_image, read_stored_hw
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
 
+_SIGNATURE_BYTES = hashlib.sha256().digest_size
 _MAX_SIDE_PX = 1 << 24  # far larger than any image; products of two sides stay exact in float64
 
 
@@ -253,7 +257,12 @@ def _run_pass(
     scratch: Path,
     make_pipeline: Callable[[], beam.Pipeline],
 ) -> Collected:
-    """Read all shards, given as (split, path), in a Beam pipeline and merge the results."""
+    """Read all shards, given as (split, path), in a Beam pipeline and merge the results.
+
+    Raises:
+        InputError: another program has changed the temporary file.
+    """
+    key = secrets.token_bytes()
     file, name = tempfile.mkstemp(prefix=".statistics-", dir=scratch)
     os.close(file)
     outcome = Path(name)
@@ -265,17 +274,31 @@ def _run_pass(
                 | "Spread" >> beam.Reshuffle()
                 | "ReadShard" >> beam.Map(_read, known_ids, settings)
                 | "MergeStatistics" >> beam.CombineGlobally(_Merge())
-                | "WriteStatistics" >> beam.Map(_write, name)
+                | "WriteStatistics" >> beam.Map(_write, name, key)
             )
-        collected: Collected = pickle.loads(outcome.read_bytes())  # noqa: S301 - written by this process's own pipeline
+        return _read_collected(outcome, key)
     finally:
         outcome.unlink(missing_ok=True)
-    return collected
 
 
 def _read(split_and_path: tuple[str, str], known_ids: frozenset[int], settings: PassSettings) -> Collected:
     return read_shard(*split_and_path, known_ids, settings)
 
 
-def _write(collected: Collected, path: str) -> None:
-    Path(path).write_bytes(pickle.dumps(collected))
+def _write(collected: Collected, path: str, key: bytes) -> None:
+    data = pickle.dumps(collected)
+    Path(path).write_bytes(_sign(data, key) + data)
+
+
+def _read_collected(path: Path, key: bytes) -> Collected:
+    """Read the file of `_write`. Unpickling can run code, so a file that was not signed with the key is refused."""
+    content = path.read_bytes()
+    signature, data = content[:_SIGNATURE_BYTES], content[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, _sign(data, key)):
+        raise InputError(f"{path}: another program has changed this temporary file; run the validation again.")
+    collected: Collected = pickle.loads(data)  # noqa: S301 - written by this pipeline, which has the key
+    return collected
+
+
+def _sign(data: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, data, "sha256")

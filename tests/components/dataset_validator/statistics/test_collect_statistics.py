@@ -11,6 +11,8 @@ from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.collect_statistics import (
     Collected,
     PassSettings,
+    _read_collected,
+    _write,
     collect_statistics,
     read_shard,
 )
@@ -19,6 +21,7 @@ from detloom.components.dataset_validator.statistics.split_statistics import Box
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.model.network import FixedShapeResizer
 from detloom.schemas.run_file.data_checks import DataChecks, NearDuplicates
@@ -217,3 +220,15 @@ def test_the_result_does_not_depend_on_the_partition_of_the_records(make_example
     assert [place.record_key for place in merged.sample.places("sample:train")] == [
         place.record_key for place in whole.sample.places("sample:train")
     ]
+
+
+def test_a_result_that_another_program_has_changed_is_refused(tmp_path):
+    path, key = tmp_path / "result", b"key"
+    _write(Collected(), str(path), key)
+    assert _read_collected(path, key) == Collected()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=str(path)):
+        _read_collected(path, key)
+    _write(Collected(), str(path), b"another key")
+    with pytest.raises(InputError, match=str(path)):
+        _read_collected(path, key)
