@@ -16,11 +16,12 @@ from detloom.components.example_gen.sources.json_values import name_type, show
 from detloom.schemas.errors import InputError
 
 _STEP = 1 << 20  # bytes per read; a tenth of it is measurably slower, ten times as much is not faster
-# Longer than any token whose error does not point to its start when it is cut ("-Infinity", two \uXXXX escapes): an
-# error further from the window's end does not go away with more text.
+# Longer than any token except a string that can be cut ("-Infinity", two \uXXXX escapes): an error further from the
+# window's end, and not at the start of a cut string, does not go away with more text.
 _CUT_MARGIN = 16
 _MAX_KEY_CHARS = 1000
 _SPACE = re.compile(r"[ \t\n\r]*")
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCALAR_END = re.compile(r"[\s,\]}]")
 _PLAIN = re.compile(r'[^"\[\]{}]+')
 _OPENING = re.compile(r"[\[{]+")
@@ -165,8 +166,7 @@ class _Window:
                 try:
                     value, end = _DECODER.raw_decode(self.text, self.pos)
                 except json.JSONDecodeError as error:
-                    is_cut = error.msg.startswith("Unterminated") or error.pos >= len(self.text) - _CUT_MARGIN
-                    if self._at_end or not is_cut:
+                    if self._at_end or not self._is_cut(error.pos):
                         raise self.error(error.msg.removesuffix(" at"), error.pos) from None
                 except RecursionError:
                     return self._skip("it is nested too deeply")
@@ -184,6 +184,10 @@ class _Window:
                 self.skip_value()
                 return _too_large(max_chars)
             self._read_more()
+
+    def _is_cut(self, pos: int) -> bool:
+        """Return True if an error at `pos` may be due to the end of the window. A cut string has it at its quote."""
+        return pos >= len(self.text) - _CUT_MARGIN or (self.text[pos] == '"' and not _STRING.match(self.text, pos))
 
     def skip_value(self) -> None:
         """Skip the next value by looking only at quotes and the number of brackets."""

@@ -46,7 +46,7 @@ def test_elements_do_not_depend_on_block_boundaries(monkeypatch, step):
     monkeypatch.setattr(json_stream, "_STEP", step)
     data = {
         'skip \\" é': {"x": ['a"b\\', {"y": "]}"}], "z": -1.5e-3},
-        "a": [1, -2.5e10, 'é\U0001f600\\"', {"k": [[], {}, None, False]}, [], "\\\\"],
+        "a": [1, -2.5e10, 'é\U0001f600\\"', {"k": [[], {}, None, False]}, [], "\\\\", 'y\\"' * 40],
         "n": 12345,
     }
     for text in (json.dumps(data), json.dumps(data, ensure_ascii=False, indent=3)):
