@@ -148,6 +148,9 @@ class RequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._respond(self._get)
 
+    def do_HEAD(self) -> None:
+        self._respond(self._get)  # `_send` omits the body
+
     def do_POST(self) -> None:
         self._respond(self._post)
 
@@ -275,7 +278,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(answer.body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
 
 def _host_name(address: str) -> str | None:

@@ -78,6 +78,15 @@ def test_health_check(ask):
     assert ask("GET", "/healthz")[::2] == (200, {"status": "ok"})
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models/cells", "/v1/models/other"])
+def test_head_is_answered_like_get_without_a_body(server, ask, path):
+    status, headers, _ = ask("GET", path)
+    head, _, body = send_raw(server, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()).partition("\r\n\r\n")
+    assert head.split(" ")[1] == str(status)
+    assert f"Content-Length: {headers['Content-Length']}" in head
+    assert body == ""
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
