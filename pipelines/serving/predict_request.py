@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.components.example_gen.sources.json_values import name_type, show
+from detloom.schemas.contracts.detections import SIGNATURE_ENCODED
 
 _BYTES_KEY = "b64"
 _BYTES_SUFFIX = "_bytes"  # outputs with this suffix are bytes; other texts are UTF-8
@@ -26,6 +27,7 @@ _KIND_WORDS = {
     "bool": "true or false",
 }
 DEFAULT_SIGNATURE = "serving_default"  # TensorFlow Serving's default
+_IMAGE_REQUEST = f'{{"signature_name": "{SIGNATURE_ENCODED}", "instances": [{{"b64": "<base64 of the file>"}}]}}'
 MAX_BATCH = 16  # all images of a request are in memory at once, and a few bytes can be a large image
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -206,7 +208,9 @@ def _parse_json(body: bytes) -> dict[str, Any]:
         raise RequestError(f"line {error.lineno}, column {error.colno}: not JSON ({error.msg}).") from None
     except RecursionError:
         raise RequestError("the JSON is nested too deeply.") from None
-    except ValueError as error:  # not UTF-8, or a number with thousands of digits
+    except UnicodeDecodeError:
+        raise RequestError(f"got binary data, allowed: JSON; send an image as {_IMAGE_REQUEST}.") from None
+    except ValueError as error:  # a number with thousands of digits
         raise RequestError(f"not JSON ({error}).") from None
     if not isinstance(content, dict):
         raise RequestError(f"got {name_type(content)}, allowed: an object with 'instances' or 'inputs'.")

@@ -142,7 +142,7 @@ def test_b64_object_is_a_value_and_not_a_named_input():
     ("body", "message"),
     [
         (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
+        (b"\xff\xd8\xff", "serving_encoded.*b64"),  # the first bytes of a JPEG
         (b"[" * 100_000, "nested too deeply"),
         (b'{"instances": [' + b"9" * 5000 + b"]}", "not JSON|allowed"),
         (b"[1]", "got a list, allowed: an object"),
