@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
+from detloom.components.example_gen.decoded_image import check_decodes
+from detloom.components.example_gen.image_header import ImageError
 from detloom.pipelines.serving.image_limits import check_images
 from detloom.pipelines.serving.predict_request import (
     Arrays,
@@ -30,9 +32,11 @@ from detloom.trainer_module.export.predict import (
     has_pixel_boxes,
     read_exported_label_map,
     read_signatures,
+    reason_of_failed_call,
 )
 
 _MAX_WAIT_SECONDS = 60.0  # for earlier requests; most clients give up by then
+_SIGNATURES_OF_FILES = (names.SIGNATURE_ENCODED, names.SIGNATURE_EXAMPLES)
 _MAP_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
@@ -101,9 +105,10 @@ class ServedModel:
         try:
             outputs = self._model.signatures[signature_name](**tensors)
         except tf.errors.InvalidArgumentError as error:
-            raise RequestError(f"the model rejected the input ({_first_line(error)}).") from None
+            _check_decodes(signature_name, inputs)
+            raise RequestError(f"the model rejected the input ({reason_of_failed_call(error)}).") from None
         except tf.errors.OpError as error:
-            message = f"the model failed ({_first_line(error)})."
+            message = f"the model failed ({reason_of_failed_call(error)})."
             raise RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR) from None
         return {name: _to_array(outputs[name]) for name in self.signatures[signature_name].outputs}
 
@@ -152,7 +157,7 @@ def _check_images(signature_name: str, inputs: Arrays) -> Arrays:
 
     Different parsers may read different values from a crafted tf.Example, and the model has a parser of its own.
     """
-    if signature_name not in (names.SIGNATURE_ENCODED, names.SIGNATURE_EXAMPLES):
+    if signature_name not in _SIGNATURES_OF_FILES:
         return inputs
     input_name = names.SIGNATURE_INPUTS[signature_name]
     array = inputs[input_name]
@@ -168,6 +173,19 @@ def _check_images(signature_name: str, inputs: Arrays) -> Arrays:
     checked = np.empty(len(values), object)
     checked[:] = values
     return {**inputs, input_name: checked.reshape(array.shape)}
+
+
+def _check_decodes(signature_name: str, inputs: Arrays) -> None:
+    """Raise RequestError for the first image that does not decode, because the model's message does not name it."""
+    if signature_name not in _SIGNATURES_OF_FILES:
+        return
+    input_name = names.SIGNATURE_INPUTS[signature_name]
+    for position, value in enumerate(inputs[input_name].ravel().tolist()):
+        where = f"{input_name}[{position}]"
+        try:
+            check_decodes(_read_encoded(value, where) if signature_name == names.SIGNATURE_EXAMPLES else value)
+        except ImageError as error:
+            raise RequestError(f"{where}: {error.detail}.") from None
 
 
 def _write_encoded(image_bytes: bytes) -> bytes:

@@ -163,7 +163,7 @@ class ExportedDetector:
             return list(self._signature(images))
         except tf.errors.InvalidArgumentError as error:
             if len(images) == 1:
-                return [_first_line(error)]
+                return [reason_of_failed_call(error)]
             return [rows for image_bytes in images for rows in self._detect([image_bytes])]
 
 
@@ -257,6 +257,12 @@ def _read_contract(model_dir: str) -> dict[str, Any]:
     if not isinstance(contract, dict):
         raise InputError(f"{path}: the model's contract cannot be read; export the model again.")
     return contract
+
+
+def reason_of_failed_call(error: tf.errors.OpError) -> str:
+    """Return the line of TensorFlow's message that states the reason: the last one before the names of nodes."""
+    lines = str(error).partition("[[{{node")[0].strip().splitlines()
+    return (lines or [type(error).__name__])[-1].strip()[:200]
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,9 +1,12 @@
 import base64
 import json
+import struct
+import zlib
 
 import pytest
 import tensorflow as tf
 
+from detloom.pipelines.serving import served_model
 from detloom.pipelines.serving.predict_request import RequestError, TensorSpec
 from detloom.pipelines.serving.served_model import ServedModel
 from detloom.schemas.errors import InputError
@@ -95,17 +98,30 @@ def test_model_gets_the_checked_image_of_a_crafted_example(served, encoded):
     assert ask(served, signature_name="serving_examples", instances=[b64(crafted)]) == plain
 
 
-def test_error_of_the_model_is_reported(served, encoded):
-    damaged = encoded.replace(b"IDAT", b"IDAt")  # the checksum is corrected below
-    at = damaged.index(b"IDAt")
-    import struct
-    import zlib
+def damage_pixels(png):
+    """Empty the compressed pixels of a PNG and correct the checksum, so that its headers are valid."""
+    start, end = png.index(b"IDAT"), png.index(b"IEND") - 8
+    chunk = b"IDAT" + bytes(end - start - 4)
+    return png[:start] + chunk + struct.pack(">I", zlib.crc32(chunk)) + png[end + 4 :]
 
-    (length,) = struct.unpack_from(">I", damaged, at - 4)
-    end = at + 4 + length
-    damaged = damaged[:end] + struct.pack(">I", zlib.crc32(damaged[at:end])) + damaged[end + 4 :]
-    with pytest.raises(RequestError, match="the model "):
-        ask(served, signature_name="serving_encoded", instances=[b64(damaged)])
+
+@pytest.mark.parametrize(
+    ("signature", "where"), [("serving_encoded", r"image_bytes\[1\]"), ("serving_examples", r"examples\[1\]")]
+)
+def test_an_image_that_does_not_decode_is_named(served, encoded, signature, where):
+    images = [encoded, damage_pixels(encoded)]
+    if signature == "serving_examples":
+        images = [make_example(image_encoded=[image]) for image in images]
+    with pytest.raises(RequestError, match=f"^{where}: ") as caught:
+        ask(served, signature_name=signature, instances=[b64(image) for image in images])
+    assert caught.value.status == 400
+
+
+def test_error_of_the_model_is_reported_with_its_reason(served, encoded, monkeypatch):
+    monkeypatch.setattr(served_model, "check_decodes", lambda data: None)
+    with pytest.raises(RequestError, match="PNG") as caught:
+        ask(served, signature_name="serving_encoded", instances=[b64(damage_pixels(encoded))])
+    assert "\n" not in caught.value.message
 
 
 def test_model_with_other_text_inputs_is_not_served(tmp_path):
