@@ -100,7 +100,10 @@ def versions(push_dir: str, as_json: bool) -> None:
     from detloom.components.pusher.versions import describe_versions, open_destination
 
     with _os_errors_reported(push_dir, "cannot be read"):
-        states = describe_versions(open_destination(_existing(push_dir)))
+        destination = open_destination(_existing(push_dir))
+        states = describe_versions(destination)
+        if not states and is_remote(push_dir) and not destination.names():  # storage has no empty folders
+            raise InputError(f"{redact(push_dir)}: no such folder or bucket.")
     if as_json:
         click.echo(json.dumps([state.to_dict() for state in states], indent=1))
         return
@@ -207,7 +210,9 @@ def _os_errors_reported(push_dir: str, what: str = "nothing was changed") -> Ite
 
 
 def _address(text: str) -> str:
-    """Check that an address with a scheme is supported."""
+    """Check that the text is not empty, which would be the current folder, and that its scheme is supported."""
+    if not text:
+        raise InputError("DIR: got an empty text, allowed: a folder or its address.")
     if "://" in text and not is_remote(text):
         raise InputError(f"{redact(text)}: allowed: a folder, or an address of {', '.join(REMOTE_SCHEMES)}.")
     return text

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from detloom.components.pusher import atomic_push
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records
+from detloom.components.pusher.folder import Folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, Origin
 from detloom.pipelines.cli import cli
 from detloom.schemas.errors import InputError
@@ -121,6 +122,17 @@ def test_versions_prints_no_metric_that_is_not_a_finite_number(serving, number):
 def test_versions_of_an_empty_and_of_a_missing_folder(tmp_path):
     assert detloom("versions", tmp_path).output == f"{tmp_path}: no versions.\n"
     assert "nowhere: " in str(detloom("versions", tmp_path / "nowhere").exception)
+
+
+@pytest.mark.parametrize("command", ["versions", "verify"])
+def test_an_empty_text_is_no_folder(command, serving, monkeypatch):
+    monkeypatch.chdir(serving)
+    assert isinstance(detloom(command, "").exception, InputError)
+
+
+def test_versions_of_a_missing_folder_in_a_bucket_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("detloom.components.pusher.versions.open_destination", lambda _: Folder(tmp_path / "none"))
+    assert "gs://bucket/none: " in str(detloom("versions", "gs://bucket/none").exception)
 
 
 def test_rollback_prints_the_replaced_version_and_appears_in_the_table(serving):
