@@ -1,5 +1,7 @@
 """The TFX component DatasetValidator."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
@@ -16,6 +18,7 @@ from detloom.components.dataset_validator.executor import (
 )
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.properties import METRICS_KEY, PAGE_KEY
+from detloom.schemas.contracts.label_map import format_label_map, read_label_map
 
 
 class DatasetValidatorSpec(ComponentSpec):
@@ -50,9 +53,25 @@ class DatasetValidator(BaseBeamComponent):
     EXECUTOR_SPEC = BeamExecutorSpec(Executor)
 
     def __init__(
-        self, examples: BaseChannel, params: DatasetValidatorParams, previous_report: BaseChannel | None = None
+        self,
+        examples: BaseChannel,
+        params: DatasetValidatorParams,
+        previous_report: BaseChannel | None = None,
+        *,
+        label_map: Path | None = None,
     ) -> None:
-        """Create the node; drift is not checked if `previous_report` is None or resolves to no artifact."""
+        """Create the node.
+
+        Args:
+            previous_report: drift is not checked if this is None or resolves to no artifact.
+            label_map: file that is read now. Needed for examples without `label_map.pbtxt`, such as those of TFX's
+                ImportExampleGen; examples that have one must have the same classes.
+
+        Raises:
+            InputError: the label map cannot be read.
+        """
+        if label_map is not None:
+            params = replace(params, label_map=format_label_map(read_label_map(label_map)))
         spec = DatasetValidatorSpec(
             **params.to_properties(),
             **{

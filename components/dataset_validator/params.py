@@ -19,6 +19,7 @@ class DatasetValidatorParams(ComponentParams):
         max_pixels: larger images are not decoded, neither for the perceptual hash nor for the page.
         history: folder or URL that keeps each span's report for the next span, and the page of data that failed;
             empty if a Resolver finds the earlier report and the outputs of failed nodes are kept.
+        label_map: content of the label map, in protobuf text format; empty reads `label_map.pbtxt` in the examples.
     """
 
     required_splits: tuple[str, ...] = ("train", "eval")
@@ -27,6 +28,7 @@ class DatasetValidatorParams(ComponentParams):
     model_input: ModelInput | None = None
     max_pixels: int = 100_000_000
     history: str = ""
+    label_map: str = ""
 
     def __post_init__(self) -> None:
         if not self.required_splits or not all(self.required_splits):

@@ -1,5 +1,8 @@
 """The DetectionEvaluator component."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
 from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
 from tfx.types import standard_component_specs as keys
@@ -16,6 +19,7 @@ from detloom.components.evaluator.executor import (
 )
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.properties import DATASET_REPORT_KEY, METRICS_KEY, MODEL_RUN_KEY, PAGE_KEY
+from detloom.schemas.contracts.label_map import format_label_map, read_label_map
 
 _OUTPUT_TYPES = {
     keys.EVALUATION_KEY: ModelEvaluation,
@@ -64,13 +68,21 @@ class DetectionEvaluator(BaseBeamComponent):
         params: EvaluatorParams,
         dataset_report: BaseChannel | None = None,
         model_run: BaseChannel | None = None,
+        label_map: Path | None = None,
     ) -> None:
         """Create the node.
 
         Args:
             baseline_model: may be empty; the other gates decide then.
             dataset_report, model_run: outputs of DatasetValidator and Trainer, only shown in the report.
+            label_map: file that is read now; the model must have its classes. For examples without `label_map.pbtxt`,
+                such as those of TFX's ImportExampleGen; without either, the model's own label map counts.
+
+        Raises:
+            InputError: the label map cannot be read.
         """
+        if label_map is not None:
+            params = replace(params, label_map=format_label_map(read_label_map(label_map)))
         spec = DetectionEvaluatorSpec(
             **params.to_properties(),
             **{

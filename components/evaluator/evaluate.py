@@ -85,7 +85,7 @@ def evaluate(
     """
     settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
-    _check_label_map(label_map, inputs)
+    _check_label_map(label_map, inputs, params.label_map)
     check_gates(params.gates, label_map)
     _check_slices(inputs, settings)
     baseline_problem = _find_baseline_problem(label_map, inputs)
@@ -208,17 +208,20 @@ def _find_variants(folder: str | None) -> dict[str, str]:
     return variants
 
 
-def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs) -> None:
+def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs, given: str) -> None:
+    """Compare the model's label map with those of the data, if any; unknown class ids are refused later."""
+    texts = {"the parameter label_map": given} if given else {}
     for uri in inputs.examples_uris:
         path = f"{uri}/{LABEL_MAP_FILE}"
-        if not tf.io.gfile.exists(path):
-            continue  # TFRecords not written by DetectionExampleGen; unknown class ids are refused later
-        with tf.io.gfile.GFile(path, "r") as file:
-            of_data = parse_label_map(file.read(), where=path)
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "r") as file:
+                texts[path] = file.read()
+    for where, text in texts.items():
+        of_data = parse_label_map(text, where)
         if of_data != label_map:
             raise InputError(
                 f"{inputs.candidate_dir}: the model's classes {list(label_map.names_by_id)} differ from the data's, "
-                f"{list(of_data.names_by_id)} in {path}; train the model on these data."
+                f"{list(of_data.names_by_id)} in {where}; train the model on these data."
             )
 
 

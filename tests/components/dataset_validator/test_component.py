@@ -14,7 +14,7 @@ from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.dataset_validator.executor import Executor
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.validate import validate
-from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.schemas.contracts.label_map import LabelMap, format_label_map, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks, NearDuplicates, UnsoundBoxes
 
@@ -72,6 +72,26 @@ def test_an_earlier_report_is_optional():
     assert "previous_report" not in DatasetValidator(examples, DatasetValidatorParams()).inputs
     component = DatasetValidator(examples, DatasetValidatorParams(), Channel(type=DatasetReport))
     assert "previous_report" in component.inputs
+
+
+def test_examples_without_a_label_map_are_checked_with_that_of_the_parameter(artifacts, tmp_path):
+    (Path(artifacts[0]["examples"][0].uri) / "label_map.pbtxt").rename(tmp_path / "map.pbtxt")
+    with pytest.raises(InputError, match=r"label_map\.pbtxt"):
+        run(artifacts)
+    channel = Channel(type=standard_artifacts.Examples)
+    component = DatasetValidator(channel, DatasetValidatorParams(), label_map=tmp_path / "map.pbtxt")
+    folder = run(artifacts, DatasetValidatorParams.from_properties(component.exec_properties))
+    assert json.loads((folder / "report.json").read_text())["splits"]["train"]["boxes_by_class"] == {
+        "<cat>": 1,
+        "dog": 1,
+    }
+
+
+def test_a_label_map_that_differs_from_that_of_the_examples_is_refused(artifacts):
+    run(artifacts, DatasetValidatorParams(label_map=format_label_map(LABEL_MAP)))
+    other = format_label_map(LabelMap.from_names(["<cat>", "wolf"]))
+    with pytest.raises(InputError, match=r"label_map\.pbtxt: .*id 2"):
+        run(artifacts, DatasetValidatorParams(label_map=other))
 
 
 def test_the_executor_path_is_stable():

@@ -4,6 +4,7 @@ from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEv
 from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.executor import Executor
 from detloom.components.evaluator.params import EvaluatorParams
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 
 
 def make_component(**inputs):
@@ -20,6 +21,12 @@ def test_outputs_have_the_types_of_tfxs_evaluator():
 def test_parameters_become_execution_properties():
     params = EvaluatorParams(split="val", code_fingerprint="abc")
     assert make_component().exec_properties == params.to_properties()
+
+
+def test_the_content_of_the_label_map_is_a_property(tmp_path):
+    write_label_map(tmp_path / "map.pbtxt", LabelMap.from_names(["cat"]))
+    properties = make_component(label_map=tmp_path / "map.pbtxt").exec_properties
+    assert EvaluatorParams.from_properties(properties).label_map == (tmp_path / "map.pbtxt").read_text()
 
 
 def test_the_baseline_is_optional():

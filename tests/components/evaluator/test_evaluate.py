@@ -8,7 +8,7 @@ from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor
 
@@ -54,6 +54,13 @@ def test_a_model_whose_classes_differ_from_the_data_is_refused(run, copy_model, 
     model_dir = copy_model(tmp_path / "other", label_map=LabelMap.from_names(["green", "red"]))
     with pytest.raises(InputError, match=r"other: .*classes .*label_map\.pbtxt"):
         run(model_dir=model_dir)
+
+
+def test_a_model_whose_classes_differ_from_the_parameter_is_refused():
+    inputs = EvaluationInputs(candidate_dir="model", baseline_dir=None, examples_uris=(), shard_patterns=())
+    module._check_label_map(RED_GREEN, inputs, format_label_map(RED_GREEN))
+    with pytest.raises(InputError, match=r"model: .*classes .*parameter label_map"):
+        module._check_label_map(RED_GREEN, inputs, format_label_map(LabelMap.from_names(["green", "red"])))
 
 
 def test_a_class_id_outside_the_label_map_is_refused(run):
