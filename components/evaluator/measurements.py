@@ -11,6 +11,7 @@ from detloom.components.evaluator.analysis.average_precision import (
     OperatingPoint,
     best_f1_point,
     measure_curve,
+    measure_pooled_curve,
     point_of_precision,
     precision_at_recalls,
 )
@@ -106,6 +107,7 @@ class Measurements:
 
     Attributes:
         class_agnostic: class-agnostic COCO metrics (all classes treated as one).
+        best_f1: operating point of all classes together with the best F1; None without true positives.
         voc: mAP and AP by class at IoU 0.50 by the rules of PASCAL VOC and Open Images, by name of the rules.
         matches, error_analysis: intermediate results; not written to files.
     """
@@ -116,6 +118,7 @@ class Measurements:
     slices: tuple[SliceMetrics, ...]
     object_slices: tuple[ObjectRecall, ...]
     curves: tuple[ClassCurve, ...]
+    best_f1: OperatingPoint | None
     errors: ErrorCosts
     confusion: Confusion
     calibration: Calibration
@@ -181,6 +184,7 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
         slices=measure_slices(truth, detections, label_map, members, options.min_slice_count),
         object_slices=measure_objects(matches, hw, options.object_slices, options.min_slice_count),
         curves=curves,
+        best_f1=best_f1_point(measure_pooled_curve(matches, IOU_50)),
         errors=ErrorCosts(
             AP50=errors.AP50,
             cost_by_type=dict(errors.cost_by_type),

@@ -50,6 +50,7 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
                 "confidence": number(analysis["comparison"]["candidate"]["confidence"]),
                 "num_resamples": count(analysis["comparison"]["candidate"]["num_resamples"]),
             },
+            "best_f1": _describe_point(analysis["candidate"].get("best_f1")),  # earlier versions have none
             "per_class": _describe_classes(candidate, analysis),
             **_describe_parts(candidate, analysis["candidate"]),
             "comparison": _describe_comparison(analysis["comparison"]["difference"]),

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from detloom.pipelines.commands.options import FILE, PATH, NumberRange
+from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
     from detloom.trainer_module.export.predict import Prediction
-
-_SHOWN_MIN_SCORE = 0.5
 
 
 @click.command()
@@ -34,7 +33,7 @@ _SHOWN_MIN_SCORE = 0.5
 @click.option(
     "--min-score",
     type=NumberRange(0, 1),
-    help=f"Minimum score. Default: {_SHOWN_MIN_SCORE} for lines and images; 0 for --json, for evaluation.",
+    help=f"Minimum score. {OPTION_HELP} --json contains all detections without this option, for evaluation.",
 )
 @click.option("--batch-size", type=click.IntRange(1, 256), default=8, show_default=True, help="Images per batch.")
 @click.option(
@@ -67,11 +66,11 @@ def predict(
 
     if ground_truth is not None and json_file is None:
         raise InputError("detloom predict: --ground-truth goes with --json.")
-    shown_score = _SHOWN_MIN_SCORE if min_score is None else min_score
     is_one = len(what) == 1 and Path(what[0]).is_file()
     is_folder = output is not None and (not is_one or output.is_dir())
     images = find_images(what, leave_out=output if is_folder and not is_one else None)
     detector = load_detector(model)
+    shown_score = choose_min_score(min_score, Path(detector.model_dir))
     coco = None
     if json_file is not None and ground_truth is not None:
         coco, images = match_ground_truth(json_file, ground_truth, images, detector.label_map, min_score or 0.0)

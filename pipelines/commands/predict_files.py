@@ -123,7 +123,7 @@ class Counts:
         num_objects = sum(self.num_by_class.values())
         images = f"{self.num_images} image{'' if self.num_images == 1 else 's'}"
         best = "" if num_objects or not self.best_score else f"; the best score is {self.best_score:.3f} (--min-score)"
-        return f"{num_objects} objects with a score of at least {min_score}{detail} in {images}{broken}{best}"
+        return f"{num_objects} objects with a score of at least {min_score:g}{detail} in {images}{broken}{best}"
 
 
 def build_coco_output(path: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float) -> CocoOutput:

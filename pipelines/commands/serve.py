@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detloom.pipelines.commands.options import FOLDER, NumberRange
+from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,10 +34,8 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
     show_default=True,
     help="Longer requests are refused.",
 )
-@click.option(
-    "--min-score", type=NumberRange(0, 1), default=0.5, show_default=True, help="Initial score threshold on the page."
-)
-def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, min_score: float) -> None:
+@click.option("--min-score", type=NumberRange(0, 1), help=f"Initial score threshold on the page. {OPTION_HELP}")
+def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, min_score: float | None) -> None:
     """Serve MODEL for manual tests: a web page to drop an image on, and TensorFlow Serving's REST API.
 
     MODEL is an exported or pushed model, or a folder of versions. This is not a production server; docs/serving.md
@@ -50,13 +49,15 @@ def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, m
     from detloom.pipelines.serving.page import format_page
     from detloom.pipelines.serving.served_model import load_served_model
     from detloom.pipelines.serving.server import HEALTH_PATH, ModelServer
+    from detloom.trainer_module.export.predict import find_saved_model
 
     if _NAME.fullmatch(name) is None:
         raise InputError(f"--name: got {name!r}, allowed: a letter or digit, then up to 63 of them and of '._-'.")
     show_log()
     served = load_served_model(model, name)
     max_request_bytes = round(max_request_mb * 2**20)
-    page = format_page(served, min_score=min_score, max_request_bytes=max_request_bytes)
+    shown_score = choose_min_score(min_score, find_saved_model(model))
+    page = format_page(served, min_score=shown_score, max_request_bytes=max_request_bytes)
     try:
         server = ModelServer(host, port, served, page, max_request_bytes)
     except (OSError, UnicodeError) as error:  # UnicodeError: the host is not a valid name

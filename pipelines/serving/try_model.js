@@ -141,13 +141,13 @@ async function take(file) {
 function show({ error, status }) {
   const least = Number(part("least").value);
   const shown = found.filter(({ score }) => score >= least);
-  part("least_shown").textContent = least.toFixed(2);
+  part("least_shown").textContent = least.toFixed(3);
   if (error !== undefined) {
     part("error").textContent = error;
     part("error").hidden = error === "";
   }
   if (status !== undefined) statusText = status;
-  const counted = `${shown.length} of ${found.length} objects have a score of at least ${least.toFixed(2)}. ${statusText}`;
+  const counted = `${shown.length} of ${found.length} objects have a score of at least ${least.toFixed(3)}. ${statusText}`;
   part("status").textContent = isAnswered ? counted : statusText;
   part("found").hidden = shown.length === 0;
   part("rows").replaceChildren(...shown.slice(0, MAX_ROWS).map(rowOf));

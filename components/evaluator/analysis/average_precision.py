@@ -17,7 +17,7 @@ RECALLS = np.linspace(0.0, 1.0, 101)  # R: recall points, computed as in pycocot
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curve:
-    """Precision over recall of one class at one IoU threshold.
+    """Precision over recall of one class, or of all classes together, at one IoU threshold.
 
     Attributes:
         scores: float64 [N], descending: the score threshold at each point.
@@ -41,16 +41,28 @@ class Curve:
 
 def measure_curve(matches: Matches, class_index: int, threshold_index: int) -> Curve:
     """Measure the curve of a class with one point per distinct score. Without objects recall is NaN."""
-    rows = matches.found_of_class(class_index)
+    rows, truth = matches.found_of_class(class_index), matches.truth_of_class(class_index)
+    return _measure_curve(matches, threshold_index, rows, matches.is_crowd[truth])
+
+
+def measure_pooled_curve(matches: Matches, threshold_index: int) -> Curve:
+    """Measure the curve of all classes together, where one score threshold applies to all of them."""
+    rows = np.argsort(-matches.scores, kind="stable")
+    return _measure_curve(matches, threshold_index, rows, matches.is_crowd)
+
+
+def _measure_curve(
+    matches: Matches, threshold_index: int, rows: slice | npt.NDArray[np.int64], is_crowd: npt.NDArray[np.bool_]
+) -> Curve:
+    """Measure the curve of these detections, in descending order of score, and these objects."""
     counts = ~matches.is_ignored_TN[threshold_index, rows]
     is_true, scores = matches.is_true_TN[threshold_index, rows][counts], matches.scores[rows][counts]
     is_last = np.append(scores[1:] != scores[:-1], np.ones(min(len(scores), 1), bool))
-    truth = matches.truth_of_class(class_index)
     return Curve(
         scores=scores[is_last],
         num_true=np.cumsum(is_true)[is_last].astype(np.float64),
         num_false=np.cumsum(~is_true)[is_last].astype(np.float64),
-        num_truth=int(np.count_nonzero(~matches.is_crowd[truth])),
+        num_truth=int(np.count_nonzero(~is_crowd)),
     )
 
 

@@ -121,6 +121,7 @@ def test_metrics_have_intervals_baseline_and_operating_points(make_inputs):
         "baseline": None,
         "change": None,
     }
+    assert evaluation["best_f1"] == {"min_score": 0.7, "precision": 1.0, "recall": 1.0}
     cat, dog = evaluation["per_class"]
     assert (cat["name"], cat["num_boxes"], dog["name"], dog["num_boxes"]) == ("cat", 1, HOSTILE, 2)
     assert cat["best_f1"] == {"min_score": 0.9, "precision": 1.0, "recall": 1.0}

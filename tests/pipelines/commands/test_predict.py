@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,16 @@ def test_one_image_is_drawn_into_a_folder_under_its_name(predict, tmp_path):
 def test_an_image_is_rotated_by_its_exif_orientation(predict, tmp_path):
     result = predict(write_image(tmp_path / "a.jpg", orientation=6))
     assert result.stdout.splitlines() == [RED_LINE, GREEN_LINE]
+
+
+def test_score_of_the_model_card_is_the_default(predict, model_dir, tmp_path):
+    card = Path(model_dir) / "assets.extra" / "model_card.json"
+    card.parent.mkdir()
+    card.write_text('{"evaluation": {"best_f1": {"min_score": 0.85}}}')
+    image = write_image(tmp_path / "a.png")
+    assert predict(image).stdout.splitlines() == [RED_LINE]
+    assert predict(image, "--min-score", 0.5).stdout.splitlines() == [RED_LINE, GREEN_LINE]
+    shutil.rmtree(card.parent)
 
 
 def test_without_an_object_the_best_score_is_printed(predict, tmp_path, photos):

@@ -10,6 +10,7 @@ from detloom.components.evaluator.analysis.average_precision import (
     _count_reached,
     best_f1_point,
     measure_curve,
+    measure_pooled_curve,
     point_of_precision,
     precision_at_recalls,
 )
@@ -114,6 +115,21 @@ def test_the_best_f1_matches_values_by_hand():
     assert point.F1 == 6 / 8
     assert (point.precision, point.recall) == (3 / 4, 3 / 4)
     assert (point.num_true, point.num_false, point.num_missed) == (3, 1, 1)
+
+
+def test_curve_of_all_classes_together_matches_values_by_hand(make_image, label_map):
+    cat, dog = (1, 0, 0, 20, 20), (2, 60, 60, 90, 90)
+    # By score: a cat found, a cat on the dog (false), the dog found; the second dog is missed.
+    # F1 = 2 true / (detections + 3): 2/4, 2/5, 4/6.
+    truth, found = make_image(
+        1,
+        truth=[cat, dog, (2, 0, 60, 20, 90)],
+        found=[(*cat, 0.9), (1, 60, 60, 90, 90, 0.7), (*dog, 0.4)],
+    )
+    curve = measure_pooled_curve(match_detections([truth], [found], label_map), 0)
+    assert (curve.scores.tolist(), curve.num_truth) == ([0.9, 0.7, 0.4], 3)
+    assert (curve.num_true.tolist(), curve.num_false.tolist()) == ([1, 1, 2], [0, 1, 1])
+    assert best_f1_point(curve).min_score == 0.4
 
 
 def test_of_equal_f1_the_highest_score_is_chosen():
