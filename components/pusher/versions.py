@@ -147,8 +147,8 @@ def choose_target(destination: Destination) -> int:
     target = find_target(destination)
     if target is None:
         raise InputError(
-            f"{redact(destination.address)}: no earlier version is intact, has another model than version "
-            f"{max(complete_versions(destination))} and was never rolled back; choose one with --to."
+            f"{redact(destination.address)}: there is no earlier version to roll back to: each one is damaged, was "
+            f"rolled back, or is the model of version {max(complete_versions(destination))}; choose one with --to."
         )
     return target
 

@@ -121,9 +121,10 @@ class Counts:
         detail = f" ({classes})" if classes else ""
         broken = f"; {self.num_broken} more could not be read" if self.num_broken else ""
         num_objects = sum(self.num_by_class.values())
+        objects = f"{num_objects} object{'' if num_objects == 1 else 's'}"
         images = f"{self.num_images} image{'' if self.num_images == 1 else 's'}"
         best = "" if num_objects or not self.best_score else f"; the best score is {self.best_score:.3f} (--min-score)"
-        return f"{num_objects} objects with a score of at least {min_score:g}{detail} in {images}{broken}{best}"
+        return f"{objects} with a score of at least {min_score:g}{detail} in {images}{broken}{best}"
 
 
 def build_coco_output(path: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float) -> CocoOutput:

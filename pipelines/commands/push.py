@@ -131,8 +131,8 @@ def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_
     detloom rollback /models/cells --reason "misses small cells since Tuesday"
 
     Servers take the highest number, so the earlier version is copied under a new number, and verified and loaded like
-    any push. The default is the newest intact version whose model differs from the served one and was not rolled back
-    itself.
+    any push. The default is the newest version that is intact, was never rolled back, and has another model than the
+    served one.
     """
     from detloom.components.pusher.atomic_push import roll_back
     from detloom.pipelines.local.console import show_log
