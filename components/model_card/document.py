@@ -220,7 +220,7 @@ def _provenance_blocks(card: Json) -> Iterator[Block]:
     versions = ", ".join(f"{name} {version or _NOT_RECORDED}" for name, version in sorted(card["versions"].items()))
     yield Facts(
         [
-            ("Exported", card["created"] or _NOT_RECORDED),
+            ("Exported", card["created"]),
             ("Versions", versions),
             ("Training code fingerprint", card["trainer_fingerprint"] or "not given"),
             ("Label map, SHA-256", card["label_map"]["sha256"]),

@@ -143,8 +143,8 @@ def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None
     """Describe signatures, versions, TFLite variants and the ONNX file of an export.
 
     Returns:
-        `created` (UTC), versions, `box_units` and meanings are None if the export does not contain them, as in models
-        of versions without a serving contract.
+        `created` is the time of the SavedModel's file (UTC). Versions, `box_units` and meanings are None if the export
+        does not contain them, as in models of versions without a serving contract.
 
     Raises:
         InputError: if there is no SavedModel, or its contract cannot be read.
@@ -155,7 +155,6 @@ def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None
     versions = {"detloom": None, "tensorflow": graph.meta_info_def.tensorflow_version or None}
     with reading(path, _CONTRACT):
         versions |= {str(name): text(version) for name, version in contract.get("versions", {}).items()}
-        created = _read_time(contract.get("created"))
         box_units = text(contract["box_units"]) if "box_units" in contract else None
         outputs = {name: text(facts["is"]) for name, facts in contract["outputs"].items()}
         inputs = {name: text(facts["input"]["is"]) for name, facts in contract["signatures"].items()}
@@ -170,7 +169,7 @@ def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None
             if not name.startswith("__")
         ]
     return {
-        "created": created,
+        "created": _time_of(f"{model_dir}/{names.SAVED_MODEL_FILE}"),
         "versions": versions,
         "box_units": box_units,
         "signatures": signatures,
@@ -180,6 +179,11 @@ def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None
         ],
         "onnx_bytes": _bytes_of(f"{onnx_dir}/{names.ONNX_FILE}") if onnx_dir else None,
     }
+
+
+def _time_of(path: str) -> str:
+    seconds = tf.io.gfile.stat(path).mtime_nsec / 1e9
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def _bytes_of(path: str) -> int | None:
@@ -211,15 +215,3 @@ def _tensors(infos: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for name, info in sorted(infos.items())
     ]
-
-
-def _read_time(value: Any) -> str | None:
-    """Convert ISO 8601 text or seconds since 1970 to ISO 8601 in UTC, to the second."""
-    if value is None:
-        return None
-    if isinstance(value, str):  # Python 3.10 does not parse the Z
-        time = datetime.datetime.fromisoformat(value.removesuffix("Z") + ("+00:00" if value.endswith("Z") else ""))
-        time = time if time.tzinfo else time.replace(tzinfo=datetime.timezone.utc)
-    else:
-        time = datetime.datetime.fromtimestamp(number(value), datetime.timezone.utc)
-    return time.astimezone(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from typing import Any
 
 import keras
@@ -26,7 +25,7 @@ _BOX_UNITS = {"relative": "0 to 1, of the image that was given", "pixels": "pixe
 def format_contract(
     preprocessing: Preprocessing, outputs: Iterable[str], max_detections: int, settings: Export
 ) -> dict[str, Any]:
-    """Return the contract as plain JSON values.
+    """Return the contract as plain JSON values. It contains no time: the same weights give the same files.
 
     Args:
         outputs: names of the outputs of the signatures.
@@ -48,7 +47,6 @@ def format_contract(
         },
         "box_units": settings.box_units,
         "network_input": describe_network_input(preprocessing),
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": describe_versions(),
     }
 

@@ -16,7 +16,7 @@ def digest_of(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(small_run):
+def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(small_run, tmp_path):
     def run(learning_rate: str) -> dict:
         text = small_run.read_text()
         before = text.partition("learning_rate: 0")[2].split("}")[0]
@@ -27,7 +27,8 @@ def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_no
     def baseline_of(nodes: dict) -> str:
         return digest_of(nodes["BaselineResolver"].folder("model") / "Format-Serving")
 
-    workspace, serving = Path(read_run_file(small_run).workspace), Path(read_run_file(small_run).push_to)
+    workspace, serving = Path(read_run_file(small_run).workspace), tmp_path / "serving"
+    small_run.write_text(f"{small_run.read_text()}\npush_to: {serving}\n")
     run("0.001")
     run("0.002")
     good, bad = (digest_of(serving / str(version)) for version in list_versions(serving))
@@ -38,6 +39,9 @@ def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_no
     nodes = run("0.002")  # unchanged
     assert baseline_of(nodes) == good
     assert nodes["Pusher"].outputs["pushed_model"].custom_properties["pushed"].int_value == 0
+    assert list_versions(serving) == versions
+
+    run_locally(read_run_file(small_run, tmp_path / "elsewhere"))  # trained again, with the same result
     assert list_versions(serving) == versions
 
     nodes = run("0.003")  # another model
