@@ -25,7 +25,7 @@ _BOX_UNITS = {"relative": "0 to 1, of the image that was given", "pixels": "pixe
 def format_contract(
     preprocessing: Preprocessing, outputs: Iterable[str], max_detections: int, settings: Export
 ) -> dict[str, Any]:
-    """Return the contract as plain JSON values. It contains no time: the same weights give the same files.
+    """Return the contract as plain JSON values. It contains no time, because equal files identify a model.
 
     Args:
         outputs: names of the outputs of the signatures.
