@@ -4,11 +4,15 @@ import os
 
 import pytest
 
+from detloom.components.storage.google_storage import GoogleStorage
 from detloom.components.storage.storage import LocalStorage, open_storage
 
 
-@pytest.fixture(params=["local", "address"])
+@pytest.fixture(params=["local", "address", "google"])
 def storage(request, tmp_path):
+    if request.param == "google":
+        request.getfixturevalue("google_bucket")
+        return GoogleStorage("gs://bucket/data")
     # ram:// is TensorFlow's in-memory file system; TFX's layer passes addresses that it does not know to TensorFlow.
     return open_storage(tmp_path / "data" if request.param == "local" else f"ram://storage/{tmp_path.name}")
 

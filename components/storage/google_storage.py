@@ -1,0 +1,280 @@
+"""Read and write objects of Cloud Storage (gs://) with Google's client, and change them only in a known generation.
+
+Each write of an object gives it a new generation, which Cloud Storage compares and replaces atomically. So an object
+can be created exclusively, and replaced or deleted only if nobody else has changed it. If the response to such a
+request is lost, the client sends it again, and Cloud Storage refuses it although the first one succeeded. Therefore
+each of these writes stores a token of its own in the object's metadata, and a refused write has failed only if the
+object has another token.
+
+The client finds credentials as `google.auth.default` does, and honours STORAGE_EMULATOR_HOST. It repeats requests after
+temporary errors, for up to two minutes. Google's modules are imported when needed.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import posixpath
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from detloom.components.storage.storage import Entry, Storage
+from detloom.schemas.reading.redact import redact
+
+SCHEME = "gs://"
+_HIDDEN = "."
+_BLOCK_BYTES = 8 << 20  # of one download
+_TIMEOUT_SECONDS = 60.0  # without any byte of a response
+_SMALL_FILE_TIMEOUT_SECONDS = 10.0  # short: a lock must be renewed in time although one request gets no response
+_WRITE_KEY = "detloom-write"  # of the token in an object's metadata
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class GoogleStorage(Storage):
+    """A bucket or a part of it. A file becomes visible when it is completely written; folders are parts of names.
+
+    A generation is a positive number; 0 means that the file does not exist.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._bucket_name, _, self._folder = self.root.removeprefix(SCHEME).partition("/")
+
+    def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
+        """Return the sorted names, by one request for a thousand; FileNotFoundError if the bucket does not exist."""
+        return [posixpath.basename(entry.path) for entry in self.list_entries(folder, with_hidden=with_hidden)]
+
+    def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
+        prefix = self._prefix(folder)
+        with _os_errors(self.address(folder)):
+            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **_options())
+            found = {blob.name.removeprefix(prefix): blob for blob in blobs}
+            folders = {name.removeprefix(prefix).strip("/") for name in blobs.prefixes}
+        entries = [_entry(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
+        entries += [Entry(posixpath.join(folder, name), is_folder=True) for name in folders if name]
+        shown = (each for each in entries if with_hidden or not posixpath.basename(each.path).startswith(_HIDDEN))
+        return sorted(shown, key=lambda entry: entry.path)
+
+    def status(self, path: str) -> Entry | None:
+        blob = self._find(path) if path else None
+        if blob is not None:
+            return _entry(path, blob)
+        with _os_errors(self.address(path)):
+            is_folder = any(True for _ in self._bucket.list_blobs(1, prefix=self._prefix(path), **_options()))
+        return Entry(path, is_folder=True) if is_folder else None
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for streaming; reading raises FileNotFoundError if the file is replaced meanwhile."""
+        blob = self._find(path)
+        if blob is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(self.address(path)))
+        return io.BufferedReader(_RawObject(blob, self.address(path)), _BLOCK_BYTES)
+
+    def read(self, path: str, limit_bytes: int | None = None) -> bytes | None:
+        data, generation = self.read_generation(path, limit_bytes)
+        return data if generation else None
+
+    @contextlib.contextmanager
+    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
+        with tempfile.TemporaryFile() as file:
+            yield file
+            self._upload(file, path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._upload(io.BytesIO(data), path)
+
+    def upload(self, source: str | Path, path: str) -> None:
+        """Copy a local file to `path`."""
+        with open(source, "rb") as file:
+            self._upload(file, path)
+
+    def make_folder(self, path: str = "") -> None:
+        """Do nothing, because a folder exists as long as it has files."""
+
+    def rename(self, path: str, new_path: str) -> None:
+        with _os_errors(self.address(path)):
+            self._rewrite(path, self._new_blob(new_path))
+        self.delete(path)
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError), _os_errors(self.address(path)):
+            self._bucket.blob(self._object_name(path)).delete(**_options())
+
+    def delete_tree(self, path: str = "") -> None:
+        with _os_errors(self.address(path)):
+            blobs = list(self._bucket.list_blobs(prefix=self._prefix(path), **_options()))
+        for blob in blobs:
+            with contextlib.suppress(FileNotFoundError), _os_errors(self.address(path)):
+                self._bucket.blob(blob.name).delete(**_options())
+
+    def copy(self, path: str, new_path: str) -> None:
+        """Copy a file inside the storage, where it is not downloaded; FileExistsError if `new_path` exists."""
+        if not self._write_once(new_path, lambda new: self._rewrite(path, new, if_generation_match=0)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), redact(self.address(new_path)))
+
+    def read_generation(self, path: str, limit_bytes: int | None = None) -> tuple[bytes, int]:
+        """Return a file's content, cut one byte after the limit, and its generation; b"", 0 if it does not exist."""
+        while (blob := self._find(path)) is not None:
+            generation, stop = int(blob.generation), blob.size if limit_bytes is None else limit_bytes + 1
+            with contextlib.suppress(FileNotFoundError):  # replaced between the two requests
+                return _download(blob, 0, min(stop, blob.size), self.address(path)), generation
+        return b"", 0
+
+    def write_generation(self, path: str, data: bytes, generation: int) -> int:
+        """Replace a small file if it has this generation; create it exclusively if the generation is 0.
+
+        Returns:
+            the new generation; 0 if the file has another generation, and nothing was written.
+        """
+
+        def upload(new: Any) -> None:
+            options = {**_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS, "checksum": None}
+            new.upload_from_file(io.BytesIO(data), size=len(data), if_generation_match=generation, **options)
+
+        return self._write_once(path, upload)
+
+    def delete_generation(self, path: str, generation: int) -> None:
+        """Delete a file if it has this generation; otherwise do nothing."""
+        with contextlib.suppress(FileNotFoundError, _GenerationError), _os_errors(self.address(path)):
+            self._bucket.blob(self._object_name(path)).delete(if_generation_match=generation, **_options())
+
+    def _write_once(self, path: str, write: Callable[[Any], None]) -> int:
+        """Call `write`, a conditional request for a new object; return its generation, or 0 if it was refused."""
+        token = uuid.uuid4().hex
+        try:
+            with _os_errors(self.address(path)):
+                new = self._new_blob(path)
+                new.metadata = {_WRITE_KEY: token}
+                write(new)
+                return int(new.generation)
+        except _GenerationError:
+            found = self._find(path)
+            is_ours = found is not None and (found.metadata or {}).get(_WRITE_KEY) == token
+            return int(found.generation) if is_ours else 0
+
+    def _upload(self, file: IO[bytes], path: str) -> None:
+        size = file.seek(0, os.SEEK_END)
+        with _os_errors(self.address(path)):
+            self._new_blob(path).upload_from_file(file, rewind=True, size=size, checksum=None, **_options())
+
+    def _rewrite(self, path: str, new: Any, **conditions: int) -> None:
+        """Copy a file to a new object; a copy to another storage class may take several requests."""
+        source, token = self._bucket.blob(self._object_name(path)), None
+        while True:
+            token, _, _ = new.rewrite(source, token, **conditions, **_options())
+            if token is None:
+                return
+
+    def _find(self, path: str) -> Any:
+        """Return the object with its metadata, which pins later downloads to its generation; None if it is missing."""
+        with _os_errors(self.address(path)):
+            options = {**_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS}
+            return self._bucket.get_blob(self._object_name(path), **options)
+
+    def _new_blob(self, path: str) -> Any:
+        blob = self._bucket.blob(self._object_name(path))
+        blob.content_type = "application/octet-stream"
+        blob.cache_control = "no-store"  # the default lets readers of a public bucket see replaced files for an hour
+        return blob
+
+    def _object_name(self, path: str) -> str:
+        return posixpath.join(self._folder, path)
+
+    def _prefix(self, folder: str) -> str:
+        return f"{name}/" if (name := self._object_name(folder).strip("/")) else ""
+
+    @cached_property
+    def _bucket(self) -> Any:
+        from google.cloud import storage
+
+        return storage.Client(project=None).bucket(self._bucket_name)
+
+
+class _RawObject(io.RawIOBase):
+    """One generation of an object as a file."""
+
+    def __init__(self, blob: Any, address: str) -> None:
+        self._blob, self._address, self._size, self._position = blob, address, blob.size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = _download(self._blob, self._position, min(self._position + len(buffer), self._size), self._address)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+class _GenerationError(OSError):
+    """The object has another generation than the request requires."""
+
+
+def _download(blob: Any, start: int, stop: int, address: str) -> bytes:
+    """Return these bytes of an object that is at least `stop` bytes long.
+
+    requests does not notice that a connection ended early, so the rest is requested again.
+    """
+    data = b""
+    with _os_errors(address):
+        while (first := start + len(data)) < stop:
+            part = blob.download_as_bytes(start=first, end=stop - 1, raw_download=True, checksum=None, **_options())
+            if not part:
+                raise OSError(errno.EIO, "the storage sent no data")
+            data += part
+    return data
+
+
+def _entry(path: str, blob: Any) -> Entry:
+    return Entry(path, blob.size, (blob.updated - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+
+def _options() -> dict[str, Any]:
+    """Return the options of each request; requests that are not conditional can be repeated as well."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return {"timeout": _TIMEOUT_SECONDS, "retry": DEFAULT_RETRY}
+
+
+@contextlib.contextmanager
+def _os_errors(address: str) -> Iterator[None]:
+    """Raise the errors of Google's client as OSError, with the address redacted."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+
+    where = redact(address)
+    try:
+        yield
+    except exceptions.PreconditionFailed:
+        raise _GenerationError(errno.ESTALE, "was changed by another process", where) from None
+    except exceptions.NotFound as error:
+        raise FileNotFoundError(errno.ENOENT, _reason(error), where) from None
+    except (exceptions.Unauthorized, exceptions.Forbidden) as error:
+        raise PermissionError(errno.EACCES, _reason(error), where) from None
+    except GoogleAuthError as error:
+        raise PermissionError(errno.EACCES, redact(f"no valid credentials: {error}"), where) from None
+    except exceptions.GoogleAPIError as error:
+        raise OSError(errno.EIO, _reason(error), where) from None
+    except (OSError, ValueError) as error:  # no connection; a name that no bucket can have
+        raise OSError(errno.EIO, redact(str(error)), where) from None
+
+
+def _reason(error: Any) -> str:
+    """Return the sentence of Cloud Storage without the address of the request."""
+    details = getattr(error, "errors", None) or [{}]
+    return redact(str(details[0].get("message") or error))
