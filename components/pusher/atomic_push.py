@@ -1,4 +1,4 @@
-"""Push a model into the folder that a model server watches. A version appears complete or not at all.
+"""Push a model into the folder that a model server watches. A server loads complete versions only.
 
 Layout of the push folder. TensorFlow Serving and KServe ignore every name that is not a number:
 
@@ -11,7 +11,7 @@ Layout of the push folder. TensorFlow Serving and KServe ignore every name that 
     .push.lock                             locked while a push runs; the system releases it when its owner dies
 
 The manifest is inside the version, so that one rename publishes both. It contains the line of the push record as well:
-if a push could not write that line, the next push does. See `object_store.py` for storage without rename.
+if a push could not write that line, the next push does. See `object_store.py` for storages without rename.
 """
 
 import json
@@ -98,7 +98,7 @@ def push_model(
     check: LoadCheck = check_serves,
     now: Callable[[], float] = time.time,
 ) -> PushResult:
-    """Copy the SavedModel next to the versions, verify and load the copy, then publish it in one step.
+    """Copy the SavedModel, verify and load the copy, then publish it next to the versions.
 
     The version number is the Unix time in seconds, or the highest number so far plus one, so it always increases. If
     the highest version already has the same content, nothing is copied. The versions in `push_dir` are complete at any
@@ -142,7 +142,7 @@ def push_model(
             )
         push = _Push(destination, version, sources, manifest, origin, "push", check, check_held, now)
         result = push.place()
-        _remove_old(destination, keep_versions, (result.version, result.previous_version))
+        _remove_old(destination, keep_versions, (result.version, result.previous_version), check_held)
     return result
 
 
@@ -187,7 +187,7 @@ def roll_back(
             )
             result = push.place()
         if result.is_new and remove_replaced and result.previous_version is not None:
-            _remove(destination, result.previous_version)
+            _remove(destination, result.previous_version, check_held)
     return result
 
 
@@ -218,7 +218,7 @@ class _Push:
 
     def place(self) -> PushResult:
         """Return the latest version if it is this model, else publish a new version."""
-        _complete_record(self.destination)
+        _complete_record(self.destination, self.check_held)
         manifest = self.manifest
         latest = max(complete_versions(self.destination), default=None)
         if latest is not None and self._holds(latest, manifest):
@@ -235,7 +235,7 @@ class _Push:
         )
         manifest = replace(manifest, push=record)
         self.destination.place(version, self.sources, manifest, self.check, self.check_held)
-        _append_record(self.destination, record)
+        _append_record(self.destination, record, self.check_held)
         return self._result(version, manifest, latest, is_new=True)
 
     def _holds(self, version: int, manifest: Manifest) -> bool:
@@ -258,16 +258,17 @@ def _next_version(destination: Destination, now: float) -> int:
     return next_version(destination.names(), (record["version"] for record in read_push_record(destination)), now)
 
 
-def _complete_record(destination: Destination) -> None:
+def _complete_record(destination: Destination, check_held: Callable[[], None]) -> None:
     """Write the record lines of pushes that were killed after they published their version."""
     recorded = {record["version"] for record in read_push_record(destination)}
     for version, manifest in pushed_versions(destination).items():
         if version not in recorded and manifest.push.get("version") == version:
-            _append_record(destination, manifest.push)
+            _append_record(destination, manifest.push, check_held)
 
 
-def _append_record(destination: Destination, record: Mapping[str, Any]) -> None:
+def _append_record(destination: Destination, record: Mapping[str, Any], check_held: Callable[[], None]) -> None:
     try:
+        check_held()
         destination.append_record(json.dumps(record))
     except OSError as error:  # the version is published, and its manifest contains the line
         _LOGGER.warning(
@@ -279,7 +280,9 @@ def _append_record(destination: Destination, record: Mapping[str, Any]) -> None:
         )
 
 
-def _remove_old(destination: Destination, keep_versions: int, always: tuple[int | None, ...]) -> None:
+def _remove_old(
+    destination: Destination, keep_versions: int, always: tuple[int | None, ...], check_held: Callable[[], None]
+) -> None:
     """Remove the oldest versions that were pushed here, except the one that a rollback would restore."""
     if not keep_versions:
         return
@@ -294,12 +297,13 @@ def _remove_old(destination: Destination, keep_versions: int, always: tuple[int 
         return
     for version in old:
         if version != spared:
-            _remove(destination, version)
+            _remove(destination, version, check_held)
 
 
-def _remove(destination: Destination, version: int) -> None:
+def _remove(destination: Destination, version: int, check_held: Callable[[], None]) -> None:
     where = redact(destination.address)
     try:
+        check_held()
         destination.remove_version(version)
         _LOGGER.info("%s: removed version %d.", where, version)
     except OSError as error:  # the push itself has succeeded

@@ -20,7 +20,7 @@ class Destination(Protocol):
     """A folder of numbered versions."""
 
     address: str
-    requires_manifest: bool  # True if a version without a manifest may be incomplete
+    requires_manifest: bool  # True if a version without a manifest or without `saved_model.pb` may be incomplete
 
     def lock(self, limit_seconds: float, run_id: str) -> AbstractContextManager[Callable[[], None]]:
         """Keep other pushers out; yield a function that raises OSError once the lock is lost."""
@@ -48,7 +48,7 @@ class Destination(Protocol):
         check: LoadCheck,
         check_held: Callable[[], None],
     ) -> None:
-        """Copy the files, verify and load the copy, and publish it in one step. On an error, remove the copy.
+        """Copy the files, verify and load the copy, and only then publish it. On an error, remove the copy.
 
         Raises:
             InputError: raised by `check`.
@@ -59,7 +59,7 @@ class Destination(Protocol):
         """Append a line to the push record."""
 
     def remove_version(self, version: int) -> None:
-        """Hide the version from servers in one step, then delete it."""
+        """Make the version impossible to load in one step, then delete it."""
 
     def fetch(self, version: int) -> AbstractContextManager[Path]:
         """Yield the version as a local folder."""

@@ -1,13 +1,13 @@
-"""Versions in a storage without rename, such as gs:// or s3://, through TFX's filesystem layer.
+"""Versions in a storage where a folder cannot be renamed, such as gs:// or s3://.
 
-A version is written under its own number: first all other files, then `saved_model.pb`, without which no server loads
-it, and last the manifest. A version is complete if its manifest exists and can be parsed.
+A version becomes complete by one object, `saved_model.pb`, without which no server loads it: it is written after all
+other files, the manifest included, and deleted before them. A version is complete if it has both.
 
-    1760000000/...              one version; assets.extra/push_manifest.json exists once it is complete
+    1760000000/...              one version
     push_record.jsonl           rewritten as a whole, because objects cannot be appended to
-    .push-1760000000            marks a version that is being written; remains if the push is killed
-    .trash-1750000000           marks a version that is being deleted
-    .push.lock/                 claims, see locks.py
+    .push-1760000000/...        marks a version that is being written; on gs:// also contains a copy of its files
+    .trash-1750000000/...       marks a version that is being deleted
+    .push.lock                  the lock, see locks.py
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import errno
 import posixpath
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from detloom.components.pusher.destination import (
     version_numbers,
 )
 from detloom.components.pusher.load_check import LoadCheck
-from detloom.components.pusher.locks import LEASE_SECONDS, ClaimLock
+from detloom.components.pusher.locks import ClaimLock, GenerationLock, LeasedLock
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -35,33 +36,35 @@ from detloom.components.pusher.manifest import (
     RECORD_FILE,
     Files,
     Manifest,
+    build_manifest,
     differences,
     measure_files,
     measure_stream,
     parse_manifest,
 )
+from detloom.components.storage.google_storage import GoogleStorage
 from detloom.components.storage.storage import AddressStorage, Storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.files.folder_lock import describe_self
 
+_OWNER_FILE = "owner.json"  # in a folder that marks a version
 
-class ObjectStore:
-    """A `Destination` where an object becomes visible when it is written, and nothing can be renamed."""
+
+class ObjectStore(ABC):
+    """A `Destination` where an object becomes visible when it is completely written."""
 
     requires_manifest = True
+    storage: Storage
 
-    def __init__(self, address: str, lease_seconds: float = LEASE_SECONDS) -> None:
-        self.storage, self._lease_seconds = AddressStorage(address), lease_seconds
-        self.address = self.storage.root
+    def __init__(self, storage: Storage) -> None:
+        self.storage, self.address = storage, storage.root
 
     @contextlib.contextmanager
     def lock(self, limit_seconds: float, run_id: str = "") -> Iterator[Callable[[], None]]:
         with contextlib.ExitStack() as stack:
             try:
-                self.storage.make_folder(LOCK_NAME)
-                lock = ClaimLock(self.storage, describe_self(run_id), lease_seconds=self._lease_seconds)
-                check_held = stack.enter_context(lock.hold(limit_seconds))
+                check_held = stack.enter_context(self._make_lock(describe_self(run_id)).hold(limit_seconds))
             except OSError as error:
                 reason = error.strerror or error
                 raise InputError(f"{redact(self.address)}: models cannot be pushed here ({reason}).") from None
@@ -78,15 +81,16 @@ class ObjectStore:
 
     def measure(self, version: int) -> Files:
         names = (name for name in _find_objects(self.storage, str(version)) if name != MANIFEST_FILE)
-        return {name: self._read_back(f"{version}/{name}", None) for name in names}
+        return {name: _read_object(self.storage, f"{version}/{name}") for name in names}
 
     def remove_leftovers(self) -> None:
         for name in self.names():
             number = leftover_number(name)
             if number is not None:
-                if name.startswith(TRASH_PREFIX) or not self._has_manifest(number):
+                self.storage.delete(f"{name}/{MODEL_FILE}")  # first, so that a suspended push cannot publish it
+                if name.startswith(TRASH_PREFIX) or not self._is_complete(number):
                     self._remove_tree(number)
-                self.storage.delete(name)
+                self.storage.delete_tree(name)
 
     def place(
         self,
@@ -96,78 +100,124 @@ class ObjectStore:
         check: LoadCheck,
         check_held: Callable[[], None],
     ) -> None:
-        mark = f"{TEMPORARY_PREFIX}{version}"
+        hidden = f"{TEMPORARY_PREFIX}{version}"
         check_held()
         try:
-            self.storage.write(mark, describe_self().encode())
+            self._mark(hidden)  # from now on the number is in use
             with tempfile.TemporaryDirectory(prefix="detloom-push-") as scratch:
-                for name in sorted(sources, key=lambda name: name == MODEL_FILE):
-                    copy = Path(scratch, name)
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    if name == MODEL_FILE:  # uploaded last: as soon as it exists, a server can load the version
-                        shutil.copyfile(sources[name], copy)
-                    else:
-                        check_held()
-                        self.storage.upload(sources[name], f"{version}/{name}")
-                        self._read_back(f"{version}/{name}", copy)
-                found = measure_files({name: Path(scratch, name) for name in sources}).files
-                self._check_same(version, manifest.files, found)
-                check(Path(scratch))
-            check_held()
-            self.storage.upload(sources[MODEL_FILE], f"{version}/{MODEL_FILE}")
-            read_back = self._read_back(f"{version}/{MODEL_FILE}", None)
-            self._check_same(version, {MODEL_FILE: manifest.files[MODEL_FILE]}, {MODEL_FILE: read_back})
-            check_held()
-            self.storage.write(f"{version}/{MANIFEST_FILE}", manifest.to_text().encode())
-            if not self._has_manifest(version):
-                raise OSError(errno.EIO, "the manifest was not stored as written", f"{self.address}/{version}")
+                files = _copy_and_check(sources, manifest, Path(scratch), check)
+                self._publish(version, Path(scratch), files, check_held)
         except BaseException:  # also Ctrl-C
             with contextlib.suppress(OSError):
                 check_held()  # if the lock is lost, leave the removal to its next owner
                 self._remove_tree(version)
-                self.storage.delete(mark)
+                self.storage.delete_tree(hidden)
             raise
         with contextlib.suppress(OSError):  # the next push removes it
-            self.storage.delete(mark)
+            self.storage.delete_tree(hidden)
 
     def append_record(self, line: str) -> None:
         before = self.read(RECORD_FILE, MAX_RECORD_BYTES) or b""
-        if len(before) > MAX_RECORD_BYTES:
-            raise OSError(errno.EFBIG, "the push record is too large to be rewritten", RECORD_FILE)
-        newline = b"" if before[-1:] in (b"\n", b"") else b"\n"
-        self.storage.write(RECORD_FILE, before + newline + f"{line}\n".encode())
+        self.storage.write(RECORD_FILE, _with_line(before, line))
 
     def remove_version(self, version: int) -> None:
-        mark = f"{TRASH_PREFIX}{version}"
-        self.storage.write(mark, describe_self().encode())
+        hidden = f"{TRASH_PREFIX}{version}"
+        self._mark(hidden)
         self._remove_tree(version)
-        self.storage.delete(mark)
+        self.storage.delete_tree(hidden)
 
     @contextlib.contextmanager
     def fetch(self, version: int) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="detloom-version-") as scratch:
-            download(f"{self.address}/{version}", Path(scratch))
+            _copy_objects(self.storage, str(version), Path(scratch))
             yield Path(scratch)
 
-    def _has_manifest(self, version: int) -> bool:
+    @abstractmethod
+    def _make_lock(self, owner: str) -> LeasedLock:
+        """Return a lock that is not yet held."""
+
+    @abstractmethod
+    def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
+        """Upload these files of a local folder, verify what was stored, and publish it."""
+
+    def _mark(self, hidden: str) -> None:
+        self.storage.write(f"{hidden}/{_OWNER_FILE}", describe_self().encode())
+
+    def _is_complete(self, version: int) -> bool:
         data = self.read(f"{version}/{MANIFEST_FILE}", MAX_MANIFEST_BYTES)
-        return data is not None and parse_manifest(data) is not None
+        has_manifest = data is not None and parse_manifest(data) is not None
+        return has_manifest and self.storage.exists(f"{version}/{MODEL_FILE}")
 
-    def _read_back(self, name: str, copy: Path | None) -> tuple[int, str]:
-        return _read_object(self.storage, name, copy)
-
-    def _check_same(self, version: int, expected: Files, found: Files) -> None:
-        wrong = differences(expected, found)
-        if wrong:
-            raise OSError(
-                errno.EIO, f"the copy differs from the original: {'; '.join(wrong[:3])}", f"{self.address}/{version}"
-            )
+    def _check_stored(self, path: str, expected: tuple[int, str]) -> None:
+        """Read a file back and compare its size and SHA-256."""
+        what = "the stored copy differs from the original"
+        _check_same({path: expected}, {path: _read_object(self.storage, path)}, what, self.address)
 
     def _remove_tree(self, version: int) -> None:
-        """Remove a version: first the manifest, then the file without which it cannot be loaded, then the rest."""
-        for name in (MANIFEST_FILE, MODEL_FILE):
+        """Remove a version: first the file without which it cannot be loaded."""
+        for name in (MODEL_FILE, MANIFEST_FILE):
             self.storage.delete(f"{version}/{name}")
         self.storage.delete_tree(str(version))
+
+
+class AddressStore(ObjectStore):
+    """A folder of versions at an address of TFX's file systems; files are uploaded to their final names."""
+
+    storage: AddressStorage
+
+    def __init__(self, address: str) -> None:
+        super().__init__(AddressStorage(address))
+
+    def _make_lock(self, owner: str) -> LeasedLock:
+        self.storage.make_folder(LOCK_NAME)
+        return ClaimLock(self.storage, owner)
+
+    def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
+        for name in _model_file_last(files):
+            check_held()
+            self.storage.upload(folder / name, f"{version}/{name}")
+            self._check_stored(f"{version}/{name}", files[name])
+
+
+class GoogleBucket(ObjectStore):
+    """A folder of versions in Cloud Storage; files are uploaded under a hidden name, verified, and copied there."""
+
+    storage: GoogleStorage
+
+    def __init__(self, address: str) -> None:
+        super().__init__(GoogleStorage(address))
+
+    def append_record(self, line: str) -> None:
+        before, generation = self.storage.read_generation(RECORD_FILE, MAX_RECORD_BYTES)
+        if not self.storage.write_generation(RECORD_FILE, _with_line(before, line), generation):
+            raise OSError(errno.ESTALE, "the push record was changed by another process", RECORD_FILE)
+
+    def _make_lock(self, owner: str) -> LeasedLock:
+        return GenerationLock(self.storage, owner)
+
+    def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
+        hidden = f"{TEMPORARY_PREFIX}{version}"
+        for name in files:
+            check_held()
+            self.storage.upload(folder / name, f"{hidden}/{name}")
+            self._check_stored(f"{hidden}/{name}", files[name])
+        for name in _model_file_last(files):
+            check_held()
+            self.storage.copy(f"{hidden}/{name}", f"{version}/{name}")
+
+
+def _copy_and_check(sources: Mapping[str, Path], manifest: Manifest, folder: Path, check: LoadCheck) -> Files:
+    """Copy the files, verify and load the copy, and add the manifest; return all files of the folder."""
+    for name, source in sources.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / name)
+    _check_same(manifest.files, build_manifest(folder).files, "the copy differs from the original", str(folder))
+    check(folder)
+    what = "the copy was changed while it was loaded"  # a graph can write files
+    _check_same(manifest.files, build_manifest(folder).files, what, str(folder))
+    (folder / MANIFEST_FILE).parent.mkdir(exist_ok=True)
+    (folder / MANIFEST_FILE).write_text(manifest.to_text(), encoding="utf-8")
+    return {**manifest.files, **measure_files({MANIFEST_FILE: folder / MANIFEST_FILE}).files}
 
 
 def download(address: str, folder: Path) -> None:
@@ -177,34 +227,56 @@ def download(address: str, folder: Path) -> None:
         InputError: the name of an object points out of the folder.
         OSError: the storage does not respond.
     """
-    storage = AddressStorage(address)
-    for name in _find_objects(storage):
+    _copy_objects(AddressStorage(address), "", folder)
+
+
+def _copy_objects(storage: Storage, source: str, folder: Path) -> None:
+    for name in _find_objects(storage, source):
         if name != MANIFEST_FILE:
             copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            _read_object(storage, name, copy)
+            _read_object(storage, posixpath.join(source, name), copy)
 
 
-def _find_objects(storage: Storage, folder: str = "") -> list[str]:
+def _find_objects(storage: Storage, folder: str) -> list[str]:
     """Return the names of all objects in a folder, relative to it and sorted.
 
     Raises:
         InputError: a name that would point out of the folder that it is copied to.
     """
     found: list[str] = []
-    folders = [""]
+    folders = [folder]
     while folders:
-        inside = folders.pop()
-        for name in storage.list_names(posixpath.join(folder, inside), with_hidden=True):
-            path = posixpath.join(inside, name)
-            if name in (".", "..") or {"/", "\0"} & set(name):
+        for entry in storage.list_entries(folders.pop(), with_hidden=True):
+            name, path = posixpath.basename(entry.path), entry.path.removeprefix(f"{folder}/")
+            if name in (".", "..") or "\0" in name:
                 where = redact(storage.address(folder))
                 raise InputError(f"{where}: got a file named {redact(path)}, allowed: names inside the folder.")
-            (folders if storage.is_folder(posixpath.join(folder, path)) else found).append(path)
+            if entry.is_folder:
+                folders.append(entry.path)
+            else:
+                found.append(path)
     return sorted(found)
 
 
-def _read_object(storage: Storage, name: str, copy: Path | None) -> tuple[int, str]:
+def _read_object(storage: Storage, name: str, copy: Path | None = None) -> tuple[int, str]:
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(storage.open(name))
         return measure_stream(file, stack.enter_context(open(copy, "wb")) if copy else None)
+
+
+def _model_file_last(files: Files) -> list[str]:
+    return sorted(files, key=lambda name: name == MODEL_FILE)
+
+
+def _check_same(expected: Files, found: Files, what: str, where: str) -> None:
+    wrong = differences(expected, found)
+    if wrong:
+        raise OSError(errno.EIO, f"{what}: {'; '.join(wrong[:3])}", where)
+
+
+def _with_line(record: bytes, line: str) -> bytes:
+    if len(record) > MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, "the push record is too large to be rewritten", RECORD_FILE)
+    newline = b"" if record[-1:] in (b"\n", b"") else b"\n"
+    return record + newline + f"{line}\n".encode()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detloom.components.pusher.destination import Destination
+from detloom.components.pusher.destination import MODEL_FILE, Destination
 from detloom.components.pusher.folder import Folder
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
@@ -18,6 +18,8 @@ from detloom.components.pusher.manifest import (
     parse_manifest,
     parse_records,
 )
+from detloom.components.pusher.object_store import AddressStore, GoogleBucket
+from detloom.components.storage.google_storage import SCHEME
 from detloom.components.storage.storage import is_address
 from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
 from detloom.schemas.contracts.label_map import describe_difference, parse_label_map
@@ -29,11 +31,11 @@ _LABEL_MAP = f"assets/{ASSET_LABEL_MAP}"
 
 
 def open_destination(address: "str | Path") -> Destination:
-    """Open a local folder, or for an address with a scheme, a storage that TFX's filesystem layer supports."""
+    """Open a local folder, a bucket at gs://, or an address of another storage that TFX's filesystem layer supports."""
+    if str(address).startswith(SCHEME):
+        return GoogleBucket(str(address))
     if is_address(str(address)):
-        from detloom.components.pusher.object_store import ObjectStore  # late: imports TFX and TensorFlow
-
-        return ObjectStore(str(address))
+        return AddressStore(str(address))
     return Folder(Path(address))
 
 
@@ -93,20 +95,28 @@ def describe_versions(destination: Destination) -> list[VersionState]:
 
 
 def complete_versions(destination: Destination) -> list[int]:
-    """Return the versions that a server may load: in an object store only those with a manifest."""
+    """Return the versions that a server may load: in an object store those with a manifest and `saved_model.pb`."""
     if destination.requires_manifest:
         return list(pushed_versions(destination))
     return destination.versions()
 
 
 def pushed_versions(destination: Destination) -> dict[int, Manifest]:
-    """Return the versions with a manifest, ascending."""
+    """Return the complete versions with a manifest, ascending."""
     found = {version: read_version_manifest(destination, version) for version in destination.versions()}
-    return {version: manifest for version, manifest in found.items() if manifest is not None}
+    return {
+        version: manifest
+        for version, manifest in found.items()
+        if manifest is not None and (not destination.requires_manifest or _has_model(destination, version))
+    }
+
+
+def _has_model(destination: Destination, version: int) -> bool:
+    return destination.read(f"{version}/{MODEL_FILE}", 0) is not None
 
 
 def read_version_manifest(destination: Destination, version: int) -> Manifest | None:
-    """Return the manifest; None for a version that detloom has not pushed, or not completely."""
+    """Return the manifest, also that of a version that is being pushed or removed; None if there is none."""
     data = destination.read(f"{version}/{MANIFEST_FILE}", MAX_MANIFEST_BYTES)
     return None if data is None or len(data) > MAX_MANIFEST_BYTES else parse_manifest(data)
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-Fault = Literal["stop", "stop_after", "unavailable", "answer_lost", "stalled", "cut"]
+Fault = Literal["stop", "refused", "unavailable", "answer_lost", "stalled", "cut"]
 BUCKET = "bucket"
 
 
@@ -33,9 +33,9 @@ class Bucket:
     Attributes:
         requests: method and path of each request, with the object's name decoded.
         faults: by the number of the request, from 1. "stop" refuses this request and all later ones, as if the client
-            had been killed before it; "stop_after" executes this one first. "unavailable" is one response 503.
-            "answer_lost" executes the request and closes the connection. "stalled" executes it only when
-            `release_stalled` is called, and then closes the connection. "cut" sends half of the content.
+            had been killed before it. "refused" and "unavailable" are one response 403 or 503. "answer_lost" executes
+            the request and closes the connection. "stalled" executes it only when `release_stalled` is called, and then
+            closes the connection. "cut" sends half of the content.
         before_request: called before each request is executed.
         after_request: called after each request that was executed.
         damage: objects whose name ends with this lose half of their bytes when uploaded.
@@ -113,20 +113,20 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "stalled":
             bucket.stalled.wait(10.0)
         with bucket.mutex:
-            if bucket.is_stopped or fault == "stop":
-                response = _error(403, "stopped")
+            bucket.is_stopped = bucket.is_stopped or fault == "stop"
+            if bucket.is_stopped or fault == "refused":
+                response = _error(403, "refused")
             elif fault == "unavailable":
                 response = _error(503, "try again")
             else:
                 bucket.before_request()
                 response = self._respond(body)
                 bucket.after_request()
-            bucket.is_stopped = bucket.is_stopped or fault in ("stop", "stop_after")
         if fault in ("answer_lost", "stalled"):
             bucket.stalled_done.set()
             self.close_connection = True
             return
-        status, headers, content = _error(403, "stopped") if fault == "stop_after" else response
+        status, headers, content = response
         self.send_response(status)
         for key, value in {"Content-Type": "application/json", **headers, "Content-Length": len(content)}.items():
             self.send_header(key, str(value))

@@ -1,3 +1,4 @@
+import functools
 import itertools
 import os
 import random
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import atomic_push
-from detloom.components.pusher.locks import ClaimLock
+from detloom.components.pusher.locks import ClaimLock, GenerationLock
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
 
@@ -172,6 +173,106 @@ def test_of_two_claims_the_earlier_one_is_kept(make_lock, claims):
     assert list(claims) == [first.name]
 
 
+class LockObject:
+    """An object of Cloud Storage in memory.
+
+    Attributes:
+        loses_answer: the next write is executed and ends with an error.
+    """
+
+    root = "gs://bucket/serving"
+
+    def __init__(self):
+        self.data, self.generation, self.loses_answer = b"", 0, False
+        self._last = 100
+
+    def read_generation(self, path, limit_bytes):
+        return self.data, self.generation
+
+    def write_generation(self, path, data, generation):
+        if generation != self.generation:
+            return 0
+        self._last += 1
+        self.data, self.generation = data, self._last
+        if self.loses_answer:
+            self.loses_answer = False
+            raise OSError(5, "no response")
+        return self.generation
+
+    def delete_generation(self, path, generation):
+        if generation == self.generation:
+            self.data, self.generation = b"", 0
+
+
+@pytest.fixture
+def lock_object():
+    return LockObject()
+
+
+@pytest.fixture
+def make_generation_lock_of(lock_object, clock):
+    owner = '{"user": "ann", "pid": 7, "host": "laptop", "run": "r1"}'
+    return lambda sleep=None: GenerationLock(lock_object, owner, clock=clock, sleep=sleep or clock.sleep)
+
+
+def test_free_generation_lock_is_taken_without_waiting_and_released(make_generation_lock_of, lock_object, clock):
+    with make_generation_lock_of().hold(10.0) as check_held:
+        check_held()
+        assert lock_object.generation == 101  # not renewed within a second
+        clock.sleep(2.0)
+        check_held()
+        assert lock_object.generation == 102
+    assert lock_object.generation == 0
+    assert clock.now == 2.0
+
+
+def test_waiting_for_a_renewed_generation_ends_with_an_error_that_names_its_owner(make_generation_lock_of, clock):
+    owner = make_generation_lock_of()
+    owner.acquire(0.0)
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        owner.renew()
+
+    with pytest.raises(InputError, match=r"600 s \(ann, process 7 on laptop, run r1\)"):
+        make_generation_lock_of(sleep).acquire(600.0)
+    owner.check_held()
+
+
+def test_generation_that_has_not_changed_for_a_lease_is_taken_over(make_generation_lock_of, lock_object, clock, caplog):
+    suspended, next_one = make_generation_lock_of(), make_generation_lock_of()
+    suspended.acquire(0.0)
+    next_one.acquire(600.0)
+    assert clock.now == 60.0
+    assert "(ann, process 7 on laptop, run r1)" in caplog.text
+    with pytest.raises(OSError, match=r"gs://bucket/serving: .*lock"):
+        suspended.check_held()
+    suspended.release()
+    next_one.check_held()
+    assert lock_object.generation == 102
+
+
+def test_suspended_owner_goes_on_if_nobody_took_the_lock(make_generation_lock_of, clock):
+    owner = make_generation_lock_of()
+    owner.acquire(0.0)
+    clock.sleep(1000.0)
+    owner.check_held()
+
+
+def test_renewal_that_was_executed_but_ended_with_an_error_does_not_lose_the_lock(
+    make_generation_lock_of, lock_object, clock
+):
+    owner = make_generation_lock_of()
+    owner.acquire(0.0)
+    clock.sleep(15.0)
+    lock_object.loses_answer = True
+    with pytest.raises(OSError, match="no response"):
+        owner.renew()
+    owner.check_held()
+    owner.release()
+    assert lock_object.generation == 0
+
+
 class Turns:
     """Lets one thread at a time do one step, in a random order given by a seed."""
 
@@ -212,22 +313,49 @@ class ClaimsInTurns(Claims):
         return call
 
 
+class GenerationsInTurns:
+    """A lock object of which each call is one step of a thread."""
+
+    root = "gs://bucket/serving"
+
+    def __init__(self, lock_object, turns, number):
+        self._lock_object, self._step = lock_object, functools.partial(turns.step, number)
+
+    def __getattr__(self, name):
+        def call(*args):
+            self._step()
+            return getattr(self._lock_object, name)(*args)
+
+        return call
+
+
+def make_claim_lock(claims, turns, number):
+    storage = ClaimsInTurns(claims, turns, number)
+    return ClaimLock(storage, "{}", clock=lambda: 0.0, sleep=lambda _: turns.step(number), now=lambda: 10 - number)
+
+
+def make_generation_lock(lock_object, turns, number):
+    storage = GenerationsInTurns(lock_object, turns, number)
+    clock = itertools.count().__next__  # so that each check renews
+    return GenerationLock(storage, "{}", lease_seconds=1e9, clock=clock, sleep=lambda _: turns.step(number))
+
+
+@pytest.mark.parametrize(("storage_type", "make"), [(Claims, make_claim_lock), (LockObject, make_generation_lock)])
 @pytest.mark.parametrize("seed", range(40))
-def test_never_two_owners_in_any_order_of_steps(seed, claims):
-    num_threads = 4
+def test_never_two_owners_in_any_order_of_steps(seed, storage_type, make):
+    num_threads, storage = 4, storage_type()
     turns, inside, most, held = Turns(seed, num_threads), [], [], []
 
     def run(number):
-        storage = ClaimsInTurns(claims, turns, number)
-        lock = ClaimLock(storage, "{}", clock=lambda: 0.0, sleep=lambda _: turns.step(number), now=lambda: 10 - number)
+        lock = make(storage, turns, number)
         turns.step(number)
-        lock.acquire(1.0)
+        lock.acquire(1e6)
         inside.append(number)
         most.append(len(inside))
         lock.check_held()
         inside.remove(number)
         held.append(number)
-        lock._withdraw()
+        lock.release()
         turns.end(number)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(num_threads)]

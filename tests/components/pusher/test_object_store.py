@@ -10,8 +10,8 @@ import pytest
 from detloom.components.pusher import object_store
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.locks import ClaimLock
-from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
-from detloom.components.pusher.versions import open_destination, verify_version
+from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest, find_files
+from detloom.components.pusher.versions import describe_versions, open_destination, verify_version
 from detloom.schemas.errors import InputError
 
 SERVING = "objects://bucket/serving"
@@ -41,15 +41,15 @@ def stored(objects):
     return sorted(path.relative_to(objects.root).as_posix() for path in objects.root.rglob("*") if path.is_file())
 
 
-def test_saved_model_is_written_second_to_last_and_the_manifest_last(model, objects):
+def test_saved_model_is_written_after_all_other_files(model, objects):
     result = push(model, 100.0)
     assert (result.version, result.address, result.is_new) == (100, f"{SERVING}/100", True)
     written = [entry.removeprefix(f"put {SERVING}/") for entry in objects.operations if entry.startswith("put ")]
     assert [name for name in written if name.startswith("100/")] == [
         "100/assets/label_map.pbtxt",
         "100/variables/variables.index",
-        "100/saved_model.pb",
         f"100/{MANIFEST_FILE}",
+        "100/saved_model.pb",
     ]
     assert stored(objects) == [
         "bucket/serving/100/assets.extra/push_manifest.json",
@@ -60,22 +60,26 @@ def test_saved_model_is_written_second_to_last_and_the_manifest_last(model, obje
     ]
 
 
-def test_bytes_read_back_are_loaded_before_saved_model_is_published(model, objects):
+def test_copy_is_loaded_before_any_of_its_files_is_uploaded(model, objects):
     seen = []
 
     def check(folder):
         seen.append((folder / "saved_model.pb").read_bytes())
-        assert not (objects.root / "bucket/serving/100/saved_model.pb").exists()
+        assert not (objects.root / "bucket/serving/100").exists()
 
     push(model, 100.0, check=check)
     assert seen == [b"graph"]
 
 
-def test_version_without_manifest_is_not_listed(model, other_model, objects):
+@pytest.mark.parametrize("name", ["saved_model.pb", MANIFEST_FILE])
+def test_version_without_manifest_or_model_is_not_complete(name, model, other_model, objects):
     push(model, 100.0)
     push(other_model, 200.0)
-    (objects.root / "bucket/serving/200" / MANIFEST_FILE).unlink()
+    (objects.root / "bucket/serving/200" / name).unlink()
     assert list_versions(SERVING) == [100]
+    destination = open_destination(SERVING)
+    assert [state.version for state in describe_versions(destination) if state.is_served] == [100]
+    assert verify_version(destination, 200) == [f"{name}: is missing" + " or cannot be read" * (name == MANIFEST_FILE)]
 
 
 def test_pushing_the_latest_model_again_changes_nothing(model, objects):
@@ -179,17 +183,17 @@ def test_push_that_lost_its_lock_between_two_files_changes_nothing_more(
     model, other_model, third_model, objects, clock, monkeypatch
 ):
     push(model, 1.0)
-    read_back = object_store.ObjectStore._read_back
+    read_back = object_store._read_object
 
-    def suspend(self, name, copy):
-        found = read_back(self, name, copy)
+    def suspend(storage, name, copy=None):
+        found = read_back(storage, name, copy)
         if name == "1000/assets/label_map.pbtxt":
             clock[0] += 100.0
             push(third_model, 2000.0)
             objects.operations.clear()
         return found
 
-    monkeypatch.setattr(object_store.ObjectStore, "_read_back", suspend)
+    monkeypatch.setattr(object_store, "_read_object", suspend)
     with pytest.raises(OSError, match=r"objects://bucket/serving: .*lock"):
         push(other_model, 1000.0)
     changes = [entry for entry in objects.operations if entry.startswith(("put", "remove", "rmtree"))]
@@ -203,8 +207,7 @@ def test_push_that_lost_its_lock_does_not_touch_a_version_with_its_number(model,
 
     push(model, 1000.0)
     store, before = open_destination(SERVING), stored(objects)
-    sources = {"saved_model.pb": other_model / "saved_model.pb"}
     with pytest.raises(OSError, match="lost"):
-        store.place(1000, sources, build_manifest(other_model), no_check, lost)
+        store.place(1000, find_files(other_model), build_manifest(other_model), no_check, lost)
     assert stored(objects) == before
     assert verify_version(store, 1000) == []

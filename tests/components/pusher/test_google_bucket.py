@@ -1,0 +1,338 @@
+"""Pushes to Cloud Storage, with a server that counts, refuses, loses and delays requests."""
+
+import contextlib
+import functools
+import json
+import re
+import threading
+import time
+
+import pytest
+
+from detloom.components.pusher import locks, object_store
+from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.locks import GenerationLock
+from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
+from detloom.components.storage.google_storage import GoogleStorage
+from detloom.schemas.errors import InputError
+
+SERVING = "gs://bucket/serving"
+GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' models
+
+
+class Clock:
+    """A clock that advances only by `sleep`."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Replace the clock of the lock."""
+    clock = Clock()
+    monkeypatch.setattr(
+        object_store, "GenerationLock", functools.partial(GenerationLock, clock=clock, sleep=clock.sleep)
+    )
+    return clock
+
+
+@pytest.fixture
+def bucket(google_bucket, clock):
+    """Return a bucket in which a model server must find a complete model after each request, once it has found one."""
+    served, faults = [], []
+
+    def serve():  # in a thread of the server
+        version = None
+        with contextlib.suppress(AssertionError, KeyError, ValueError):
+            version = serve_highest_version(google_bucket.contents())
+        if version is not None:
+            served.append(version)
+        elif served:
+            faults.append(google_bucket.requests[-1])
+
+    google_bucket.after_request = serve
+    yield google_bucket
+    assert faults == []
+
+
+def serve_highest_version(contents):
+    """Return the highest version with a saved_model.pb, as a model server loads it, or None; check that it is complete.
+
+    TensorFlow Serving takes the highest number, keeps the model before it until that one is loaded, and cannot load a
+    version without saved_model.pb.
+    """
+    numbers = [int(match[1]) for name in contents if (match := re.fullmatch(r"serving/(\d+)/saved_model.pb", name))]
+    if not numbers:
+        return None
+    prefix = f"serving/{max(numbers)}/"
+    files = {name.removeprefix(prefix): content for name, content in contents.items() if name.startswith(prefix)}
+    manifest = json.loads(files.pop(MANIFEST_FILE))
+    assert files.keys() == manifest["files"].keys()
+    assert files.pop("saved_model.pb") in GRAPHS
+    assert files == {"assets/label_map.pbtxt": b"item { id: 1 name: 'cat' }", "variables/variables.index": b"index"}
+    return max(numbers)
+
+
+def no_check(folder):
+    """Accept every copy."""
+
+
+def push(model_dir, at, **options):
+    return push_model(model_dir, SERVING, **{"check": no_check, "now": lambda: at, **options})
+
+
+def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket):
+    result = push(model, 100.0)
+    assert (result.version, result.address, result.is_new) == (100, f"{SERVING}/100", True)
+    copies = [request for request in bucket.requests if "/rewriteTo/" in request]
+    assert all(request.startswith("POST /storage/v1/b/bucket/o/serving/.push-100/") for request in copies)
+    assert all("ifGenerationMatch=0" in request for request in copies)
+    targets = [request.partition("rewriteTo/b/bucket/o/serving/")[2].partition("?")[0] for request in copies]
+    assert targets == [
+        "100/assets/label_map.pbtxt",
+        "100/variables/variables.index",
+        f"100/{MANIFEST_FILE}",
+        "100/saved_model.pb",
+    ]
+    assert list(bucket.contents()) == [
+        "serving/100/assets.extra/push_manifest.json",
+        "serving/100/assets/label_map.pbtxt",
+        "serving/100/saved_model.pb",
+        "serving/100/variables/variables.index",
+        "serving/push_record.jsonl",
+    ]
+    assert serve_highest_version(bucket.contents()) == 100
+
+
+def test_copy_is_loaded_before_any_of_its_files_is_uploaded(model, bucket):
+    def check(folder):
+        assert (folder / "saved_model.pb").read_bytes() == b"graph"
+        assert list(bucket.contents()) == ["serving/.push-100/owner.json", "serving/.push.lock"]
+
+    push(model, 100.0, check=check)
+
+
+def test_model_that_cannot_be_loaded_is_not_uploaded(model, bucket):
+    def check(folder):
+        raise InputError("bad")
+
+    with pytest.raises(InputError, match="bad"):
+        push(model, 100.0, check=check)
+    assert bucket.contents() == {}
+
+
+def test_load_check_that_changes_the_copy_is_an_error(model, bucket):
+    with pytest.raises(OSError, match=r"variables\.index"):
+        push(model, 100.0, check=lambda folder: (folder / "variables/variables.index").write_bytes(b"changed"))
+    assert bucket.contents() == {}
+
+
+@pytest.mark.parametrize("name", ["label_map.pbtxt", "saved_model.pb", "push_manifest.json"])
+def test_damaged_upload_publishes_nothing_and_is_removed(name, model, other_model, bucket):
+    push(model, 100.0)
+    before = bucket.contents()
+    bucket.damage = name
+    with pytest.raises(OSError, match=name):
+        push(other_model, 200.0)
+    assert bucket.contents() == before
+    bucket.damage = ""
+    assert push(other_model, 300.0).version == 300
+    assert list_versions(SERVING) == [100, 300]
+
+
+def test_pushing_the_latest_model_again_changes_nothing(model, bucket):
+    push(model, 100.0)
+    before = bucket.contents()
+    assert not push(model, 200.0).is_new
+    assert bucket.contents() == before
+
+
+def test_rollback_and_removal_of_old_versions(model, other_model, bucket):
+    push(model, 100.0)
+    push(other_model, 200.0)
+    result = roll_back(SERVING, reason="bad boxes", check=no_check, now=lambda: 300.0)
+    assert (result.version, result.digest) == (300, build_manifest(model).digest)
+    bucket.requests.clear()
+    push(other_model, 400.0, keep_versions=2)
+    assert list_versions(SERVING) == [300, 400]
+    assert [record["version"] for record in read_records(SERVING)] == [100, 200, 300, 400]
+    deleted = [request for request in bucket.requests if request.startswith("DELETE") and "/serving/200/" in request]
+    assert deleted[0].partition("?")[0].endswith("/200/saved_model.pb")
+
+
+def test_lock_is_one_object_and_the_bucket_is_not_changed_while_another_process_has_it(model, bucket):
+    other = GenerationLock(GoogleStorage(SERVING), "{}", clock=lambda: 0.0)
+    other.acquire(0.0)
+    before = bucket.contents()
+    assert list(before) == ["serving/.push.lock"]
+    with pytest.raises(InputError, match=r"gs://bucket/serving: .*still in progress"):
+        push(model, 100.0, lock_seconds=0.0)
+    assert bucket.contents() == before
+
+
+def test_push_that_lost_its_lock_while_loading_writes_nothing_more(model, other_model, third_model, bucket, clock):
+    push(model, 1.0)
+
+    def suspend(folder):
+        clock.sleep(100.0)
+        assert push(third_model, 1000.0).version == 1001  # 1000 is in use
+        bucket.requests.clear()
+
+    with pytest.raises(OSError, match=r"gs://bucket/serving: .*lock"):
+        push(other_model, 1000.0, check=suspend)
+    changes = [request for request in bucket.requests if not request.startswith("GET")]
+    assert [each for each in changes if "ifGenerationMatch=" not in each] == []  # only the refused renewal of its lock
+    assert list_versions(SERVING) == [1, 1001]
+    assert serve_highest_version(bucket.contents()) == 1001
+
+
+@pytest.mark.parametrize("name", ["assets/label_map.pbtxt", "saved_model.pb"])
+def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
+    name, model, other_model, third_model, bucket, clock, monkeypatch
+):
+    """The owner is suspended between `check_held` and the copy, so that only the storage can refuse the copy."""
+    push(model, 1.0)
+    copy = GoogleStorage.copy
+
+    def suspend(self, path, new_path):
+        if new_path == f"1000/{name}":
+            clock.sleep(100.0)
+            push(third_model, 2000.0)
+        copy(self, path, new_path)
+
+    monkeypatch.setattr(GoogleStorage, "copy", suspend)
+    with pytest.raises(OSError, match="gs://bucket/serving/1000"):
+        push(other_model, 1000.0)
+    assert {each.split("/")[1] for each in bucket.contents()} == {"1", "2000", "push_record.jsonl"}
+    assert list_versions(SERVING) == [1, 2000]
+
+
+def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_versions(
+    model, other_model, third_model, bucket, clock, monkeypatch
+):
+    push(third_model, 1.0)
+    push(model, 2.0)
+    delete_tree = GoogleStorage.delete_tree
+
+    def suspend(self, path):
+        delete_tree(self, path)
+        if path == ".push-1000":
+            clock.sleep(100.0)
+            assert push(third_model, 2000.0).previous_version == 1000
+
+    monkeypatch.setattr(GoogleStorage, "delete_tree", suspend)
+    push(other_model, 1000.0, keep_versions=2)
+    assert list_versions(SERVING) == [1, 2, 1000, 2000]
+    assert [record["version"] for record in read_records(SERVING)] == [1, 2, 1000, 2000]
+
+
+def test_of_two_simultaneous_pushes_one_waits_for_the_other(model, other_model, google_bucket, monkeypatch):
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
+    is_loading, results = threading.Event(), []
+
+    def check(folder):
+        is_loading.set()
+        time.sleep(0.05)  # so that the second push finds the lock
+
+    first = threading.Thread(target=lambda: results.append(push(model, 100.0, check=check)))
+    first.start()
+    assert is_loading.wait(10.0)
+    results.append(push(other_model, 100.0))
+    first.join()
+    assert [result.version for result in results] == [100, 101]
+    assert list_versions(SERVING) == [100, 101]
+    assert [record["previous_version"] for record in read_records(SERVING)] == [None, 100]
+
+
+def test_unreachable_bucket_is_reported_with_its_address(model, google_bucket):
+    with pytest.raises(InputError, match="gs://missing/serving: "):
+        push_model(model, "gs://missing/serving", check=no_check)
+
+
+@pytest.fixture
+def pushed_before(model, third_model, bucket):
+    """Return a function that restores the bucket with the versions 100 and 300."""
+    push(third_model, 100.0)
+    push(model, 300.0)
+    before = dict(bucket.objects)
+
+    def restore():
+        bucket.objects, bucket.is_stopped, bucket.faults = dict(before), False, {}
+        bucket.requests.clear()
+
+    restore()
+    return restore
+
+
+def check_push_with_fault(bucket, other_model, number, fault):
+    """Push with a fault that ends the push, then again; check what a server and a reader find. Return the version."""
+    bucket.faults = {number: fault}
+    with contextlib.suppress(OSError, InputError):
+        push(other_model, 1000.0, keep_versions=2)
+    bucket.is_stopped = False
+    served = serve_highest_version(bucket.contents())
+    assert served in (300, 1000), number
+    assert list_versions(SERVING)[-1] == served, number
+    result = push(other_model, 2000.0, keep_versions=2)
+    assert result.digest == build_manifest(other_model).digest, number
+    assert list_versions(SERVING) == [300, result.version], number
+    left = {name.split("/")[1] for name in bucket.contents()}
+    assert left == {"300", str(result.version), "push_record.jsonl"}, number
+    assert [record["version"] for record in read_records(SERVING)] == [100, 300, result.version], number
+    return result.version
+
+
+@pytest.mark.parametrize(
+    ("request_part", "version"),
+    [
+        (".push-1000/saved_model.pb", 2000),
+        ("rewriteTo/b/bucket/o/serving/1000/assets/", 2000),
+        ("rewriteTo/b/bucket/o/serving/1000/assets.extra/", 2000),
+        ("rewriteTo/b/bucket/o/serving/1000/saved_model.pb", 2000),
+        ("DELETE /storage/v1/b/bucket/o/serving/.push-1000/", 1000),
+        ("DELETE /storage/v1/b/bucket/o/serving/100/saved_model.pb", 1000),
+        ("DELETE /storage/v1/b/bucket/o/serving/100/assets", 1000),
+    ],
+)
+def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
+    request_part, version, pushed_before, bucket, other_model
+):
+    push(other_model, 1000.0, keep_versions=2)
+    number = next(index for index, request in enumerate(bucket.requests, 1) if request_part in request)
+    pushed_before()
+    assert check_push_with_fault(bucket, other_model, number, "stop") == version
+
+
+@pytest.mark.slow  # two pushes for each of some hundred requests
+@pytest.mark.parametrize("fault", ["stop", "refused"])
+def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succeeds(
+    fault, pushed_before, bucket, other_model
+):
+    versions, number = set(), 0
+    push(other_model, 1000.0, keep_versions=2)
+    num_requests = len(bucket.requests)
+    assert num_requests > 60  # far fewer would mean that the requests are not observed
+    for number in range(1, num_requests + 1):
+        pushed_before()
+        versions.add(check_push_with_fault(bucket, other_model, number, fault))
+    assert versions == {1000, 2000}
+
+
+@pytest.mark.slow  # a push for each of some hundred requests
+@pytest.mark.parametrize("fault", ["unavailable", "answer_lost"])
+def test_push_succeeds_when_any_request_fails_once(fault, pushed_before, bucket, other_model):
+    push(other_model, 1000.0, keep_versions=2)
+    num_requests, after = len(bucket.requests), list(bucket.contents())
+    for number in range(1, num_requests + 1):
+        pushed_before()
+        bucket.faults = {number: fault}
+        assert push(other_model, 1000.0, keep_versions=2).is_new, number
+        assert list(bucket.contents()) == after, number
+        assert serve_highest_version(bucket.contents()) == 1000, number
