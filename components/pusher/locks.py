@@ -91,10 +91,7 @@ class LeasedLock(ABC):
         if not self._is_lost:
             self.renew()
         if self._is_lost:
-            raise OSError(
-                f"{self._where}: this push was suspended for too long and lost its lock; nothing was changed. "
-                "Push again."
-            )
+            raise OSError(f"{self._where}: this push was suspended for too long and lost its lock to another process")
 
     @abstractmethod
     def acquire(self, limit_seconds: float) -> None:

@@ -1,7 +1,8 @@
 """Read and write files below a root: a local folder, or an address of TFX's file systems (gs://, s3://, hdfs://).
 
 `Storage` is what both can do. A `LocalStorage` can do more: create a file exclusively, rename a folder, append to a
-file. Code that needs one of these takes a `LocalStorage`.
+file. Code that needs one of these takes a `LocalStorage`. Code that needs the generations of objects in Cloud Storage
+takes a `GoogleStorage`, see `google_storage.py`.
 
 Paths are relative to the root, with forward slashes; "" is the root itself. Names that begin with a dot are hidden from
 listings: temporary files have such names, and a killed writer leaves them behind.
