@@ -101,18 +101,18 @@ class ObjectStore(ABC):
         check_held: Callable[[], None],
     ) -> None:
         hidden = f"{TEMPORARY_PREFIX}{version}"
-        check_held()
-        try:
-            self._mark(hidden)  # from now on the number is in use
-            with tempfile.TemporaryDirectory(prefix="detloom-push-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="detloom-push-") as scratch:
+            check_held()
+            try:
+                self._mark(hidden)  # from now on the number is in use
                 files = _copy_and_check(sources, manifest, Path(scratch), check)
                 self._publish(version, Path(scratch), files, check_held)
-        except BaseException:  # also Ctrl-C
-            with contextlib.suppress(OSError):
-                check_held()  # if the lock is lost, leave the removal to its next owner
-                self._remove_tree(version)
-                self.storage.delete_tree(hidden)
-            raise
+            except BaseException:  # also Ctrl-C
+                with contextlib.suppress(OSError):
+                    check_held()  # if the lock is lost, leave the removal to its next owner
+                    self._remove_tree(version)
+                    self.storage.delete_tree(hidden)
+                raise
         with contextlib.suppress(OSError):  # the next push removes it
             self.storage.delete_tree(hidden)
 
