@@ -47,7 +47,7 @@ from detloom.components.pusher.versions import (
     pushed_versions,
     read_push_record,
     read_version_manifest,
-    rolled_back_digests,
+    rolled_back_identities,
     verify_version,
 )
 from detloom.components.storage.storage import is_address
@@ -135,7 +135,8 @@ def push_model(
         served = max(complete_versions(destination), default=None)
         if served is not None and not allow_class_change:
             check_same_classes(destination, served, model_dir)
-        if not allow_rolled_back and manifest.digest in rolled_back_digests(destination, pushed_versions(destination)):
+        rolled_back = rolled_back_identities(destination, pushed_versions(destination))
+        if not allow_rolled_back and manifest.identity in rolled_back:
             raise RolledBackError(
                 f"{redact(destination.address)}: this model was served before and was rolled back, so it is not pushed "
                 f"again; to serve it in spite of that, detloom push {model_dir} --to {redact(destination.address)}."
@@ -229,7 +230,7 @@ class _Push:
             action=self.action,
             now=self.now(),
             version=version,
-            digest=manifest.digest,
+            manifest=manifest,
             previous_version=latest,
             of_version=self.of_version,
         )

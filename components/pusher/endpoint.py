@@ -17,7 +17,7 @@ from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import ENDPOINT_SCHEME
 
 _ENDPOINT_LABEL = "detloom_endpoint"
-_DIGEST_LABELS = ("detloom_model_1", "detloom_model_2")  # a label has at most 63 characters, a digest has 64
+_IDENTITY_LABELS = ("detloom_model_1", "detloom_model_2")  # a label has at most 63 characters, an identity has 64
 _HALF = 32
 
 
@@ -28,14 +28,14 @@ class EndpointModel:
     Attributes:
         name: its resource name.
         uri: address of its SavedModel; empty if it has none.
-        digest: identifies its content as in `PushResult`; empty if something else deployed it.
+        identity: `Manifest.identity`; empty if something else deployed it.
         traffic_percent: its share of the requests.
     """
 
     name: str
     uri: str
     uploaded: datetime.datetime
-    digest: str
+    identity: str
     traffic_percent: int
 
 
@@ -65,7 +65,7 @@ def read_endpoint(address: str) -> list[EndpointModel]:
                 name=name,
                 uri=model.uri or "",
                 uploaded=model.create_time,
-                digest="".join(model.labels.get(label, "") for label in _DIGEST_LABELS),
+                identity="".join(model.labels.get(label, "") for label in _IDENTITY_LABELS),
                 traffic_percent=traffic.get(name, 0),
             )
             for name, model in models.items()
@@ -85,19 +85,19 @@ def rolled_back_models(models: Sequence[EndpointModel]) -> list[EndpointModel]:
     return [each for each in models if served and each.uploaded > served.uploaded and not each.traffic_percent]
 
 
-def rolled_back_digests_at(address: str) -> set[str]:
-    """Return the digests of the models that were rolled back and do not serve under another name."""
+def rolled_back_identities_at(address: str) -> set[str]:
+    """Return the identities of the models that were rolled back and do not serve under another name."""
     models = read_endpoint(address)
-    serving = {model.digest for model in models if model.traffic_percent}
-    return {model.digest for model in rolled_back_models(models)} - serving
+    serving = {model.identity for model in models if model.traffic_percent}
+    return {model.identity for model in rolled_back_models(models)} - serving
 
 
-def label_model(address: str, name: str, digest: str) -> None:
+def label_model(address: str, name: str, identity: str) -> None:
     """Label a deployed model in the registry, so that `read_endpoint` finds it when it is no longer deployed."""
     with _google_client(address) as aiplatform:
         endpoint = _find(aiplatform, address)
-        halves = (digest[:_HALF], digest[_HALF:])
-        labels = dict(zip(_DIGEST_LABELS, halves, strict=True))
+        halves = (identity[:_HALF], identity[_HALF:])
+        labels = dict(zip(_IDENTITY_LABELS, halves, strict=True))
         model = aiplatform.Model(name)
         model.update(labels={**model.labels, **labels, _ENDPOINT_LABEL: endpoint.name})
 

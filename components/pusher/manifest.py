@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,6 +26,8 @@ EXTRAS_FOLDER = "assets.extra"  # SavedModel reserves this folder for files that
 MANIFEST_FILE = f"{EXTRAS_FOLDER}/push_manifest.json"
 MAX_MANIFEST_BYTES = 16 << 20  # enough for about a hundred thousand files
 _CARD_NAMES = frozenset(f"{EXTRAS_FOLDER}/{name}" for name in CARD_FILES)
+_GRAPH_NAMES = frozenset(("saved_model.pb", "fingerprint.pb"))
+_WEIGHTS_FOLDER = "variables/"
 _CHUNK_BYTES = 1 << 20
 
 Files = Mapping[str, tuple[int, str]]
@@ -48,9 +50,21 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Return a SHA-256 that identifies the model. The model card does not count."""
-        model = {name: facts for name, facts in self.files.items() if name not in _CARD_NAMES}
-        return hashlib.sha256(json.dumps(model, sort_keys=True).encode("utf-8")).hexdigest()
+        """Return a SHA-256 that identifies the files of the model. The model card does not count."""
+        return self._hash_without(_CARD_NAMES)
+
+    @property
+    def identity(self) -> str:
+        """Return a SHA-256 that identifies the model also if it was trained again with the same result.
+
+        The graph does not count, unless it contains the weights: the names in it depend on what else its process did.
+        """
+        has_weights = any(name.startswith(_WEIGHTS_FOLDER) for name in self.files)
+        return self._hash_without(_CARD_NAMES | _GRAPH_NAMES) if has_weights else self.digest
+
+    def _hash_without(self, left_out: Set[str]) -> str:
+        files = {name: facts for name, facts in self.files.items() if name not in left_out}
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode("utf-8")).hexdigest()
 
     def differences_from(self, found: Files) -> list[str]:
         """Return a line for each file of the version that is missing, differs or is not in the manifest."""
@@ -192,7 +206,7 @@ def make_record(
     action: Action,
     now: float,
     version: int,
-    digest: str,
+    manifest: Manifest,
     previous_version: int | None,
     of_version: int | None = None,
 ) -> dict[str, Any]:
@@ -209,7 +223,8 @@ def make_record(
         "previous_version": previous_version,
         "of_version": of_version,
         "model_uri": hide_secrets(origin.model_uri),
-        "manifest_sha256": digest,
+        "manifest_sha256": manifest.digest,
+        "identity": manifest.identity,
         "by": origin.by,
         "host": origin.host,
         "run_id": origin.run_id,

@@ -167,17 +167,17 @@ def find_target(destination: Destination) -> int | None:
     """Return the newest intact version whose model differs from the served one and was never rolled back."""
     pushed = pushed_versions(destination)
     served = max(complete_versions(destination))
-    bad = rolled_back_digests(destination, pushed)
+    bad = rolled_back_identities(destination, pushed)
     if served in pushed:
-        bad.add(pushed[served].digest)
+        bad.add(pushed[served].identity)
     for version in sorted(pushed, reverse=True):
-        if version < served and pushed[version].digest not in bad and not verify_version(destination, version):
+        if version < served and pushed[version].identity not in bad and not verify_version(destination, version):
             return version
     return None
 
 
-def rolled_back_digests(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
-    """Return the digests of models that were rolled back, and neither pushed nor restored since.
+def rolled_back_identities(destination: Destination, pushed: Mapping[int, Manifest]) -> set[str]:
+    """Return the identities of models that were rolled back, and neither pushed nor restored since.
 
     Args:
         pushed: the versions with a manifest, from `pushed_versions`.
@@ -185,12 +185,17 @@ def rolled_back_digests(destination: Destination, pushed: Mapping[int, Manifest]
     # The line of a push that was killed, or found the disk full, is in the manifest only.
     lines = {version: manifest.push for version, manifest in pushed.items() if manifest.push.get("version") == version}
     records = {**lines, **{record["version"]: record for record in read_push_record(destination)}}
+
+    def identity_of(version: int) -> str:
+        manifest = pushed.get(version)  # lines of earlier detloom versions have no identity
+        return manifest.identity if manifest is not None else str(records[version].get("identity"))
+
     bad: set[str] = set()
-    for _, record in sorted(records.items()):
+    for version, record in sorted(records.items()):
         replaced = record.get("previous_version")
         if record.get("action") == "rollback" and isinstance(replaced, int) and replaced in records:
-            bad.add(str(records[replaced].get("manifest_sha256")))
-        bad.discard(str(record.get("manifest_sha256")))
+            bad.add(identity_of(replaced))
+        bad.discard(identity_of(version))
     return bad
 
 

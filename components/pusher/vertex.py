@@ -85,16 +85,16 @@ class VertexExecutor(tfx_executor.Executor):
             )
         with local_folder(self.GetModelPath(input_dict)) as folder:
             assert folder is not None
-            digest = build_manifest(folder).digest
+            identity = build_manifest(folder).identity
         address = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])[ENDPOINT_KEY]
         models = read_endpoint(address)
-        serving = next((model for model in models if model.digest == digest and model.traffic_percent), None)
+        serving = next((model for model in models if model.identity == identity and model.traffic_percent), None)
         if serving is not None:
             logging.info("Pusher: nothing to do, %s already serves this model.", address)
             self._MarkPushed(pushed_model, pushed_destination=serving.name)
             pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 0)
             return
-        if any(model.digest == digest for model in rolled_back_models(models)):
+        if any(model.identity == identity for model in rolled_back_models(models)):
             reason = (
                 f"{address}: this model was served before and was rolled back, so it is not deployed again; to serve "
                 "it in spite of that, give it traffic at the endpoint."
@@ -107,7 +107,7 @@ class VertexExecutor(tfx_executor.Executor):
             logging.info("Pusher: %s serves no model yet, so this one gets all traffic.", address)
             exec_properties = _with_all_traffic(exec_properties)
         super().Do(input_dict, output_dict, exec_properties)
-        label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), digest)
+        label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), identity)
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
 
 

@@ -27,7 +27,7 @@ from detloom.components.pusher.versions import (
     open_destination,
     pushed_versions,
     read_version_manifest,
-    rolled_back_digests,
+    rolled_back_identities,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -79,7 +79,7 @@ def copy_production_model(
 def _copies(production: str, candidate: str | None, folder: Path) -> Iterator[CopiedVersion]:
     """Copy the model that serves now, and each time that another is asked for, the one before it."""
     if is_endpoint(production):
-        for model in _production_models(production, candidate):
+        for model in _production_models(production):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             download(model.uri, folder)
@@ -92,17 +92,17 @@ def _copies(production: str, candidate: str | None, folder: Path) -> Iterator[Co
             yield CopiedVersion(version=str(version), address=f"{destination.address}/{version}", digest=copied.digest)
 
 
-def _production_models(endpoint: str, candidate: str | None) -> Iterator[EndpointModel]:
+def _production_models(endpoint: str) -> Iterator[EndpointModel]:
     """Yield the model that the endpoint serves, and then those uploaded before it, the newest first."""
     models = read_endpoint(endpoint)
     served = find_served(models)
     if served is None:
         return
-    skipped = {each.digest for each in rolled_back_models(models)} | {candidate}
+    rolled_back = {each.identity for each in rolled_back_models(models)}
     for model in (served, *(each for each in models if each.uploaded < served.uploaded)):
         if not model.uri:
             _LOGGER.warning("%s: the model %s has no SavedModel; skipped.", endpoint, model.name)
-        elif not model.digest or model.digest not in skipped:
+        elif not model.identity or model.identity not in rolled_back:
             yield model
 
 
@@ -112,14 +112,15 @@ def production_versions(destination: Destination, candidate: str | None) -> Iter
     Args:
         candidate: digest of the model to skip.
     """
-    skipped = rolled_back_digests(destination, pushed_versions(destination)) | {candidate}
+    rolled_back = rolled_back_identities(destination, pushed_versions(destination))
     for version in sorted(complete_versions(destination), reverse=True):
         manifest = read_version_manifest(destination, version)
-        if manifest is None or manifest.digest not in skipped:
-            yield version, manifest
+        if manifest is not None and manifest.digest == candidate:
+            _LOGGER.info("Version %d in %s is the candidate itself.", version, redact(destination.address))
+        elif manifest is not None and manifest.identity in rolled_back:
+            _LOGGER.info("Version %d in %s was rolled back.", version, redact(destination.address))
         else:
-            what = "is the candidate itself" if manifest.digest == candidate else "was rolled back"
-            _LOGGER.info("Version %d in %s %s.", version, redact(destination.address), what)
+            yield version, manifest
 
 
 def _copy(destination: Destination, version: int, manifest: Manifest | None, folder: Path) -> Manifest | None:

@@ -101,7 +101,7 @@ class RecordExecutor(BaseExecutor):
             version=int_property(examples, VERSION_PROPERTY),
             data_fingerprint=short_fingerprint(string_property(examples, FINGERPRINT_PROPERTY) or ""),
             config_hash=params.config_hash,
-            model_digest=build_manifest(Path(saved_model_dir(model))).digest,
+            model_identity=build_manifest(Path(saved_model_dir(model))).identity,
             **data_of_report(_read_report(input_dict), params.train_split),
         )
         # The artifact comes first: a crash before the record is written causes another training run, a later one none.

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from detloom.components.dataset_validator.drift import REPORT_FORMAT, PreviousReport
-from detloom.components.pusher.endpoint import is_endpoint, rolled_back_digests_at
-from detloom.components.pusher.versions import open_destination, pushed_versions, rolled_back_digests
+from detloom.components.pusher.endpoint import is_endpoint, rolled_back_identities_at
+from detloom.components.pusher.versions import open_destination, pushed_versions, rolled_back_identities
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact, show_address
@@ -42,7 +42,7 @@ class FinishedTraining:
         version: version of the span; None for data without versions.
         data_fingerprint: fingerprint of names, sizes and times of the files that were read; only for information.
         config_hash: hash of the training settings and code.
-        model_digest: identifies the content of the model, as in the push record.
+        model_identity: `Manifest.identity` of the model.
         num_images: number of images by split.
         report_format: format of the data set report that the following numbers of the training split come from.
         boxes_by_class: number of boxes by class.
@@ -56,7 +56,7 @@ class FinishedTraining:
     version: int | None = None
     data_fingerprint: str = ""
     config_hash: str = ""
-    model_digest: str = ""
+    model_identity: str = ""
     num_images: dict[str, int]
     report_format: int = REPORT_FORMAT
     boxes_by_class: dict[str, int]
@@ -143,15 +143,15 @@ def _current_records(records: str, pipeline: str, production: str) -> Iterator[t
         except (ValueError, RecursionError) as error:  # InputError is a ValueError
             _LOGGER.warning("%s: not a valid training record (%s); skipped.", show_address(f"{folder}/{name}"), error)
             continue
-        if training.model_digest not in rolled_back:
+        if training.model_identity not in rolled_back:
             yield name, training
 
 
 def _rolled_back_at(production: str) -> set[str]:
     if is_endpoint(production):
-        return rolled_back_digests_at(production)
+        return rolled_back_identities_at(production)
     destination = open_destination(production)
-    return rolled_back_digests(destination, pushed_versions(destination))
+    return rolled_back_identities(destination, pushed_versions(destination))
 
 
 def current_time() -> datetime:

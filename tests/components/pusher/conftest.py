@@ -21,7 +21,7 @@ def make_model() -> Callable[..., Path]:
         (folder / "variables").mkdir(parents=True)
         (folder / "assets").mkdir()
         (folder / "saved_model.pb").write_bytes(content)
-        (folder / "variables" / "variables.index").write_bytes(b"index")
+        (folder / "variables" / "variables.index").write_bytes(b"weights of " + content)
         (folder / "assets" / "label_map.pbtxt").write_bytes(b"item { id: 1 name: 'cat' }")
         return folder
 

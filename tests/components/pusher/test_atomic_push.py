@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import folder as folder_module
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.atomic_push import RolledBackError, list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE, Origin, build_manifest
 from detloom.schemas.errors import InputError
 
@@ -79,6 +79,7 @@ def test_each_push_writes_one_record_line_and_repeats_it_in_the_manifest(model, 
         "of_version": None,
         "model_uri": "uri of other_model",
         "manifest_sha256": build_manifest(other_model).digest,
+        "identity": build_manifest(other_model).identity,
         "by": "ann",
         "host": "laptop",
         "run_id": "",
@@ -87,6 +88,18 @@ def test_each_push_writes_one_record_line_and_repeats_it_in_the_manifest(model, 
         "metrics": {},
     }
     assert read_manifest(second.path).push == records[1]
+
+
+def test_rolled_back_model_that_was_trained_again_is_recognized(model, other_model, tmp_path):
+    serving = tmp_path / "serving"
+    push(model, serving, at=1.0)
+    push(other_model, serving, at=2.0)
+    roll_back(serving, reason="worse", check=no_check, now=lambda: 3.0)
+    (other_model / "saved_model.pb").write_bytes(b"the same graph with other names")
+    with pytest.raises(RolledBackError):
+        push(other_model, serving, at=4.0, allow_rolled_back=False)
+    (other_model / "variables" / "variables.index").write_bytes(b"other weights")
+    assert push(other_model, serving, at=5.0, allow_rolled_back=False).is_new
 
 
 def test_missing_record_line_is_written_by_the_next_push(model, other_model, tmp_path, monkeypatch, caplog):

@@ -10,7 +10,7 @@ from detloom.components.pusher.endpoint import (
     find_served,
     label_model,
     read_endpoint,
-    rolled_back_digests_at,
+    rolled_back_identities_at,
     rolled_back_models,
 )
 from detloom.schemas.errors import InputError
@@ -34,13 +34,13 @@ def deploy(vertex):
 
 def served():
     found = find_served(read_endpoint(ADDRESS))
-    return found and found.digest
+    return found and found.identity
 
 
 def test_a_missing_endpoint_serves_nothing(vertex):
     assert read_endpoint(ADDRESS) == []
     assert served() is None
-    assert rolled_back_digests_at(ADDRESS) == set()
+    assert rolled_back_identities_at(ADDRESS) == set()
     assert vertex.initialized_with == {"project": "my-project", "location": "us-central1"}
 
 
@@ -56,7 +56,7 @@ def test_the_model_with_most_traffic_serves(deploy):
 def test_a_canary_was_not_rolled_back(deploy):
     deploy(FIRST)
     deploy(SECOND, percent=10)
-    assert rolled_back_digests_at(ADDRESS) == set()
+    assert rolled_back_identities_at(ADDRESS) == set()
 
 
 @pytest.mark.parametrize("how", ["its traffic is taken away", "it is removed", "the earlier one is deployed again"])
@@ -72,13 +72,13 @@ def test_a_newer_model_without_traffic_was_rolled_back(how, deploy, vertex):
         vertex.deploy(first, 100)
     assert served() == FIRST
     assert [model.name for model in rolled_back_models(read_endpoint(ADDRESS))] == [second]
-    assert rolled_back_digests_at(ADDRESS) == {SECOND}
+    assert rolled_back_identities_at(ADDRESS) == {SECOND}
 
 
 def test_a_replaced_model_was_not_rolled_back(deploy):
     deploy(FIRST)
     deploy(SECOND)
-    assert rolled_back_digests_at(ADDRESS) == set()
+    assert rolled_back_identities_at(ADDRESS) == set()
 
 
 def test_a_model_that_something_else_deployed_has_no_digest(deploy, vertex):

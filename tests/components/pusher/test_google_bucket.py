@@ -75,8 +75,10 @@ def serve_highest_version(contents):
     files = {name.removeprefix(prefix): content for name, content in contents.items() if name.startswith(prefix)}
     manifest = json.loads(files.pop(MANIFEST_FILE))
     assert files.keys() == manifest["files"].keys()
-    assert files.pop("saved_model.pb") in GRAPHS
-    assert files == {"assets/label_map.pbtxt": b"item { id: 1 name: 'cat' }", "variables/variables.index": b"index"}
+    graph = files.pop("saved_model.pb")
+    assert graph in GRAPHS
+    weights = b"weights of " + graph
+    assert files == {"assets/label_map.pbtxt": b"item { id: 1 name: 'cat' }", "variables/variables.index": weights}
     return max(numbers)
 
 

@@ -14,7 +14,7 @@ def make_model(tmp_path: Path) -> Callable[[str], Path]:
         folder = tmp_path / "models" / name / "Format-Serving"
         (folder / "variables").mkdir(parents=True)
         (folder / "saved_model.pb").write_bytes(name.encode())
-        (folder / "variables" / "variables.index").write_bytes(b"index")
+        (folder / "variables" / "variables.index").write_bytes(f"weights of {name}".encode())
         return folder
 
     return make

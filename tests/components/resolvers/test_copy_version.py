@@ -118,7 +118,7 @@ def test_the_model_that_an_endpoint_serves_is_copied(vertex, make_model, tmp_pat
         folder = make_model(name)
         resource = vertex.upload(str(folder))
         vertex.deploy(resource, 100)
-        label_model(ENDPOINT, resource, build_manifest(folder).digest)
+        label_model(ENDPOINT, resource, build_manifest(folder).identity)
         return folder
 
     assert copy() is None

@@ -139,7 +139,7 @@ def test_data_of_a_model_that_was_rolled_back_at_an_endpoint_cause_another_train
     record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
     vertex.deploy(vertex.upload(), 100)
     vertex.deploy(trained := vertex.upload(), 100)
-    label_model(params.production, trained, build_manifest(tmp_path / "model" / "Format-Serving").digest)
+    label_model(params.production, trained, build_manifest(tmp_path / "model" / "Format-Serving").identity)
     assert decide(inputs, params, tmp_path / "second").get_int_custom_property("train") == 0
     vertex.traffic = {"0": 100, "1": 0}
     assert decide(inputs, params, tmp_path / "third").get_int_custom_property("train") == 1

@@ -41,6 +41,9 @@ def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_no
     assert nodes["Pusher"].outputs["pushed_model"].custom_properties["pushed"].int_value == 0
     assert list_versions(serving) == versions
 
+    run_locally(read_run_file(small_run, tmp_path / "elsewhere"))  # trained again, with the same result
+    assert list_versions(serving) == versions
+
     nodes = run("0.003")  # another model
     assert baseline_of(nodes) == good
     assert list_versions(serving)[: len(versions)] == versions

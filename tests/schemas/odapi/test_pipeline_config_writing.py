@@ -44,7 +44,7 @@ INTS = {  # by field name; others are 1 to 1000
     **dict.fromkeys(("height", "width", "min_dimension", "max_dimension"), st.integers(32, 8192)),
     **dict.fromkeys(("height_stride", "width_stride", "height_offset", "width_offset"), st.integers(0, 99)),
     "scales_per_octave": st.integers(1, 8),
-    **dict.fromkeys(("num_layers_before_predictor", "num_iterations"), st.integers(1, 32)),
+    **dict.fromkeys(("num_layers_before_predictor", "num_iterations", "num_layers"), st.integers(1, 32)),
 }
 FLOATS = {  # others are shares between 0 and 1
     **dict.fromkeys(("mean", "class_prediction_bias_init"), st.floats(-1e6, 1e6)),
