@@ -18,8 +18,8 @@ class RetrainParams(ComponentParams):
         pipeline: pipeline name; several pipelines may keep records in one folder.
         production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
             model that was rolled back there counts as if it had never finished.
-        nonce: only part of the cache key. In local runs RetrainDecision gets `records_state`, so that TFX's cache
-            depends on the records; TrainingRecord gets a new value in each run, so that it is never cached.
+        records_state: only part of the cache key: the state of the records, for RetrainDecision in local runs.
+        nonce: only part of the cache key: a new value in each local run, so that TrainingRecord is never cached.
     """
 
     retrain: Retrain
@@ -28,4 +28,5 @@ class RetrainParams(ComponentParams):
     config_hash: str
     pipeline: str = ""
     production: str = ""
+    records_state: str = ""
     nonce: str = ""

@@ -75,16 +75,17 @@ def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None
 
     The exit code is 0 if there is no difference, 1 if there is one, and 2 if a file does not load.
     """
-    from detloom.pipelines.commands.config_check import diff_configs, is_run_file, read_config, read_effective
+    from detloom.pipelines.commands.config_check import is_run_file, read_config, read_effective
     from detloom.pipelines.local.console import format_columns
+    from detloom.schemas.reading.tree_diff import diff_trees
     from detloom.schemas.reading.typed_dict import to_dict
 
     try:
         overrides = read_override_options(settings)
         if is_run_file(one) and is_run_file(other):
-            rows = diff_configs(read_effective(one), read_effective(other, overrides))
+            rows = diff_trees(read_effective(one), read_effective(other, overrides))
         else:  # only the detector configuration of a run file can be compared with other formats
-            rows = diff_configs(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
+            rows = diff_trees(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -12,7 +12,8 @@ from detloom.schemas.model.config import TrainEvalConfig, content_hash
 from detloom.schemas.model.config_checks import warnings_before_run
 from detloom.schemas.odapi.pipeline_config import FieldNote, PipelineConfigReport, refusal
 from detloom.schemas.reading.overrides import Located, merge
-from detloom.schemas.reading.typed_dict import KeyPath, format_key_path, show_value, to_dict
+from detloom.schemas.reading.tree_diff import leaves
+from detloom.schemas.reading.typed_dict import format_key_path, show_value, to_dict
 from detloom.schemas.run_file.read_run_file import build_run, check_paths, load_run_tree, resolve_checkpoint
 from detloom.trainer_module.detectors.supported import unsupported_settings
 
@@ -130,32 +131,6 @@ def read_training_config(source: str, overrides: Sequence[Located] = ()) -> Trai
     if not is_run_file(source):
         return config
     return dataclasses.replace(config, train=resolve_checkpoint(config.train, Path(source)))
-
-
-def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the leaf values of a tree; a list of scalars is one leaf, and so is an empty mapping."""
-    if isinstance(data, dict) and data:
-        for key, value in data.items():
-            yield from leaves(value, (*path, key))
-    elif isinstance(data, list) and any(isinstance(item, dict | list) for item in data):
-        for place, value in enumerate(data):
-            yield from leaves(value, (*path, place))
-    else:
-        yield path, data
-
-
-def diff_configs(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (key, value in one, value in the other) for each difference; "-" marks a missing key."""
-    left, right = dict(leaves(one)), dict(leaves(other))
-
-    def show(side: dict[KeyPath, Any], path: KeyPath) -> str:
-        return show_value(path, side[path]) if path in side else "-"
-
-    return [
-        (format_key_path(path), show(left, path), show(right, path))
-        for path in {**left, **right}
-        if path not in left or path not in right or left[path] != right[path]
-    ]
 
 
 def _values(plain: dict[str, Any], tree: Located) -> Iterator[ConfigValue]:

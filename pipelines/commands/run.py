@@ -19,7 +19,8 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Be
 @override_options
 @_WORKSPACE
 @_VERBOSE
-def run(run_file: Path, settings: tuple[str, ...], workspace: Path | None, verbose: bool) -> None:
+@click.option("--explain", is_flag=True, help="Run nothing; print for each step whether it would run, and why.")
+def run(run_file: Path, settings: tuple[str, ...], workspace: Path | None, verbose: bool, explain: bool) -> None:
     """Run the pipeline of RUN_FILE on this machine: data in, blessed and pushed model out.
 
     Steps that have not changed since the last run in the same workspace are cached. The exit code is 0 if the run ends
@@ -29,8 +30,15 @@ def run(run_file: Path, settings: tuple[str, ...], workspace: Path | None, verbo
     from detloom.pipelines.local.run_local import run_locally
     from detloom.schemas.run_file.read_run_file import read_run_file
 
-    overrides = read_override_options(settings)
-    click.echo(run_locally(read_run_file(run_file, workspace, overrides), verbose=verbose))
+    read = read_run_file(run_file, workspace, read_override_options(settings))
+    if explain:
+        from detloom.pipelines.local.console import show_log
+        from detloom.pipelines.local.explain import explain_run, format_explanations
+
+        show_log()
+        click.echo(format_explanations(explain_run(read)))
+    else:
+        click.echo(run_locally(read, verbose=verbose))
 
 
 @click.command()

@@ -125,7 +125,7 @@ def _build_training(
     nodes = [*(node for node in (tuner, warm_start) if node), trainer, baseline, evaluator, model_card, pusher]
     if decision is not None:
         # The nonce forces a new record even if all upstream nodes are cached: the records folder may have been emptied.
-        params = replace(_retrain_params(run, place), nonce=nonce(place))
+        params = replace(_retrain_params(run, place), records_state="", nonce=nonce(place))
         record = TrainingRecord(
             examples, report, decision.outputs["decision"], trainer.outputs["model"], blessing, params=params
         )
@@ -175,6 +175,6 @@ def _retrain_params(run: RunFile, place: Place) -> RetrainParams:
         # No new nonce per run: the decision is part of the cache key of every downstream node, so a new one would
         # train again after a failed push.
         production=run.production,
-        nonce=records_state(run.retrain, run.name, run.production) if place == "local" else "",
+        records_state=records_state(run.retrain, run.name, run.production) if place == "local" else "",
         code_fingerprint=source_fingerprint("detloom.components.retrain.component"),
     )

@@ -27,10 +27,33 @@ def source_fingerprint(*modules: str) -> str:
     these modules (such as a template) is included if an included file contains its name.
     """
     origins = _reach(*modules)
+    digests = {
+        name: _digest(file.read_bytes(), file.suffix)
+        for name, file in {**origins, **_named_data_files(origins)}.items()
+    }
+    fingerprint = _digest_of_all(digests)
+    _DIGESTS[fingerprint] = digests
+    return fingerprint
+
+
+_DIGESTS: dict[str, dict[str, bytes]] = {}  # of the fingerprints that this process has computed
+
+
+def digests_of(fingerprint: str) -> dict[str, str] | None:
+    """Return the digests of the modules and data files of a `source_fingerprint` by name.
+
+    Returns:
+        None if this process did not compute the fingerprint.
+    """
+    digests = _DIGESTS.get(fingerprint)
+    return None if digests is None else {name: digest.hex()[:16] for name, digest in digests.items()}
+
+
+def _digest_of_all(digests: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
-    for name, file in sorted({**origins, **_named_data_files(origins)}.items()):
+    for name in sorted(digests):
         digest.update(f"{name}\0".encode())
-        digest.update(_digest(file.read_bytes(), file.suffix))
+        digest.update(digests[name])
     return digest.hexdigest()[:16]
 
 
@@ -157,11 +180,8 @@ def package_fingerprint(folders: Sequence[str | Path] | None = None) -> str:
     Args:
         folders: default to those of `detloom.__path__`.
     """
-    digest = hashlib.sha256()
-    for name, file in sorted(package_files(folders).items()):
-        digest.update(f"{name}\0".encode())
-        digest.update(_digest(file.read_bytes(), file.suffix))
-    return digest.hexdigest()[:16]
+    files = package_files(folders).items()
+    return _digest_of_all({name: _digest(file.read_bytes(), file.suffix) for name, file in files})
 
 
 def source_folders() -> tuple[str, ...]:

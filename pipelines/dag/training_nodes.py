@@ -138,7 +138,7 @@ def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: 
             CODE_FINGERPRINT: source_fingerprint("detloom.components.pusher.executor"),
             # Never cached, because the cache cannot see whether the served model still exists. Pushing a model that is
             # already served only reads its files and changes nothing.
-            "run": nonce(place),
+            "nonce": nonce(place),
         },
     )
 

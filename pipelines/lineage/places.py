@@ -11,6 +11,7 @@ from detloom.schemas.run_file.push import REMOTE_SCHEMES, is_remote
 from detloom.schemas.run_file.read_run_file import build_run, load_run_tree, resolve_paths
 
 METADATA_FILE = "metadata.sqlite"  # in a workspace
+CODE_FOLDER = "code"  # in a workspace
 _SERVING = "serving"  # default push folder in a workspace
 _MAX_DIGITS = 18  # of a version: ML Metadata and servers store it in 64 bits
 

@@ -16,9 +16,8 @@ _ENDS: dict[int, NodeEnd] = {pb.Execution.CACHED: "cached", pb.Execution.FAILED:
 @contextlib.contextmanager
 def observe_nodes(log: NodeLog) -> Iterator[None]:
     """Tell `log` in this block when a node begins, and how it has ended unless it raised an error."""
-    original = launcher.Launcher
 
-    class ObservedLauncher(original):  # type: ignore[misc,valid-type]
+    class ObservedLauncher(launcher.Launcher):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             self._observed, self._metadata = settings["pipeline_node"].node_info.id, settings["mlmd_connection"]
@@ -37,7 +36,15 @@ def observe_nodes(log: NodeLog) -> Iterator[None]:
                 (found,) = metadata.store.get_executions_by_id([execution.execution_id])
             return _ENDS.get(found.last_known_state, "done")
 
-    launcher.Launcher = ObservedLauncher
+    with launch_with(ObservedLauncher):
+        yield
+
+
+@contextlib.contextmanager
+def launch_with(cls: type[launcher.Launcher]) -> Iterator[None]:
+    """Let TFX's local runner launch nodes with this class in this block."""
+    original = launcher.Launcher
+    launcher.Launcher = cls
     try:
         yield
     finally:

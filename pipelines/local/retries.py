@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 from detloom.pipelines.dag.create_pipeline import create_pipeline
-from detloom.pipelines.lineage.places import METADATA_FILE
+from detloom.pipelines.lineage.places import CODE_FOLDER, METADATA_FILE
+from detloom.pipelines.local.code_records import record_code
 from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.observe_nodes import observe_nodes
 from detloom.pipelines.local.summary import read_latest_run
@@ -97,6 +98,7 @@ def _run_once(run: RunFile, nodes: NodeLog) -> None:
     nodes.restart()
     pipeline = create_pipeline(run)
     nodes.num_nodes = len(pipeline.components)
+    record_code(Path(run.workspace) / CODE_FOLDER, pipeline.components)
     started = time.time()
     with TimeLimits(limit_of, end_process) as limits, observe_nodes(nodes):
         nodes.on_start, nodes.on_finish = limits.start, lambda node: limits.finish()

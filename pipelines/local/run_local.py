@@ -42,12 +42,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
             mistake.
     """
     try:
-        check_trainable(run.config)  # before anything is written
-        if run.push.vertex is not None:
-            raise InputError(
-                "push.vertex: got an endpoint, allowed on this machine: a folder of versions (push_to), because Vertex "
-                "AI reads models from a bucket; run this pipeline on Vertex AI."
-            )
+        check_runs_here(run)
     except InputError as error:
         from detloom.pipelines.local.retries import notify_failed_run
 
@@ -64,7 +59,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         try:
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)
-            run_with_retries(_prepare_data(run), nodes)
+            run_with_retries(prepare_data(run), nodes)
             return summarize_run(run, started, seconds=time.time() - started)
         except Exception as error:
             if find_preemption(error) is None:
@@ -72,7 +67,18 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
             raise
 
 
-def _prepare_data(run: RunFile) -> RunFile:
+def check_runs_here(run: RunFile) -> None:
+    """Raise InputError for a setting that cannot be trained, or a push destination for other platforms."""
+    check_trainable(run.config)
+    if run.push.vertex is not None:
+        raise InputError(
+            "push.vertex: got an endpoint, allowed on this machine: a folder of versions (push_to), because Vertex "
+            "AI reads models from a bucket; run this pipeline on Vertex AI."
+        )
+
+
+def prepare_data(run: RunFile) -> RunFile:
+    """Return the run with the folder of its data; write the embedded data set if it is used."""
     if run.data.path != EMBEDDED_DIGITS:
         return run
     from detloom.pipelines.samples.demo_data import write_embedded_digits
