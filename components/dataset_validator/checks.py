@@ -20,8 +20,8 @@ class Rule:
 
 
 _SPLIT_AGAIN = (
-    "set data.split_by_ratio instead of data.splits, which keeps such images together, or remove them from one of the "
-    "splits"
+    "set data.split_by_ratio instead of data.splits, which keeps such images together unless its group_by or "
+    "separate_near_duplicates says otherwise, or remove them from one of the splits"
 )
 
 RULES = {

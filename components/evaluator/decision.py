@@ -132,12 +132,9 @@ def _check_all(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
     yield _check_contract(evidence.contract_problem)
     for floor in gates.floors:
         yield _check_floor(evidence.candidate, floor)
-    if evidence.baseline is None:
-        yield _check_presence(evidence, gates)
-        if not gates.floors and not evidence.is_blessed_already:
-            yield _check_constant(evidence.gain_over_constant, gates)
-    else:
-        yield _check_ap_change(evidence, gates)
+    yield _check_presence(evidence, gates) if evidence.baseline is None else _check_ap_change(evidence, gates)
+    if not _has_floor(gates) and not evidence.is_blessed_already:
+        yield _check_constant(evidence.gain_over_constant, gates)
     for change in gates.changes:
         yield _check_change(evidence, change)
     yield from _check_latency(evidence, gates)
@@ -185,7 +182,7 @@ def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
         sentence = f"not compared with a baseline: {problem}"
         if gate.when_incompatible == "refuse":
             verdict, sentence = "failed", f"{sentence}, and gates.baseline.when_incompatible is refuse"
-        elif gate.when_incompatible == "by_floors" and not gates.floors:
+        elif gate.when_incompatible == "by_floors" and not _has_floor(gates):
             verdict = "failed"
             sentence = f"the baseline could not be compared: {problem}; no floor is set, set gates.floors"
     if value is None and verdict == "skipped":
@@ -195,13 +192,18 @@ def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
     )
 
 
-def needs_constant(gates: Gates, *, has_baseline: bool, is_blessed_already: bool) -> bool:
+def needs_constant(gates: Gates, *, is_blessed_already: bool) -> bool:
     """Return whether a decision needs `Evidence.gain_over_constant`."""
-    return not (has_baseline or is_blessed_already or gates.floors or gates.no_floor_reason)
+    return not (is_blessed_already or _has_floor(gates) or gates.no_floor_reason)
+
+
+def _has_floor(gates: Gates) -> bool:
+    """Return whether a floor is set that a useless model fails: each model reaches 0."""
+    return any(floor.min > 0 for floor in gates.floors)
 
 
 def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
-    """Check the built-in floor, for a model without floors and without a baseline."""
+    """Check the built-in floor, for a model without floors."""
     if gates.no_floor_reason:
         reason = gates.no_floor_reason.strip().rstrip(".")
         sentence = f"no floor is set, and the built-in one is switched off ({reason})"
@@ -209,7 +211,7 @@ def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
     low = None if gain is None or _is_blind(gain) else gain.low
     if gain is None or gain.value is None or low is None:
         unknown = "whether the model is better than a detector that ignores the image"
-        sentence = f"no floor is set, and these images do not show {unknown}; set gates.floors"
+        sentence = f"no floor above 0 is set, and these images do not show {unknown}; set gates.floors"
         return _gate(_CONSTANT, None, 0.0, False, sentence, is_change=True)
     assert gain.high is not None
     found = (
@@ -346,6 +348,10 @@ def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], overrid
     elif failed:
         text = failed
     else:
-        parts = [gate.sentence for gate in results if gate.name != _CONTRACT]
-        text = "; ".join(parts)
+        is_compared = evidence.baseline is not None  # then the built-in floor decides only if it fails
+        text = "; ".join(
+            gate.sentence
+            for gate in results
+            if gate.name != _CONTRACT and not (is_compared and gate.name == _CONSTANT and gate.verdict == "passed")
+        )
     return f"{text[0].upper()}{text[1:]}."

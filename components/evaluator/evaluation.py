@@ -129,7 +129,7 @@ def assess(
     before = baseline.measurements if baseline else None
     comparison = compare(candidate.measurements, before, split.label_map, gates.baseline)
     gain = None
-    if needs_constant(gates, has_baseline=baseline is not None, is_blessed_already=is_blessed_already):
+    if needs_constant(gates, is_blessed_already=is_blessed_already):
         gain = compare_with_constant(candidate.measurements, split, gates.baseline)
     evidence = Evidence(
         candidate=candidate.measurements,

@@ -86,12 +86,16 @@ def _read_rows(num_chunks: int, job: IngestJob) -> Iterator[bytes]:
             yield job.staging.read(job.hashes_file(chunk, block.number)) or b""
 
 
-def group_duplicates(hashes: ImageHashes) -> npt.NDArray[np.int64]:
-    """Return a number for each image that is equal for identical images and near-duplicates, also through others."""
+def group_duplicates(hashes: ImageHashes, max_distance: int) -> npt.NDArray[np.int64]:
+    """Return a number for each image that is equal for identical images and near-duplicates, also through others.
+
+    Args:
+        max_distance: largest number of different bits between the hashes of two near-duplicates.
+    """
     rows_C = np.flatnonzero(hashes.has_content_N)
     _, firsts, places_C = np.unique(hashes.contents_N[rows_C], return_index=True, return_inverse=True)
     rows_L = np.flatnonzero(hashes.has_look_N)
-    near_L = group_near_duplicates(hashes.looks_N[rows_L])
+    near_L = group_near_duplicates(hashes.looks_N[rows_L], max_distance=max_distance)
     ends = np.concatenate([rows_C, rows_L]), np.concatenate([rows_C[firsts[places_C]], rows_L[near_L]])
     edges = coo_matrix((np.ones(len(ends[0]), np.int8), ends), shape=(len(hashes.contents_N),) * 2)
     return connected_components(edges, directed=False)[1].astype(np.int64)

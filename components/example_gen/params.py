@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.components.similarity.near_duplicates import DEFAULT_MAX_DISTANCE
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import Data
 
@@ -53,6 +54,7 @@ class ExampleGenParams:
         split_seed: another seed gives another division.
         separate_near_duplicates: assign near-duplicates to splits one by one. Otherwise, without `split_group`, they
             stay in one split, for which every image is decoded at a small size. Identical files always do.
+        max_distance: largest number of different bits, 0 to 10, between the hashes of two near-duplicates.
         images_dir: relative to the data folder; "" is the format's usual folder.
         hierarchy_file: Open Images' class hierarchy; a box is repeated for all ancestors of its class.
         class_names: get ids 1, 2, ... in this order. Empty uses the data: its own ids if it has them (COCO, TFRecords),
@@ -79,6 +81,7 @@ class ExampleGenParams:
     split_stratify: bool = False
     split_seed: int = 0
     separate_near_duplicates: bool = False
+    max_distance: int = DEFAULT_MAX_DISTANCE
     images_dir: str = ""
     hierarchy_file: str = ""
     with_masks: bool = False
@@ -142,8 +145,8 @@ class ExampleGenParams:
             )
 
     @classmethod
-    def from_run_file(cls, data: Data, code_fingerprint: str) -> "ExampleGenParams":
-        """Return the parameters of a run file's `data` section."""
+    def from_run_file(cls, data: Data, max_distance: int, code_fingerprint: str) -> "ExampleGenParams":
+        """Return the parameters of a run file's `data` section; `max_distance` is that of its checks."""
         values = {name: getattr(data, _RUN_FILE_NAMES.get(name, name)) for name in (*_COMMON, *_ONLY_IN_RUN_FILE)}
         if data.splits is not None:
             values["splits"] = asdict(data.splits)
@@ -151,7 +154,7 @@ class ExampleGenParams:
             settings = asdict(data.split_by_ratio)
             values |= {name: settings.pop(_RUN_FILE_NAMES.get(name, name)) for name in _OF_RATIOS}
             values["split_ratios"] = settings
-        return cls(**values, code_fingerprint=code_fingerprint)
+        return cls(**values, max_distance=max_distance, code_fingerprint=code_fingerprint)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], **parsed: Any) -> "ExampleGenParams":

@@ -101,7 +101,8 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
             if job.joins_duplicates:
-                _join_duplicates(database, group_duplicates(read_hashes(num_chunks, job)), job)
+                groups = group_duplicates(read_hashes(num_chunks, job), job.params.max_distance)
+                _join_duplicates(database, groups, job)
             if job.params.split_stratify:
                 _stratify(database, job)
             for split in job.output_splits:

@@ -200,14 +200,16 @@ def rolled_back_identities(destination: Destination, pushed: Mapping[int, Manife
 
 
 def check_same_classes(destination: Destination, version: int, model_dir: Path) -> None:
-    """Raise InputError if a version has a label map, and the model another one."""
+    """Raise InputError if a version has a label map, and the model another one or none."""
     before = destination.read(f"{version}/{_LABEL_MAP}", MAX_BYTES)
     path = model_dir / _LABEL_MAP
-    if before is None or not path.is_file():
+    if before is None:
         return
     where = f"{destination.address}/{version}"
     served = parse_label_map(before.decode("utf-8", errors="replace"), f"{redact(where)}/{_LABEL_MAP}")
-    difference = describe_difference(served, parse_label_map(read_text_file(path), str(path)))
+    difference: str | None = f"no {_LABEL_MAP} to compare"
+    if path.is_file():
+        difference = describe_difference(served, parse_label_map(read_text_file(path), str(path)))
     if difference is not None:
         raise InputError(
             f"{redact(where)}: serves other classes than {model_dir} ({difference}), so clients would get ids with "

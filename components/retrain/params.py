@@ -14,7 +14,7 @@ class RetrainParams(ComponentParams):
     Attributes:
         checks: data checks, which hold the drift limits.
         train_split: the split to train on.
-        config_hash: hash of the training settings and code; a different hash always causes training.
+        config_hash: hashes of the training settings and code as JSON by part; a difference always causes training.
         pipeline: pipeline name; several pipelines may keep records in one folder.
         production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
             model that was rolled back there counts as if it had never finished.

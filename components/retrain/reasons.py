@@ -1,5 +1,6 @@
 """Decide whether to train; pure functions without I/O."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,8 +55,8 @@ def decide(
     """Check each reason that the settings name.
 
     Args:
-        config_hash: hash of the training settings and code; if it differs from that of the last training run, the
-            decision is to train.
+        config_hash: hashes of the training settings and code as JSON by part; if it differs from that of the last
+            training run, the decision is to train.
         last: the last finished training run; if there is none, the decision is to train.
         now: time with a time zone.
     """
@@ -63,7 +64,8 @@ def decide(
         return Decision(True, "Training: no training run has finished yet.")
     results = []
     if last.config_hash != config_hash:
-        results.append(_Check(True, f"settings or code have changed since {last.date}"))
+        changed = _changed_parts(last.config_hash, config_hash)
+        results.append(_Check(True, f"{changed} changed after the last training run ({last.date})"))
     if settings.new_span:
         results.append(_check_span(data, last))
     if settings.min_new_images:
@@ -89,6 +91,21 @@ def _check_span(data: DataNow, last: FinishedTraining) -> _Check:
     if now > before:
         return _Check(True, f"{name} is new")
     return _Check(False, f"no new span since span {last.span} ({last.date})")
+
+
+def _changed_parts(before: str, now: str) -> str:
+    """Return the names of the parts that differ; earlier versions wrote one hash of all."""
+    old, new = _read_parts(before), _read_parts(now)
+    parts = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(parts) if old and new and parts else "settings or code"
+
+
+def _read_parts(text: str) -> dict[str, Any]:
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        return {}
+    return parts if isinstance(parts, dict) else {}
 
 
 def _check_images(min_new: int, data: DataNow, train_split: str, last: FinishedTraining) -> _Check:

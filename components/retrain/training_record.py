@@ -41,7 +41,7 @@ class FinishedTraining:
         span: latest span that was read; None for data without spans.
         version: version of the span; None for data without versions.
         data_fingerprint: fingerprint of names, sizes and times of the files that were read; only for information.
-        config_hash: hash of the training settings and code.
+        config_hash: hashes of the training settings and code, as JSON by part.
         model_identity: `Manifest.identity` of the model.
         num_images: number of images by split.
         report_format: format of the data set report that the following numbers of the training split come from.

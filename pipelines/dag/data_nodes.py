@@ -33,9 +33,8 @@ def has_spans(run: RunFile) -> bool:
 
 def build_example_gen(run: RunFile) -> DetectionExampleGen:
     fingerprint = source_fingerprint("detloom.components.example_gen.component")
-    return DetectionExampleGen(
-        input_base=run.data.path, params=ExampleGenParams.from_run_file(run.data, code_fingerprint=fingerprint)
-    )
+    params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance, fingerprint)
+    return DetectionExampleGen(input_base=run.data.path, params=params)
 
 
 def build_statistics_gen(examples: tfx.types.BaseChannel) -> tfx.components.StatisticsGen:

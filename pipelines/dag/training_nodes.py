@@ -1,6 +1,7 @@
 """Build the nodes that train, evaluate and push."""
 
 import hashlib
+import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -144,21 +145,23 @@ def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: 
 
 
 def training_hash(run: RunFile) -> str:
-    """Return 16 hex digits over all settings that, with the data, determine the model and its blessing.
+    """Return JSON with 16 hex digits for each part of what, with the data, determines the model and its blessing.
 
     The data path and the devices are not included: moving either is no reason to train again.
     """
-    settings = [
-        to_canonical_json(replace(run.data, path=_ANY_DATA)),
-        source_fingerprint("detloom.components.example_gen.component"),
-        *(value for key, value in _training_settings(run).items() if key != STRATEGY_KEY),
-        run.trainer.warm_start,
-        to_canonical_json(run.tuner) if run.tuner else "",
-        to_canonical_json(run.export),
-        to_canonical_json(run.evaluator),
-        to_canonical_json(run.gates),
-    ]
-    return hashlib.sha256("\0".join(settings).encode()).hexdigest()[:16]
+    training = _training_settings(run)
+    parts = {
+        "data": to_canonical_json(replace(run.data, path=_ANY_DATA)),
+        "code of DetectionExampleGen": source_fingerprint("detloom.components.example_gen.component"),
+        "model and training": training[CONFIG_KEY],
+        "code of the Trainer": training[CODE_FINGERPRINT],
+        "trainer.warm_start": run.trainer.warm_start,
+        "tuner": to_canonical_json(run.tuner) if run.tuner else "",
+        "export": to_canonical_json(run.export),
+        "evaluator": to_canonical_json(run.evaluator),
+        "gates": to_canonical_json(run.gates),
+    }
+    return json.dumps({name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()})
 
 
 def _training_settings(run: RunFile) -> dict[str, str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.pipelines.lineage.places import METADATA_FILE
-from detloom.pipelines.local.run_lock import hold_workspace
+from detloom.pipelines.local.console import log_nodes
+from detloom.pipelines.local.run_lock import WorkspaceBusyError, hold_workspace
 from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config_checks import warnings_before_run
@@ -41,30 +42,27 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         InputError: a setting that cannot be trained, damaged metadata, or a node that failed because of a user's
             mistake.
     """
+    nodes = log_nodes(verbose)
     try:
-        check_runs_here(run)
-    except InputError as error:
-        from detloom.pipelines.local.retries import notify_failed_run
+        check_runs_here(run)  # before anything is written
+        with hold_workspace(Path(run.workspace)):
+            check_metadata_file(Path(run.workspace) / METADATA_FILE, is_written=True)
+            from detloom.pipelines.local.retries import run_with_retries
+            from detloom.pipelines.local.summary import summarize_run
 
-        notify_failed_run(run, None, error)
-        raise
-    with hold_workspace(Path(run.workspace)):
-        check_metadata_file(Path(run.workspace) / METADATA_FILE, is_written=True)
-        from detloom.pipelines.local.console import log_nodes
-        from detloom.pipelines.local.retries import find_preemption, notify_failed_run, run_with_retries
-        from detloom.pipelines.local.summary import summarize_run
-
-        nodes = log_nodes(verbose)
-        started = time.time()
-        try:
+            started = time.time()
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)
             run_with_retries(prepare_data(run), nodes)
             return summarize_run(run, started, seconds=time.time() - started)
-        except Exception as error:
-            if find_preemption(error) is None:
-                notify_failed_run(run, nodes.current, error)
-            raise
+    except WorkspaceBusyError:
+        raise
+    except Exception as error:
+        from detloom.pipelines.local.retries import find_preemption, notify_failed_run
+
+        if find_preemption(error) is None:
+            notify_failed_run(run, nodes.current, error)
+        raise
 
 
 def check_runs_here(run: RunFile) -> None:

@@ -49,8 +49,8 @@ class SplitByRatio:
     """Random seed of the splits."""
     separate_near_duplicates: bool = False
     """Assign near-duplicates to splits one by one. Otherwise, without `group_by`, images that look the same stay in the
-    same split, for which every image is decoded at a small size. Byte-identical images always stay in the same
-    split."""
+    same split, for which every image is decoded at a small size; `checks.near_duplicates.max_distance` says which look
+    the same. Byte-identical images always stay in the same split."""
 
     def __post_init__(self) -> None:
         check_fields(self, "above 0", "train", "eval", "test")

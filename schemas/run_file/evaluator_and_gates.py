@@ -228,11 +228,11 @@ class Gates:
     """Conditions for blessing a model. All of them must hold."""
 
     floors: tuple[MetricFloor, ...] = ()
-    """Smallest values of metrics. Without any, a model that has no baseline must be significantly better than the best
-    detector that ignores the image."""
+    """Smallest values of metrics. Without any above 0, a model must be significantly better than the best detector that
+    ignores the image."""
     no_floor_reason: str = ""
-    """Reason, in a sentence, to bless a model that has neither floors nor a baseline without this comparison. The
-    report shows it in red."""
+    """Reason, in a sentence, to bless a model that has no floors without this comparison. The report shows it in
+    red."""
     changes: tuple[MetricChange, ...] = ()
     """Smallest changes of metrics compared with the baseline, in addition to that of AP."""
     baseline: BaselineGate = BaselineGate()

@@ -116,9 +116,10 @@ def cover_all_pairs(generate: Callable[[int], Plain]) -> Cover:
 
 
 def transplant(option: Choice, source: Plain, target: Plain) -> Plain | None:
-    """Copy the value of an option's setting from one tree into another; a member of a list is appended.
+    """Copy the value of an option's setting from one tree into another.
 
-    If the target lacks the setting, the smallest section of the source that it has is copied.
+    If the setting is in a member of a list, that member is appended. If the target lacks the setting, the smallest
+    section of the source that it has is copied.
 
     Returns:
         The tree with all values; None if `config check` refuses it, or the target has no such place.
@@ -126,12 +127,19 @@ def transplant(option: Choice, source: Plain, target: Plain) -> Plain | None:
     names = {setting.path: setting.name for setting in walk(RunFile, source)}
     here = {setting.name: setting.path for setting in reversed(list(walk(RunFile, target)))}
     for path in places_of(source, option):
-        length = next(length for length in range(len(path), 0, -1) if names.get(path[:length]) in here)
-        place = here[names[path[:length]]]
-        value = copy.deepcopy(value_at(source, path[:length]))
-        if length == len(path) and isinstance(value, list):
-            value = [*value_at(target, place), next(item for item in value if item[TYPE_KEY] == option.option)]
-        made = complete(replaced(target, {place: value}))
+        value = value_at(source, path)
+        if isinstance(value, list):
+            path = (*path, next(index for index, item in enumerate(value) if item[TYPE_KEY] == option.option))
+        length = next((length for length, key in enumerate(path) if isinstance(key, int)), len(path))
+        members = [value_at(source, path[: length + 1])] if length < len(path) else []
+        if members and names[path[:length]] in here:
+            place = here[names[path[:length]]]
+            section = [*value_at(target, place), *members]
+        else:
+            length = next(length for length in range(length, 0, -1) if names.get(path[:length]) in here)
+            place = here[names[path[:length]]]
+            section = value_at(source, path[:length])
+        made = complete(replaced(target, {place: copy.deepcopy(section)}))
         if made is not None:
             return made
     return None

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import random
 import re
+import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -42,8 +43,7 @@ _SHARE_OF_NEW_VALUES = 0.3  # of the fields of a new object; the others keep the
 _TINY_COUNTS = (0, 1, 2, 3)  # lengths of lists
 
 
-_ADVICE = re.compile(r"(?:--set [\w.\[\]]+=[^\s;,()]+ ?)+")  # options that belong together
-_OPTION = re.compile(r"--set (\S+?)[.'\"]*(?: |$)")
+_ADVICE = re.compile(r"(?:--set (?:'[^']+'|[\w.\[\]]+=[^\s;,()]+) ?)+")  # options that belong together
 
 
 def _locate(_: KeyPath) -> str:
@@ -210,7 +210,8 @@ class Generator:
         if not advice:
             return plain, ""
         text = self.random.choice(advice)
-        merged = merge(Located(plain, _locate), *(parse_set(option) for option in _OPTION.findall(text)))
+        options = shlex.split(text.rstrip(". ").replace("--set ", ""))
+        merged = merge(Located(plain, _locate), *(parse_set(option) for option in options))
         return complete(dict(merged.data)) or dict(merged.data), text
 
     def _draw_again(self, plain: Plain, setting: Setting) -> Plain:

@@ -61,6 +61,14 @@ def test_advice_of_a_warning_is_accepted(data):
     }
 
 
+def test_quoted_advice_is_followed(data):
+    base = bases.base_of("ssd_mobilenet_v2_fpnlite_320x320", data)
+    base["train"]["fine_tune_checkpoint"] = "PATH_TO_BE_CONFIGURED"
+    plain, text = generator.Generator(0).follow_advice(base)
+    assert text == "--set 'train.fine_tune_checkpoint=\"\"'"
+    assert plain["train"]["fine_tune_checkpoint"] == ""
+
+
 @pytest.mark.slow
 def test_files_that_cover_all_pairs_of_options_have_every_pair_of_the_random_ones(data, monkeypatch):
     monkeypatch.setattr(pairwise, "NUM_RANDOM", 4)

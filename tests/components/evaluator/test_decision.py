@@ -220,9 +220,13 @@ CONSTANT_GATE = "AP50 against a detector that ignores the image, lower end of th
         (None, None, None, False),
     ],
 )
-def test_without_floors_a_first_model_must_be_better_than_a_detector_that_ignores_the_image(value, low, high, blessed):
+@pytest.mark.parametrize("baseline", [None, {}])
+@pytest.mark.parametrize("gates", [Gates(), Gates(floors=(MetricFloor(metric="AP", min=0.0),))])
+def test_without_a_floor_above_zero_a_model_must_be_better_than_a_detector_that_ignores_the_image(
+    value, low, high, blessed, baseline, gates
+):
     gain = Interval(value=value, low=low, high=high)
-    decision = make_decision(gates=Gates(), gain_over_constant=gain)
+    decision = make_decision({}, baseline, gates, gain_over_constant=gain)
     assert decision.blessed == blessed
     assert gate_of(decision, CONSTANT_GATE).verdict == ("passed" if blessed else "failed")
     assert ("gates.floors" in decision.reason) == (not blessed)
@@ -241,8 +245,16 @@ def test_the_built_in_floor_is_waived_only_with_a_reason():
     assert "The first model only starts the comparison" in decision.reason
 
 
-@pytest.mark.parametrize("evidence", [{"baseline": {}}, {"gates": FLOOR}, {"is_blessed_already": True}])
-def test_floors_or_a_baseline_replace_the_built_in_floor(evidence):
+def test_a_model_that_has_learned_nothing_is_not_blessed_because_the_baseline_has_not_either():
+    useless = {"AP": 0.0}
+    decision = make_decision(useless, useless, Gates(), gain_over_constant=Interval(value=0.0, low=-0.01, high=0.01))
+    assert decision.sentence.startswith(
+        "Not blessed: AP50 differs by +0.000 (95% interval -0.010 to +0.010) from that of"
+    )
+
+
+@pytest.mark.parametrize("evidence", [{"gates": FLOOR}, {"is_blessed_already": True}])
+def test_floors_replace_the_built_in_floor(evidence):
     decision = make_decision(**{"gates": Gates(), **evidence})
     assert decision.blessed
     assert CONSTANT_GATE not in [gate.name for gate in decision.gates]

@@ -8,7 +8,7 @@ from PIL import Image
 
 from detloom.components.example_gen import hash_images as hash_images_module
 from detloom.components.example_gen import read_annotations as read_annotations_module
-from detloom.components.example_gen.hash_images import hash_images, list_blocks
+from detloom.components.example_gen.hash_images import ImageHashes, group_duplicates, hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import IngestJob, decode_record
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import hash_fraction, plan, read_plan, split_by_hash, split_stratified
@@ -282,6 +282,14 @@ def test_near_duplicates_stay_in_one_split_unless_they_may_be_separated(
     for number, (_, second) in enumerate(PAIRS):
         write(second, seed=2 * number, quality=50)
     assert splits_of(planned(folder, separate_near_duplicates=separate_near_duplicates, **RATIOS)) == expected
+
+
+@pytest.mark.parametrize(("max_distance", "num_groups"), [(6, 2), (7, 1)])
+def test_near_duplicates_differ_in_at_most_the_given_number_of_bits(max_distance, num_groups):
+    look = 0x0F0F0F0F0F0F0F0F
+    looks_N = np.array([look, look ^ 0b1111111], np.uint64)
+    hashes = ImageHashes(np.zeros(2, np.uint64), looks_N, np.zeros(2, bool), np.ones(2, bool))
+    assert len(set(group_duplicates(hashes, max_distance))) == num_groups
 
 
 def test_groups_of_the_user_decide_also_for_identical_images(make_pictures, planned):

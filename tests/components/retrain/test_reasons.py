@@ -115,10 +115,20 @@ def test_age_causes_training_from_the_limit_on(ask, day, second, sentence):
     assert ask(Retrain(max_age_days=30), now=now) == sentence
 
 
-def test_changed_settings_or_code_always_cause_training(ask):
-    assert (
-        ask(Retrain(max_age_days=30), config_hash="c1") == "Training: settings or code have changed since 2026-03-01."
-    )
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ("c0", "c1", "settings or code"),  # a record of an earlier version
+        ("c0", '{"gates": "g0"}', "settings or code"),
+        ('{"gates": "g0", "tuner": "t0"}', '{"gates": "g1", "tuner": "t0"}', "gates"),
+        ('{"gates": "g0"}', '{"gates": "g1", "code of the Trainer": "t0"}', "gates, code of the Trainer"),
+        ('{"gates":', '{"gates": "g1"}', "settings or code"),
+        ("[1]", '{"gates": "g1"}', "settings or code"),
+    ],
+)
+def test_changed_settings_or_code_always_cause_training_and_are_named(ask, make_training, before, now, changed):
+    found = ask(Retrain(max_age_days=30), config_hash=now, last=make_training(config_hash=before))
+    assert found == f"Training: {changed} changed after the last training run (2026-03-01)."
 
 
 def test_a_refused_training_run_counts_as_finished(ask, make_training):

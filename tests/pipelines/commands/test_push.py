@@ -56,9 +56,10 @@ def test_manual_push_is_recorded_with_its_reason(tmp_path):
     assert again.output.startswith(f"Nothing to do: version {version} ")
 
 
-def test_a_model_with_other_classes_is_refused_without_a_flag(tmp_path):
+@pytest.mark.parametrize("has_label_map", [True, False])
+def test_a_model_with_other_classes_or_none_is_refused_without_a_flag(tmp_path, has_label_map):
     folder, models = tmp_path / "serving", [make_model(tmp_path / name, name.encode()) for name in ("cats", "dogs")]
-    for model in models:
+    for model in models if has_label_map else models[:1]:
         (model / "assets").mkdir()
         (model / "assets" / "label_map.pbtxt").write_text(f"item {{ id: 1 name: '{model.name}' }}")
     arguments = ("--to", folder, "--reason", "x")

@@ -196,6 +196,18 @@ def test_a_failed_run_sends_one_notification(run, notified):
     assert notified == [("small", "Trainer", "the disk is full")]
 
 
+def test_damaged_metadata_send_a_notification(run, notified):
+    damaged = run([], (), HOOK)
+    metadata = Path(damaged.workspace) / "metadata.sqlite"
+    metadata.parent.mkdir(exist_ok=True)
+    metadata.write_text("not a database")
+    with pytest.raises(InputError, match="is damaged"):
+        run_locally(damaged)
+    ((_, node, message),) = notified
+    assert node is None
+    assert "is damaged" in message
+
+
 @pytest.mark.parametrize(
     ("failures", "notifications"),
     [

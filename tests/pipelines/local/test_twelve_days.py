@@ -155,7 +155,7 @@ DAYS = [
         edit=("num_steps: 8", "num_steps: 9"),
         ran={"PreviousReportResolver", "RetrainDecision"} | TRAINING,
         trained=("starts",),
-        training="settings or code have changed since 2026-03-10.",
+        training="model and training changed after the last training run (2026-03-10).",
         outcome="pushed",
         reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
     ),
