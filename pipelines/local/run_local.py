@@ -53,19 +53,20 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
 
         notify_failed_run(run, None, error)
         raise
-    with hold_workspace(Path(run.workspace)):
-        check_metadata_file(Path(run.workspace) / METADATA_FILE, is_written=True)
+    metadata_file = Path(run.workspace) / METADATA_FILE
+    with hold_workspace(Path(run.workspace)) as check_held:
+        check_metadata_file(metadata_file, is_written=True)
         from detloom.pipelines.local.console import log_nodes
         from detloom.pipelines.local.retries import find_preemption, notify_failed_run, run_with_retries
-        from detloom.pipelines.local.summary import summarize_run
+        from detloom.pipelines.local.summary import find_latest_run, summarize_run
 
         nodes = log_nodes(verbose)
-        started = time.time()
+        before, started = find_latest_run(metadata_file), time.monotonic()
         try:
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)
-            run_with_retries(_prepare_data(run), nodes)
-            return summarize_run(run, started, seconds=time.time() - started)
+            run_with_retries(_prepare_data(run), nodes, check_held)
+            return summarize_run(run, before, seconds=time.monotonic() - started)
         except Exception as error:
             if find_preemption(error) is None:
                 notify_failed_run(run, nodes.current, error)
