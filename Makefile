@@ -36,9 +36,9 @@ test: venv ## the default tests, about four minutes on two cores
 test-slow: venv ## the end-to-end tests (marker `slow`), about fifteen minutes
 	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
 
-.PHONY: test-proof
-test-proof: venv ## the long proofs (marker `proof`), which CI does not run
-	@$(BIN)/pytest -m proof $(ARGS)
+.PHONY: proof
+proof: venv ## the long proofs and all reliability tests; writes docs/reliability.md (ARGS="-m reliability": without the others)
+	@$(BIN)/pytest -m "proof or reliability" --timeout 1800 --reliability-page docs/reliability.md $(ARGS)
 
 .PHONY: check
 check: venv dev ## lint, format, types, layering; changes no file

@@ -1,8 +1,9 @@
-"""Fixtures that make small test data for all folders."""
+"""Fixtures that make small test data for all folders, and the reliability matrix."""
 
 import io
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.append(str(Path(__file__).parent / "reliability"))  # tests are not a package
+pytest_plugins = ["reliability_matrix.plugin", "reliability_matrix.faults"]
 
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
 

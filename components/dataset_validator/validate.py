@@ -9,12 +9,17 @@ from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from detloom.components.dataset_validator.checks import run_checks
-from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe_drift, read_previous_report
+from detloom.components.dataset_validator.drift import (
+    NO_EARLIER_SPAN,
+    PreviousReport,
+    describe_drift,
+    read_previous_report,
+)
 from detloom.components.dataset_validator.findings import Evidence
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import build_report, describe_split
 from detloom.components.dataset_validator.report.report import write_report
-from detloom.components.dataset_validator.report.views import draw_images
+from detloom.components.dataset_validator.report.views import DrawnImages, draw_images
 from detloom.components.dataset_validator.statistics.collect_statistics import (
     Collected,
     PassSettings,
@@ -26,11 +31,13 @@ from detloom.components.dataset_validator.statistics.model_input import ModelInp
 from detloom.components.properties import SPLIT_PREFIX
 from detloom.components.record_files import list_shards
 from detloom.components.similarity.near_duplicates import MAX_SPLITS
+from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Model
 from detloom.schemas.run_file.data_checks import DataChecks
 
+LOCK_FILE = ".validate.lock"  # in the folder of the report
 _SPLIT_ORDER = ("train", "eval", "test")
 _SHOWN_GROUPS, _SHOWN_MEMBERS = 6, 4  # groups of duplicates shown with images, and images per group
 
@@ -53,12 +60,33 @@ def validate(
         span: span of the examples, for the report.
 
     Raises:
+        FolderBusyError: if another validation writes into `report_folder`.
         InputError: if there are too many splits to compare, or `previous_report` cannot be read.
+        OSError: if the report cannot be written, or the lock of `report_folder` was lost.
     """
     if len(shards_by_split) > MAX_SPLITS:
         raise InputError(f"splits: got {len(shards_by_split)}, allowed: at most {MAX_SPLITS}; merge some of them.")
     previous = read_previous_report(previous_report) if previous_report else NO_EARLIER_SPAN
-    report_folder.mkdir(parents=True, exist_ok=True)
+    with hold_output(str(report_folder), LOCK_FILE, "validation") as check_held:
+        report, images = _examine(shards_by_split, label_map, params, report_folder, make_pipeline, previous, span)
+        check_held()
+        write_report(report_folder, report, images)
+    for check in report["checks"]:
+        if check["status"] == "warned":
+            logging.warning("data set check %s: %s", check["check"], check["sentence"])
+    return report
+
+
+def _examine(
+    shards_by_split: Mapping[str, Sequence[str]],
+    label_map: LabelMap,
+    params: DatasetValidatorParams,
+    report_folder: Path,
+    make_pipeline: Callable[[], beam.Pipeline],
+    previous: PreviousReport | str,
+    span: int | None,
+) -> tuple[dict[str, Any], DrawnImages]:
+    """Return the report and the images that its page shows."""
     settings = PassSettings.of_params(params)
     collected = collect_statistics(shards_by_split, label_map, settings, report_folder, make_pipeline)
     splits = {
@@ -89,29 +117,20 @@ def validate(
         anchors=anchors,
         duplicates=duplicates.to_dict(),
     )
-    _write_with_images(report_folder, report, collected, duplicates, label_map, params.max_pixels)
-    for check in report["checks"]:
-        if check["status"] == "warned":
-            logging.warning("data set check %s: %s", check["check"], check["sentence"])
-    return report
+    return report, _draw_images(report, collected, duplicates, label_map, params.max_pixels)
 
 
-def _write_with_images(
-    folder: Path,
-    report: dict[str, Any],
-    collected: Collected,
-    duplicates: Duplicates,
-    label_map: LabelMap,
-    max_pixels: int,
-) -> None:
+def _draw_images(
+    report: dict[str, Any], collected: Collected, duplicates: Duplicates, label_map: LabelMap, max_pixels: int
+) -> DrawnImages:
+    """Choose and draw the images of the page, and list them in the report."""
     chosen = choose(collected.sample, label_map, list(collected.splits))
     shown = [("duplicate", place) for place in duplicates.places(_SHOWN_GROUPS, _SHOWN_MEMBERS)]
     places = [*shown, *chosen]
     report["images"] = [
         {"topic": topic, "split": place.split, "record_key": place.record_key} for topic, place in places
     ]
-    images = draw_images([place for _, place in places], label_map, max_pixels=max_pixels)
-    write_report(folder, report, images)
+    return draw_images([place for _, place in places], label_map, max_pixels=max_pixels)
 
 
 def validate_examples(

@@ -30,9 +30,10 @@ from detloom.components.evaluator.latency import count_model_bytes, measure_late
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
-from detloom.components.evaluator.report.report import write_report
+from detloom.components.evaluator.report.report import LOCK_FILE, write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
 from detloom.components.evaluator.slices import check_features
+from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
@@ -79,10 +80,23 @@ def evaluate(
     """Run both models on the same images, decide, and write the report into `out_dir`.
 
     Raises:
+        FolderBusyError: another evaluation writes into `out_dir`.
         InputError: an empty split, unusable records, a candidate that is not an exported detector or whose classes
             differ from the data's, a slice feature that the data lack. An unusable baseline is not an error: the
             decision says why it was not compared.
+        OSError: a file cannot be written, or the lock of `out_dir` was lost; there is no page then.
     """
+    with hold_output(out_dir, LOCK_FILE, "evaluation") as check_held:
+        return _evaluate(inputs, params, make_pipeline, out_dir, check_held)
+
+
+def _evaluate(
+    inputs: EvaluationInputs,
+    params: EvaluatorParams,
+    make_pipeline: Callable[[], beam.Pipeline],
+    out_dir: str,
+    check_held: Callable[[], None],
+) -> Evaluation:
     settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
     _check_label_map(label_map, inputs, params.label_map)
@@ -134,7 +148,9 @@ def evaluate(
         training=read_training_curves(inputs.model_run_uri) if inputs.model_run_uri else {},
     )
     plans = plan_images(evaluation, settings.num_images, baseline=baseline.detections if baseline else ())
-    write_report(out_dir, evaluation, _draw_images(plans, evaluation, inputs.shard_patterns))
+    images = _draw_images(plans, evaluation, inputs.shard_patterns)
+    check_held()
+    write_report(out_dir, evaluation, images)
     return evaluation
 
 

@@ -17,8 +17,9 @@ from detloom.components.evaluator.coco_files import CocoSplit, read_coco_detecti
 from detloom.components.evaluator.evaluation import Evaluation, MeasuredModel, ReportImage, assess, measure_model
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
-from detloom.components.evaluator.report.report import write_report
+from detloom.components.evaluator.report.report import LOCK_FILE, write_report
 from detloom.components.evaluator.slices import check_features
+from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 
@@ -48,6 +49,7 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
     """Measure, compare, decide, and write the report into `out_dir`. COCO metrics equal those of pycocotools.
 
     Raises:
+        FolderBusyError: another evaluation writes into `out_dir`.
         InputError: invalid COCO files, or a slice feature that the ground truth lacks.
     """
     truth = read_coco_ground_truth(inputs.ground_truth)
@@ -66,15 +68,15 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
         ("Baseline", str(inputs.baseline_detections or "none")),
     ]
     evaluation = replace(evaluation, lines=lines)
-    out_dir.mkdir(parents=True, exist_ok=True)
     plans = plan_images(evaluation, params.settings.num_images, baseline=baseline.detections if baseline else ())
     images = _draw(plans, evaluation, paths)
     others = {"candidate": candidate_others, "baseline": baseline_others}
-    (out_dir / OTHER_METRICS_FILE).unlink(missing_ok=True)  # left by an earlier evaluation
-    if any(others.values()):
-        text = json.dumps(others, allow_nan=False, indent=1) + "\n"
-        (out_dir / OTHER_METRICS_FILE).write_text(text, encoding="utf-8")
-    write_report(str(out_dir), evaluation, images)
+    with hold_output(str(out_dir), LOCK_FILE, "evaluation"):
+        (out_dir / OTHER_METRICS_FILE).unlink(missing_ok=True)  # left by an earlier evaluation
+        if any(others.values()):
+            text = json.dumps(others, allow_nan=False, indent=1) + "\n"
+            (out_dir / OTHER_METRICS_FILE).write_text(text, encoding="utf-8")
+        write_report(str(out_dir), evaluation, images)
     return FileEvaluation(evaluation=evaluation, candidate_others=candidate_others, baseline_others=baseline_others)
 
 

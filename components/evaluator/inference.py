@@ -192,7 +192,8 @@ def run_inference(
         feature_keys: features of the examples to return in the records.
 
     Raises:
-        InputError: an empty split, a model without the signature, an unusable record; names the folder or record.
+        InputError: an empty split, a damaged shard, a model without the signature, an unusable record; names the
+            folder, file or record.
     """
     for path in paths_by_name.values():
         if not path.endswith(TFLITE_SUFFIX):
@@ -206,9 +207,13 @@ def run_inference(
         tf.io.gfile.rmtree(work_dir)
     tf.io.gfile.makedirs(work_dir)
     try:
-        with make_pipeline() as pipeline:
-            num_images = _count_local(patterns)
-            detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys, num_images)
+        try:
+            with make_pipeline() as pipeline:
+                num_images = _count_local(patterns)
+                detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys, num_images)
+        except Exception:
+            _check_shards(patterns)
+            raise
         files = sorted(tf.io.gfile.glob(f"{work_dir}/records*"))
         rows = tf.data.TFRecordDataset(files).as_numpy_iterator()
         records = [decode_record(row) for row in rows]
@@ -230,7 +235,17 @@ def _count_local(shard_patterns: Sequence[str]) -> int | None:
     try:
         return sum(count_records(paths))
     except InputError:
-        return None  # the reader of the file will raise
+        return None  # `_check_shards` will name it
+
+
+def _check_shards(shard_patterns: Sequence[str]) -> None:
+    """Raise InputError for a damaged shard; Beam's error names no file and contains the bytes of the record."""
+    for path in sorted(path for pattern in shard_patterns for path in tf.io.gfile.glob(pattern)):
+        try:
+            for _ in tf.data.TFRecordDataset(path, "GZIP" if path.endswith(".gz") else ""):
+                pass
+        except tf.errors.OpError:
+            raise InputError(f"{path}: the TFRecord file is damaged or truncated; write it again.") from None
 
 
 def _check_records(records: Sequence[ImageRecord], where: str) -> None:

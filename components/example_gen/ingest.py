@@ -6,7 +6,6 @@ grow with the data, and any runner works whose workers see both folders. The out
 parameters, not on the workers.
 """
 
-import contextlib
 import json
 import os
 import time
@@ -30,11 +29,11 @@ from detloom.components.example_gen.read_annotations import list_chunks, read_an
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
+from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE, Reject, parse_reject
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.files.folder_lock import hold_folder_lock
 
 _LOCK_FILE = ".ingest.lock"
 WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
@@ -84,35 +83,19 @@ def ingest(
         RefusedDataError: an InputError with the report: too much was rejected, or a split is empty. All files are
             written.
         InputError: for any other user error; nothing is written then.
+        OSError: a file cannot be written, or the lock of the output was lost; there is no report then.
     """
     root = str(root)
     for subfolder in subfolders:
         _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
     data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
     job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
-    with hold_output(out):
+    with hold_output(out.examples, _LOCK_FILE, "ingestion") as check_held:
         _check_has_no_links(out)
-        report = _write(job, out, evidence, make_pipeline, subset)
+        report = _write(job, out, evidence, make_pipeline, subset, check_held)
     if report["error"]:
         raise RefusedDataError(report["error"], report)
     return report
-
-
-@contextlib.contextmanager
-def hold_output(out: IngestFolders) -> Iterator[None]:
-    """Hold the lock of a local output folder, and remove the lock file at the end: the folder may be an artifact."""
-    with contextlib.ExitStack() as stack:
-        if not is_address(out.examples):
-            path = Path(out.examples, _LOCK_FILE)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(hold_folder_lock(path, "ingestion", is_required=False))
-            except OSError as error:
-                raise InputError(
-                    f"{out.examples}: cannot be used as the output ({error.strerror}); choose another one."
-                ) from None
-            stack.callback(path.unlink, missing_ok=True)
-        yield
 
 
 def _write(
@@ -121,6 +104,7 @@ def _write(
     evidence: Evidence,
     make_pipeline: Callable[[], beam.Pipeline],
     subset: Subset | None,
+    check_held: Callable[[], None],
 ) -> dict[str, Any]:
     """Write all files of the ingestion, the report last, and return the report."""
     job.staging.delete_tree()
@@ -132,8 +116,10 @@ def _write(
     started = time.monotonic()
     num_chunks, has_many_sources = list_chunks(job)
     job = replace(job, has_many_sources=has_many_sources)
+    check_held()
     _clean(out)  # only now: if a source is missing, the output of an earlier ingestion is kept
     _run(job, num_chunks, make_pipeline)
+    check_held()
     report = _build_report(job, evidence, {} if subset is None else {"num_asked": len(subset.records)})
     _publish(job, out, report)
     seconds = time.monotonic() - started

@@ -32,6 +32,7 @@ from detloom.components.retrain.training_record import (
     append_record,
     data_of_report,
     format_record,
+    next_time,
     read_last_record,
     short_fingerprint,
 )
@@ -94,7 +95,7 @@ class RecordExecutor(BaseExecutor):
         model = artifact_utils.get_single_instance(input_dict[MODEL_KEY])
         is_blessed = model_utils.is_model_blessed(artifact_utils.get_single_instance(input_dict[BLESSING_KEY]))
         training = FinishedTraining(
-            time=training_record.current_time().isoformat(),
+            time=next_time(params.retrain.records, params.pipeline).isoformat(),
             outcome="blessed" if is_blessed else "refused",
             reason=string_property(decision, REASON_PROPERTY) or "",
             span=int_property(examples, SPAN_PROPERTY),

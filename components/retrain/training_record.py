@@ -159,6 +159,19 @@ def current_time() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def next_time(records: str, pipeline: str) -> datetime:
+    """Return the time of a new record: now, or just after the newest record if the clock was moved back since.
+
+    The newest record counts, so a record with an earlier time would have no effect.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    newest = next(iter(_record_names(records, pipeline)), None)
+    now = current_time()
+    return max(now, _moment_of(newest) + timedelta(microseconds=1)) if newest else now
+
+
 def records_state(retrain: Retrain, pipeline: str, production: str) -> str:
     """Return the state that a decision depends on besides its inputs: the last record, and whether it is too old.
 

@@ -1,6 +1,7 @@
 """Check the file of ML Metadata, which reports damage as a failed query and waits long for locks."""
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 
@@ -17,16 +18,23 @@ _ADVICE = (
 def check_metadata_file(path: Path, *, is_written: bool) -> None:
     """Check that the file, if it exists, is an intact SQLite database, and if `is_written` that it can be written.
 
+    A transaction of a killed process is rolled back.
+
     Raises:
-        InputError: it is damaged or something else, or another program holds its lock.
+        InputError: it is damaged or something else, it cannot be written, or another program holds its lock.
     """
     name = escape(str(path))
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
     if not path.is_file():
         raise InputError(f"{name}: is not a file, needed: an SQLite database of ML Metadata; {_ADVICE}.")
+    # SQLite begins a transaction that only reads if it cannot write.
+    if is_written and not os.access(path, os.W_OK):
+        raise InputError(f"{name}: cannot be written; make the file writable, or choose another workspace.")
+    # A killed process leaves a journal, which only a connection that may write can roll back, also for later readers.
+    has_journal = path.with_name(f"{path.name}-journal").exists()
     try:
-        address = f"{path.absolute().as_uri()}?mode={'rw' if is_written else 'ro'}"
+        address = f"{path.absolute().as_uri()}?mode={'rw' if is_written or has_journal else 'ro'}"
         connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
         with contextlib.closing(connection) as database:
             database.execute("BEGIN IMMEDIATE" if is_written else "BEGIN")  # the first takes the lock of a writer

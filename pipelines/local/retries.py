@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from detloom.pipelines.dag.create_pipeline import create_pipeline
@@ -12,7 +13,7 @@ from detloom.pipelines.lineage.places import CODE_FOLDER, METADATA_FILE
 from detloom.pipelines.local.code_records import record_code
 from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.observe_nodes import observe_nodes
-from detloom.pipelines.local.summary import read_latest_run
+from detloom.pipelines.local.summary import find_latest_run, read_latest_run
 from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits, format_duration
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -36,20 +37,23 @@ class NodeFailedError(InputError):
         self.node, self.reason = node, reason
 
 
-def run_with_retries(run: RunFile, nodes: NodeLog) -> None:
+def run_with_retries(run: RunFile, nodes: NodeLog, check_held: Callable[[], None] = lambda: None) -> None:
     """Run the pipeline; after a failure, wait as `run.nodes` says and run it again while the node has retries left.
 
     Finished nodes are then cached. A user's mistake or an interrupted training run is not retried.
 
+    Args:
+        check_held: called before each node; raises InputError if the lock of the workspace was lost.
+
     Raises:
-        InputError: the node failed because of a user's mistake, or was interrupted.
+        InputError: the node failed because of a user's mistake, or was interrupted, or the lock was lost.
         NodeFailedError: the node exceeded its time limit, or its inputs were not found.
         Exception: any other failure of a node.
     """
     num_failures: Counter[str] = Counter()
     while True:
         try:
-            return _run_once(run, nodes)
+            return _run_once(run, nodes, check_held)
         except Exception as error:
             node = error.node if isinstance(error, NodeFailedError) else nodes.current
             if node is None:
@@ -83,7 +87,7 @@ def notify_failed_run(run: RunFile, node: str | None, error: BaseException) -> N
         notify_failure(run.name, run.notifications, node, error)
 
 
-def _run_once(run: RunFile, nodes: NodeLog) -> None:
+def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> None:
     # late: the tfx command line replaces its run method
     from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 
@@ -99,9 +103,15 @@ def _run_once(run: RunFile, nodes: NodeLog) -> None:
     pipeline = create_pipeline(run)
     nodes.num_nodes = len(pipeline.components)
     record_code(Path(run.workspace) / CODE_FOLDER, pipeline.components)
-    started = time.time()
+    metadata_file = Path(run.workspace) / METADATA_FILE
+    before = find_latest_run(metadata_file)
     with TimeLimits(limit_of, end_process) as limits, observe_nodes(nodes):
-        nodes.on_start, nodes.on_finish = limits.start, lambda node: limits.finish()
+
+        def start(node: str) -> None:
+            check_held()
+            limits.start(node)
+
+        nodes.on_start, nodes.on_finish = start, lambda node: limits.finish()
         try:
             LocalDagRunner().run(pipeline)
         except Exception as error:
@@ -112,7 +122,7 @@ def _run_once(run: RunFile, nodes: NodeLog) -> None:
             raise
         finally:
             limits.finish()
-    _check_all_ran(Path(run.workspace) / METADATA_FILE, started)
+    _check_all_ran(metadata_file, before)
 
 
 def _describe_stuck(error: NodeTimeoutError) -> str:
@@ -122,9 +132,9 @@ def _describe_stuck(error: NodeTimeoutError) -> str:
     )
 
 
-def _check_all_ran(metadata_file: Path, since: float) -> None:
+def _check_all_ran(metadata_file: Path, after_run: int) -> None:
     """Raise NodeFailedError for a node whose inputs were not found: TFX marks it as failed and continues."""
-    for node in read_latest_run(metadata_file, since).values():
+    for node in read_latest_run(metadata_file, after_run).values():
         if node.is_failed:
             raise NodeFailedError(node.node_id, "its inputs could not be found; the log above gives the reason.")
 

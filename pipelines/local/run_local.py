@@ -43,21 +43,22 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
             mistake.
     """
     nodes = log_nodes(verbose)
+    metadata_file = Path(run.workspace) / METADATA_FILE
     try:
         check_runs_here(run)  # before anything is written
-        with hold_workspace(Path(run.workspace)):
-            check_metadata_file(Path(run.workspace) / METADATA_FILE, is_written=True)
+        with hold_workspace(Path(run.workspace)) as check_held:
+            check_metadata_file(metadata_file, is_written=True)
             from detloom.pipelines.local.retries import run_with_retries
-            from detloom.pipelines.local.summary import summarize_run
+            from detloom.pipelines.local.summary import find_latest_run, summarize_run
 
-            started = time.time()
+            before, started = find_latest_run(metadata_file), time.monotonic()
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)
-            run_with_retries(prepare_data(run), nodes)
-            return summarize_run(run, started, seconds=time.time() - started)
-    except WorkspaceBusyError:
-        raise
+            run_with_retries(prepare_data(run), nodes, check_held)
+            return summarize_run(run, before, seconds=time.monotonic() - started)
     except Exception as error:
+        if isinstance(error, WorkspaceBusyError) and nodes.current is None:  # the other run goes on
+            raise
         from detloom.pipelines.local.retries import find_preemption, notify_failed_run
 
         if find_preemption(error) is None:

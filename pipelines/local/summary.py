@@ -44,26 +44,25 @@ class NodeRun:
         return Path(self.outputs[output].uri)
 
 
-def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRun]:
+def find_latest_run(metadata_file: Path) -> int:
+    """Return the id of the newest pipeline run; 0 without any. Ids increase, even if the clock is moved back."""
+    if not metadata_file.is_file() or not metadata_file.stat().st_size:
+        return 0
+    return max((int(run.id) for run in _open_store(metadata_file).get_contexts_by_type("pipeline_run")), default=0)
+
+
+def read_latest_run(metadata_file: Path, after_run: int = 0) -> dict[str, NodeRun]:
     """Return the nodes of the newest pipeline run by id, in the order of execution.
 
     Args:
-        since: Unix time; the result is empty if no run started at or after it.
+        after_run: result of `find_latest_run`; the result is empty if no later run exists.
     """
-    if not metadata_file.is_file():
+    newest = find_latest_run(metadata_file)
+    if newest <= after_run:
         return {}
-    config = pb.ConnectionConfig()
-    config.sqlite.filename_uri = str(metadata_file)
-    config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
-    store = mlmd.MetadataStore(config)
-    runs = [
-        run for run in store.get_contexts_by_type("pipeline_run") if run.create_time_since_epoch >= 1000 * since - 1000
-    ]
-    if not runs:
-        return {}
-    newest = max(runs, key=lambda run: run.create_time_since_epoch)
+    store = _open_store(metadata_file)
     nodes = {}
-    for execution in sorted(store.get_executions_by_context(newest.id), key=lambda execution: execution.id):
+    for execution in sorted(store.get_executions_by_context(newest), key=lambda execution: execution.id):
         node_id = next(
             c.name.split(".", 1)[1] for c in store.get_contexts_by_execution(execution.id) if c.type == "node"
         )
@@ -80,15 +79,22 @@ def read_latest_run(metadata_file: Path, since: float = 0.0) -> dict[str, NodeRu
     return nodes
 
 
-def summarize_run(run: RunFile, since: float, seconds: float) -> str:
-    """Return about ten lines: data, metrics, decision and paths; empty if no run started at or after `since`.
+def _open_store(metadata_file: Path) -> mlmd.MetadataStore:
+    config = pb.ConnectionConfig()
+    config.sqlite.filename_uri = str(metadata_file)
+    config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
+    return mlmd.MetadataStore(config)
+
+
+def summarize_run(run: RunFile, after_run: int, seconds: float) -> str:
+    """Return about ten lines: data, metrics, decision and paths; empty if there is no run after `after_run`.
 
     Args:
-        since: Unix time.
+        after_run: result of `find_latest_run` before this run.
         seconds: duration of the run.
     """
     metadata_file = Path(run.workspace) / METADATA_FILE
-    nodes = read_latest_run(metadata_file, since)
+    nodes = read_latest_run(metadata_file, after_run)
     if "Pusher" not in nodes and "RetrainDecision" not in nodes:
         return ""
     rows = [

@@ -30,6 +30,7 @@ from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.export.predict import (
     find_saved_model,
     has_pixel_boxes,
+    load_saved_model,
     read_exported_label_map,
     read_signatures,
     reason_of_failed_call,
@@ -65,10 +66,7 @@ class ServedModel:
         self.signatures = {key: _read_signature(definition) for key, definition in self.definitions.items()}
         self.label_map = _find_label_map(str(model_dir))
         self.has_pixel_boxes = has_pixel_boxes(str(model_dir))
-        try:
-            self._model = tf.saved_model.load(str(model_dir))  # kept, because its variables are freed with it
-        except (OSError, ValueError, tf.errors.OpError) as error:
-            raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
+        self._model = load_saved_model(str(model_dir))  # kept, because its variables are freed with it
         self._lock = threading.Lock()
 
     def predict(self, body: bytes) -> tuple[dict[str, Any], float]:
@@ -207,10 +205,6 @@ def _read_encoded(serialized: bytes, where: str) -> bytes:
 def _to_array(tensor: tf.Tensor) -> np.ndarray:
     value = tensor.numpy()
     return np.array(value, dtype=object) if tensor.dtype == tf.string else np.asarray(value)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def format_status(model: ServedModel) -> dict[str, Any]:

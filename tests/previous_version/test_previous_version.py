@@ -46,6 +46,7 @@ def losses(log, first_step):
     return {line["step"]: line["loss"] for line in lines if line["kind"] == "train" and line["step"] >= first_step}
 
 
+@pytest.mark.reliability("kill", "train")
 def test_killed_run_resumes_and_its_model_is_pushed_and_rolled_back(files):
     train(files, files / "killed")
     resumed = losses(files / "killed/train_log.jsonl", 7)

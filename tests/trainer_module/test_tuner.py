@@ -61,6 +61,8 @@ def test_objective_loss_is_minimized(tmp_path, tiny_config, trials):
     assert search.get_best_hyperparameters()[0].values == {SPACE[0].key: best}
 
 
+@pytest.mark.reliability("kill", "train")
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.parametrize("algorithm", ["random", "bayesian"])
 def test_killed_search_trains_no_trial_twice(tmp_path, tiny_config, trials, algorithm):
     undisturbed = search_in(tmp_path / "a", tiny_config, trials, algorithm=algorithm)

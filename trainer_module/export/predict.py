@@ -21,6 +21,8 @@ from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.drawing.draw import decode_image_rgb, draw_detections
 
+# TensorFlow raises any of these for a truncated or damaged file.
+_UNREADABLE = (OSError, ValueError, IndexError, RuntimeError, tf.errors.OpError)
 Rows = dict[str, npt.NDArray[Any]]
 """Detections of one image, without padding; see `schemas/contracts/detections.py`."""
 
@@ -88,10 +90,7 @@ class LoadedSignature:
     def __init__(self, model_dir: str, signature: str) -> None:
         """Load the model; see `check_signature` for errors."""
         check_signature(model_dir, signature)
-        try:
-            self._model = tf.saved_model.load(model_dir)  # kept alive: it owns the variables
-        except (OSError, ValueError, tf.errors.OpError) as error:
-            raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
+        self._model = load_saved_model(model_dir)  # kept alive: it owns the variables
         self._call: Callable[..., Any] = self._model.signatures[signature]
         self._signature = signature
         self._in_pixels = has_pixel_boxes(model_dir)
@@ -186,6 +185,14 @@ def find_saved_model(model_dir: Path) -> Path:
         if (folder / names.SAVED_MODEL_FILE).is_file():
             return folder
     raise InputError(f"{model_dir}: has neither {names.SAVED_MODEL_FILE} nor a numbered version folder with one.")
+
+
+def load_saved_model(model_dir: str) -> Any:
+    """Load a SavedModel; InputError if a file is missing, truncated or damaged."""
+    try:
+        return tf.saved_model.load(model_dir)
+    except _UNREADABLE as error:
+        raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
 
 
 def check_signature(model_dir: str, signature: str) -> None:

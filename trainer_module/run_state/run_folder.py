@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,11 @@ def unfinished_folder(node_dir: Path) -> Path:
     return Path(elsewhere) if elsewhere else node_dir / UNFINISHED_DIR
 
 
-def hold_training_lock(path: Path) -> contextlib.AbstractContextManager[object]:
-    """Hold the lock of a run, also on a network file system without locks; FolderBusyError if another process does."""
+def hold_training_lock(path: Path) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    """Hold the lock of a run, also on a network file system without locks; FolderBusyError if another process does.
+
+    Yields a function that raises OSError if the lock file was removed.
+    """
     return hold_folder_lock(path, "training run", is_required=False)
 
 
@@ -135,13 +138,14 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
 
     Raises:
         FolderBusyError: if another process is training the same run.
+        OSError: if the lock file was removed meanwhile, because another process may train in the folder then.
     """
     folder = unfinished_folder(run_dir.parent) / key
     if not is_chief:
         yield folder
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with hold_training_lock(folder.with_suffix(".lock")):
+    with hold_training_lock(folder.with_suffix(".lock")) as check_held:
         if folder.is_dir():
             _LOGGER.info("Resuming an unfinished training run in %s.", folder)
         elif others := sorted(path.name for path in folder.parent.glob("[!.]*") if path.is_dir()):
@@ -153,4 +157,5 @@ def unfinished_run(run_dir: Path, key: str, *, is_chief: bool = True) -> Iterato
             )
         folder.mkdir(exist_ok=True)
         yield folder
+        check_held()
         move_folder(folder, run_dir)

@@ -35,6 +35,7 @@ DETECTIONS_FILE = "detections.json"  # COCO results of the candidate, image ids 
 DETECTIONS_TABLE_FILE = "detections.parquet"  # the same with names, one row per detection
 TENSORBOARD_FOLDER = "tensorboard"  # the main metrics as scalars at step 0, and the decision as text
 PAGE_FILE = "report.html"
+LOCK_FILE = ".evaluate.lock"  # held by the evaluation that writes into the folder
 
 _MAX_UI_POINTS = 50  # per curve
 _MAX_UI_CLASSES = 50  # all properties must fit into one message of at most 4 MB

@@ -96,6 +96,7 @@ def test_a_report_of_another_version_is_not_compared(tmp_path):
     assert "another version" in read_previous_report(tmp_path)
 
 
+@pytest.mark.reliability("torn file", "validate")
 @pytest.mark.parametrize(
     "text",
     [
@@ -156,6 +157,7 @@ def test_a_missing_history_has_no_report(tmp_path):
     assert span_of_earlier(tmp_path / "nothing", 4) is None
 
 
+@pytest.mark.reliability("torn file", "validate")
 def test_a_truncated_report_is_skipped_for_the_one_before(history):
     (history / "span-00000011.json").write_text('{"format": 2, "sp')
     assert span_of_earlier(history, 12) == 5

@@ -180,6 +180,7 @@ def test_too_many_splits_are_refused(tmp_path):
         validate(shards, LabelMap.from_names(["cat"]), DatasetValidatorParams(), tmp_path / "out", TestPipeline)
 
 
+@pytest.mark.reliability("torn file", "validate")
 def test_missing_shards_fail_for_any_threshold(make_folder, tmp_path):
     folder = make_folder(train=TRAIN, eval=EVAL)
     shard = folder / "Split-train/data_tfrecord-00000-of-00001"
@@ -190,6 +191,7 @@ def test_missing_shards_fail_for_any_threshold(make_folder, tmp_path):
     assert "split 'train': 6 of 7 shards are missing" in found["sentence"]
 
 
+@pytest.mark.reliability("hostile input", "validate")
 def test_hostile_names_are_escaped_and_not_used_as_patterns(make_folder, tmp_path):
     report = validate_examples(make_folder("<b>[x]*", train=[("<script>", 1, 1)], eval=EVAL), tmp_path / "out")
     assert report["splits"]["train"]["num_examples"] == 1
@@ -205,6 +207,7 @@ def test_the_report_does_not_depend_on_the_number_of_workers(make_folder, tmp_pa
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
 
 
+@pytest.mark.reliability("torn file", "validate")
 def test_a_report_is_written_if_nothing_can_be_read(tmp_path):
     shard = tmp_path / "Split-train/data_tfrecord-00000-of-00001"
     shard.parent.mkdir()

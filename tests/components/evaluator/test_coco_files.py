@@ -185,6 +185,7 @@ def test_a_results_row_without_box_mask_and_keypoints_is_refused(tmp_path):
         read_found(tmp_path, {**FOUND, "bbox": []})
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
@@ -224,6 +225,7 @@ def test_compressed_run_lengths_of_all_sizes_are_accepted():
         assert encode_mask({**runs, "counts": runs["counts"].decode()}, image_hw)["counts"] == runs["counts"].decode()
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -335,6 +335,7 @@ def test_an_unneeded_override_is_not_used():
     assert make_decision(gates=replace(FLOOR, override=OVERRIDE)).override is None
 
 
+@pytest.mark.reliability("clock jump", "evaluate")
 def test_an_override_expires():
     decision = make_decision(
         {"AP50": 0.4}, gates=replace(FLOOR, override=OVERRIDE), today=TODAY + datetime.timedelta(days=1)

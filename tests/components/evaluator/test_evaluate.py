@@ -81,6 +81,7 @@ def test_a_candidate_without_the_encoded_signature_is_not_blessed(run, copy_mode
     assert not decision.blessed
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 def test_an_incomplete_candidate_is_refused_with_its_path(run, copy_model, tmp_path):
     (copy_model(tmp_path / "half") / "assets" / "label_map.pbtxt").unlink()
     with pytest.raises(InputError, match=r"half/assets/label_map\.pbtxt"):
@@ -107,6 +108,7 @@ def test_a_baseline_without_files_is_not_compared(tmp_path):
     assert "gone" in find_baseline_problem(tmp_path / "gone")
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 def test_a_baseline_with_damaged_weights_is_not_compared(copy_model, tmp_path):
     (copy_model(tmp_path / "old") / "variables" / "variables.index").write_bytes(b"")
     assert "old" in find_baseline_problem(tmp_path / "old")

@@ -85,6 +85,7 @@ def test_existing_images_are_shown(write_files, tmp_path, monkeypatch):
     assert any(text.startswith("2.png: ") for text in warnings)
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 def test_a_file_name_outside_the_folder_is_refused(write_files, tmp_path):
     inputs = write_files(images_dir=tmp_path)
     dataset = json.loads(inputs.ground_truth.read_text())

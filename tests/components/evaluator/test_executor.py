@@ -138,6 +138,7 @@ def test_metrics_of_a_perfect_model(blessed):
     assert len(blessed.read(DETECTIONS_FILE)) == 6
 
 
+@pytest.mark.reliability("kill", "evaluate")
 def test_files_of_a_killed_run_are_not_read(blessed):
     assert blessed.read(METRICS_FILE)["candidate"]["num_images"] == 5
     assert not (blessed.folder / ".records").exists()
@@ -176,6 +177,7 @@ def test_the_page_shows_lineage_data_checks_and_training_curves(blessed, good_mo
     assert "train loss" in page
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, examples, good_model_uri, write_tiny_tflite):
     shutil.copytree(good_model_uri, tmp_path / "model")
     write_tiny_tflite(tmp_path / "model" / "Format-TFLite" / "int8.tflite", shift=0.1)

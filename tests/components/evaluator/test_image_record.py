@@ -47,6 +47,7 @@ class Attack:
 ENCODED = encode_record(RECORD)
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 @pytest.mark.parametrize(
     "data",
     [

@@ -132,6 +132,7 @@ def test_a_model_without_the_signature_is_refused_with_its_path(run, write_split
         run(write_split(tmp_path, five_examples), model_dir=model_dir)
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 def test_a_broken_image_among_others_is_refused_with_its_record(detect, five_examples, make_record):
     broken = make_record("broken", **{keys.IMAGE_ENCODED: b"\x89PNG\r\n\x1a\nrubbish"})
     records = detect(*five_examples[:3], broken)
@@ -189,5 +190,6 @@ def test_unusable_records_name_the_problem(make_record, changes, problem):
     assert problem in parse_record(example.SerializeToString()).problem
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 def test_bytes_that_are_not_an_example_are_a_problem():
     assert parse_record(b"\xff\xff\xff\xff").problem == "is not a tf.Example"

@@ -58,6 +58,7 @@ def test_text_must_be_utf_8_and_loses_its_byte_order_mark(folder):
     assert refusal(folder.read_text, "bad.txt", 100) is Reason.UNREADABLE_ANNOTATION
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize(
     "path", ["../secret.txt", "images/../../secret.txt", "/etc/passwd", "..", "images/..", "a\0b/c"]
 )
@@ -91,6 +92,7 @@ def test_a_loop_of_links_and_a_missing_file_are_errors(folder):
     assert refusal(folder.read_bytes, "images/a.jpg/b.jpg", 100) is Reason.MISSING_FILE
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_a_pipe_and_a_folder_are_not_files(folder):
     os.mkfifo(f"{folder.root}/images/pipe.jpg")
     assert refusal(folder.read_bytes, "images/pipe.jpg", 100) is Reason.UNREADABLE_FILE
@@ -131,6 +133,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
         folder.list_files("images")
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_a_folder_nested_too_deeply_is_an_error(folder):
     os.makedirs(f"{folder.root}/images/" + "d/" * 70)
     with pytest.raises(InputError, match="64 folders"):

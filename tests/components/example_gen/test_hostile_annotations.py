@@ -21,6 +21,8 @@ from PIL import Image
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
+pytestmark = pytest.mark.reliability("hostile input", "ingest")
+
 WRITTEN = "written"
 MAX_GROWTH_MB = 250  # growth of resident memory over a harmless run, for any data
 

@@ -18,6 +18,8 @@ from PIL import Image
 
 from detloom.schemas.contracts.rejects import Reason
 
+pytestmark = pytest.mark.reliability("hostile input", "ingest")
+
 WRITTEN = "written"
 
 

@@ -55,6 +55,7 @@ def test_a_thumbnails_end_marker_does_not_hide_a_truncated_jpeg():
         read_image_header(with_thumbnail[:-20])
 
 
+@pytest.mark.reliability("torn file", "ingest")
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 def test_an_image_cut_anywhere_is_truncated(image_format, share):
@@ -148,6 +149,7 @@ def test_a_png_with_an_altered_header_is_unreadable():
         read_image_header(bytes(data))
 
 
+@pytest.mark.reliability("torn file", "ingest")
 def test_a_png_with_one_flipped_bit_in_its_pixels_is_unreadable():
     data = bytearray(encode("PNG"))
     data[data.index(b"IDAT") + 100] ^= 1

@@ -14,12 +14,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_pipeline
 
 from detloom.components.example_gen import write_shard as write_shard_module
-from detloom.components.example_gen.ingest import IngestFolders, hold_output, ingest
+from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.ingest_job import IngestJob, encode_record
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import Plan, Shard
 from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
+from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import read_label_map
 from detloom.schemas.contracts.rejects import Reason, read_rejects
@@ -64,6 +65,7 @@ def test_a_missing_image_is_quarantined_with_its_file(make_voc, tmp_path, run_in
     assert (reject.reason, reject.file, reject.scope) == (Reason.MISSING_FILE, "JPEGImages/a.jpg", "record")
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_a_link_out_of_the_data_folder_is_not_read(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"], "val": ["e"]})
     (folder / "JPEGImages/a.jpg").rename(tmp_path / "elsewhere.jpg")
@@ -79,6 +81,7 @@ def test_a_linked_image_folder_is_read(make_voc, tmp_path, run_ingest):
     assert run_ingest(folder, tmp_path / "out")["num_written"] == 2
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_a_loop_of_links_is_quarantined(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"], "val": ["e"]})
     (folder / "JPEGImages/a.jpg").unlink()
@@ -149,6 +152,7 @@ def make_job(tmp_path):
     return make
 
 
+@pytest.mark.reliability("kill", "ingest")
 def test_a_partly_written_shard_is_not_visible(make_voc, tmp_path, monkeypatch, make_job):
     folder = make_voc({"train": ["a", "b", "c"]})
     records = [
@@ -223,6 +227,7 @@ def test_boxes_of_rejected_records_are_counted_as_quarantined(make_coco, tmp_pat
     assert train["num_boxes_quarantined"] == 4
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_boxes_of_an_image_path_that_leads_outside_are_counted_as_quarantined(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a", "b"]}, {"b": [("cat", 1, 1, 9, 9), ("cat", 2, 2, 9, 9)]})
     path = folder / "Annotations/b.xml"
@@ -390,9 +395,10 @@ def test_a_split_ratio_without_records_is_an_error(make_voc, tmp_path, run_inges
         run_ingest(make_voc({"all": ["a", "b"]}), tmp_path / "out", splits={}, split_ratios=ratios, source="all")
 
 
+@pytest.mark.reliability("concurrent runs", "ingest")
 def test_second_ingestion_into_the_same_output_is_refused_with_the_owner(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["e"]})
-    with hold_output(IngestFolders(str(tmp_path / "out"), str(tmp_path / "out/rejects"))):
+    with hold_output(str(tmp_path / "out"), ".ingest.lock", "ingestion"):
         with pytest.raises(FolderBusyError, match=rf"/out: another ingestion .*process {os.getpid()} on "):
             run_ingest(folder, tmp_path / "out")
         assert [path.name for path in (tmp_path / "out").iterdir()] == [".ingest.lock"]
@@ -407,6 +413,7 @@ def test_output_that_cannot_be_used_is_refused(make_voc, tmp_path, run_ingest):
         run_ingest(folder, tmp_path / "out")
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize("name", ["rejects", "Split-train", "Split-old"])
 def test_link_in_place_of_an_output_folder_is_refused_and_its_target_kept(make_voc, tmp_path, run_ingest, name):
     folder = make_voc({"train": ["a"], "val": ["e"]})
@@ -422,6 +429,7 @@ def test_link_in_place_of_an_output_folder_is_refused_and_its_target_kept(make_v
     assert read_tree(elsewhere) == before
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_link_in_place_of_the_staging_folder_is_replaced_and_its_target_kept(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["e"]})
     (tmp_path / "elsewhere").mkdir()

@@ -61,6 +61,7 @@ def test_an_empty_list_has_no_elements():
     assert stream('{"a": [ ]}') == []
 
 
+@pytest.mark.reliability("torn file", "ingest")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -108,6 +109,7 @@ def test_only_an_oversized_element_is_skipped(element, detail):
     assert (found[0][2], found[2][2]) == (0, 2)
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize(
     "middle",
     [b"x" * MIB, (b'\\"\\\\' + b"x" * 1020) * 1024, b"[{" * (MIB // 2), "é".encode() * (MIB // 2)],

@@ -131,10 +131,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(driver.stdout.splitlines()[-1])
 
 
+@pytest.mark.reliability("kill", "ingest")
 def test_a_killed_ingestion_leaves_no_partial_file_and_its_rerun_gives_the_same_bytes(killed):
     assert killed["problems"] == []
 
 
+@pytest.mark.reliability("kill", "ingest")
 def test_the_kills_hit_running_ingestions(killed):
     assert killed["codes"].count(-9) == NUM_KILLS
     assert set(killed["codes"]) == {-9, 0}

@@ -99,6 +99,7 @@ def test_stratified_groups_cannot_be_replayed(make_voc, tmp_path, run_ingest, ru
         run_replay()
 
 
+@pytest.mark.reliability("torn file", "ingest")
 def test_a_truncated_quarantine_is_an_error_with_its_line(make_voc, tmp_path, run_ingest, run_replay):
     folder = make_voc({"train": ["a", "b"], "val": ["e"]})
     (folder / "JPEGImages/a.jpg").write_text("no image")

@@ -218,6 +218,7 @@ def damage(path, at, value=None, cut=None):
     path.write_bytes(data)
 
 
+@pytest.mark.reliability("torn file", "ingest")
 def test_a_damaged_payload_rejects_one_record(tmp_path):
     write(tmp_path, example(), example(IMAGE_SOURCE_ID=[b"b"]))
     damage(tmp_path / "train.tfrecord", 20)
@@ -227,6 +228,7 @@ def test_a_damaged_payload_rejects_one_record(tmp_path):
     assert record.record_key == "b"
 
 
+@pytest.mark.reliability("torn file", "ingest")
 def test_everything_after_a_damaged_length_is_one_reject(tmp_path):
     write(tmp_path, *[example(IMAGE_SOURCE_ID=[b"%d" % number]) for number in range(4)])
     path = tmp_path / "train.tfrecord"
@@ -238,6 +240,7 @@ def test_everything_after_a_damaged_length_is_one_reject(tmp_path):
     assert f"{size * 3 // 4} bytes" in reject.detail
 
 
+@pytest.mark.reliability("torn file", "ingest")
 @pytest.mark.parametrize("cut", [3, 8, 11, 30, -1])
 def test_a_truncated_file_is_one_reject_at_its_end(tmp_path, cut):
     write(tmp_path, example(), example(IMAGE_SOURCE_ID=[b"b"]))
@@ -248,6 +251,7 @@ def test_a_truncated_file_is_one_reject_at_its_end(tmp_path, cut):
     assert (record.record_key, reject.record_key, reject.reason) == ("a", "train.tfrecord#1", Reason.UNREADABLE_FILE)
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_a_huge_length_with_a_valid_checksum_is_not_allocated(tmp_path):
     header = struct.pack("<Q", 2**62)
     (tmp_path / "train.tfrecord").write_bytes(header + struct.pack("<I", mask_checksum(header)) + b"x" * 100)

@@ -32,6 +32,7 @@ def test_comments_and_processing_instructions_are_left_out():
     assert [child.tag for child in parse_xml(b"<a><!-- x --><?php x ?><b/></a>")] == ["b"]
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize(
     "data",
     [
@@ -85,6 +86,7 @@ def test_children_may_span_blocks():
         assert [item.get("id") for item in stream(data)] == ["7"]
 
 
+@pytest.mark.reliability("hostile input", "ingest")
 def test_a_document_type_is_an_error_at_any_block_boundary():
     for shift in range(65_500, 65_540, 3):
         with pytest.raises(SourceError, match="DTD"):

@@ -229,6 +229,7 @@ def test_repeated_run_sends_each_message_once(do_locally, tmp_path):
     assert do_locally(inputs(refused), 3) == ["refused"]
 
 
+@pytest.mark.reliability("kill", "metadata")
 def test_push_of_a_killed_run_is_reported_once_by_the_next_run(do_locally):
     blessed = make_blessing(blessed=True)
     assert do_locally(inputs(blessed, make_pushed(is_new=0)), 1) == ["pushed"]  # pushed by a run that sent no message

@@ -33,6 +33,7 @@ def test_version_number_is_the_time_and_version_contains_model_and_manifest(mode
     assert read_manifest(result.path).files == build_manifest(model).files
 
 
+@pytest.mark.reliability("clock jump", "push")
 def test_version_numbers_increase_even_if_the_clock_goes_back(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1000.0)
     result = push(other_model, tmp_path / "serving", at=500.0)
@@ -53,6 +54,7 @@ def test_pushing_an_earlier_model_again_makes_a_new_version(model, other_model, 
     assert push(model, tmp_path / "serving", at=3.0).version == 3
 
 
+@pytest.mark.reliability("torn file", "push")
 def test_damaged_latest_version_is_pushed_again(model, tmp_path):
     first = push(model, tmp_path / "serving", at=1000.0)
     (first.path / "saved_model.pb").write_bytes(b"grapX")
@@ -102,6 +104,7 @@ def test_rolled_back_model_that_was_trained_again_is_recognized(model, other_mod
     assert push(other_model, serving, at=5.0, allow_rolled_back=False).is_new
 
 
+@pytest.mark.reliability("full disk", "push")
 def test_missing_record_line_is_written_by_the_next_push(model, other_model, tmp_path, monkeypatch, caplog):
     def refuse(self, line):
         raise OSError(28, "No space left on device")
@@ -115,6 +118,7 @@ def test_missing_record_line_is_written_by_the_next_push(model, other_model, tmp
     assert [record["version"] for record in read_records(tmp_path / "serving")] == [1, 2]
 
 
+@pytest.mark.reliability("torn file", "push")
 def test_truncated_record_line_does_not_affect_the_next_line(model, other_model, tmp_path):
     push(model, tmp_path / "serving", at=1.0)
     with open(tmp_path / "serving" / RECORD_FILE, "a") as file:
@@ -123,6 +127,7 @@ def test_truncated_record_line_does_not_affect_the_next_line(model, other_model,
     assert [record["version"] for record in read_records(tmp_path / "serving")] == [1, 3]
 
 
+@pytest.mark.reliability("kill", "push")
 def test_leftovers_of_a_killed_push_are_removed(make_model, model, tmp_path):
     make_model(tmp_path / "serving" / ".push-77")
     push(model, tmp_path / "serving")
@@ -139,6 +144,7 @@ def test_version_is_readable_by_other_users(model, tmp_path):
     assert stat.S_IMODE((result.path / "saved_model.pb").stat().st_mode) == 0o644
 
 
+@pytest.mark.reliability("torn file", "push")
 def test_copy_that_differs_from_the_original_is_not_published(model, other_model, tmp_path, monkeypatch):
     push(model, tmp_path / "serving", at=1.0)
 
@@ -173,6 +179,7 @@ def test_model_pushed_from_a_version_folder_has_the_same_digest(model, tmp_path)
     assert push(tmp_path / "copy", tmp_path / "b").digest == first.digest
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_model_with_a_link_out_of_its_folder_is_refused(model, tmp_path):
     (tmp_path / "secret").write_text("x")
     (model / "assets" / "more").symlink_to(tmp_path / "secret")
@@ -181,6 +188,7 @@ def test_model_with_a_link_out_of_its_folder_is_refused(model, tmp_path):
     assert list_versions(tmp_path / "serving") == []
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_named_pipe_in_a_model_is_refused_without_blocking(model, tmp_path):
     os.mkfifo(model / "assets" / "pipe")
     with pytest.raises(InputError, match="assets/pipe: "):
@@ -264,6 +272,7 @@ def test_second_rollback_skips_the_models_that_were_rolled_back(model, other_mod
     assert roll_back_at(tmp_path / "serving", 7.0, to=3).digest == build_manifest(third_model).digest
 
 
+@pytest.mark.reliability("torn file", "rollback")
 def test_damaged_version_is_not_restored(model, other_model, third_model, tmp_path):
     for at, each in enumerate((model, other_model, third_model), start=1):
         push(each, tmp_path / "serving", at=float(at))
@@ -294,6 +303,7 @@ def test_rollback_removes_the_replaced_version_only_on_request(model, other_mode
     assert list_versions(tmp_path / "serving") == [1, 3]
 
 
+@pytest.mark.reliability("torn file", "push")
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"files": {"a": 3}}', '{"files": {"a": {"bytes": 1e999, "sha256": ""}}}', "[" * 100_000]
 )
@@ -303,6 +313,7 @@ def test_invalid_manifest_is_treated_as_missing(text, model, read_manifest, tmp_
     assert read_manifest(result.path) is None
 
 
+@pytest.mark.reliability("clock jump", "push")
 def test_numbers_of_deleted_versions_are_not_used_again(model, other_model, third_model, tmp_path):
     push(model, tmp_path / "serving", at=1000.0)
     second = push(other_model, tmp_path / "serving", at=1000.0)
@@ -318,6 +329,7 @@ def test_files_and_numbers_with_leading_zeros_count_for_the_next_version(model, 
     assert list_versions(tmp_path / "serving") == [4001]
 
 
+@pytest.mark.reliability("full disk", "rollback")
 def test_rollback_without_a_record_line_is_known_from_its_manifest(
     model, other_model, third_model, tmp_path, monkeypatch
 ):
@@ -359,6 +371,7 @@ def test_versions_copied_from_elsewhere_are_neither_counted_nor_removed(model, o
     assert list_versions(tmp_path / "serving") == [1, 11, 12]
 
 
+@pytest.mark.reliability("read-only", "push")
 def test_unwritable_record_does_not_fail_later_pushes(model, other_model, tmp_path, monkeypatch, caplog):
     def refuse(self, line):
         raise OSError(13, "Permission denied")
@@ -369,6 +382,7 @@ def test_unwritable_record_does_not_fail_later_pushes(model, other_model, tmp_pa
     assert "the line for version 1" in caplog.text
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_model_card_with_a_link_out_of_its_folder_is_refused(model, tmp_path):
     (tmp_path / "card").mkdir()
     (tmp_path / "secret").write_text("x")

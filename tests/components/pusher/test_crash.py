@@ -28,7 +28,16 @@ def stop_at_every_step(model, other_model, work_dir, mode, action):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("mode", ["kill", "error", "interrupt", "full", "read_only"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("kill", marks=pytest.mark.reliability("kill", "push")),
+        pytest.param("full", marks=pytest.mark.reliability("full disk", "push")),
+        pytest.param("read_only", marks=pytest.mark.reliability("read-only", "push")),
+        "error",
+        "interrupt",
+    ],
+)
 def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
     steps = stop_at_every_step(model, other_model, tmp_path, mode, "push")
     assert len(steps) > 60  # far fewer would mean that the operations are not observed
@@ -47,7 +56,14 @@ def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(mod
     assert {step["version"] for step in steps} == {1000, 2000}
 
 
-@pytest.mark.parametrize("mode", ["kill", "full"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("kill", marks=pytest.mark.reliability("kill", "rollback")),
+        pytest.param("full", marks=pytest.mark.reliability("full disk", "rollback")),
+        pytest.param("read_only", marks=pytest.mark.reliability("read-only", "rollback")),
+    ],
+)
 def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
     steps = stop_at_every_step(model, other_model, tmp_path, mode, "rollback")
     assert len(steps) > 60

@@ -179,6 +179,7 @@ def test_component_is_tfx_pusher_with_one_more_input():
     assert set(alone.inputs) == {"model"}
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_remote_model_with_a_name_that_leaves_its_folder_is_refused(do, tmp_path, objects, monkeypatch):
     serving = objects.root / "bucket" / "model" / "Format-Serving"
     serving.mkdir(parents=True)

@@ -48,6 +48,7 @@ def test_leftover_that_cannot_be_deleted_is_logged_and_does_not_fail_the_push(mo
     assert ".nfs1" in caplog.text
 
 
+@pytest.mark.reliability("hostile input", "push")
 @pytest.mark.parametrize("name", ["saved_model.pb", "added"])
 def test_copy_that_was_changed_by_its_own_graph_is_not_published(name, model, other_model, tmp_path):
     push(model, tmp_path / "serving", 1.0)
@@ -74,6 +75,7 @@ def test_version_is_as_readable_as_the_push_folder_with_any_umask(model, tmp_pat
         assert stat.S_IMODE((result.path / path).stat().st_mode) == mode
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_lock_file_that_is_a_link_is_refused(model, tmp_path):
     (tmp_path / "serving").mkdir()
     (tmp_path / "precious").write_text("precious")
@@ -83,6 +85,7 @@ def test_lock_file_that_is_a_link_is_refused(model, tmp_path):
     assert (tmp_path / "precious").read_text() == "precious"
 
 
+@pytest.mark.reliability("hostile input", "push")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", [RECORD_FILE, f"1/{MANIFEST_FILE}"])
 def test_named_pipe_in_the_push_folder_is_refused_without_blocking(name, model, tmp_path):
@@ -95,6 +98,7 @@ def test_named_pipe_in_the_push_folder_is_refused_without_blocking(name, model, 
     assert list_versions(tmp_path / "serving") == [1]
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_push_whose_lock_file_was_removed_publishes_nothing(model, other_model, tmp_path):
     serving = tmp_path / "serving"
     push(model, serving, 1.0)

@@ -136,6 +136,7 @@ def test_load_check_that_changes_the_copy_is_an_error(model, bucket):
     assert bucket.contents() == {}
 
 
+@pytest.mark.reliability("torn file", "push")
 @pytest.mark.parametrize("name", ["label_map.pbtxt", "saved_model.pb", "push_manifest.json"])
 def test_damaged_upload_publishes_nothing_and_is_removed(name, model, other_model, bucket):
     push(model, 100.0)
@@ -169,6 +170,7 @@ def test_rollback_and_removal_of_old_versions(model, other_model, bucket):
     assert deleted[0].partition("?")[0].endswith("/200/saved_model.pb")
 
 
+@pytest.mark.reliability("concurrent runs", "push")
 def test_lock_is_one_object_and_the_bucket_is_not_changed_while_another_process_has_it(model, bucket):
     other = GenerationLock(GoogleStorage(SERVING), "{}", clock=lambda: 0.0)
     other.acquire(0.0)
@@ -179,6 +181,7 @@ def test_lock_is_one_object_and_the_bucket_is_not_changed_while_another_process_
     assert bucket.contents() == before
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_while_loading_writes_nothing_more(model, other_model, third_model, bucket, clock):
     push(model, 1.0)
 
@@ -195,6 +198,7 @@ def test_push_that_lost_its_lock_while_loading_writes_nothing_more(model, other_
     assert serve_highest_version(bucket.contents()) == 1001
 
 
+@pytest.mark.reliability("lost lease", "push")
 @pytest.mark.parametrize("name", ["assets/label_map.pbtxt", "saved_model.pb"])
 def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
     name, model, other_model, third_model, bucket, clock, monkeypatch
@@ -216,6 +220,7 @@ def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
     assert list_versions(SERVING) == [1, 2000]
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_versions(
     model, other_model, third_model, bucket, clock, monkeypatch
 ):
@@ -235,6 +240,7 @@ def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_ver
     assert [record["version"] for record in read_records(SERVING)] == [1, 2, 1000, 2000]
 
 
+@pytest.mark.reliability("concurrent runs", "push")
 def test_of_two_simultaneous_pushes_one_waits_for_the_other(model, other_model, google_bucket, monkeypatch):
     monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
     is_loading, results = threading.Event(), []
@@ -291,6 +297,7 @@ def check_push_with_fault(bucket, other_model, number, fault):
     return result.version
 
 
+@pytest.mark.reliability("kill", "push")
 @pytest.mark.parametrize(
     ("request_part", "version"),
     [
@@ -313,7 +320,7 @@ def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
 
 
 @pytest.mark.slow  # two pushes for each of some hundred requests
-@pytest.mark.parametrize("fault", ["stop", "refused"])
+@pytest.mark.parametrize("fault", [pytest.param("stop", marks=pytest.mark.reliability("kill", "push")), "refused"])
 def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succeeds(
     fault, pushed_before, bucket, other_model
 ):

@@ -117,6 +117,7 @@ def test_process_that_ends_abnormally_is_an_error(returncode, output, reason, mo
         check_serves(model)
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_check_ends_after_its_time_limit(model, monkeypatch, tmp_path):
     program = tmp_path / "hangs.py"
     program.write_text("import os\nos.read(os.pipe()[0], 1)\n")
@@ -149,6 +150,7 @@ def test_graph_error_is_reported_with_type_and_reason(save):
     assert ": InvalidArgumentError: assertion failed: [too few]" in str(error.value)
 
 
+@pytest.mark.reliability("hostile input", "push")
 @pytest.mark.parametrize(
     "program",
     [
@@ -165,6 +167,7 @@ def test_text_from_the_model_is_escaped_and_truncated(program, model, monkeypatc
     assert len(str(error.value)) < 700
 
 
+@pytest.mark.reliability("hostile input", "push")
 def test_process_gets_an_alarm_but_no_secrets_and_no_input(model, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")

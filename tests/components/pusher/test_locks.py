@@ -39,6 +39,7 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in chi
 """
 
 
+@pytest.mark.reliability("concurrent runs", "push")
 @pytest.mark.slow  # six processes
 def test_concurrent_pushers_do_not_corrupt_each_other(make_model, tmp_path):
     for number in range(6):
@@ -133,6 +134,7 @@ def test_waiting_for_a_live_claim_ends_with_an_error_that_names_its_owner(make_l
     owner.check_held()
 
 
+@pytest.mark.reliability("kill", "push")
 def test_lock_of_a_dead_owner_is_taken_over_after_a_lease(make_lock, claims, clock, caplog):
     dead = make_lock()
     dead.acquire(0.0)
@@ -143,6 +145,7 @@ def test_lock_of_a_dead_owner_is_taken_over_after_a_lease(make_lock, claims, clo
     assert "(ann, process 7 on laptop, run r1)" in caplog.text
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_owner_suspended_for_half_a_lease_loses_the_lock(make_lock, clock):
     sleeper = make_lock()
     sleeper.acquire(0.0)
@@ -151,6 +154,7 @@ def test_owner_suspended_for_half_a_lease_loses_the_lock(make_lock, clock):
         sleeper.check_held()
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_owner_does_not_rewrite_its_claim_after_it_was_removed(make_lock, claims):
     sleeper = make_lock()
     sleeper.acquire(0.0)
@@ -239,6 +243,7 @@ def test_waiting_for_a_renewed_generation_ends_with_an_error_that_names_its_owne
     owner.check_held()
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_generation_that_has_not_changed_for_a_lease_is_taken_over(make_generation_lock_of, lock_object, clock, caplog):
     suspended, next_one = make_generation_lock_of(), make_generation_lock_of()
     suspended.acquire(0.0)
@@ -340,6 +345,7 @@ def make_generation_lock(lock_object, turns, number):
     return GenerationLock(storage, "{}", lease_seconds=1e9, clock=clock, sleep=lambda _: turns.step(number))
 
 
+@pytest.mark.reliability("concurrent runs", "push")
 @pytest.mark.parametrize(("storage_type", "make"), [(Claims, make_claim_lock), (LockObject, make_generation_lock)])
 @pytest.mark.parametrize("seed", range(40))
 def test_never_two_owners_in_any_order_of_steps(seed, storage_type, make):

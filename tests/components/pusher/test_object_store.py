@@ -89,6 +89,7 @@ def test_pushing_the_latest_model_again_changes_nothing(model, objects):
     assert stored(objects) == before
 
 
+@pytest.mark.reliability("torn file", "push")
 @pytest.mark.parametrize("name", ["label_map.pbtxt", "saved_model.pb", "push_manifest.json"])
 def test_damaged_object_publishes_nothing_and_is_removed(name, model, other_model, objects):
     push(model, 100.0)
@@ -113,6 +114,7 @@ def test_rollback_and_removal_of_old_versions(model, other_model, objects):
     assert [record["action"] for record in read_records(SERVING)] == ["push", "push", "rollback", "push"]
 
 
+@pytest.mark.reliability("hostile input", "rollback")
 def test_object_name_that_leaves_its_folder_is_refused(model, other_model, objects, monkeypatch):
     push(model, 100.0)
     push(other_model, 200.0)
@@ -129,7 +131,7 @@ def test_unreachable_storage_is_reported_with_the_address(model, objects):
 
 
 @pytest.mark.slow  # a push for each of some hundred operations
-@pytest.mark.parametrize("mode", ["stop_at", "fail_at"])
+@pytest.mark.parametrize("mode", [pytest.param("stop_at", marks=pytest.mark.reliability("kill", "push")), "fail_at"])
 def test_push_stopped_at_any_operation_leaves_complete_versions_and_a_rerun_succeeds(
     mode, model, other_model, objects, tmp_path
 ):
@@ -164,6 +166,7 @@ def test_push_stopped_at_any_operation_leaves_complete_versions_and_a_rerun_succ
     assert versions == {1000, 2000}
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_while_loading_keeps_the_versions_of_the_next_owner(
     model, other_model, third_model, objects, clock
 ):
@@ -179,6 +182,7 @@ def test_push_that_lost_its_lock_while_loading_keeps_the_versions_of_the_next_ow
     assert {version: verify_version(destination, version) for version in list_versions(SERVING)} == {1: [], 1001: []}
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_between_two_files_changes_nothing_more(
     model, other_model, third_model, objects, clock, monkeypatch
 ):
@@ -201,6 +205,7 @@ def test_push_that_lost_its_lock_between_two_files_changes_nothing_more(
     assert list_versions(SERVING) == [1, 2000]
 
 
+@pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_does_not_touch_a_version_with_its_number(model, other_model, objects):
     def lost():
         raise OSError("lost")

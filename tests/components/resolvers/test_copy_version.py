@@ -74,6 +74,7 @@ def test_a_version_without_a_model_is_skipped(copy, push, tmp_path, caplog):
     assert "/500: " in caplog.text
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 def test_a_modified_version_is_refused_and_not_skipped(copy, push, tmp_path):
     push("first", 100)
     push("second", 200)
@@ -83,6 +84,7 @@ def test_a_modified_version_is_refused_and_not_skipped(copy, push, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.reliability("concurrent runs", "evaluate")
 def test_a_version_that_is_removed_during_the_copy_is_skipped(copy, push, tmp_path, monkeypatch):
     push("first", 100)
     push("second", 200)
@@ -98,6 +100,7 @@ def test_a_version_that_is_removed_during_the_copy_is_skipped(copy, push, tmp_pa
     assert copy()[1] == "first"
 
 
+@pytest.mark.reliability("kill", "evaluate")
 def test_the_remains_of_a_killed_copy_are_removed(copy, push, tmp_path):
     push("first", 100)
     left = tmp_path / "out" / ".Format-Serving.partial"

@@ -158,6 +158,7 @@ def test_a_model_that_was_pushed_by_hand_is_the_baseline(run, make_model, push_t
     assert len(list((tmp_path / "copies").iterdir())) == 1
 
 
+@pytest.mark.reliability("torn file", "evaluate")
 def test_an_artifact_that_changed_after_its_push_is_not_the_baseline(run, tmp_path):
     run("one")
     (graph,) = tmp_path.glob("root/StubTrainer/model/*/Format-Serving/saved_model.pb")
@@ -165,6 +166,7 @@ def test_an_artifact_that_changed_after_its_push_is_not_the_baseline(run, tmp_pa
     assert run("two") == ["two against one"]
 
 
+@pytest.mark.reliability("kill", "metadata")
 def test_a_copy_that_was_killed_before_it_was_registered_is_used(make_model, push_to, tmp_path, monkeypatch):
     push_by_hand(make_model, push_to, "elsewhere")
     store = mlmd.MetadataStore(metadata.sqlite_metadata_connection_config(str(tmp_path / "m.sqlite")))

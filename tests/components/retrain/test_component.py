@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from detloom.components.artifact_types import DatasetReport, RetrainDecision, Tr
 from detloom.components.pusher.atomic_push import push_model, roll_back
 from detloom.components.pusher.endpoint import label_model
 from detloom.components.pusher.manifest import build_manifest
-from detloom.components.retrain import component
+from detloom.components.retrain import component, training_record
 from detloom.components.retrain.executor import DecisionExecutor, RecordExecutor
 from detloom.components.retrain.params import RetrainParams
 from detloom.components.retrain.training_record import read_last_record
@@ -150,3 +151,29 @@ def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path
     (tmp_path / "records").write_text("no folder")
     with pytest.raises(OSError, match="records"):
         record(inputs, params, tmp_path / "record", decision, is_blessed=True)
+
+
+@pytest.mark.reliability("full disk", "metadata")
+def test_a_record_on_a_full_disk_leaves_no_file_and_the_data_cause_another_training(inputs, params, tmp_path, disk):
+    params = replace(params, retrain=replace(params.retrain, records=str(disk.folder)))
+    decision = decide(inputs, params, tmp_path / "decision")
+    disk.fill()
+    with pytest.raises(OSError, match="No space left on device"):
+        record(inputs, params, tmp_path / "record", decision, is_blessed=True)
+    assert not [path for path in disk.folder.rglob("*.json*") if path.is_file()]
+    assert decide(inputs, params, tmp_path / "second").get_int_custom_property("train") == 1
+
+
+@pytest.mark.reliability("clock jump", "metadata")
+def test_a_record_after_the_clock_was_moved_back_is_the_newest(inputs, params, tmp_path, monkeypatch):
+    def record_on(day, config_hash):
+        moment = datetime(2026, 3, day, tzinfo=timezone.utc)
+        monkeypatch.setattr(training_record, "current_time", lambda: moment)
+        changed = replace(params, config_hash=config_hash)
+        record(inputs, changed, tmp_path / "record", decide(inputs, changed, tmp_path / "decision"), is_blessed=True)
+        return read_last_record(str(tmp_path / "records"), "cells")
+
+    assert record_on(9, "c0").time == "2026-03-09T00:00:00+00:00"
+    found = record_on(2, "c1")
+    assert (found.config_hash, found.time) == ("c1", "2026-03-09T00:00:00.000001+00:00")
+    assert record_on(10, "c2").time == "2026-03-10T00:00:00+00:00"

@@ -25,6 +25,7 @@ def test_a_record_survives_a_round_trip(tmp_path, make_training):
     assert read_last_record(str(tmp_path), "cells") == training
 
 
+@pytest.mark.reliability("clock jump", "metadata")
 def test_the_newest_record_is_read_regardless_of_the_order_of_writing(tmp_path, make_training):
     append_record(str(tmp_path), "cells", make_training(time=SECOND, span=13))
     append_record(str(tmp_path), "cells", make_training(time=FIRST, span=12))
@@ -42,6 +43,7 @@ def test_pipelines_that_share_a_folder_do_not_see_each_other(tmp_path, make_trai
     assert read_last_record(str(tmp_path), "nuclei") is None
 
 
+@pytest.mark.reliability("torn file", "metadata")
 @pytest.mark.parametrize(
     "text", ["", '{"time": "2026-03-0', "[]", '{"time": "2026-03-02"}', "null", "\udcff", "[" * 100_000]
 )
@@ -60,6 +62,7 @@ def test_an_unknown_key_of_a_later_version_is_ignored(tmp_path, make_training):
     assert read_last_record(str(tmp_path), "cells") == make_training()
 
 
+@pytest.mark.reliability("kill", "metadata")
 def test_other_files_and_unfinished_writes_are_ignored(tmp_path, make_training):
     append_record(str(tmp_path), "cells", make_training())
     for name in (".20260303T030000.000000Z.json.0123", "notes.txt", "20260303.json"):

@@ -1,3 +1,7 @@
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,6 +9,7 @@ import pytest
 import tensorflow as tf
 from click.testing import CliRunner
 
+import detloom
 from detloom.pipelines.cli import cli
 from detloom.pipelines.commands.checkpoint_options import load_from_options
 from detloom.schemas.contracts import detections as names
@@ -111,3 +116,35 @@ def test_a_failed_export_leaves_no_files(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("detloom.trainer_module.export.saved_model.export_saved_model", fail)
     assert isinstance(run(trained[0], "--out", tmp_path / "out").exception, OSError)
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from detloom.pipelines.cli import cli
+
+pathlib.Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+cli(["export", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.reliability("kill", "export")
+def test_an_export_that_was_killed_before_its_rename_leaves_no_output_and_a_rerun_succeeds(trained, tmp_path):
+    command = [sys.executable, "-c", KILLED, trained[0], "--out", tmp_path / "out"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(detloom.__file__).parents[1])}
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
+    assert list(tmp_path.glob(f".*/{names.SERVING_FOLDER}/{names.SAVED_MODEL_FILE}"))
+    assert run(trained[0], "--out", tmp_path / "out").exit_code == 0
+    load_trained(tmp_path / "out")
+
+
+@pytest.mark.reliability("concurrent runs", "export")
+def test_an_export_does_not_replace_the_output_of_another_one(trained, tmp_path, monkeypatch):
+    def finish_another(detector, config, folder, settings):
+        folder.mkdir()
+        (tmp_path / "out" / "theirs").mkdir(parents=True)
+
+    monkeypatch.setattr("detloom.trainer_module.export.saved_model.export_saved_model", finish_another)
+    assert isinstance(run(trained[0], "--out", tmp_path / "out").exception, OSError)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/theirs"]

@@ -166,6 +166,7 @@ def test_verify_refuses_a_folder_without_versions(tmp_path):
     assert str(detloom("verify", tmp_path).exception).startswith(f"{tmp_path}: ")
 
 
+@pytest.mark.reliability("full disk", "push")
 def test_full_disk_is_reported_and_nothing_changes(serving, tmp_path, monkeypatch):
     def refuse(source, target):
         raise OSError(28, "No space left on device")

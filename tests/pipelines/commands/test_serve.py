@@ -40,20 +40,15 @@ def test_signal_ends_the_loop_after_the_current_request(number):
     assert signal.getsignal(number) is before
 
 
+SERVE = [sys.executable, "-u", "-c", "from detloom.pipelines.cli import main; main()", "serve"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_prints_its_urls_and_stops_cleanly_on_a_signal(tiny_model_dir, number):
-    command = [
-        sys.executable,
-        "-u",
-        "-c",
-        "from detloom.pipelines.cli import main; main()",
-        "serve",
-        str(tiny_model_dir),
-    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [*command, "--port", "0", "--name", "cells"],
+        [*SERVE, str(tiny_model_dir), "--port", "0", "--name", "cells"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,6 +69,27 @@ def test_serve_prints_its_urls_and_stops_cleanly_on_a_signal(tiny_model_dir, num
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
+@pytest.mark.reliability("kill", "serve")
+def test_a_killed_server_leaves_the_model_unchanged_and_its_port_can_be_used_again(tiny_model_dir):
+    def read_model():
+        return {path: path.read_bytes() for path in tiny_model_dir.rglob("*") if path.is_file()}
+
+    before, port = read_model(), "0"
+    for _ in range(2):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [*SERVE, str(tiny_model_dir), "--port", port]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                port = re.match(r"http://127\.0\.0\.1:(\d+)/ ", process.stdout.readline())[1]
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as response:
+                    assert response.status == 200
+            finally:
+                process.kill()
+    assert read_model() == before
+
+
+@pytest.mark.reliability("concurrent runs", "serve")
 def test_port_in_use_is_refused(tiny_model_dir):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

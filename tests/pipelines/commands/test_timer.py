@@ -63,6 +63,7 @@ def test_crontab_line(run_file):
         assert (folder / "detloom-cells.crontab").read_text().splitlines()[1].startswith("0 3 * * * cd / && ")
 
 
+@pytest.mark.reliability("concurrent runs", "metadata")
 def test_second_run_in_a_workspace_exits_with_75(run_file):
     with hold_workspace(run_file.parent / "ws"):
         ran = subprocess.run(

@@ -96,6 +96,7 @@ def test_missing_data_options_are_named(tmp_path, examples):
     assert "got --examples and --train-files or --eval-files" in str(both.exception)
 
 
+@pytest.mark.reliability("concurrent runs", "train")
 def test_folder_in_which_another_process_trains_is_refused(tmp_path, examples, calls):
     (tmp_path / "run").mkdir()
     with hold_training_lock(tmp_path / "run" / train_cli.LOCK_FILE):

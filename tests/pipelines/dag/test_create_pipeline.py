@@ -200,6 +200,8 @@ def test_the_best_hyperparameters_are_used_and_the_next_run_warm_starts(small_ru
     assert restored["train"]["fine_tune_checkpoint"] == str(model)
 
 
+@pytest.mark.reliability("kill", "train")
+@pytest.mark.reliability("kill", "metadata")
 @pytest.mark.slow
 def test_a_killed_training_run_resumes_in_the_next_pipeline_run(small_run, capsys):
     text = small_run.read_text().replace("num_steps: 4", "num_steps: 120\n  checkpoint_every_n: 4")

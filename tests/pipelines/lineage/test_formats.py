@@ -53,6 +53,7 @@ def test_text_is_a_tree_from_the_version_to_the_data(graph, two_runs):
     assert lines[13].strip().startswith("Configuration (config ")
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 def test_untrusted_text_is_printable_and_stays_on_its_line(hostile_graph):
     text = format_text(hostile_graph)
     assert len(text.splitlines()) == 3
@@ -68,6 +69,7 @@ def test_svg_is_xml_with_a_box_per_node_and_a_path_per_edge(graph):
     assert labels == ["baseline", "replaced", "warm start"]
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 def test_svg_escapes_untrusted_text(hostile_graph):
     svg = format_svg(hostile_graph)
     root = ET.fromstring(svg)
@@ -99,6 +101,7 @@ def test_page_contains_the_drawing_and_all_facts(graph):
     assert "script-src 'sha256-" in page
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 def test_page_escapes_untrusted_text(hostile_graph):
     page = format_page(hostile_graph)
     assert "<script>alert" not in page

@@ -45,6 +45,7 @@ def replace_by_folder(path):
     path.mkdir()
 
 
+@pytest.mark.reliability("torn file", "metadata")
 @pytest.mark.parametrize("is_written", [True, False])
 @pytest.mark.parametrize("damage", [write_garbage, truncate, flip_pages, replace_by_folder])
 def test_damage_is_one_sentence_with_the_path(path, damage, is_written):
@@ -65,6 +66,7 @@ def test_an_intact_an_empty_and_no_file_pass_unchanged(path, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "metadata.sqlite"]
 
 
+@pytest.mark.reliability("concurrent runs", "metadata")
 def test_a_lock_of_another_program_is_noticed_soon(path, monkeypatch):
     monkeypatch.setattr(metadata_file, "_LOCK_SECONDS", 0.1)
     other = sqlite3.connect(path, isolation_level=None)

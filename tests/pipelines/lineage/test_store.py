@@ -6,6 +6,7 @@ from detloom.pipelines.lineage.store import LineageStore
 from detloom.schemas.errors import InputError
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 @pytest.mark.parametrize("content", [b"", b"hello"])
 def test_file_that_is_not_a_database_is_refused_and_unchanged(tmp_path, content):
     path = tmp_path / "metadata.sqlite"
@@ -22,6 +23,7 @@ def test_missing_file_is_refused_and_not_created(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 def test_other_database_is_refused_and_unchanged(tmp_path):
     path = tmp_path / "metadata.sqlite"
     with sqlite3.connect(path) as other:

@@ -141,6 +141,7 @@ def test_deleted_files_are_marked_and_other_facts_kept(own_runs):
     assert evaluation.lines == ("AP 0.250, AP50 0.375 on test", "files gone")
 
 
+@pytest.mark.reliability("torn file", "metadata")
 def test_invalid_files_are_ignored(own_runs):
     for name, file, text in (
         ("rejects", "report.json", '{"splits": {"train": 7}, "num_in": ' + "9" * 400 + ', "num_quarantined": true}'),
@@ -162,6 +163,7 @@ def test_invalid_files_are_ignored(own_runs):
     assert nodes_of(graph, "examples")[0].lines == (f"artifact {own_runs.first['examples']}",)
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 def test_cycle_in_ml_metadata_becomes_a_note(own_runs):
     run = own_runs.run("circle")
     model = own_runs.artifact("Model", "model/circle")

@@ -1,6 +1,7 @@
 """Test retries, waits and time limits with TFX's local runner and nodes that fail on request."""
 
 import json
+import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from detloom.pipelines.local import retries
 from detloom.pipelines.local.console import log_nodes
 from detloom.pipelines.local.retries import NodeFailedError, run_with_retries
 from detloom.pipelines.local.run_local import run_locally
-from detloom.pipelines.local.run_lock import WorkspaceBusyError, hold_workspace
+from detloom.pipelines.local.run_lock import LOCK_FILE, WorkspaceBusyError, hold_workspace
 from detloom.pipelines.local.summary import read_latest_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import NodeSettings
@@ -222,8 +223,43 @@ def test_unwanted_failures_and_interruptions_send_no_notification(run, notified,
     assert notified == []
 
 
+@pytest.mark.reliability("concurrent runs", "metadata")
 def test_two_runs_in_one_workspace_are_refused(run):
     run = run([])
     with hold_workspace(Path(run.workspace)), pytest.raises(WorkspaceBusyError):
         run_locally(run)
     assert not (Path(run.workspace) / "journal.txt").exists()
+
+
+@pytest.mark.reliability("lost lease", "metadata")
+def test_a_run_that_lost_its_lock_starts_no_other_node(run, monkeypatch):
+    run = run([])
+    workspace = Path(run.workspace)
+    start = retries.TimeLimits.start
+
+    def lose(limits, node):
+        start(limits, node)
+        if node == "Trainer":
+            (workspace / LOCK_FILE).unlink()
+
+    monkeypatch.setattr(retries.TimeLimits, "start", lose)
+    with pytest.raises(InputError, match=rf"{LOCK_FILE}: "):
+        run_locally(run)
+    assert ran(run) == ["Gen", "Trainer"]
+
+
+@pytest.mark.reliability("clock jump", "metadata")
+def test_a_run_after_the_clock_was_moved_back_is_the_latest(run):
+    """The first run failed; its times are a day ahead of those of the second."""
+    first = run(["full"])
+    with pytest.raises(OSError, match="the disk is full"):
+        run_with_retries(first, log_nodes(verbose=False))
+    metadata_file = Path(first.workspace) / "metadata.sqlite"
+    with sqlite3.connect(metadata_file) as metadata:
+        for table in ("Context", "Execution", "Artifact"):
+            metadata.execute(f"UPDATE {table} SET create_time_since_epoch = create_time_since_epoch + 86400000")
+    metadata.close()
+    run_with_retries(run([]), log_nodes(verbose=False))
+    nodes = read_latest_run(metadata_file)
+    assert list(nodes) == ["Gen", "Trainer", "BaselineResolver", "Pusher"]
+    assert not any(node.is_failed for node in nodes.values())

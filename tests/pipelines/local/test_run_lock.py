@@ -21,6 +21,7 @@ with hold_workspace(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.reliability("concurrent runs", "metadata")
 def test_a_second_run_in_a_workspace_is_refused_with_the_owner(tmp_path):
     with hold_workspace(tmp_path / "new"):
         owner = rf".*process {os.getpid()} on "
@@ -31,6 +32,7 @@ def test_a_second_run_in_a_workspace_is_refused_with_the_owner(tmp_path):
         pass
 
 
+@pytest.mark.reliability("kill", "metadata")
 @pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_released(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
@@ -57,6 +59,7 @@ def test_a_workspace_that_is_a_file_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.reliability("hostile input", "metadata")
 def test_a_link_as_lock_file_is_not_followed(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("mine")

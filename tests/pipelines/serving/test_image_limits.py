@@ -21,6 +21,7 @@ def test_header_has_height_and_width():
     assert (header.height, header.width) == (20, 30)
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_small_file_that_declares_a_huge_image_is_refused():
     data = make_png_header(60_000, 60_000)
     assert len(data) < 100

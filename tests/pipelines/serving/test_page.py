@@ -54,6 +54,7 @@ def test_settings_say_if_boxes_are_in_pixels(served, page, tiny_model_dir, tmp_p
     assert settings_of(format_page(in_pixels, min_score=0.5, max_request_bytes=1000))["hasPixelBoxes"] is True
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_class_names_are_escaped(served, monkeypatch):
     from detloom.schemas.contracts.label_map import LabelMap
 

@@ -80,6 +80,7 @@ def test_other_shape_is_refused(value, shape):
     assert tensor_error(value, PIXELS) == f"input 'x': got the shape {shape}, allowed: [any, 2]."
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_lists_deeper_than_any_tensor_are_refused():
     value = 1
     for _ in range(500):
@@ -138,6 +139,7 @@ def test_b64_object_is_a_value_and_not_a_named_input():
         assert request.inputs["image_bytes"].tolist() == [b"a"]
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -54,6 +54,7 @@ def test_all_three_signatures_give_the_same_detections(served, image_pixels, enc
     assert (found["detection_classes"], found["num_detections"]) == ([1.0, 2.0], 2.0)
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -87,6 +88,7 @@ def length_delimited(number, data):
     return bytes([number << 3 | 2]) + varint + bytes([length]) + data
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_model_gets_the_checked_image_of_a_crafted_example(served, encoded):
     """Python's parser takes the last of three values of a oneof, TensorFlow's parser the first."""
     unseen, seen = (length_delimited(1, length_delimited(1, value)) for value in (b"never checked", encoded))
@@ -105,6 +107,7 @@ def damage_pixels(png):
     return png[:start] + chunk + struct.pack(">I", zlib.crc32(chunk)) + png[end + 4 :]
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(
     ("signature", "where"), [("serving_encoded", r"image_bytes\[1\]"), ("serving_examples", r"examples\[1\]")]
 )

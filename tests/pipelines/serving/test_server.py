@@ -87,6 +87,7 @@ def test_head_is_answered_like_get_without_a_body(server, ask, path):
     assert body == ""
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
@@ -108,6 +109,7 @@ def test_other_paths_and_methods_are_refused_as_json(ask, method, path, status, 
     assert message in answer["error"]
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_client_receives_the_refusal_of_a_request_that_is_too_long(ask):
     status, _, answer = ask("POST", PREDICT, b"x" * 3_000_000)
     assert status == 413
@@ -125,6 +127,7 @@ def test_expect_100_is_continued(server):
     assert send_raw(server, head.encode()).startswith("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400")
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -142,6 +145,7 @@ def test_body_without_a_valid_length_is_refused(server, headers, status):
     assert send_raw(server, data.encode()).startswith(f"HTTP/1.1 {status} ")
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_invalid_request_line_is_refused_as_json(server):
     assert '{"error": "Bad request' in send_raw(server, b"what is this\r\n\r\n")
 
@@ -150,11 +154,13 @@ def test_invalid_url_is_refused(server):
     assert send_raw(server, b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith("HTTP/1.1 404 ")
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("[::1]:8501", 200), ("evil.example:80", 403)])
 def test_unknown_host_name_is_refused(ask, host, status):
     assert ask("GET", "/healthz", headers={"Host": host})[0] == status
 
 
+@pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost.evil.example"])
 def test_request_from_another_site_is_refused(ask, encoded, origin):
     status, headers, answer = ask("POST", PREDICT, request_of(encoded), headers={"Origin": origin})
@@ -176,6 +182,7 @@ def test_page_is_sent_with_its_policy(ask):
     assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_body_that_does_not_end_times_out(server, monkeypatch):
     monkeypatch.setattr(module, "_RECEIVE_SECONDS", 0.05)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
@@ -183,6 +190,7 @@ def test_body_that_does_not_end_times_out(server, monkeypatch):
         assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_headers_that_do_not_end_time_out(server, monkeypatch):
     monkeypatch.setattr(module, "_RECEIVE_SECONDS", 0.05)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
@@ -190,6 +198,7 @@ def test_headers_that_do_not_end_time_out(server, monkeypatch):
         assert connection.recv(100) == b""
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_excess_connection_is_refused_and_later_ones_are_accepted(server, ask):
     held = [socket.create_connection(("127.0.0.1", server.server_port), timeout=60) for _ in range(17)]
     try:
@@ -218,6 +227,7 @@ def test_internal_error_is_reported_and_logged(ask, server, monkeypatch):
     assert isinstance(escaped.get(timeout=60), KeyError)
 
 
+@pytest.mark.reliability("hostile input", "serve")
 def test_control_characters_of_a_request_are_escaped_in_the_log(server, caplog):
     with caplog.at_level("INFO", logger="detloom"):
         send_raw(server, b"GET /\x1b[31m HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -34,6 +34,7 @@ def test_records_are_counted_whether_compressed_or_not(tmp_path, make_example, w
     assert count_records([path]) == (2,)
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_a_truncated_file_is_named_when_it_is_counted(tmp_path, make_example, write_records):
     path = write_records(tmp_path / "data", [make_example()] * 2)
     path.write_bytes(path.read_bytes()[:-5])

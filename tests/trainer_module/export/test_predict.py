@@ -101,6 +101,7 @@ def test_a_contract_that_is_no_json_object_is_refused(model_dir, tmp_path, conte
         has_pixel_boxes(str(tmp_path / "model"))
 
 
+@pytest.mark.reliability("kill", "serve")
 def test_the_highest_complete_version_is_taken(model_dir, tmp_path):
     for version in ("9", "10"):
         shutil.copytree(model_dir, tmp_path / version)
@@ -124,6 +125,7 @@ def test_a_folder_without_model_is_refused(tmp_path):
         load_detector(tmp_path)
 
 
+@pytest.mark.reliability("torn file", "serve")
 def test_a_file_that_is_not_a_saved_model_is_refused(model_dir, tmp_path):
     shutil.copytree(model_dir, tmp_path / "model")
     (tmp_path / "model" / "saved_model.pb").write_bytes(b"\xff\xff\xff")
@@ -131,6 +133,7 @@ def test_a_file_that_is_not_a_saved_model_is_refused(model_dir, tmp_path):
         load_detector(tmp_path / "model")
 
 
+@pytest.mark.reliability("torn file", "serve")
 def test_a_model_without_its_weights_is_refused(model_dir, tmp_path):
     shutil.copytree(model_dir, tmp_path / "model")
     shutil.rmtree(tmp_path / "model" / "variables")

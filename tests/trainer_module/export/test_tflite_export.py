@@ -147,6 +147,7 @@ def test_boxes_in_the_padding_are_left_out_like_in_the_saved_model(
         assert share_found_again(tuple(column[:10] for column in expected), best, min_rows=1) >= 0.2
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 def test_compressed_or_damaged_packed_files_are_refused(exported, tmp_path):
     whole = (exported[1] / "float32.tflite").read_bytes()
     packed = io.BytesIO(whole)

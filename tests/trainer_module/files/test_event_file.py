@@ -62,6 +62,7 @@ def test_rollback_within_one_file(tmp_path):
     assert scalars(tmp_path, "loss") == [(1, 1.0), (2, 20.0)]
 
 
+@pytest.mark.reliability("clock jump", "train")
 @pytest.mark.parametrize("later_clock", [1_700_000_000.2, 1_600_000_000.0])
 def test_resumed_run_is_read_last_whatever_the_clock(tmp_path, monkeypatch, later_clock):
     monkeypatch.setattr(event_file.time, "time", lambda: 1_700_000_000.1)
@@ -78,6 +79,7 @@ def test_event_file_of_tensorflow_is_read_before(tmp_path):
     assert shown_scalars(tmp_path, "loss") == [(6, 1.0)]
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_truncated_record_loses_no_other_event(tmp_path):
     write_scalars(tmp_path, [(1, 1.0), (2, 2.0)])
     (file,) = tmp_path.iterdir()

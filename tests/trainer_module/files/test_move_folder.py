@@ -78,6 +78,7 @@ def test_folder_is_copied_to_another_file_system(source, target):
         assert_no_leftovers(source, moved)
 
 
+@pytest.mark.reliability("full disk", "train")
 def test_failed_copy_keeps_the_source_and_leaves_no_partial_target(source, target, monkeypatch):
     refuse_renames(monkeypatch, errno.EXDEV, (source.parent, target.parent))
 
@@ -95,6 +96,7 @@ def test_failed_copy_keeps_the_source_and_leaves_no_partial_target(source, targe
     assert_no_leftovers(source, target)
 
 
+@pytest.mark.reliability("kill", "train")
 def test_leftovers_of_a_killed_copy_are_deleted(source, target, monkeypatch):
     refuse_renames(monkeypatch, errno.EXDEV, (source.parent, target.parent))
     left = target.with_name(".model_run.partial")

@@ -186,6 +186,7 @@ def kill_at(moment, monkeypatch):
     return write_and_die if moment in MOMENTS[:3] else write
 
 
+@pytest.mark.reliability("kill", "train")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_kill_at_any_moment_leaves_the_old_or_the_new_best_weights_intact(tmp_path, monkeypatch, moment):
     best_dir = tmp_path / "best"
@@ -216,6 +217,7 @@ def test_leftovers_of_an_interrupted_write_are_deleted(tmp_path):
     ]
 
 
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.parametrize(
     "text",
     [
@@ -235,6 +237,7 @@ def test_invalid_list_is_refused_and_no_weights_are_deleted(tmp_path, text):
     assert stems(tmp_path) == ["ckpt-1"]
 
 
+@pytest.mark.reliability("hostile input", "train")
 def test_list_cannot_name_weights_elsewhere(tmp_path):
     entry = '{"step": 1, "value": 0.5, "path": "../../stolen", "numbers": {}}'
     (tmp_path / "best.json").write_text(f'{{"metric": "AP", "entries": [{entry}]}}')

@@ -67,6 +67,7 @@ def test_last_checkpoint_of_each_span_of_hours_is_kept(tmp_path):
     assert checkpoints.steps == [2, 4, 5, 6]
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_corrupt_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, caplog):
     checkpoints, variable = make(tmp_path)
     save(checkpoints, variable, 5, 10)
@@ -78,6 +79,7 @@ def test_corrupt_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, capl
     assert other.steps == [5]
 
 
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
 def test_truncated_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, ending):
     checkpoints, variable = make(tmp_path)
@@ -88,6 +90,7 @@ def test_truncated_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, en
     assert (other.restore_newest(), float(restored)) == (5, 5.0)
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_run_without_an_intact_checkpoint_is_refused(tmp_path):
     checkpoints, variable = make(tmp_path)
     save(checkpoints, variable, 5)
@@ -97,6 +100,7 @@ def test_run_without_an_intact_checkpoint_is_refused(tmp_path):
     assert checkpoints.steps == [5]
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_tensorflows_list_of_checkpoints_is_ignored(tmp_path):
     checkpoints, variable = make(tmp_path)
     save(checkpoints, variable, 5, 10)
@@ -107,6 +111,7 @@ def test_tensorflows_list_of_checkpoints_is_ignored(tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-15")
 
 
+@pytest.mark.reliability("kill", "train")
 def test_data_without_an_index_are_ignored_and_deleted(tmp_path):
     """A killed process leaves such a file; the next save deletes it."""
     checkpoints, variable = make(tmp_path)
@@ -118,6 +123,7 @@ def test_data_without_an_index_are_ignored_and_deleted(tmp_path):
     assert not data.exists()
 
 
+@pytest.mark.reliability("kill", "train")
 def test_partial_checkpoint_of_a_killed_process_is_ignored(tmp_path):
     """The first checkpoint of a run has a truncated index, so the run starts from the beginning."""
     unfinished = tmp_path / "unfinished"

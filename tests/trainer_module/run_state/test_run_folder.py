@@ -66,6 +66,7 @@ def test_setting_of_a_later_version_defaults_in_an_older_run(folder, tiny_config
     assert "train.max_to_keep: got 9, stored 3" in refusal(folder, changed(tiny_config, {"train.max_to_keep": 9}))
 
 
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.parametrize("content", [b"", b"{}", b"not JSON", b"\xff"])
 def test_invalid_stored_configuration_is_refused(folder, tiny_config, content):
     (folder / CONFIG_FILE).write_bytes(content)
@@ -116,6 +117,7 @@ def test_new_run_beside_an_unfinished_one_is_logged(tmp_path, caplog):
     assert "(before)" in caplog.text
 
 
+@pytest.mark.reliability("kill", "train")
 @pytest.mark.slow
 def test_killed_run_is_resumed_and_its_lock_is_released(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(detloom.__file__).parents[1])}
@@ -125,6 +127,7 @@ def test_killed_run_is_resumed_and_its_lock_is_released(tmp_path):
         assert (folder / "ckpt-7").read_text() == "seven steps"
 
 
+@pytest.mark.reliability("concurrent runs", "train")
 def test_second_process_with_the_same_run_is_refused(tmp_path):
     with unfinished_run(tmp_path / "12", "key"), pytest.raises(FolderBusyError, match="unfinished"):
         unfinished_run(tmp_path / "13", "key").__enter__()

@@ -117,6 +117,7 @@ def test_nonfinite_numbers_are_null_in_json(tmp_path, value):
     assert lines(tmp_path)[0]["loss"] is None
 
 
+@pytest.mark.reliability("kill", "train")
 def test_resumed_run_logs_no_step_twice(tmp_path):
     log_steps(tmp_path, [2, 4, 6, 8])  # killed here; the newest checkpoint is step 4
     log_steps(tmp_path, [6, 8, 10], first_step=4)
@@ -142,6 +143,7 @@ def test_rollback_removes_entries_of_later_steps(tmp_path):
     assert shown(tmp_path)["train/loss"] == [(2, 2.0), (4, 40.0)]
 
 
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.parametrize("damage", ['{"kind": "train", "st', '{"kind": "train", "step": 3}', "\0\0\0\0", "[1]\n"])
 def test_invalid_lines_are_removed(tmp_path, damage):
     log_steps(tmp_path, [2])

@@ -108,6 +108,7 @@ def assert_same_result(one, other):
     assert steps[-1] == 40
 
 
+@pytest.mark.reliability("kill", "train")
 def test_run_killed_twice_ends_bit_equal(data, whole, tmp_path):
     for step in (9, 30):  # two steps after a checkpoint, and at an evaluation
         process = run(data, tmp_path)

@@ -132,6 +132,7 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
     assert json.loads((tmp_path / "killed" / SUMMARY_FILE).read_text())["best"]["AP"] == 0.9
 
 
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.slow
 def test_corrupt_checkpoint_costs_only_the_steps_since_the_previous_one(
     tmp_path, shards, one_level_config, changed, measured, caplog
@@ -341,6 +342,7 @@ def test_fine_tuning_restores_once_and_then_resumes_its_own_checkpoints(
     np.testing.assert_array_equal(again.detector.network.get_layer("Conv1").kernel.numpy(), theirs)
 
 
+@pytest.mark.reliability("torn file", "train")
 @pytest.mark.usefixtures("eager")
 def test_unusable_record_is_named_in_one_sentence(tmp_path, shards, one_level_config, make_example, write_records):
     example = tf.train.Example.FromString(make_example([(0, 0, 1, 1)]))

@@ -185,12 +185,14 @@ def test_mean_size_of_records(write, make_example):
     assert sample_records([write("empty", [])]).mean_bytes == 0
 
 
+@pytest.mark.reliability("hostile input", "train")
 def test_invalid_record_is_refused_with_its_position(write, make_example):
     file = write("data", [make_example([BOX]), b"\xff\xff\xff"])
     with pytest.raises(InputError, match="data: record 1 "):
         sample_records([file])
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_truncated_file_is_refused_with_the_position(write, make_example):
     file = Path(write("data", [make_example([BOX])] * 2))
     file.write_bytes(file.read_bytes()[:-10])

@@ -94,6 +94,7 @@ def refusal(path):
     return str(caught.value)
 
 
+@pytest.mark.reliability("hostile input", "train")
 def test_values_in_another_file_are_not_read(tmp_path):
     (tmp_path / "secret").write_bytes(b"12345678")
     with h5py.File(tmp_path / "weights.h5", "w") as root:
@@ -101,6 +102,7 @@ def test_values_in_another_file_are_not_read(tmp_path):
     assert "/Conv1/kernel " in refusal(tmp_path / "weights.h5")
 
 
+@pytest.mark.reliability("hostile input", "train")
 def test_values_of_a_virtual_dataset_are_not_read(tmp_path):
     with h5py.File(tmp_path / "secret.h5", "w") as root:
         root["kernel"] = np.ones(2, np.float32)
@@ -111,6 +113,7 @@ def test_values_of_a_virtual_dataset_are_not_read(tmp_path):
     assert "/Conv1/kernel " in refusal(tmp_path / "weights.h5")
 
 
+@pytest.mark.reliability("hostile input", "train")
 def test_links_are_not_followed(tmp_path):
     with h5py.File(tmp_path / "secret.h5", "w") as root:
         root["kernel"] = np.ones(2, np.float32)
@@ -121,6 +124,7 @@ def test_links_are_not_followed(tmp_path):
     assert read_keras_weights(str(tmp_path / "weights.h5"), MOBILENET).keys() == {"Conv1/kernel"}
 
 
+@pytest.mark.reliability("hostile input", "train")
 @pytest.mark.parametrize(
     "claims",
     [
@@ -155,6 +159,7 @@ def test_insufficient_memory_is_reported(tmp_path, monkeypatch):
     assert "(MemoryError)" in refusal(tmp_path / "weights.h5")
 
 
+@pytest.mark.reliability("torn file", "train")
 def test_corrupt_archive_is_named(tmp_path):
     path = tmp_path / "model.keras"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -85,6 +85,8 @@ def test_missing_shard_is_reported(tmp_path):
         read_checkpoint(path)
 
 
+@pytest.mark.reliability("torn file", "train")
+@pytest.mark.reliability("torn file", "export")
 @pytest.mark.parametrize("name", ["ckpt-0.index", "ckpt-0.data-00000-of-00001"])
 def test_truncated_file_is_reported(tmp_path, name):
     path = write_checkpoint(tmp_path)
@@ -105,6 +107,8 @@ def test_checkpoint_beside_one_with_a_longer_name_is_complete(tmp_path):
     assert read_checkpoint(path).path == path
 
 
+@pytest.mark.reliability("hostile input", "train")
+@pytest.mark.reliability("hostile input", "export")
 @pytest.mark.parametrize("child", [None, 1, -1])
 def test_corrupt_object_graph_is_reported(tmp_path, child):
     """The graph has no nodes, or a child that does not exist."""

@@ -177,6 +177,7 @@ def test_the_page_is_self_contained(report):
     assert "<script" not in page
 
 
+@pytest.mark.reliability("hostile input", "validate")
 def test_names_from_the_data_are_escaped_everywhere(report):
     hostile = {
         **report,

@@ -4,6 +4,7 @@ import base64
 import io
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from PIL import Image
 
@@ -75,6 +76,7 @@ def test_records_that_cannot_be_drawn_are_omitted(tmp_path, make_example, write_
     assert list(draw_images(places, LABEL_MAP, max_pixels=MAX_PIXELS)) == [("train", "img_0")]
 
 
+@pytest.mark.reliability("hostile input", "validate")
 def test_an_image_with_too_many_pixels_is_omitted(tmp_path, make_example, write_records):
     records = [make_example([BOX], image_hw=(100, 100))]
     path = write_records(tmp_path / "shard", records)
@@ -99,6 +101,7 @@ def test_an_image_counts_once_per_use_on_the_page(tmp_path, make_example, write_
     assert list(found) == [("train", "img_0")]
 
 
+@pytest.mark.reliability("hostile input", "validate")
 def test_hostile_labels_are_drawn_without_an_error(tmp_path, make_example, write_records):
     label_map = LabelMap.from_names(["two\nlines \u202e and \x00 more" * 50])
     bad = [(float("nan"), 0.0, 1.0, 1.0), (0.9, 0.9, 0.1, 0.1), (-1e30, 0.0, 1e30, 1.0)]

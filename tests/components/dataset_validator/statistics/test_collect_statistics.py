@@ -65,6 +65,7 @@ def change(serialized, edit):
     return example.SerializeToString()
 
 
+@pytest.mark.reliability("torn file", "validate")
 def test_unreadable_records_are_listed_by_key(collect, make_example):
     def drop_class(feature):
         feature[keys.CLASS_ID].int64_list.value.pop()
@@ -88,6 +89,7 @@ def test_an_example_without_crowd_flags_has_no_crowds(make_example, write_record
     assert read_shard("train", str(path), KNOWN, PLAIN).splits["train"].num_objects == 1
 
 
+@pytest.mark.reliability("torn file", "validate")
 def test_a_damaged_shard_is_listed_by_name(make_example, write_records, tmp_path):
     path = write_records(tmp_path / "data-0", [make_example([BOX]), make_example([BOX])])
     path.write_bytes(path.read_bytes()[:-5])
@@ -170,6 +172,7 @@ def test_an_example_without_an_image_or_of_another_size_is_unreadable(make_examp
     assert read_shard("train", path, KNOWN, PLAIN).splits["train"].unreadable.record_keys == ["clear", "drop"]
 
 
+@pytest.mark.reliability("hostile input", "validate")
 def test_an_impossible_size_is_unreadable(make_example, write_records, tmp_path):
     def stretch(feature):
         feature[keys.IMAGE_HEIGHT].int64_list.value[0] = 2**40
@@ -222,6 +225,7 @@ def test_the_result_does_not_depend_on_the_partition_of_the_records(make_example
     ]
 
 
+@pytest.mark.reliability("hostile input", "validate")
 def test_a_result_that_another_program_has_changed_is_refused(tmp_path):
     path, key = tmp_path / "result", b"key"
     _write(Collected(), str(path), key)

@@ -65,6 +65,7 @@ def test_the_page_is_self_contained_and_runs_only_the_sorting_script(page):
     assert f"script-src 'sha256-{digest}'" in page
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 def test_names_from_the_data_are_escaped():
     image = make_image(name="<i>a.jpg", text="<i>text", left_label='"><i>')
     training = {"<i>loss": [(0, 2.0), (100, 1.0)]}
@@ -166,6 +167,7 @@ def test_the_summary_contains_verdict_reason_and_tables():
     assert "| APs | – | – | – |" in lines
 
 
+@pytest.mark.reliability("hostile input", "evaluate")
 def test_markdown_and_html_are_escaped_in_the_summary():
     assert escape_markdown("a|b\n<c> & [x](y) `d` *e*") == r"a\|b &lt;c&gt; &amp; \[x\](y) \`d\` \*e\*"
     gates = Gates(floors=(MetricFloor(metric="AP50/<b>dog</b>", min=0.5),))

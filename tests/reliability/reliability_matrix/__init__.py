@@ -1,0 +1,1 @@
+"""The reliability matrix: which fault is tested in which stage of the pipeline."""
