@@ -36,9 +36,10 @@ test: venv ## the default tests, about four minutes on two cores
 test-slow: venv ## the end-to-end tests (marker `slow`), about fifteen minutes
 	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
 
+# The option needs =: with a space, pytest would load the conftest.py of docs/ instead of the one that defines the option.
 .PHONY: proof
-proof: venv ## the long proofs and all reliability tests; writes docs/reliability.md (ARGS="-m reliability": without the others)
-	@$(BIN)/pytest -m "proof or reliability" --timeout 1800 --reliability-page docs/reliability.md $(ARGS)
+proof: venv ## the long proofs and all reliability tests; writes docs/reliability.md
+	@$(BIN)/pytest -m "proof or reliability" --timeout 1800 --reliability-page=docs/reliability.md $(ARGS)
 
 .PHONY: check
 check: venv dev ## lint, format, types, layering; changes no file
