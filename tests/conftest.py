@@ -1,4 +1,4 @@
-"""Fixtures that make small test data for all folders, and the reliability matrix."""
+"""Fixtures for all folders: small test data, a server like Cloud Storage, and the reliability matrix."""
 
 import io
 import logging
@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.append(str(Path(__file__).parent / "reliability"))  # tests are not a package
+sys.path += [str(Path(__file__).parent / name) for name in ("reliability", "components/fakes")]  # tests are no package
 pytest_plugins = ["reliability_matrix.plugin", "reliability_matrix.faults"]
 
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
@@ -30,6 +32,30 @@ def _logging_left_as_it_was() -> Iterator[None]:
     for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def google_storage_server() -> Iterator[Any]:
+    from google_storage_server import GoogleStorageServer
+
+    server = GoogleStorageServer()
+    with server.running():
+        yield server
+
+
+@pytest.fixture
+def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an empty bucket that Google's client finds at gs://bucket; it repeats requests without waiting."""
+    from google.cloud.storage import retry
+    from google.resumable_media.requests import _request_helpers
+    from google_storage_server import Bucket
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", google_storage_server.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(retry, "DEFAULT_RETRY", retry.DEFAULT_RETRY.with_delay(initial=0.001).with_timeout(10.0))
+    monkeypatch.setattr(_request_helpers, "time", SimpleNamespace(sleep=lambda seconds: None))
+    google_storage_server.bucket = Bucket()
+    return google_storage_server.bucket
 
 
 @pytest.fixture(scope="session")

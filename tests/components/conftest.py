@@ -1,4 +1,4 @@
-"""Fixtures: addresses without a network, a server like Cloud Storage, and Beam workers in separate processes."""
+"""Fixtures: addresses without a network, and Beam workers in separate processes."""
 
 import io
 import os
@@ -17,31 +17,6 @@ import pytest
 START_SECONDS = 120.0
 FIRST_UPLOAD = datetime(2026, 3, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(Path(__file__).parent / "fakes"))  # importable, because tests are not a package
-
-
-@pytest.fixture(scope="session")
-def google_storage_server() -> Iterator[Any]:
-    from google_storage_server import GoogleStorageServer
-
-    server = GoogleStorageServer()
-    with server.running():
-        yield server
-
-
-@pytest.fixture
-def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return an empty bucket that Google's client finds at gs://bucket; it repeats requests without waiting."""
-    from google.cloud.storage import retry
-    from google.resumable_media.requests import _request_helpers
-    from google_storage_server import Bucket
-
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", google_storage_server.url)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(retry, "DEFAULT_RETRY", retry.DEFAULT_RETRY.with_delay(initial=0.001).with_timeout(10.0))
-    monkeypatch.setattr(_request_helpers, "time", SimpleNamespace(sleep=lambda seconds: None))
-    google_storage_server.bucket = Bucket()
-    return google_storage_server.bucket
 
 
 @pytest.fixture(scope="session")

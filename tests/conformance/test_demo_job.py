@@ -6,7 +6,6 @@ Settings make it small; the data is the demo's. The runs of a backend are consec
 import contextlib
 import json
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,13 +21,9 @@ from conformance_driver.object_store import Disk
 from conformance_driver.results import RunResult
 from conformance_driver.run import Machine
 from conformance_driver.runner import SubprocessRunner
-
-import detloom
-
-sys.path.append(str(Path(__file__).parents[1] / "components" / "fakes"))  # tests are not a package
-
 from google_storage_server import Bucket, GoogleStorageServer
 
+import detloom
 from detloom.components.pusher.atomic_push import list_versions, roll_back
 from detloom.components.pusher.versions import open_destination, read_version_manifest, verify_version
 

@@ -29,7 +29,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.trainer_module.runtime.preemption import Preempted
 
-Result = Literal["decision", "refused", "diverged", "failed"]
+Result = Literal["decision", "refused", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,7 @@ class Outcome:
 
     Attributes:
         name: the seed, or the number of a file that covers pairs.
-        result: "decision", "refused" (before training), "diverged" (the loss was not finite, as `train.nonfinite`
-            says), or "failed", which is a defect.
+        result: "decision", "refused" (before training), or "failed", which is a defect.
         settings: the run file.
     """
 
@@ -92,11 +91,7 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
         summary = run_locally(read_run_file(path, folder / "workspace"))
         assert "BLESSED" in summary, summary
     except InputError as problem:
-        error = str(problem)
-        began = any(folder.rglob("ckpt-*.index"))
-        result = "failed" if began else "refused"
-        if began and "nonfinite" in error:
-            result = "diverged"
+        error, result = str(problem), "failed" if any(folder.rglob("ckpt-*.index")) else "refused"
     except Preempted:  # this process is asked to stop
         raise
     except Exception:
