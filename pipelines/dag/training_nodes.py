@@ -27,6 +27,7 @@ from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
 
+CODE_OF = "code of"  # beginning of the names of parts of `training_hash` that are code
 _ANY_DATA = "{SPAN}"  # placeholder that replaces the data path in the hash
 _Node = TypeVar("_Node", bound=BaseComponent)
 
@@ -152,9 +153,9 @@ def training_hash(run: RunFile) -> str:
     training = _training_settings(run)
     parts = {
         "data": to_canonical_json(replace(run.data, path=_ANY_DATA)),
-        "code of DetectionExampleGen": source_fingerprint("detloom.components.example_gen.component"),
+        f"{CODE_OF} DetectionExampleGen": source_fingerprint("detloom.components.example_gen.component"),
         "model and training": training[CONFIG_KEY],
-        "code of the Trainer": training[CODE_FINGERPRINT],
+        f"{CODE_OF} the Trainer": training[CODE_FINGERPRINT],
         "trainer.warm_start": run.trainer.warm_start,
         "tuner": to_canonical_json(run.tuner) if run.tuner else "",
         "export": to_canonical_json(run.export),

@@ -22,6 +22,7 @@ from tfx.types import standard_component_specs
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY
 from detloom.components.properties import FINGERPRINT_PROPERTY, SPAN_PROPERTY, VERSION_PROPERTY
 from detloom.pipelines.dag.create_pipeline import create_pipeline
+from detloom.pipelines.dag.training_nodes import CODE_OF
 from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.pipelines.lineage.places import CODE_FOLDER, METADATA_FILE
 from detloom.pipelines.local.code_records import find_changed_modules, unpack
@@ -44,6 +45,7 @@ _DRIVER_FOUND = {  # parameters with what drivers and the DAG found, which are n
     "records_state": "the training records",
 }
 _CODE = ("code_fingerprint", "trainer_fingerprint")
+_TRAINING = "config_hash."  # hashes of `training_hash` by part
 _PREFIXES = (standard_component_specs.CUSTOM_CONFIG_KEY, CONFIG_KEY)  # of settings
 
 
@@ -197,6 +199,9 @@ class _Explainer:
             return []
         if key in _DRIVER_FOUND:
             return [f"artifact: {_DRIVER_FOUND[key]}"]
+        if path.startswith(_TRAINING):
+            part = path.removeprefix(_TRAINING)
+            return [f"module: {part}" if part.startswith(CODE_OF) else f"setting {part}"]
         if key not in _CODE:
             for prefix in _PREFIXES:
                 path = path.removeprefix(f"{prefix}.")

@@ -1,5 +1,6 @@
 """What `detloom run --explain` says of runs of small pipelines, and of the whole DAG after changes of the code."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -23,7 +24,12 @@ MODULE = "detloom.schemas.errors"
 
 
 @component
-def Gen(number: Parameter[int], code_fingerprint: Parameter[str], examples: OutputArtifact[Examples]):
+def Gen(
+    number: Parameter[int],
+    code_fingerprint: Parameter[str],
+    config_hash: Parameter[str],
+    examples: OutputArtifact[Examples],
+):
     examples.set_int_custom_property("number", number)
 
 
@@ -42,8 +48,9 @@ def Sender(nonce: Parameter[str], model: OutputArtifact[Model]):
     pass
 
 
-def pipeline_of(workspace, number=1, fingerprint=""):
-    gen = Gen(number=number, code_fingerprint=fingerprint)
+def pipeline_of(workspace, number=1, fingerprint="", gates="g0", code="c0"):
+    config_hash = json.dumps({"gates": gates, "code of the Trainer": code})
+    gen = Gen(number=number, code_fingerprint=fingerprint, config_hash=config_hash)
     with tfx.dsl.Cond(gen.outputs["examples"].future()[0].custom_property("number") > 10):
         conditioned = Conditioned()
     return tfx.dsl.Pipeline(
@@ -94,6 +101,10 @@ def test_a_setting_is_named_with_both_values_and_what_follows_with_its_artifact(
     }
 
 
+def test_the_parts_of_what_determines_the_training_are_named(explain):
+    assert explain(gates="g1", code="c1")["Gen"] == ("runs", "setting gates", "module: code of the Trainer")
+
+
 def test_code_without_a_record_is_said_so(explain):
     assert explain(fingerprint=source_fingerprint(MODULE))["Gen"] == ("runs", "module: not recorded")
 
@@ -128,7 +139,7 @@ def test_the_changed_modules_are_found_in_the_records(tmp_path):
     now = source_fingerprint(MODULE, "detloom.schemas.reading.redact")
     digests = digests_of(now)
     assert {MODULE, "detloom.schemas.reading.redact"} <= digests.keys()
-    record_code(tmp_path / "code", [Gen(number=1, code_fingerprint=now)])
+    record_code(tmp_path / "code", [Gen(number=1, code_fingerprint=now, config_hash="")])
     (record,) = (tmp_path / "code").iterdir()
     (tmp_path / "code" / "before.json").write_text(record.read_text().replace(digests[MODULE], "0123456789abcdef"))
     assert find_changed_modules(tmp_path / "code", "before", now) == [MODULE]
