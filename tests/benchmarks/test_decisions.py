@@ -30,19 +30,21 @@ def run_dir(tmp_path):
     return tmp_path
 
 
+def box_of(image_id):
+    """Return another box for each image, because a detector that ignores the image must not find them all."""
+    row, column = divmod(image_id - 1, 8)
+    return np.array([[0.2 * row, 0.1 * column, 0.2 * row + 0.1, 0.1 * column + 0.1]])
+
+
 @pytest.fixture
 def split():
     """Return scores of forty images with one object each, of which a model finds the first ones."""
-    box = np.array([[0.1, 0.1, 0.5, 0.5]])
-    truth = [ImageGroundTruth(i, (100, 100), box, np.ones(1, int), np.zeros(1, bool)) for i in range(1, 41)]
+    truth = [ImageGroundTruth(i, (100, 100), box_of(i), np.ones(1, int), np.zeros(1, bool)) for i in range(1, 41)]
     return Split(ground_truth=truth, features=[{}] * 40, label_map=LabelMap.from_names(("cell",)))
 
 
 def measure(split, num_found):
-    found = [
-        ImageDetections(i, np.array([[0.1, 0.1, 0.5, 0.5]]) + (i > num_found) * 0.4, np.ones(1), np.ones(1, int))
-        for i in range(1, 41)
-    ]
+    found = [ImageDetections(i, box_of(i) + (i > num_found) * 0.08, np.ones(1), np.ones(1, int)) for i in range(1, 41)]
     return measure_model(split, found, Evaluator())
 
 

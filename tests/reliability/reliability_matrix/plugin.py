@@ -75,9 +75,6 @@ class _PageWriter:
         selected = [argument for argument in self._config.args if "::" in argument]  # may select a part of the cases
         return [*not_collected, *self._deselected, *not_run, *selected]
 
-    def _has_ended(self, nodeid: str) -> bool:
-        return any(report.when == "teardown" for report in self._reports.get(nodeid, ()))
-
 
 def _result_of(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> CaseResult:
     file, _, function = item.nodeid.partition("[")[0].partition("::")
