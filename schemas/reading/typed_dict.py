@@ -105,13 +105,14 @@ def _is_data(annotation: Any) -> bool:
     return dataclasses.is_dataclass(annotation)
 
 
-def dataclass_members(annotation: Any) -> list[type]:
+@functools.cache
+def dataclass_members(annotation: Any) -> tuple[type, ...]:
     """Return the dataclasses that an annotation allows: the annotation itself, or the members of a union."""
     if _is_data(annotation):
-        return [typing.cast(type, annotation)]
+        return (typing.cast(type, annotation),)
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return [member for member in typing.get_args(annotation) if isinstance(member, type) and _is_data(member)]
-    return []
+        return tuple(member for member in typing.get_args(annotation) if isinstance(member, type) and _is_data(member))
+    return ()
 
 
 def needs_tag(cls: type, annotation: Any) -> bool:
@@ -162,7 +163,7 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     return _scalar(annotation, data, locate, path)
 
 
-def _convert_union(members: list[type], data: Any, locate: Locate, path: KeyPath) -> Any:
+def _convert_union(members: tuple[type, ...], data: Any, locate: Locate, path: KeyPath) -> Any:
     names = {member.__name__: member for member in members}
     tag = data.get(TYPE_KEY) if isinstance(data, Mapping) else None
     if isinstance(data, Mapping) and TYPE_KEY not in data:

@@ -3,7 +3,8 @@
 Random files show which options exist. Each file of the cover starts as the random file with the most new pairs, and
 gets further options while they add new pairs: an option is transplanted from a file that has it. When no random file
 has a new pair, a file starts with one pair that is still missing. If `config check` refuses both transplants of a pair,
-or the transplant removes the other option, the pair excludes itself: it is counted, not run.
+or the transplant removes the other option, the pair excludes itself: it is counted, not run. An option that stops most
+runs before the training (`STOPPING`) hides the others: of a file with such options, only the pairs with them count.
 """
 
 import copy
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from run_file_generator import Choice, Plain, choices_in, complete, places_of, replaced, value_at, walk
+from setting_values import STOPPING
 
 from detloom.schemas.reading.typed_dict import TYPE_KEY
 from detloom.schemas.run_file.run_file import RunFile
@@ -39,18 +42,32 @@ class _Pairs:
         self.files, self.found = files, [choices_in(plain) for plain in files]
         self.options = sorted(set().union(*self.found))
         self._numbers = {option: number for number, option in enumerate(self.options)}
-        pairs = list(enumerate(self.found))
-        self._source = {option: files[index] for index, choices in reversed(pairs) for option in choices}
+        self._stops = np.array([stops(option) for option in self.options])
+        # The source of an option is the first file that has it, preferably one that no other option stops.
+        order = sorted(range(len(files)), key=lambda index: (sum(map(stops, self.found[index])), index), reverse=True)
+        self._source = {option: files[index] for index in order for option in self.found[index]}
         self.is_covered = np.eye(len(self.options), dtype=bool)
 
+    def _counted(self, numbers: list[int]) -> npt.NDArray[np.bool_]:
+        """Return which pairs of a file's options a run of it tries, symmetric [N, N]."""
+        stops_N = self._stops[numbers]
+        return stops_N[:, None] | stops_N if stops_N.any() else np.ones((len(numbers),) * 2, bool)
+
     def num_new(self, numbers: list[int]) -> int:
-        return int((~self.is_covered[np.ix_(numbers, numbers)]).sum()) // 2
+        return int((self._counted(numbers) & ~self.is_covered[np.ix_(numbers, numbers)]).sum()) // 2
 
     def numbers_in(self, choices: Iterable[Choice]) -> list[int]:
         return sorted(self._numbers[choice] for choice in choices if choice in self._numbers)
 
+    def _missing_with(self, numbers: list[int]) -> npt.NDArray[np.int64]:
+        """Return for each option how many pairs it would add to a file with these options; 0 if it would stop it."""
+        is_missing_ON, stops_N = ~self.is_covered[:, numbers], self._stops[numbers]
+        if not stops_N.any():
+            return np.where(self._stops, 0, is_missing_ON.sum(axis=1))
+        return np.where(self._stops, is_missing_ON.sum(axis=1), is_missing_ON[:, stops_N].sum(axis=1))
+
     def cover(self, numbers: list[int]) -> None:
-        self.is_covered[np.ix_(numbers, numbers)] = True
+        self.is_covered[np.ix_(numbers, numbers)] |= self._counted(numbers)
 
     def add(self, number: int, plain: Plain) -> tuple[Plain, list[int]] | None:
         """Transplant an option; return the tree and its options, or None."""
@@ -61,7 +78,9 @@ class _Pairs:
         """Return a tree with two options, or None."""
         for wanted, kept in ((i, j), (j, i)):
             made = self.add(wanted, self._source[self.options[kept]])
-            if made is not None and {i, j} <= set(made[1]):
+            if made is None or not {i, j} <= set(made[1]):
+                continue
+            if self._stops[[i, j]].any() or not self._stops[made[1]].any():
                 return made
         return None
 
@@ -70,7 +89,7 @@ class _Pairs:
         tried: set[int] = set()
         failures = 0
         while failures < _PATIENCE:
-            missing = (~self.is_covered[:, numbers]).sum(axis=1)
+            missing = self._missing_with(numbers)
             missing[[*numbers, *tried]] = 0
             best = int(missing.argmax())
             if not missing[best]:
@@ -103,16 +122,21 @@ def cover_all_pairs(generate: Callable[[int], Plain]) -> Cover:
         if not pairs.num_new(numbers):
             break
         choose(pairs.files[best], numbers)
-    num_excluded = 0
     for i, j in np.argwhere(np.triu(~pairs.is_covered)):
         if pairs.is_covered[i, j]:
             continue
         made = pairs.start(int(i), int(j))
-        if made is None:
-            num_excluded += 1
-        else:
+        if made is not None:
             choose(*made)
-    return Cover(chosen, len(pairs.options), int(np.triu(pairs.is_covered, 1).sum()), num_excluded)
+    num_options, num_pairs = len(pairs.options), int(np.triu(pairs.is_covered, 1).sum())
+    return Cover(chosen, num_options, num_pairs, num_options * (num_options - 1) // 2 - num_pairs)
+
+
+def stops(option: Choice) -> bool:
+    """Return whether an option stops most runs before the training."""
+    return option.option in STOPPING.get(option.setting, ()) or (
+        option.setting.endswith(".severity") and option.option == "fail"
+    )
 
 
 def transplant(option: Choice, source: Plain, target: Plain) -> Plain | None:

@@ -146,9 +146,9 @@ def is_choice(annotation: Any) -> bool:
     return annotation is bool or origin is typing.Literal or origin in (typing.Union, types.UnionType)
 
 
-def _item_members(annotation: Any) -> list[type]:
+def _item_members(annotation: Any) -> tuple[type, ...]:
     """Return the dataclasses of which a setting is a list; empty for other settings."""
-    return dataclass_members(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else []
+    return dataclass_members(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else ()
 
 
 def _option(value: Any, annotation: Any) -> str:

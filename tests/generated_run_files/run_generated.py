@@ -1,17 +1,17 @@
 """Run generated run files and record their outcomes as JSON lines.
 
 `python run_generated.py --first 0 --count 20 --log outcomes.jsonl` runs the files of 20 seeds, and with `--pairs` a
-share of the files that cover all pairs of options.
+share of the files that cover all pairs of options. The same command goes on after an interruption.
 """
 
 import argparse
 import json
-import shutil
+import multiprocessing
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.trainer_module.runtime.preemption import Preempted
 
+NUM_PROCESSES = 2
+_RUNS_PER_PROCESS = 20
 Result = Literal["decision", "refused", "failed"]
 
 
@@ -105,32 +107,54 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
     )
 
 
-def write_outcome(log: Path, outcome: Outcome) -> None:
-    with log.open("a") as file:
-        file.write(json.dumps(asdict(outcome)) + "\n")
+def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = NUM_PROCESSES) -> Iterator[Outcome]:
+    """Run files with their names in several processes; yield the outcomes as they come.
+
+    A process is replaced after some runs, because TensorFlow keeps the memory of each. Files whose names are in the log
+    are not run again.
+    """
+    known = {outcome.name: outcome for outcome in read_outcomes(log)}
+    files = list(files)
+    yield from (known[name] for name, _ in files if name in known)
+    tasks = [(name, plain) for name, plain in files if name not in known]
+    with multiprocessing.get_context("spawn").Pool(num_processes, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
+        for outcome in pool.imap_unordered(_run_task, tasks):
+            with log.open("a") as file:
+                file.write(json.dumps(asdict(outcome)) + "\n")
+            yield outcome
+
+
+def _run_task(task: tuple[str, Plain]) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        return run_plain(*task, Path(folder))
+
+
+def read_outcomes(log: Path) -> list[Outcome]:
+    lines = log.read_text().splitlines() if log.is_file() else []
+    return [Outcome(**json.loads(line)) for line in lines]
+
+
+def random_files(seeds: range, inputs: Inputs) -> Iterator[tuple[str, Plain]]:
+    """Yield the files of seeds with their names."""
+    yield from ((f"seed {seed}", generated(seed, inputs)) for seed in seeds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", action="store_true")
+    parser.add_argument("--pairs", action="store_true", help="files that cover all pairs of options instead of seeds")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--log", type=Path, default=Path("outcomes.jsonl"))
     options = parser.parse_args()
+    numbers = range(options.first, options.first + options.count)
     with tempfile.TemporaryDirectory() as name:
         inputs = write_inputs(Path(name))
-        numbers = range(options.first, options.first + options.count)
+        files = list(random_files(numbers, inputs))
         if options.pairs:
-            files = cover_all_pairs(lambda seed: generated(seed, inputs)).files[numbers.start : numbers.stop]
-        else:
-            files = (generated(seed, inputs) for seed in numbers)
-        for number, plain in zip(numbers, files, strict=False):
-            folder = Path(name) / f"run{number}"
-            folder.mkdir()
-            outcome = run_plain(f"{'pairs' if options.pairs else 'seed'} {number}", plain, folder)
-            write_outcome(options.log, outcome)
+            cover = cover_all_pairs(lambda seed: generated(seed, inputs)).files
+            files = [(f"pairs {number}", plain) for number, plain in enumerate(cover)][numbers.start : numbers.stop]
+        for outcome in run_all(files, options.log):
             print(outcome.name, outcome.result, outcome.seconds, outcome.error[-300:], flush=True)
-            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ModelCardConfig.owners": ((), ("team",)),
     "ModelCardConfig.limits": ((), ("It was hardly trained.",)),
 }
-# Options that are refused before training on most machines or data. They are drawn in this share of the cases: if all
-# options were equally likely, almost every file would be refused.
+# Options that are refused before training on most machines or data; so is the severity "fail".
+STOPPING = {"Export.onnx": ("True",), "Train.precision": ("bfloat16", "float16")}
+# The share of the cases in which they and a costly one are drawn: if all options were equally likely, almost every file
+# would be refused.
 RARE = {"fail": 0.02, "Export.onnx": 0.05, "Train.precision": 0.1, "RunFile.tuner": 0.2}
 COMMON = {"Export.onnx": False, "Train.precision": "float32", "RunFile.tuner": None}
