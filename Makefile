@@ -33,7 +33,7 @@ test: venv ## the default tests, about four minutes on two cores
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-slow
-test-slow: venv ## the end-to-end tests (marker `slow`), about fifteen minutes
+test-slow: venv ## the end-to-end tests (marker `slow`)
 	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
 
 # The option needs =: with a space, pytest would load the conftest.py of docs/ instead of the one that defines the option.

@@ -9,12 +9,7 @@ from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from detloom.components.dataset_validator.checks import run_checks
-from detloom.components.dataset_validator.drift import (
-    NO_EARLIER_SPAN,
-    PreviousReport,
-    describe_drift,
-    read_previous_report,
-)
+from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe_drift, read_previous_report
 from detloom.components.dataset_validator.findings import Evidence
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import build_report, describe_split
@@ -68,56 +63,46 @@ def validate(
         raise InputError(f"splits: got {len(shards_by_split)}, allowed: at most {MAX_SPLITS}; merge some of them.")
     previous = read_previous_report(previous_report) if previous_report else NO_EARLIER_SPAN
     with hold_output(str(report_folder), LOCK_FILE, "validation") as check_held:
-        report, images = _examine(shards_by_split, label_map, params, report_folder, make_pipeline, previous, span)
+        settings = PassSettings.of_params(params)
+        collected = collect_statistics(shards_by_split, label_map, settings, report_folder, make_pipeline)
+        splits = {
+            name: describe_split(
+                part,
+                label_map,
+                has_model=params.model_input is not None,
+                has_perceptual_hashes=settings.perceptual_hashes,
+            )
+            for name, part in collected.splits.items()
+        }
+        duplicates = find_duplicates(collected.images, list(splits), params.train_split, params.checks)
+        drift = describe_drift(splits, params.train_split, previous)
+        anchors = collected.anchors.to_dict(label_map) if collected.anchors else None
+        evidence = Evidence(
+            statistics=collected.splits,
+            label_map=label_map,
+            params=params,
+            exact=duplicates.to_dict()["exact"],
+            near=duplicates.to_dict()["near"],
+            drift=drift,
+            anchors=anchors,
+        )
+        report = build_report(
+            splits,
+            run_checks(evidence),
+            label_map,
+            params,
+            span=span,
+            drift=drift,
+            anchors=anchors,
+            duplicates=duplicates.to_dict(),
+        )
+        images = _draw_images(report, collected, duplicates, label_map, params.max_pixels)
         check_held()
         write_report(report_folder, report, images)
     for check in report["checks"]:
         if check["status"] == "warned":
             logging.warning("data set check %s: %s", check["check"], check["sentence"])
     return report
-
-
-def _examine(
-    shards_by_split: Mapping[str, Sequence[str]],
-    label_map: LabelMap,
-    params: DatasetValidatorParams,
-    report_folder: Path,
-    make_pipeline: Callable[[], beam.Pipeline],
-    previous: PreviousReport | str,
-    span: int | None,
-) -> tuple[dict[str, Any], DrawnImages]:
-    """Return the report and the images that its page shows."""
-    settings = PassSettings.of_params(params)
-    collected = collect_statistics(shards_by_split, label_map, settings, report_folder, make_pipeline)
-    splits = {
-        name: describe_split(
-            part, label_map, has_model=params.model_input is not None, has_perceptual_hashes=settings.perceptual_hashes
-        )
-        for name, part in collected.splits.items()
-    }
-    duplicates = find_duplicates(collected.images, list(splits), params.train_split, params.checks)
-    drift = describe_drift(splits, params.train_split, previous)
-    anchors = collected.anchors.to_dict(label_map) if collected.anchors else None
-    evidence = Evidence(
-        statistics=collected.splits,
-        label_map=label_map,
-        params=params,
-        exact=duplicates.to_dict()["exact"],
-        near=duplicates.to_dict()["near"],
-        drift=drift,
-        anchors=anchors,
-    )
-    report = build_report(
-        splits,
-        run_checks(evidence),
-        label_map,
-        params,
-        span=span,
-        drift=drift,
-        anchors=anchors,
-        duplicates=duplicates.to_dict(),
-    )
-    return report, _draw_images(report, collected, duplicates, label_map, params.max_pixels)
 
 
 def _draw_images(

@@ -20,6 +20,7 @@ from apache_beam.utils.shared import Shared
 
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.slices import Feature
+from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
@@ -242,7 +243,7 @@ def _check_shards(shard_patterns: Sequence[str]) -> None:
     """Raise InputError for a damaged shard; Beam's error names no file and contains the bytes of the record."""
     for path in sorted(path for pattern in shard_patterns for path in tf.io.gfile.glob(pattern)):
         try:
-            for _ in tf.data.TFRecordDataset(path, "GZIP" if path.endswith(".gz") else ""):
+            for _ in read_records(path):
                 pass
         except tf.errors.OpError:
             raise InputError(f"{path}: the TFRecord file is damaged or truncated; write it again.") from None

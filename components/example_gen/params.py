@@ -108,6 +108,8 @@ class ExampleGenParams:
             _check_inside(name, getattr(self, name))
         if len(set(self.class_names)) != len(self.class_names) or not all(self.class_names):
             raise InputError(f"class_names: got {list(self.class_names)}, allowed: unique names that are not empty.")
+        if not 0 <= self.max_distance <= 10:
+            raise InputError(f"max_distance: got {self.max_distance}, allowed: 0 to 10.")
         for name in ("shard_max_bytes", "max_pixels", "max_image_bytes", "max_boxes", "num_spans"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}, allowed: 1 and up.")
@@ -146,15 +148,15 @@ class ExampleGenParams:
 
     @classmethod
     def from_run_file(cls, data: Data, max_distance: int, code_fingerprint: str) -> "ExampleGenParams":
-        """Return the parameters of a run file's `data` section; `max_distance` is that of its checks."""
+        """Return the parameters of a run file's `data` section, and with ratios of its check of near-duplicates."""
         values = {name: getattr(data, _RUN_FILE_NAMES.get(name, name)) for name in (*_COMMON, *_ONLY_IN_RUN_FILE)}
         if data.splits is not None:
             values["splits"] = asdict(data.splits)
         if data.split_by_ratio is not None:
             settings = asdict(data.split_by_ratio)
             values |= {name: settings.pop(_RUN_FILE_NAMES.get(name, name)) for name in _OF_RATIOS}
-            values["split_ratios"] = settings
-        return cls(**values, max_distance=max_distance, code_fingerprint=code_fingerprint)
+            values |= {"split_ratios": settings, "max_distance": max_distance}
+        return cls(**values, code_fingerprint=code_fingerprint)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], **parsed: Any) -> "ExampleGenParams":

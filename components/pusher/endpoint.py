@@ -1,4 +1,4 @@
-"""What an endpoint of Vertex AI serves, and which models were rolled back there.
+"""Read what an endpoint of Vertex AI serves, and which models were rolled back there.
 
 An endpoint has no versions. Its models are those in the model registry with the endpoint's label, which `VertexPusher`
 sets after a deployment, and all that are deployed now. It serves the model that gets most requests. A rollback at an

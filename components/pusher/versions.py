@@ -207,14 +207,18 @@ def check_same_classes(destination: Destination, version: int, model_dir: Path) 
         return
     where = f"{destination.address}/{version}"
     served = parse_label_map(before.decode("utf-8", errors="replace"), f"{redact(where)}/{_LABEL_MAP}")
-    difference: str | None = f"no {_LABEL_MAP} to compare"
-    if path.is_file():
-        difference = describe_difference(served, parse_label_map(read_text_file(path), str(path)))
-    if difference is not None:
-        raise InputError(
-            f"{redact(where)}: serves other classes than {model_dir} ({difference}), so clients would get ids with "
-            "another meaning; to push it in spite of that, add --allow-class-change."
+    if not path.is_file():
+        problem = (
+            f"{model_dir} has no {_LABEL_MAP}, so its classes cannot be compared with those that {redact(where)} serves"
         )
+    elif difference := describe_difference(served, parse_label_map(read_text_file(path), str(path))):
+        problem = (
+            f"{redact(where)}: serves other classes than {model_dir} ({difference}), so clients would get ids with "
+            "another meaning"
+        )
+    else:
+        return
+    raise InputError(f"{problem}; to push it in spite of that, add --allow-class-change.")
 
 
 def manifest_to_restore(destination: Destination, version: int) -> Manifest:

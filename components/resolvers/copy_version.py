@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger("detloom")
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedVersion:
-    """What was copied: number and address of the version, or resource name and address of an endpoint's model.
+    """A copied model: number and address of the version, or resource name and address of an endpoint's model.
 
     `digest` identifies the content as in `PushResult`.
     """

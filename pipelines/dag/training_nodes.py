@@ -151,8 +151,9 @@ def training_hash(run: RunFile) -> str:
     The data path and the devices are not included: moving either is no reason to train again.
     """
     training = _training_settings(run)
+    distance = run.checks.near_duplicates.max_distance if run.data.split_by_ratio is not None else None
     parts = {
-        "data": to_canonical_json(replace(run.data, path=_ANY_DATA)),
+        "data": f"{to_canonical_json(replace(run.data, path=_ANY_DATA))}{distance}",
         f"{CODE_OF} DetectionExampleGen": source_fingerprint("detloom.components.example_gen.component"),
         "model and training": training[CONFIG_KEY],
         f"{CODE_OF} the Trainer": training[CODE_FINGERPRINT],

@@ -4,7 +4,6 @@ With them, `detloom run --explain` names the modules that have changed.
 """
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from tfx.dsl.components.base.base_node import BaseNode
 
 from detloom.pipelines.dag.fingerprints import digests_of
+from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.tree_diff import leaves
 
 
@@ -35,9 +35,7 @@ def record_code(folder: Path, nodes: Iterable[BaseNode]) -> None:
             file = folder / f"{value}.json"
             if digests is not None and not file.exists():
                 folder.mkdir(exist_ok=True)
-                partial = file.with_suffix(".partial")
-                partial.write_text(json.dumps(digests, indent=1, sort_keys=True), encoding="utf-8")
-                os.replace(partial, file)
+                write_text_file(file, json.dumps(digests, indent=1, sort_keys=True))
 
 
 def find_changed_modules(folder: Path, before: str, now: str) -> list[str] | None:

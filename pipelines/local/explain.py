@@ -51,7 +51,7 @@ _PREFIXES = (standard_component_specs.CUSTOM_CONFIG_KEY, CONFIG_KEY)  # of setti
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a run would do with a node, and why.
+    """The action of a run on a node, and the reasons.
 
     Attributes:
         reasons: of a node that runs, texts that begin with "setting", "artifact" or "module", or "no earlier result".
@@ -98,7 +98,9 @@ def format_explanations(explanations: list[Explanation]) -> str:
     rows = [(each.node, each.action, _join(each.reasons)) for each in explanations]
     num_changed = sum(each.action == "runs" for each in explanations)
     summary = (
-        f"{num_changed} of {len(rows)} nodes would run because of a change." if num_changed else "Nothing has changed."
+        f"{num_changed} of {len(rows)} nodes would run, besides those that always run."
+        if num_changed
+        else "Nothing has changed."
     )
     return f"{format_table(rows)}\n{summary}"
 

@@ -53,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What all run files read: the tiny data set, and a checkpoint for each base's name."""
+    """The files that all run files read: the tiny data set, and a checkpoint for each base's name."""
 
     data: Path
     checkpoints: Mapping[str, str]
@@ -111,16 +111,17 @@ def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = 
     """Run files with their names in several processes; yield the outcomes as they come.
 
     A process is replaced after some runs, because TensorFlow keeps the memory of each. Files whose names are in the log
-    are not run again.
+    are not run again; an incomplete last line, of a killed process, is dropped.
     """
     known = {outcome.name: outcome for outcome in read_outcomes(log)}
+    log.write_text("".join(_format(outcome) for outcome in known.values()))
     files = list(files)
     yield from (known[name] for name, _ in files if name in known)
     tasks = [(name, plain) for name, plain in files if name not in known]
     with multiprocessing.get_context("spawn").Pool(num_processes, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
         for outcome in pool.imap_unordered(_run_task, tasks):
             with log.open("a") as file:
-                file.write(json.dumps(asdict(outcome)) + "\n")
+                file.write(_format(outcome))
             yield outcome
 
 
@@ -129,9 +130,14 @@ def _run_task(task: tuple[str, Plain]) -> Outcome:
         return run_plain(*task, Path(folder))
 
 
+def _format(outcome: Outcome) -> str:
+    return json.dumps(asdict(outcome)) + "\n"
+
+
 def read_outcomes(log: Path) -> list[Outcome]:
-    lines = log.read_text().splitlines() if log.is_file() else []
-    return [Outcome(**json.loads(line)) for line in lines]
+    """Return the outcomes in the complete lines of a log."""
+    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
+    return [Outcome(**json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def random_files(seeds: range, inputs: Inputs) -> Iterator[tuple[str, Plain]]:

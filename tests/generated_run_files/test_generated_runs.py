@@ -27,37 +27,41 @@ def inputs(tmp_path_factory):
     return run_generated.write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
-def check(outcome):
-    assert outcome.result != "failed", f"{outcome.name}: {outcome.error}\n{outcome.settings}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(NUM_DAILY))
 def test_a_generated_run_file_runs_to_the_end_or_is_refused(index, inputs, tmp_path):
     seed = FIRST_SEED + index
-    check(run_generated.run_plain(f"{SEED_VARIABLE}={seed}", run_generated.generated(seed, inputs), tmp_path))
+    outcome = run_generated.run_plain(f"{SEED_VARIABLE}={seed}", run_generated.generated(seed, inputs), tmp_path)
+    assert outcome.result != "failed", f"{outcome.name}: {outcome.error}\n{outcome.settings}"
 
 
 @pytest.fixture
-def log(tmp_path):
-    """Return the file of the outcomes; with the variable, a later call goes on where this one was interrupted."""
-    return Path(os.environ.get(LOG_VARIABLE, tmp_path / "outcomes.jsonl"))
+def run_all(tmp_path):
+    """Return a function that runs all files, and returns the number of outcomes and the failed ones.
+
+    With `DETLOOM_GENERATED_LOG`, a later call goes on where this one was interrupted.
+    """
+    log = Path(os.environ.get(LOG_VARIABLE, tmp_path / "outcomes.jsonl"))
+
+    def call(files):
+        outcomes = list(run_generated.run_all(files, log))
+        return len(outcomes), [outcome for outcome in outcomes if outcome.result == "failed"]
+
+    return call
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(24 * 3600)
-def test_random_run_files_run_to_the_end_or_are_refused(inputs, log):
-    for outcome in run_generated.run_all(run_generated.random_files(range(NUM_RANDOM), inputs), log):
-        check(outcome)
+def test_random_run_files_run_to_the_end_or_are_refused(inputs, run_all):
+    assert run_all(run_generated.random_files(range(NUM_RANDOM), inputs)) == (NUM_RANDOM, [])
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(24 * 3600)
-def test_run_files_with_all_pairs_of_options_run_to_the_end_or_are_refused(inputs, log):
+def test_run_files_with_all_pairs_of_options_run_to_the_end_or_are_refused(inputs, run_all):
     cover = pairwise.cover_all_pairs(lambda seed: run_generated.generated(seed, inputs))
     print(cover.num_options, cover.num_pairs, cover.num_excluded)
     reached = {name for plain in cover.files for name, *_ in generator.walk(generator.RunFile, plain)}
     assert reached == generator.all_settings()
     files = [(f"pairs {number}", plain) for number, plain in enumerate(cover.files)]
-    for outcome in run_generated.run_all(files, log):
-        check(outcome)
+    assert run_all(files) == (len(files), [])

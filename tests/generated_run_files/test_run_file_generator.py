@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).parent))  # tests are not a package
 import bases
 import pairwise
 import run_file_generator as generator
+import run_generated
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,16 @@ def test_quoted_advice_is_followed(data):
     plain, text = generator.Generator(0).follow_advice(base)
     assert text == "--set 'train.fine_tune_checkpoint=\"\"'"
     assert plain["train"]["fine_tune_checkpoint"] == ""
+
+
+def test_the_outcomes_of_a_log_are_those_of_its_complete_lines(tmp_path):
+    done = run_generated.Outcome(name="seed 0", result="decision", error="", seconds=1.0, settings={})
+    log = tmp_path / "log.jsonl"
+    assert run_generated.read_outcomes(log) == []
+    log.write_text(run_generated._format(done) + '{"name": "se')  # the process was killed
+    assert run_generated.read_outcomes(log) == [done]
+    assert list(run_generated.run_all([("seed 0", {})], log)) == [done]  # nothing is run again
+    assert log.read_text() == run_generated._format(done)
 
 
 @pytest.mark.slow

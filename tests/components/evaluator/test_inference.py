@@ -1,5 +1,6 @@
 import io
 import pickle
+import struct
 
 import apache_beam as beam
 import numpy as np
@@ -9,10 +10,17 @@ from apache_beam.testing.util import assert_that
 from PIL import Image
 
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
-from detloom.components.evaluator.inference import DetectBatch, _check_records, parse_record, run_inference
+from detloom.components.evaluator.inference import (
+    DetectBatch,
+    _check_records,
+    _check_shards,
+    parse_record,
+    run_inference,
+)
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.tfrecord import mask_checksum
 
 
 def make_pipeline():
@@ -31,6 +39,14 @@ def run(tmp_path, good_model_uri):
         return run_inference(pipeline, [f"{split_dir}/*"], paths, batch_size, str(tmp_path / "work"))
 
     return call
+
+
+def test_a_shard_whose_record_states_a_huge_length_is_named(tmp_path):
+    """TensorFlow's own reader ends the process."""
+    length = struct.pack("<Q", 1 << 46)
+    (tmp_path / "shard").write_bytes(length + struct.pack("<I", mask_checksum(length)))
+    with pytest.raises(InputError, match="shard: the TFRecord file is damaged or truncated"):
+        _check_shards([str(tmp_path / "*")])
 
 
 def as_values(records):

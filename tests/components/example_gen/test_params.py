@@ -45,7 +45,6 @@ def test_every_setting_of_the_run_file_becomes_a_parameter():
         class_names=("a",),
         gzip=True,
         max_boxes=3,
-        max_distance=7,
         code_fingerprint="f00",
     )
     assert ExampleGenParams.from_run_file(data, max_distance=7, code_fingerprint="f00") == expected
@@ -56,10 +55,11 @@ def test_every_setting_of_the_run_file_becomes_a_parameter():
 def test_the_ratios_of_the_run_file_become_parameters():
     ratios = SplitByRatio(train=0.5, eval=0.25, test=0.25, source="s", group_by="(a)", stratify=True, seed=3)
     ratios = dataclasses.replace(ratios, separate_near_duplicates=True)
-    params = ExampleGenParams.from_run_file(Data(path="x", split_by_ratio=ratios), max_distance=5, code_fingerprint="")
+    params = ExampleGenParams.from_run_file(Data(path="x", split_by_ratio=ratios), max_distance=7, code_fingerprint="")
     assert params.split_ratios == {"train": 0.5, "eval": 0.25, "test": 0.25}
     assert (params.source, params.split_group, params.split_stratify, params.split_seed) == ("s", "(a)", True, 3)
     assert params.separate_near_duplicates
+    assert params.max_distance == 7
 
 
 def test_the_options_of_the_command_become_parameters():
@@ -91,6 +91,7 @@ def test_the_options_of_the_command_become_parameters():
         ({"splits": {}, "split_ratios": {"train": 0.5}}, "a sum of 0.5, allowed: a sum of 1"),
         ({"splits": {}, "split_ratios": {"train": 1.5, "eval": -0.5}}, "allowed: shares above 0"),
         ({"split_group": "(a)"}, "only with split_ratios"),
+        ({"max_distance": 11}, "max_distance: got 11, allowed: 0 to 10"),
         ({"separate_near_duplicates": True}, "only with split_ratios"),
         ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "a"}, "split_group: got 'a'.*group"),
         ({"splits": {}, "split_ratios": {"train": 1.0}, "split_group": "(a"}, "split_group: got"),

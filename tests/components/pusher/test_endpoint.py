@@ -1,4 +1,4 @@
-"""What an endpoint serves, with Google's client replaced."""
+"""Tests of what an endpoint serves, with Google's client replaced."""
 
 import inspect
 

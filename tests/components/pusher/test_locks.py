@@ -257,11 +257,13 @@ def test_generation_that_has_not_changed_for_a_lease_is_taken_over(make_generati
     assert lock_object.generation == 102
 
 
-def test_suspended_owner_goes_on_if_nobody_took_the_lock(make_generation_lock_of, clock):
+def test_suspended_owner_goes_on_if_nobody_took_the_lock(make_generation_lock_of, lock_object, clock):
     owner = make_generation_lock_of()
     owner.acquire(0.0)
     clock.sleep(1000.0)
-    owner.check_held()
+    owner.check_held()  # raises no error
+    owner.release()
+    assert lock_object.generation == 0
 
 
 def test_renewal_that_was_executed_but_ended_with_an_error_does_not_lose_the_lock(

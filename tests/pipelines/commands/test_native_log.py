@@ -1,4 +1,4 @@
-"""In processes of their own, because file descriptor 2 belongs to the whole process."""
+"""The tests start processes of their own, because file descriptor 2 belongs to the whole process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which tasks of a compiled job run again after a change of the code: those whose command or parameters change."""
+"""A change of the code runs those tasks of a compiled job again whose command or parameters change."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `detloom run --explain` says of runs of small pipelines, and of the whole DAG after changes of the code."""
+"""Tests of `detloom run --explain` on small pipelines, and on the whole DAG after changes of the code."""
 
 import json
 import os
@@ -126,6 +126,13 @@ def test_without_an_earlier_run_every_node_would_run(small_run):
     assert not workspace.exists()
 
 
+def test_without_any_metadata_no_node_has_an_earlier_result(tmp_path):
+    (tmp_path / "metadata.sqlite").touch()
+    found = {each.node: (each.action, *each.reasons) for each in explain_pipeline(pipeline_of(tmp_path), tmp_path)}
+    assert found["Gen"] == ("runs", "no earlier result")
+    assert found["Sender"] == ("runs", "no earlier result")
+
+
 def test_the_workspace_does_not_change(finished_run, explain):
     def state():
         return {path: path.read_bytes() if path.is_file() else None for path in finished_run.rglob("*")}
@@ -155,7 +162,7 @@ def test_at_most_five_reasons_are_shown():
     assert shown.splitlines() == [
         "  Trainer  runs         module m0; module m1; module m2; module m3; module m4; 2 more",
         "  Pusher   always runs",
-        "1 of 2 nodes would run because of a change.",
+        "1 of 2 nodes would run, besides those that always run.",
     ]
 
 
