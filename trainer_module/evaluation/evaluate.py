@@ -117,7 +117,7 @@ class Evaluator:
         self._detector, self._dataset, self._files = detector, dataset, files
         self._with_losses = with_losses
         self._num_images: int | None = None  # unknown before the first pass
-        self._measure = tf.function(self._measure_batch, input_signature=[dataset.element_spec])
+        self._measure = tf.function(self._measure_batch, input_signature=[dataset.element_spec], autograph=False)
 
     def __call__(self, between_batches: Callable[[], None] | None = None) -> Evaluation:
         """Evaluate the whole split.

@@ -4,6 +4,7 @@ import io
 import logging
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,13 @@ class _Servable(tf.Module):
         self.network = weights_by_path(detector.network)
         self._detector, self._settings = detector, settings
         image_spec = tf.TensorSpec([*detector.preprocessing.network_hw, 3], tf.float32)
-        self._prepared_spec = (image_spec, tf.TensorSpec([2], tf.int32), tf.TensorSpec([2], tf.int32))
+        hw_spec = tf.TensorSpec([2], tf.int32)
+        self._prepared_spec = (image_spec, hw_spec, hw_spec)
+        # The signatures share one function, so that the network is traced, saved and loaded once. The lambda hides it
+        # from tf.Module, which would save it as a function of its own.
+        specs = tuple(tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in self._prepared_spec)
+        detect = tf.function(self._detect_prepared, input_signature=specs, autograph=False)
+        self._detect: Callable[..., dict[str, tf.Tensor]] = lambda *prepared: detect(*prepared)
 
     def from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         prepared, true_hw = self._detector.preprocessing.prepare(images)
@@ -60,7 +67,9 @@ class _Servable(tf.Module):
         parsed = tf.io.parse_example(examples, {example_keys.IMAGE_ENCODED: feature})
         return self.from_encoded(parsed[example_keys.IMAGE_ENCODED])
 
-    def _detect(self, prepared: tf.Tensor, true_hw_B2: tf.Tensor, image_hw_B2: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _detect_prepared(
+        self, prepared: tf.Tensor, true_hw_B2: tf.Tensor, image_hw_B2: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         outputs = self._detector.detect(prepared, true_hw_B2)
         if self._settings.box_units == "relative":
             return outputs
@@ -81,7 +90,7 @@ class _Servable(tf.Module):
             names.SIGNATURE_EXAMPLES: (self.from_examples, tf.TensorSpec([None], tf.string)),
         }
         return {
-            signature: tf.function(function).get_concrete_function(
+            signature: tf.function(function, autograph=False).get_concrete_function(
                 tf.TensorSpec(spec.shape, spec.dtype, name=names.SIGNATURE_INPUTS[signature])
             )
             for signature, (function, spec) in kinds.items()
@@ -134,7 +143,9 @@ def _make_inputs(network_hw: tuple[int, int]) -> dict[str, np.ndarray]:
 def _check_export(servable: _Servable, model_dir: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Raise RuntimeError if a signature differs from the model in memory; return the outputs of the latter."""
     images = inputs[names.SIGNATURE_IMAGES]
-    expected = servable.to_relative(tf.function(servable.from_images)(tf.constant(images)), images.shape[1:3])
+    expected = servable.to_relative(
+        tf.function(servable.from_images, autograph=False)(tf.constant(images)), images.shape[1:3]
+    )
     if not expected[names.NUM_DETECTIONS].any():
         _LOGGER.warning(
             "Export: the model detects nothing in the test images, so that the check is weak (score_threshold)."

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from detloom.components.pusher.atomic_push import push_model
@@ -57,6 +58,16 @@ def test_every_signature_accepts_any_batch_size(model_dir, make_example):
     examples = tf.constant([make_example([(0, 0, 1, 1)]), make_example([], image_hw=(30, 90))])
     classes = loaded.signatures[names.SIGNATURE_EXAMPLES](examples=examples)[names.CLASSES]
     assert set(np.unique(classes)) <= {0, 2, 5}
+
+
+def test_the_signatures_share_one_network(model_dir, detector):
+    """Each convolution is in the file once, not once for each signature."""
+    spec = tf.TensorSpec([None, *detector.preprocessing.network_hw, 3])
+    network = tf.function(detector.detect, autograph=False).get_concrete_function(spec).graph
+    graph = saved_model_pb2.SavedModel.FromString((model_dir / names.SAVED_MODEL_FILE).read_bytes()).meta_graphs[0]
+    saved = [node.op for function in graph.graph_def.library.function for node in function.node_def]
+    for kind in ("Conv2D", "DepthwiseConv2dNative"):
+        assert saved.count(kind) == [operation.type for operation in network.get_operations()].count(kind) > 0
 
 
 @pytest.mark.slow
