@@ -115,8 +115,9 @@ class Train:
     add_regularization_loss: bool = True
     """Add the penalties of `conv_hyperparams.regularizer` to the loss."""
     fine_tune_checkpoint: str = ""
-    """Initial weights: a checkpoint (path without suffix), a model's folder, a Keras weights file (in a run file,
-    relative to it), or `imagenet` for the weights of keras.applications. Empty starts from random weights."""
+    """Initial weights: a checkpoint (path without suffix), a model's folder, a Keras weights file, for
+    EfficientNet-Lite a PyTorch file (in a run file, relative to it), or `imagenet` for the weights of
+    keras.applications. Empty starts from random weights."""
     fine_tune_checkpoint_type: FineTuneMode = "auto"
     """Part to restore: `classification` the backbone, `detection` a detector without its heads, `full` a whole
     detector, `all_but_classes` a detector without its last class layer. `auto` chooses by the contents of the

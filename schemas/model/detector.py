@@ -33,6 +33,10 @@ class MultiscaleAnchorGenerator:
     """Side of a square anchor, in strides of its level."""
     scales_per_octave: int = 2
     """Number of anchor sizes at each position."""
+    strides_from_feature_maps: bool = False
+    """Use the image's side divided by that of the feature map instead of 2**l, like google/automl, so that the anchors
+    of every level are centered on the image. The two differ if 2**l does not divide the side; the Object Detection API
+    then starts the level at the image's edge."""
 
     def __post_init__(self) -> None:
         _check_aspect_ratios(self.aspect_ratios)

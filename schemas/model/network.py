@@ -265,6 +265,11 @@ Backbone = Literal[
     "efficientnet-b5",
     "efficientnet-b6",
     "efficientnet-b7",
+    "efficientnet-lite0",
+    "efficientnet-lite1",
+    "efficientnet-lite2",
+    "efficientnet-lite3",
+    "efficientnet-lite4",
 ]
 
 

@@ -4,6 +4,7 @@ They were checked against the Object Detection API's `hyperparams_builder.py` (`
 `model_builder.py`, `box_predictor_builder.py` (`build_keras`) and the feature extractors named there.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,7 +58,12 @@ def _backbone_and_neck(extractor: str) -> dict[str, Any]:
 
 
 def _extractor(plain: Mapping[str, Any]) -> str:
-    wanted = (plain["backbone"], plain["neck"][TYPE_KEY])
+    """Return the type with this backbone and neck; for EfficientNet-Lite one with its neck.
+
+    The format has no EfficientNet-Lite, so that the writer adds the backbone to detloom's extension.
+    """
+    backbone = re.sub(r"-lite\d", "-b0", plain["backbone"])
+    wanted = (backbone, plain["neck"][TYPE_KEY])
     return next(name for name, (backbone, neck) in FEATURE_EXTRACTORS.items() if (backbone, neck.__name__) == wanted)
 
 

@@ -1,8 +1,10 @@
-"""Presets: configurations of published detectors (SSD, RetinaNet, EfficientDet and CenterNet of the TF2 zoo, and D7x).
+"""Presets: configurations of published detectors: SSD, RetinaNet, EfficientDet and CenterNet of the TF2 zoo, and
+google/automl's EfficientDet D7x and Lite.
 
 Each preset equals the zoo's `pipeline.config` of the same name (github.com/tensorflow/models,
 research/object_detection/configs/tf2), including learning rate, steps and batch size, but without class count and
-paths. The zoo has no D7x; its preset follows the zoo's D0 to D7 with the sizes of google/automl.
+paths. The zoo has no D7x; its preset follows the zoo's D0 to D7 with the sizes of google/automl. EfficientDet-Lite is
+described in `efficientdet_lite.py`.
 
 Sources: EfficientDet's sizes are from table 1 of arXiv:1911.09070 and google/automl, efficientdet/hparams_config.py.
 `coco_ap` is from the zoo's table (research/object_detection/g3doc/tf2_detection_zoo.md), for D7x from google/automl,
@@ -50,6 +52,12 @@ from detloom.schemas.model.network import (
 )
 from detloom.schemas.model.optimizers import CosineDecayLearningRate, MomentumOptimizer
 from detloom.schemas.presets.center_net import centernet_config
+from detloom.schemas.presets.efficientdet_lite import (
+    EFFICIENTDET_LITE,
+    LiteSize,
+    describe_efficientdet_lite,
+    efficientdet_lite_config,
+)
 from detloom.schemas.reading.typed_dict import nearest_hint
 
 
@@ -99,6 +107,7 @@ def list_presets() -> tuple[Preset, ...]:
         *(_fpn_lite(row) for row in _FPN_LITE),
         *(_retinanet(row) for row in _RETINANET),
         *(_efficientdet(row) for row in _EFFICIENTDET),
+        *(_efficientdet_lite(row) for row in EFFICIENTDET_LITE),
         _centernet(),
     )
 
@@ -405,6 +414,17 @@ def _efficientdet(row: _CompoundScaled) -> Preset:
         num_parameters=row.num_parameters,
         coco_ap=row.coco_ap,
         description=description,
+    )
+
+
+def _efficientdet_lite(row: LiteSize) -> Preset:
+    return Preset(
+        name=f"efficientdet_{row.name}",
+        family="EfficientDet",
+        config=efficientdet_lite_config(row, _efficientdet(_EFFICIENTDET[0]).config),
+        num_parameters=row.num_parameters,
+        coco_ap=row.coco_ap,
+        description=describe_efficientdet_lite(row),
     )
 
 

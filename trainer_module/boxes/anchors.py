@@ -70,14 +70,19 @@ def num_anchors_per_location(config: AnchorGenerator) -> tuple[int, ...]:
 def _multiscale_levels(
     config: MultiscaleAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
 ) -> list[_Floats]:
-    """Start the grid at half a stride, or at 0 along a side that is not a multiple of the stride."""
+    """Start the grid at half a stride, or at 0 along a side that is not a multiple of the stride.
+
+    With `strides_from_feature_maps`, the stride divides the image evenly along each side (google/automl, anchors.py).
+    """
     scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
     shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
     levels = []
     for level, hw in zip(range(config.min_level, config.max_level + 1), feature_hws, strict=True):
-        stride = 2**level
-        starts = [stride / 2 if side % stride == 0 else 0 for side in image_hw]
-        anchors_px = _tile(hw, shapes, (stride * config.anchor_scale,) * 2, (stride, stride), starts)
+        strides, starts = [float(2**level)] * 2, [2**level / 2 if side % 2**level == 0 else 0 for side in image_hw]
+        if config.strides_from_feature_maps:
+            strides = [side / cells for side, cells in zip(image_hw, hw, strict=True)]
+            starts = [stride / 2 for stride in strides]
+        anchors_px = _tile(hw, shapes, [stride * config.anchor_scale for stride in strides], strides, starts)
         levels.append(_relative(anchors_px, image_hw))
     return levels
 

@@ -129,6 +129,11 @@ def _download(extractor: FeatureExtractor | CenterNetFeatureExtractor | None) ->
             f"train.fine_tune_checkpoint: got '{IMAGENET}', but this detector has its own backbone; allowed: one of "
             "its own checkpoints, or a Keras file with the names of its layers."
         )
+    if extractor.backbone.startswith("efficientnet-lite"):
+        raise InputError(
+            f"train.fine_tune_checkpoint: got '{IMAGENET}', but keras.applications has no {extractor.backbone}; "
+            "allowed: the path of a .pth file with its weights (docs/fine_tuning.md), or a checkpoint of a detector."
+        )
     try:
         model = _application(extractor)(include_top=False, weights="imagenet")
     except Exception as error:  # Keras raises a bare Exception without network access

@@ -1,4 +1,4 @@
-"""Read weights of any origin by the paths of our variables: zoo, google/automl, keras.applications, detloom."""
+"""Read weights of any origin by the paths of our variables: zoo, google/automl, Keras, PyTorch, detloom."""
 
 import functools
 import os
@@ -32,14 +32,16 @@ from detloom.trainer_module.weights.read_checkpoint import (
     escape_name,
     read_checkpoint,
 )
+from detloom.trainer_module.weights.torch_weights import TorchWeights, is_torch_file, read_torch_weights
 from detloom.trainer_module.weights.variable_names import PARTS, layer_variable, part_of, variables_by_path
 
-Origin = Literal["odapi_detector", "odapi_backbone", "automl", "keras", "own"]
+Origin = Literal["odapi_detector", "odapi_backbone", "automl", "keras", "torch", "own"]
 DESCRIPTIONS: dict[Origin, str] = {
     "odapi_detector": "a detector of the Object Detection API",
     "odapi_backbone": "a backbone trained on classification",
     "automl": "an EfficientDet of google/automl",
     "keras": "a backbone of keras.applications",
+    "torch": "a backbone in a PyTorch file",
     "own": "a detector of detloom",
 }
 # A backbone's layers in a classification checkpoint: the Object Detection API's own, TensorFlow Models', and Keras'.
@@ -104,6 +106,8 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
     if where == IMAGENET or is_keras_file(where):
         extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
         return _from_keras(where, read_keras_weights(where, extractor), paths)
+    if is_torch_file(where):
+        return _from_torch(where, read_torch_weights(where, getattr(family.config, "feature_extractor", None)), paths)
     with access_errors_as_input_errors(where):
         path = _find_in_folder(where)
     file = read_checkpoint(path)
@@ -272,6 +276,19 @@ def _from_keras(where: str, arrays: Mapping[str, np.ndarray], paths: list[str]) 
         )
     shapes = {name: array.shape for name, array in arrays.items()}
     return StoredWeights(where, "keras", values, shapes, frozenset({"backbone"}))
+
+
+def _from_torch(where: str, stored: TorchWeights, paths: list[str]) -> StoredWeights:
+    values = {
+        path: _held((found.name,), found.array)
+        for path in paths
+        if part_of(path) == "backbone" and (found := stored.arrays.get(layer_variable(path))) is not None
+    }
+    if not values:
+        raise InputError(
+            f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it contains {_roots(stored.shapes)}."
+        )
+    return StoredWeights(where, "torch", values, stored.shapes, frozenset({"backbone"}))
 
 
 def _roots(keys: Mapping[str, object]) -> str:

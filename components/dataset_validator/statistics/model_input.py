@@ -90,10 +90,11 @@ def best_anchor_iou(
     box_h, box_w, areas = ymax - ymin, xmax - xmin, (ymax - ymin) * (xmax - xmin)
     best_N = np.zeros(len(boxes))
     for level in range(generator.min_level, generator.max_level + 1):
-        stride = 2**level
-        distance_y = _distance_to_grid((ymin + ymax) / 2, hw_N2[:, 0], stride)
-        distance_x = _distance_to_grid((xmin + xmax) / 2, hw_N2[:, 1], stride)
-        for anchor_h, anchor_w in anchor_shapes(generator) * stride:
+        stride_h, stride_w = (_strides(generator, hw_N2[:, side], level) for side in range(2))
+        distance_y = _distance_to_grid((ymin + ymax) / 2, hw_N2[:, 0], stride_h)
+        distance_x = _distance_to_grid((xmin + xmax) / 2, hw_N2[:, 1], stride_w)
+        for shape_h, shape_w in anchor_shapes(generator):
+            anchor_h, anchor_w = shape_h * stride_h, shape_w * stride_w
             shared_h = np.minimum(np.minimum(box_h, anchor_h), (box_h + anchor_h) / 2 - distance_y)
             shared_w = np.minimum(np.minimum(box_w, anchor_w), (box_w + anchor_w) / 2 - distance_x)
             shared = np.maximum(shared_h, 0) * np.maximum(shared_w, 0)
@@ -101,16 +102,25 @@ def best_anchor_iou(
     return best_N
 
 
+def _strides(
+    generator: MultiscaleAnchorGenerator, input_sides_N: npt.NDArray[np.int64], level: int
+) -> npt.NDArray[np.float64]:
+    """Return the [N] distance between the anchors of a level along one side, in pixels."""
+    if generator.strides_from_feature_maps:
+        return input_sides_N / -(-input_sides_N // 2**level)
+    return np.full(len(input_sides_N), 2.0**level)
+
+
 def _distance_to_grid(
-    centres_N: npt.NDArray[np.float64], input_sides_N: npt.NDArray[np.int64], stride: int
+    centres_N: npt.NDArray[np.float64], input_sides_N: npt.NDArray[np.int64], strides_N: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Return the [N] distance from each centre to the nearest anchor centre along one side.
 
     `build_anchors` explains the position of the first anchor centre.
     """
-    starts = np.where(input_sides_N % stride == 0, stride / 2, 0)
-    last = -(-input_sides_N // stride) - 1
-    return np.abs(centres_N - np.clip(np.rint((centres_N - starts) / stride), 0, last) * stride - starts)
+    num_cells = np.ceil(input_sides_N / strides_N - 1e-9)  # a stride that divides the side is rounded in float64
+    starts = np.where(num_cells * strides_N - input_sides_N < 1e-6, strides_N / 2, 0)
+    return np.abs(centres_N - np.clip(np.rint((centres_N - starts) / strides_N), 0, num_cells - 1) * strides_N - starts)
 
 
 def anchor_shapes(generator: MultiscaleAnchorGenerator) -> npt.NDArray[np.float64]:

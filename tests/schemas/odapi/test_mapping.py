@@ -101,6 +101,7 @@ def test_each_field_of_the_tree_is_mapped_or_listed():
         "Eval.keep_best",
         "FixedShapeResizer.half_pixel_centers",
         "KeepAspectRatioResizer.half_pixel_centers",
+        "MultiscaleAnchorGenerator.strides_from_feature_maps",
         "InputReader.class_balance",
         "InputReader.shuffle_buffer_bytes",
         "MomentumOptimizer.nesterov",

@@ -29,6 +29,7 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
 from detloom.schemas.odapi.rules import item_type
+from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import dataclass_members, from_dict, type_hints
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -288,6 +289,13 @@ def test_settings_without_a_field_are_written_to_the_extension(config):
     assert extension == '{\n  set: "train.moving_average.dynamic=false"\n  set: "train.seed=7"\n}\n'
     assert "moving_average_decay: 0.5" in text
     assert read_back(changed) == changed
+
+
+def test_a_backbone_without_a_type_is_written_to_the_extension():
+    config = find_preset("efficientdet_lite3").config
+    text = format_pipeline_config(config)
+    assert 'set: "model.feature_extractor.backbone=\\"efficientnet-lite3\\""' in text
+    assert read_back(config) == config
 
 
 def test_optimizer_without_a_field_is_written_to_the_extension(config):

@@ -13,7 +13,8 @@ from detloom.schemas.presets.presets import Preset, find_preset, list_presets
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 
 NAMES = [preset.name for preset in list_presets()]
-IN_ZOO = [name for name in NAMES if name != "efficientdet_d7x"]
+LITE = [name for name in NAMES if name.startswith("efficientdet_lite")]
+IN_ZOO = [name for name in NAMES if name not in ("efficientdet_d7x", *LITE)]
 
 
 def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path:
@@ -44,6 +45,7 @@ def without_paths(config: TrainEvalConfig) -> TrainEvalConfig:
 
 def test_the_families_are_listed():
     efficientdets = [f"efficientdet_d{i}" for i in (0, 1, 2, 3, 4, 5, 6, 7, "7x")]
+    efficientdets += [f"efficientdet_lite{i}" for i in (0, 1, 2, 3, "3x", 4)]
     resnets = [f"ssd_resnet{depth}_v1_fpn_{side}x{side}" for depth in (50, 101, 152) for side in (640, 1024)]
     mobilenets = [
         "ssd_mobilenet_v2_320x320",
@@ -98,6 +100,38 @@ def test_d7x_has_one_more_level_and_is_not_in_the_zoo():
     assert preset.config.model.feature_extractor.neck.max_level == 8
     assert preset.config.model.image_resizer.half_pixel_centers
     assert "not in the TF2 detection zoo" in preset.description
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "channels", "iterations", "head_layers", "anchor_scale"),
+    [  # google/automl, hparams_config.py: 4 is its default scale
+        ("lite0", 320, 64, 3, 3, 3),
+        ("lite1", 384, 88, 4, 3, 3),
+        ("lite2", 448, 112, 5, 3, 3),
+        ("lite3", 512, 160, 6, 4, 4),
+        ("lite3x", 640, 200, 6, 4, 3),
+        ("lite4", 640, 224, 7, 4, 4),
+    ],
+)
+def test_lite_has_the_sizes_of_google_automl(name, side, channels, iterations, head_layers, anchor_scale):
+    preset = find_preset(f"efficientdet_{name}")
+    model = preset.config.model
+    neck, heads = model.feature_extractor.neck, model.box_predictor
+    assert preset.image_hw == (side, side)
+    assert model.feature_extractor.backbone == f"efficientnet-{name.removesuffix('x')}"
+    assert (neck.num_filters, neck.num_iterations, neck.combine_method) == (channels, iterations, "sum")
+    assert (heads.depth, heads.num_layers_before_predictor) == (channels, head_layers)
+    assert model.anchor_generator.anchor_scale == anchor_scale
+    assert {heads.conv_hyperparams.activation, model.feature_extractor.conv_hyperparams.activation} == {"RELU_6"}
+    assert preset.config.train.augmentations[-1].output_size == side
+
+
+def test_lite0_has_the_number_of_parameters_of_google_automl(reference_dir: Path):
+    with (reference_dir / "automl_efficientdet_lite0/checkpoint_keys.tsv").open(encoding="utf-8") as file:
+        shapes = {key: json.loads(shape) for key, shape in csv.reader(file, delimiter="\t")}
+    trained = [key for key in shapes if "/moving_" not in key and not key.endswith("/ExponentialMovingAverage")]
+    count = sum(math.prod(shapes[key]) for key in trained if key != "global_step")
+    assert find_preset("efficientdet_lite0").num_parameters == count == 3_243_470
 
 
 def test_unknown_preset_suggests_the_closest():

@@ -31,6 +31,19 @@ def test_a_level_whose_stride_does_not_divide_the_image_starts_at_zero():
     np.testing.assert_allclose(anchors[-9], np.array([-64, -64, 64, 64]) / 320, atol=1e-7)
 
 
+def test_strides_from_feature_maps_divide_the_image_evenly():
+    # level 7: 3 x 3 centres in 320 px, a stride of 320 / 3: the first at 1 / 6 of the image, sides of 1 / 3
+    anchors = build_anchors(make_generator(anchor_scale=1, strides_from_feature_maps=True), (320, 320))
+    np.testing.assert_allclose(anchors[-9], [0, 0, 1 / 3, 1 / 3], atol=1e-7)
+    np.testing.assert_allclose(anchors[-1], [2 / 3, 2 / 3, 1, 1], atol=1e-7)
+
+
+def test_strides_from_feature_maps_differ_only_where_a_stride_does_not_divide_the_image():
+    image_hw = (256, 384)
+    usual, even = (build_anchors(make_generator(strides_from_feature_maps=each), image_hw) for each in (False, True))
+    np.testing.assert_allclose(even, usual, atol=1e-7)
+
+
 def test_wide_anchors_are_wide():
     generator = make_generator(aspect_ratios=(4.0,), max_level=5)
     ymin, xmin, ymax, xmax = build_anchors(generator, (64, 128))[0] * [64, 128, 64, 128]

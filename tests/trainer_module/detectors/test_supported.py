@@ -180,6 +180,14 @@ def test_padding_to_a_multiple_makes_sides_that_double_back(tiny_config, changed
     assert unsupported_settings(changed(tiny_config, size)) == ()
 
 
+def test_a_bifpn_fits_maps_of_any_size_if_the_anchors_follow_them(tiny_config, changed):
+    size = {**EFFICIENTDET, "model.image_resizer": network.FixedShapeResizer(height=96, width=128)}
+    (part,) = unsupported_settings(changed(tiny_config, size))  # 96 / 32 = 3 rows of level 5, and 2 of level 6
+    assert "or model.anchor_generator.strides_from_feature_maps true" in part
+    even = {"model.anchor_generator.strides_from_feature_maps": True}
+    assert unsupported_settings(changed(tiny_config, size | even)) == ()
+
+
 def test_a_center_net_needs_images_of_one_size_too(changed):
     config = find_preset("centernet_resnet101_v1_fpn_512x512").config
     parts = unsupported_settings(changed(config, {"model.image_resizer.pad_to_max_dimension": False}))

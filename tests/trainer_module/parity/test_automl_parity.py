@@ -1,7 +1,8 @@
-"""EfficientDet-D0 against google/automl's, in the table beside the others; errors of boxes and classes are in units of
-each tensor's standard deviation, because theirs are large (10 to 20)."""
+"""EfficientDet-D0 and Lite0 against google/automl's, in the table beside the others; errors of boxes and classes are in
+units of each tensor's standard deviation, because theirs are large (3 to 20)."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras
@@ -17,19 +18,64 @@ from detloom.trainer_module.detectors.ssd.automl_keys import automl_sources
 from detloom.trainer_module.weights.restore import find_trained, restore
 from detloom.trainer_module.weights.stored_weights import automl_values
 
-CELLS = {3: 64 * 64, 4: 32 * 32, 5: 16 * 16, 6: 8 * 8, 7: 4 * 4}  # places of each level in 512 pixels
 BOX_FACTORS = [10, 10, 5, 5]
-MODEL, SOURCE = "automl_efficientdet_d0 ‡", "whole"
+SOURCE = "whole"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A folder of reference values, and the names of its arrays."""
+
+    preset: str
+    cells: dict[int, int]
+    """Places of each level."""
+    images: str
+    anchors: str
+    output: str
+    largest_error: float = 1e-3
+    """Bound of the largest error; that of the root mean square is always 1e-3."""
+    mark: str = ""
+
+    @property
+    def model(self) -> str:
+        """The row of the table."""
+        return f"automl_{self.preset} ‡"
+
+
+D0 = Reference(
+    preset="efficientdet_d0",
+    cells={3: 64 * 64, 4: 32 * 32, 5: 16 * 16, 6: 8 * 8, 7: 4 * 4},
+    images="preprocessed",
+    anchors="boxes_yxyx_px_stride5",
+    output="{kind}_level{level}_stride{stride}",
+)
+LITE0 = Reference(
+    preset="efficientdet_lite0",
+    cells={3: 40 * 40, 4: 20 * 20, 5: 10 * 10, 6: 5 * 5, 7: 3 * 3},
+    images="images",
+    anchors="boxes",
+    output="{kind}_{level}",
+    # The weights are random, and ReLU6 cuts off most of what they cause: a relative change of the input by 1e-6 changes
+    # outputs by up to 3e-2. The exact result, computed with float64, differs from the stored one by up to 4e-3 too.
+    largest_error=1e-2,
+    mark=" ¶",
+)
+
+
+@pytest.fixture(scope="module", params=[D0, LITE0], ids=lambda each: each.preset)
+def reference(request) -> Iterator[Reference]:
+    yield request.param
+    keras.backend.clear_session()
 
 
 @pytest.fixture(scope="module")
-def folder(reference_dir) -> Path:
-    return reference_dir / "automl_efficientdet_d0"
+def folder(reference, reference_dir) -> Path:
+    return reference_dir / f"automl_{reference.preset}"
 
 
 @pytest.fixture(scope="module")
-def detector() -> Detector:
-    config = find_preset("efficientdet_d0").config.model
+def detector(reference) -> Detector:
+    config = find_preset(reference.preset).config.model
     config = replace(config, image_resizer=replace(config.image_resizer, half_pixel_centers=True), num_classes=90)
     return build_detector(config, LabelMap.from_names(str(each) for each in range(90)))
 
@@ -41,6 +87,8 @@ def restore_averages(detector: Detector, path: str) -> None:
     )
     report = restore(train, detector, find_trained(train, detector))
     assert report.share == 1.0
+    assert not report.fresh
+    assert not report.unread
 
 
 def assign_raw(detector: Detector, path: str) -> None:
@@ -55,47 +103,49 @@ def assign_raw(detector: Detector, path: str) -> None:
         variables[name].assign(value)
 
 
-def by_level(values: np.ndarray) -> dict[int, np.ndarray]:
+def by_level(values: np.ndarray, reference: Reference) -> dict[int, np.ndarray]:
     """[B, A, depth] of all levels in google/automl's order: of its anchors at one place, scale before aspect ratio."""
     levels, start = {}, 0
-    for level, cells in CELLS.items():
+    for level, cells in reference.cells.items():
         part = values[:, start : start + 9 * cells]
         start += 9 * cells
         levels[level] = np.swapaxes(part.reshape(len(part), cells, 3, 3, -1), 2, 3)
+    assert start == values.shape[1]
     return levels
 
 
-def test_preprocessing_matches_reference(folder, detector, record_of):
+def test_preprocessing_matches_reference(reference, folder, detector, record_of):
     images, _ = family_of(detector.config).preprocessing.prepare(
         tf.constant(np.load(folder.parent / "input_images_uint8.npy"))
     )
-    error = float(np.abs(images - np.load(folder / "preprocessed.npz")["preprocessed"]).max())
-    record_of(MODEL, SOURCE, "preprocessed", error)
+    error = float(np.abs(images - np.load(folder / "preprocessed.npz")[reference.images]).max())
+    record_of(reference.model, SOURCE, "preprocessed", error)
     assert error < 2e-3
 
 
-def test_anchors_match_reference_in_another_order(folder, detector, record_of):
-    anchors = by_level(detector.anchors_yxyx_rel_A4.numpy()[None] * 512)
+def test_anchors_match_reference_in_another_order(reference, folder, detector, record_of):
+    side = detector.preprocessing.network_hw[0]
+    anchors = by_level(detector.anchors_yxyx_rel_A4.numpy()[None] * side, reference)
     theirs = np.concatenate([level.reshape(-1, 4) for level in anchors.values()])
     with np.load(folder / "anchors.npz") as file:
-        error = np.abs(theirs[::5] - file["boxes_yxyx_px_stride5"]).max() / 512
-    record_of(MODEL, SOURCE, "anchors", error)
+        error = np.abs(theirs[::5] - file[reference.anchors]).max() / side
+    record_of(reference.model, SOURCE, "anchors", error)
     assert error < 1e-6
 
 
 @pytest.mark.parametrize(("weights", "load"), [("raw", assign_raw), ("ema", restore_averages)])
-def test_outputs_match_reference(weights, load, folder, detector, record_of):
+def test_outputs_match_reference(weights, load, reference, folder, detector, record_of):
     load(detector, str(folder / "model"))
-    images = np.load(folder / "preprocessed.npz")["preprocessed"]
+    images = np.load(folder / "preprocessed.npz")[reference.images]
     outputs = detector.network(images, training=False)
-    boxes = by_level(outputs["offsets_BA4"].numpy() / BOX_FACTORS)
-    classes = by_level(outputs["class_logits_BAC"].numpy())
+    boxes = by_level(outputs["offsets_BA4"].numpy() / BOX_FACTORS, reference)
+    classes = by_level(outputs["class_logits_BAC"].numpy(), reference)
     for kind, ours, stride in (("box", boxes, 3), ("class", classes, 11)):
         column = "boxes, inference" if kind == "box" else "classes, inference"
         with np.load(folder / f"outputs_{weights}.npz") as stored:
-            for level in CELLS:
-                theirs = stored[f"{kind}_level{level}_stride{stride}"]
-                error = np.abs(ours[level].ravel()[::stride] - theirs).max() / theirs.std()
-                record_of(MODEL, SOURCE, column, error)
-                assert error < 1e-3
-    keras.backend.clear_session()
+            for level in reference.cells:
+                theirs = stored[reference.output.format(kind=kind, level=level, stride=stride)]
+                errors = np.abs(ours[level].ravel()[::stride] - theirs) / theirs.std()
+                record_of(reference.model, SOURCE, column, errors.max(), reference.mark)
+                assert np.sqrt(np.mean(errors**2)) < 1e-3
+                assert errors.max() < reference.largest_error

@@ -53,7 +53,8 @@ def _check_equal_meaning(config: Ssd) -> None:
         raise _refusal("model.add_background_class", "true", "false")
     if neck.combine_method == "attention":
         raise _refusal(f"{where}.neck.combine_method", "attention", "fast_attention or sum")
-    if extractor.backbone != "efficientnet-b0" and not neck.features_of_last_blocks:
+    is_smallest = extractor.backbone in ("efficientnet-b0", "efficientnet-lite0")  # both take the same blocks
+    if not is_smallest and not neck.features_of_last_blocks:
         raise _refusal(f"{where}.neck.features_of_last_blocks", "false", f"true with {extractor.backbone}")
 
 
@@ -77,10 +78,11 @@ def _backbone_names(config: FeatureExtractor) -> Iterator[tuple[str, str]]:
         convs, norms = ["project_conv"], ["bn", "project_bn"]
         if block.expansion > 1:
             convs, norms = ["expand_conv", *convs], ["expand_bn", *norms]
+        squeeze = ["se_reduce", "se_expand"] if block.has_squeeze_and_excitation else []
         for part, kind, names in (
             ("", "conv2d", convs),
             ("", "tpu_batch_normalization", norms),
-            ("se/", "conv2d", ["se_reduce", "se_expand"]),
+            ("se/", "conv2d", squeeze),
         ):
             for number, name in enumerate(names):
                 yield f"{block.name}_{name}", f"{there}/{part}{kind}" + (f"_{number}" if number else "")

@@ -59,10 +59,11 @@ class SsdFamily(Family[Ssd]):
         return build_ssd_detector(self, label_map)
 
     def odapi_layer_keys(self) -> dict[str, str]:
-        """See `Family`."""
+        """Return the keys; {} for EfficientNet-Lite, which the Object Detection API does not have."""
         from detloom.trainer_module.detectors.ssd.odapi_keys import odapi_layer_keys
 
-        return odapi_layer_keys(self.config)
+        is_lite = self.config.feature_extractor.backbone.startswith("efficientnet-lite")
+        return {} if is_lite else odapi_layer_keys(self.config)
 
     def automl_sources(self, network: "keras.Model") -> dict[str, AutomlSource]:
         """Return the sources of an EfficientDet; {} for detectors with another neck."""

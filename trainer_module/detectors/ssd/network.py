@@ -18,7 +18,7 @@ from detloom.schemas.model.network import (
 )
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
 from detloom.trainer_module.detectors.ssd.heads import build_level_heads, build_shared_heads
-from detloom.trainer_module.layers.backbones.efficientnet import build_efficientnet
+from detloom.trainer_module.layers.backbones.efficientnet import build_efficientnet, is_efficientnet_lite
 from detloom.trainer_module.layers.backbones.mobilenet_v1 import build_mobilenet_v1
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.layers.backbones.resnet_v1 import build_resnet_v1
@@ -27,6 +27,7 @@ from detloom.trainer_module.layers.necks.extra_layers import build_extra_layers
 from detloom.trainer_module.layers.necks.fpn import build_fpn
 
 _IMAGENET_MEANS, _IMAGENET_STDS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_LITE_MEAN, _LITE_STD = 127.0, 128.0  # of EfficientNet-Lite, in google/automl's hparams_config.py
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph does not support `match`
@@ -39,6 +40,8 @@ def normalize(backbone: Backbone, image_HW3: tf.Tensor) -> tf.Tensor:
             return image_HW3 - tf.constant(VGG_MEANS)
         case _:
             assert backbone.startswith("efficientnet"), backbone
+            if is_efficientnet_lite(backbone):
+                return (image_HW3 - _LITE_MEAN) / _LITE_STD
             return (image_HW3 / 255.0 - tf.constant(_IMAGENET_MEANS)) / tf.constant(_IMAGENET_STDS)
 
 

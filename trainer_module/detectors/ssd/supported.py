@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from detloom.schemas.model.detector import FasterRcnnBoxCoder, PostProcessing, Ssd
+from detloom.schemas.model.detector import FasterRcnnBoxCoder, MultiscaleAnchorGenerator, PostProcessing, Ssd
 from detloom.schemas.model.network import (
     BiFpn,
     ConvHyperparams,
@@ -41,7 +41,7 @@ def _check_image_resizer(config: Ssd) -> Iterator[Finding]:
     path, resizer, extractor = "model.image_resizer", config.image_resizer, config.feature_extractor
     if isinstance(resizer, KeepAspectRatioResizer):
         yield check_padding(resizer)
-    top = _coarsest_upsampled_level(extractor)
+    top = _coarsest_upsampled_level(config)
     if top is None:
         return
     fields = ("height", "width") if isinstance(resizer, FixedShapeResizer) else ("max_dimension",)
@@ -55,16 +55,23 @@ def _check_image_resizer(config: Ssd) -> Iterator[Finding]:
             f"a side that the top-down path can double back to, such as {nearest} and all multiples of {2**top}, or "
             f"model.feature_extractor.pad_to_multiple {2**top}"
         )
+        if isinstance(extractor.neck, BiFpn) and isinstance(config.anchor_generator, MultiscaleAnchorGenerator):
+            supported += ", or model.anchor_generator.strides_from_feature_maps true"
         yield Finding(halves, f"{path}.{field}", side, supported)
 
 
-def _coarsest_upsampled_level(extractor: FeatureExtractor) -> int | None:
-    """Return the coarsest level whose upsampled map must match the finer one; None if maps are cropped or not used."""
+def _coarsest_upsampled_level(config: Ssd) -> int | None:
+    """Return the coarsest level whose upsampled map must match the finer one; None if maps are cropped or not used.
+
+    A BiFPN crops its maps, but the anchors of the Object Detection API do not fit to cropped maps.
+    """
+    extractor, anchors = config.feature_extractor, config.anchor_generator
     match extractor.neck:
         case Fpn(max_level=level):
             return None if extractor.use_explicit_padding else min(level, COARSEST_BACKBONE_LEVEL)
         case BiFpn(max_level=level):
-            return level
+            fits = isinstance(anchors, MultiscaleAnchorGenerator) and anchors.strides_from_feature_maps
+            return None if fits else level
         case ExtraFeatureLayers():
             return None
     raise AssertionError(f"no such neck: {extractor.neck}")

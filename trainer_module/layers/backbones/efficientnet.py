@@ -2,6 +2,10 @@
 
 Layers have the same names as in `keras.applications`. `top_conv`, `top_bn` and blocks after the last feature map are
 not built; the reference keeps them in the model but never uses them.
+
+EfficientNet-Lite is google/automl's variant for phones and boards (backbone/efficientnet_lite_builder.py there): no
+squeeze and excitation, ReLU6 instead of swish, and neither the channels of the stem nor the repetitions of the first
+and last stage are scaled.
 """
 
 import math
@@ -32,7 +36,7 @@ _STAGES = (
     (3, 6, 320, 1, 1),
 )
 _LEVEL_BY_STAGE = {1: 2, 2: 3, 4: 4, 6: 5}  # the last stage of each stride
-# Factors of channels and repetitions, from efficientnet_builder.py of google/automl.
+# Factors of channels and repetitions, from efficientnet_builder.py and efficientnet_lite_builder.py of google/automl.
 _SCALING = {
     "efficientnet-b0": (1.0, 1.0),
     "efficientnet-b1": (1.0, 1.1),
@@ -42,7 +46,13 @@ _SCALING = {
     "efficientnet-b5": (1.6, 2.2),
     "efficientnet-b6": (1.8, 2.6),
     "efficientnet-b7": (2.0, 3.1),
+    "efficientnet-lite0": (1.0, 1.0),
+    "efficientnet-lite1": (1.0, 1.1),
+    "efficientnet-lite2": (1.1, 1.2),
+    "efficientnet-lite3": (1.2, 1.4),
+    "efficientnet-lite4": (1.4, 1.8),
 }
+_STEM_CHANNELS = 32
 _SE_RATIO = 0.25  # of the input channels of the block
 _DROP_CONNECT_RATE = 0.2  # at the end of the network; it increases linearly from 0 at the beginning
 _OWN_HYPERPARAMS = ConvHyperparams(
@@ -55,7 +65,7 @@ _OWN_HYPERPARAMS = ConvHyperparams(
 
 @dataclass(frozen=True)
 class EfficientNetBlock:
-    """One inverted residual with squeeze and excitation."""
+    """One inverted residual."""
 
     name: str
     kernel_size: int
@@ -66,10 +76,15 @@ class EfficientNetBlock:
     drop_rate: float
     level: int | None
     """The pyramid level of this block's feature map; None if its output is not one of them."""
+    has_squeeze_and_excitation: bool
 
     @property
     def has_shortcut(self) -> bool:
         return self.stride == 1 and self.channels_in == self.channels_out
+
+
+def is_efficientnet_lite(backbone: str) -> bool:
+    return backbone.startswith("efficientnet-lite")
 
 
 def efficientnet_blocks(config: FeatureExtractor) -> list[EfficientNetBlock]:
@@ -90,6 +105,8 @@ def build_efficientnet(
     own = _OWN_HYPERPARAMS
     if config.override_base_feature_extractor_hyperparams:  # overrides only the penalty, as in the reference
         own = replace(own, regularizer=config.conv_hyperparams.regularizer)
+    if is_efficientnet_lite(config.backbone):
+        own = replace(own, activation="RELU_6")
     layers = ConvLayers(own, freeze_batchnorm)
     blocks = efficientnet_blocks(config)
     stem = layers.backbone_conv(blocks[0].channels_in, "stem_conv", kernel_size=3, strides=2)(image)
@@ -104,8 +121,12 @@ def build_efficientnet(
 
 def _all_blocks(backbone: str, *, last_of_stride: bool) -> list[EfficientNetBlock]:
     width, depth = _SCALING[backbone]
-    repetitions = [math.ceil(depth * stage[3]) for stage in _STAGES]
-    total, channels_in = sum(repetitions), round_channels(32 * width)
+    is_lite, last = is_efficientnet_lite(backbone), len(_STAGES) - 1
+    repetitions = [
+        stage[3] if is_lite and index in (0, last) else math.ceil(depth * stage[3])
+        for index, stage in enumerate(_STAGES)
+    ]
+    total, channels_in = sum(repetitions), _STEM_CHANNELS if is_lite else round_channels(_STEM_CHANNELS * width)
     blocks: list[EfficientNetBlock] = []
     for index, (kernel_size, expansion, channels, repetitions_of_b0, first_stride) in enumerate(_STAGES):
         channels_out = round_channels(channels * width)
@@ -120,6 +141,7 @@ def _all_blocks(backbone: str, *, last_of_stride: bool) -> list[EfficientNetBloc
                 stride=first_stride if repetition == 0 else 1,
                 drop_rate=_DROP_CONNECT_RATE * len(blocks) / total,
                 level=_LEVEL_BY_STAGE.get(index) if repetition == source - 1 else None,
+                has_squeeze_and_excitation=not is_lite,
             )
             blocks.append(block)
             channels_in = channels_out
@@ -127,7 +149,7 @@ def _all_blocks(backbone: str, *, last_of_stride: bool) -> list[EfficientNetBloc
 
 
 def _inverted_residual(layers: ConvLayers, inputs: keras.KerasTensor, block: EfficientNetBlock) -> keras.KerasTensor:
-    """Expand, convolve each channel, weight the channels, project; add the input if the shape is unchanged."""
+    """Expand, convolve each channel, weight the channels (not in Lite), project; add the input if it has the shape."""
     name, features, channels = block.name, inputs, block.channels_in * block.expansion
     if block.expansion > 1:
         features = layers.backbone_conv(channels, f"{name}_expand_conv")(features)
@@ -144,7 +166,8 @@ def _inverted_residual(layers: ConvLayers, inputs: keras.KerasTensor, block: Eff
         name=f"{name}_dwconv",
     )
     features = layers.activate(layers.normalize(depthwise(features), f"{name}_bn"), f"{name}_activation")
-    features = _squeeze_and_excite(layers, features, block)
+    if block.has_squeeze_and_excitation:
+        features = _squeeze_and_excite(layers, features, block)
     features = layers.backbone_conv(block.channels_out, f"{name}_project_conv")(features)
     features = layers.normalize(features, f"{name}_project_bn")
     if block.has_shortcut:
@@ -176,5 +199,6 @@ def efficientnet_layers(config: FeatureExtractor) -> Iterator[str]:
         if block.expansion > 1:
             yield from (f"{block.name}_expand_conv", f"{block.name}_expand_bn")
         yield from (f"{block.name}_dwconv", f"{block.name}_bn")
-        yield from (f"{block.name}_se_reduce", f"{block.name}_se_expand")
+        if block.has_squeeze_and_excitation:
+            yield from (f"{block.name}_se_reduce", f"{block.name}_se_expand")
         yield from (f"{block.name}_project_conv", f"{block.name}_project_bn")

@@ -1,4 +1,8 @@
-"""Bidirectional feature pyramid (arXiv:1911.09070, section 3), as the Object Detection API builds it."""
+"""Bidirectional feature pyramid (arXiv:1911.09070, section 3), as the Object Detection API builds it.
+
+If the finer level has an odd side, the upsampled map is cropped to it. The Object Detection API refuses such images;
+google/automl resizes from n to 2n - 1 rows by nearest neighbour, which gives the same map.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +10,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import BiFpn, FeatureExtractor
 from detloom.trainer_module.layers.conv_layers import ConvLayers, separable
 
@@ -55,8 +58,7 @@ def build_bifpn(
 ) -> dict[int, keras.KerasTensor]:
     """Build the pyramid, by level. Layers of node `n` are named `neck_<n>_...`, of its input `i` `..._input_<i>_...`.
 
-    Raises:
-        InputError: if the sides of a level are not twice those of the next.
+    Each feature map must have half the rows and columns of the finer one, rounded up.
     """
     assert isinstance(config.neck, BiFpn), config.neck
     neck, layers = config.neck, ConvLayers(config.conv_hyperparams, freeze_batchnorm)
@@ -78,7 +80,8 @@ def build_bifpn(
                     **layers.kernel(),
                 )
                 feature = layers.normalize(conv(feature), f"{conv_name}_bn")
-            resampled.append(_resample(feature, node.level - levels[name], f"neck_{node.name}_input_{index}"))
+            like = resampled[0] if resampled else None
+            resampled.append(_resample(feature, node.level - levels[name], like, f"neck_{node.name}_input_{index}"))
         maps[node.name] = resampled[0] if len(resampled) == 1 else _combine(layers, neck, node, resampled)
         levels[node.name] = node.level
     last = neck.num_iterations
@@ -86,12 +89,20 @@ def build_bifpn(
     return finest | {level: maps[f"{last}_up_{level}"] for level in range(neck.min_level + 1, neck.max_level + 1)}
 
 
-def _resample(feature: keras.KerasTensor, levels_up: int, name: str) -> keras.KerasTensor:
-    """Resample to the same level (0), the next coarser (1) or the next finer one (-1)."""
+def _resample(
+    feature: keras.KerasTensor, levels_up: int, like: keras.KerasTensor | None, name: str
+) -> keras.KerasTensor:
+    """Resample to the same level (0), the next coarser (1), or the next finer one (-1), with the sides of `like`."""
     if levels_up == 1:
         return keras.layers.MaxPooling2D(3, 2, "same", name=f"{name}_downsample")(feature)
     if levels_up == -1:
-        return keras.layers.UpSampling2D(2, interpolation="nearest", name=f"{name}_upsample")(feature)
+        doubled = keras.layers.UpSampling2D(2, interpolation="nearest", name=f"{name}_upsample")(feature)
+        assert like is not None, name  # the first input of a node has its level
+        rows, columns = (doubled.shape[side] - like.shape[side] for side in (1, 2))
+        assert {rows, columns} <= {0, 1}, (doubled.shape, like.shape)
+        if rows == 0 and columns == 0:
+            return doubled
+        return keras.layers.Cropping2D(((0, rows), (0, columns)), name=f"{name}_cut")(doubled)
     assert levels_up == 0, levels_up
     return feature
 
@@ -99,14 +110,6 @@ def _resample(feature: keras.KerasTensor, levels_up: int, name: str) -> keras.Ke
 def _combine(layers: ConvLayers, neck: BiFpn, node: BiFpnNode, inputs: list[keras.KerasTensor]) -> keras.KerasTensor:
     """Apply weighted sum, activation, separable convolution and batch norm."""
     name, num_channels = f"neck_{node.name}", inputs[0].shape[-1]
-    sides = {feature.shape[1:3] for feature in inputs}
-    if len(sides) > 1:
-        multiple = 2**neck.max_level
-        raise InputError(
-            f"model.feature_extractor.neck: level {node.level} of the pyramid adds feature maps of {sorted(sides)} "
-            f"rows and columns, which must be equal; set model.image_resizer to sides that are multiples of {multiple} "
-            f"pixels, or model.feature_extractor.pad_to_multiple to {multiple}."
-        )
     fused = _build_fusion(neck, f"{name}_combine")(inputs)
     fused = layers.activate(fused, f"{name}_activation")
     kernels = ("depthwise", "pointwise")

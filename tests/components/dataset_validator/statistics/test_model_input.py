@@ -85,7 +85,11 @@ def brute_force(generator, boxes_yxyx_px, input_hw):
 @pytest.mark.parametrize("input_hw", [(128, 128), (96, 160), (100, 75)])  # no stride divides the last sides
 @pytest.mark.parametrize(
     "generator",
-    [GENERATOR, MultiscaleAnchorGenerator(aspect_ratios=(1.3,), min_level=2, max_level=4, anchor_scale=1.5)],
+    [
+        GENERATOR,
+        MultiscaleAnchorGenerator(aspect_ratios=(1.3,), min_level=2, max_level=4, anchor_scale=1.5),
+        MultiscaleAnchorGenerator(aspect_ratios=(1.3,), anchor_scale=1.5, strides_from_feature_maps=True),
+    ],
 )
 def test_the_best_iou_matches_a_search_over_all_anchors(generator, input_hw):
     boxes = random_boxes_px(input_hw, 300, seed=1)

@@ -1,3 +1,5 @@
+import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +53,20 @@ def test_every_variable_of_a_checkpoint_is_used_or_training_state(folder, config
     used = {name for source in automl_sources(config, network).values() for name in source.names}
     assert used <= stored
     assert {name for name in stored if not is_training_state(name)} == used
+
+
+def test_every_key_of_lite0_is_used_with_its_shape(reference_dir):
+    lite = find_preset("efficientdet_lite0").config.model
+    network = build_ssd(
+        replace(lite, image_resizer=replace(lite.image_resizer, min_dimension=64, max_dimension=64)), 90
+    )
+    with (reference_dir / "automl_efficientdet_lite0/checkpoint_keys.tsv").open(encoding="utf-8") as file:
+        stored = {key: tuple(json.loads(shape)) for key, shape in csv.reader(file, delimiter="\t")}
+    weights = {key: shape for key, shape in stored.items() if not is_training_state(key)}
+    ours = {f"{layer.name}/{v.name}": tuple(v.shape) for layer in network.layers for v in layer.weights}
+    sources = automl_sources(lite, network)
+    assert sources.keys() == ours.keys()
+    assert {source.names[0]: ours[name] for name, source in sources.items()} == weights
 
 
 def test_value_with_missing_sources_is_left_out(config, network):

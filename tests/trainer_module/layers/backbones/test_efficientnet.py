@@ -77,6 +77,32 @@ def test_b7_is_twice_as_wide_and_3_1_times_as_deep():
     assert (blocks[0].channels_in, blocks[-1].channels_out) == (64, 640)
 
 
+def lite_extractor(number: int) -> FeatureExtractor:
+    return find_preset(f"efficientdet_lite{number}").config.model.feature_extractor
+
+
+def test_lite_scales_neither_stem_nor_first_and_last_stage():
+    blocks = efficientnet_blocks(lite_extractor(4))
+    assert len(blocks) == 1 + 4 + 4 + 6 + 6 + 8 + 1  # 1.8 times 2, 2, 3, 3, 4, rounded up
+    assert (blocks[0].channels_in, blocks[0].channels_out, blocks[-1].channels_out) == (32, 24, 448)
+    assert {block.level: block.name for block in blocks if block.level} == {
+        2: "block2d",
+        3: "block3d",
+        4: "block5f",
+        5: "block7a",
+    }
+
+
+def test_lite_has_relu6_and_no_squeeze_and_excitation():
+    network = build(lite_extractor(0), (32, 32))
+    names = [layer.name for layer in network.layers]
+    assert not [name for name in names if "_se_" in name]
+    activations = [layer for layer in network.layers if layer.name.endswith("activation")]
+    assert len(activations) == 1 + 15 + 16  # stem, all expansions but the first block's, all depthwise convolutions
+    assert {(type(layer), layer.max_value) for layer in activations} == {(keras.layers.ReLU, 6.0)}
+    assert list(efficientnet_layers(lite_extractor(0))) == [layer.name for layer in network.layers if layer.weights]
+
+
 def test_blocks_are_skipped_at_random_with_a_rate_that_grows_linearly(b0):
     rates = {layer.name: layer.rate for layer in b0.layers if isinstance(layer, keras.layers.Dropout)}
     assert len(rates) == 9  # of 16 blocks, 7 begin a stage and have no shortcut

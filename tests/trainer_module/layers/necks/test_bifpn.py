@@ -88,9 +88,16 @@ def test_both_kernels_of_a_separable_convolution_are_penalized():
     assert conv.depthwise_kernel.regularizer.l2 == conv.pointwise_kernel.regularizer.l2 == pytest.approx(2e-5)
 
 
-def test_sides_that_do_not_halve_evenly_are_refused_with_the_multiple_they_need():
-    with pytest.raises(InputError, match=r"level 6 .*multiples of 128 pixels"):
-        build((160, 160))
+def test_a_map_of_odd_sides_gets_the_nearest_neighbours():
+    """google/automl resizes to the sides of the finer map; 3 rows to 5, and 2 columns to 4."""
+    config = extractor(min_level=5, max_level=6, combine_method="sum")
+    inputs = {5: keras.Input((5, 4, 10))}
+    network = keras.Model(inputs[5], build_bifpn(config, inputs, freeze_batchnorm=False))
+    assert {level: feature.shape[1:] for level, feature in network.output.items()} == {5: (5, 4, 4), 6: (3, 2, 4)}
+    cut = network.get_layer("neck_1_down_5_input_1_cut")
+    before = keras.Model(network.inputs, [network.get_layer("neck_1_down_5_input_1_upsample").input, cut.output])
+    coarse, fitted = before(np.random.default_rng(0).normal(size=(1, 5, 4, 10)).astype(np.float32))
+    np.testing.assert_array_equal(fitted, tf.compat.v1.image.resize_nearest_neighbor(coarse, (5, 4)))
 
 
 def test_one_level_is_refused():
