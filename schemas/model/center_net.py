@@ -16,6 +16,13 @@ from detloom.schemas.model.network import (
     check_channels,
 )
 
+CenterNetBackbone = Literal[
+    "mobilenet_v2",
+    "resnet50_v1",
+    "resnet101_v1",
+    "resnet50_v2",
+    "resnet101_v2",
+]
 _MAX_STRIDE = 32  # stride of the backbone's coarsest feature map
 
 
@@ -23,7 +30,7 @@ _MAX_STRIDE = 32  # stride of the backbone's coarsest feature map
 class CenterNetFeatureExtractor:
     """A backbone, followed by upsampling layers to a stride of 4."""
 
-    backbone: Literal["mobilenet_v2", "resnet50_v1", "resnet101_v1"]
+    backbone: CenterNetBackbone
     """Classification network without its classifier."""
     channel_means: tuple[float, ...] = ()
     """Values subtracted from the image's channels (0 to 255) before the backbone's own scaling; empty is 0."""

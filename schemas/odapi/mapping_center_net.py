@@ -26,6 +26,8 @@ from detloom.schemas.odapi.text_format import Message
 _BACKBONES = {
     "resnet_v1_50_fpn": "resnet50_v1",
     "resnet_v1_101_fpn": "resnet101_v1",
+    "resnet_v2_50": "resnet50_v2",
+    "resnet_v2_101": "resnet101_v2",
     "mobilenet_v2_fpn": "mobilenet_v2",
     "mobilenet_v2_fpn_sep_conv": "mobilenet_v2",
 }

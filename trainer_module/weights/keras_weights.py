@@ -155,6 +155,10 @@ def _application(
             return applications.ResNet101
         case "resnet152_v1":
             return applications.ResNet152
+        case "resnet50_v2":
+            return applications.ResNet50V2
+        case "resnet101_v2":
+            return applications.ResNet101V2
     size = re.fullmatch(r"efficientnet[-_](b\d)", backbone)
     assert size, backbone
     return getattr(applications, f"EfficientNet{size[1].upper()}")

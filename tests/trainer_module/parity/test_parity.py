@@ -145,7 +145,7 @@ def test_gradients_and_statistics_match_reference(reference, record, training_st
 
 
 def without_unused(reference, part: str) -> dict[str, float]:
-    """Return values by key, without layers that are not built: classifier and unused blocks of EfficientNet."""
+    """Return values by key, without layers that are not built, such as EfficientNet's classifier."""
     ours = set(reference.keys.values())
     values = reference.by_key(part)
     assert all(key in ours or reference.is_unused(key) for key in values)

@@ -1,7 +1,8 @@
-"""Network of CenterNet: a backbone, a top-down path to stride 4, and three heads.
+"""Network of CenterNet: a backbone, a path up to stride 4, and three heads.
 
-The structure is that of the feature extractors `center_net_resnet_v1_fpn` and `center_net_mobilenet_v2_fpn` and of
-`make_prediction_net` in the Object Detection API, which uses no regularization and the Keras initializers.
+The structure is that of the feature extractors `center_net_resnet_v1_fpn`, `center_net_resnet` (ResNet V2) and
+`center_net_mobilenet_v2_fpn` and of `make_prediction_net` in the Object Detection API, which uses no regularization and
+the Keras initializers.
 """
 
 from typing import Any
@@ -28,6 +29,9 @@ _LAYER_BY_LEVEL = {
     "mobilenet_v2": {2: "block_2_add", 3: "block_5_add", 4: "block_9_add", 5: "out_relu"},
     "resnet50_v1": {2: "conv2_block3_out", 3: "conv3_block4_out", 4: "conv4_block6_out", 5: "conv5_block3_out"},
     "resnet101_v1": {2: "conv2_block3_out", 3: "conv3_block4_out", 4: "conv4_block23_out", 5: "conv5_block3_out"},
+    # The reference stores the batch norm after this layer, and never uses it.
+    "resnet50_v2": {5: "conv5_block3_out"},
+    "resnet101_v2": {5: "conv5_block3_out"},
 }
 # Channels of the top-down path where levels 5, 4, 3 and 2 enter, and of its output.
 _CHANNELS = {
@@ -35,19 +39,20 @@ _CHANNELS = {
     "resnet50_v1": (256, 256, 128, 64, 64),
     "resnet101_v1": (256, 256, 128, 64, 64),
 }
+_TRANSPOSED_CHANNELS = {4: 256, 3: 128, 2: 64}  # of the path without laterals, by level
 
 
 def normalize(extractor: CenterNetFeatureExtractor, image_HW3: tf.Tensor) -> tf.Tensor:
     """Convert float32 colors of 0 to 255 to the units of the backbone.
 
     The means and deviations of the extractor are applied first, then the normalization of keras.applications, which
-    gives ResNets BGR.
+    gives ResNets V1 BGR.
     """
     if extractor.bgr_ordering:
         image_HW3 = image_HW3[..., ::-1]
     means, stds = extractor.channel_means or (0.0,) * 3, extractor.channel_stds or (1.0,) * 3
     image_HW3 = (image_HW3 - tf.constant(means)) / tf.constant(stds)
-    if extractor.backbone == "mobilenet_v2":
+    if extractor.backbone in ("mobilenet_v2", "resnet50_v2", "resnet101_v2"):
         return image_HW3 / 127.5 - 1.0
     return image_HW3[..., ::-1] - tf.constant(VGG_MEANS[::-1])
 
@@ -59,7 +64,7 @@ def build_centernet(config: CenterNet, num_classes: int) -> keras.Model:
     """
     height, width = network_hw(config.image_resizer)
     image = keras.Input((height, width, 3), name="image")
-    features = _path_up(config.feature_extractor, build_centernet_backbone(config.feature_extractor, image))
+    features = _build_features(config.feature_extractor, image)
     centers, boxes = config.object_center_params, config.object_detection_task
     bias = keras.initializers.Constant(centers.heatmap_bias_init)
 
@@ -82,10 +87,20 @@ def build_centernet(config: CenterNet, num_classes: int) -> keras.Model:
     return keras.Model(image, outputs, name=f"centernet_{config.feature_extractor.backbone}_{height}x{width}")
 
 
+def _build_features(config: CenterNetFeatureExtractor, image: keras.KerasTensor) -> keras.KerasTensor:
+    """Build the feature map of level 2, the input of the heads."""
+    levels = build_centernet_backbone(config, image)
+    match config.backbone:
+        case "resnet50_v2" | "resnet101_v2":
+            return _transposed_path_up(levels[5])
+        case _:
+            return _path_up(config, levels)
+
+
 def build_centernet_backbone(
     config: CenterNetFeatureExtractor, image: keras.KerasTensor
 ) -> dict[int, keras.KerasTensor]:
-    """Build the feature maps of levels 2 to 5; level l has stride 2**l."""
+    """Build the feature maps that the path up uses, by level; level l has stride 2**l."""
     match config.backbone:
         case "mobilenet_v2":
             levels = build_mobilenet_v2(centernet_backbone_config(config), image, freeze_batchnorm=False)
@@ -94,6 +109,10 @@ def build_centernet_backbone(
             backbone = _with_fused_batch_norm(keras.applications.ResNet50(include_top=False, weights=None), image)
         case "resnet101_v1":
             backbone = _with_fused_batch_norm(keras.applications.ResNet101(include_top=False, weights=None), image)
+        case "resnet50_v2":
+            backbone = _with_fused_batch_norm(keras.applications.ResNet50V2(include_top=False, weights=None), image)
+        case "resnet101_v2":
+            backbone = _with_fused_batch_norm(keras.applications.ResNet101V2(include_top=False, weights=None), image)
     return {level: backbone.get_layer(name).output for level, name in _LAYER_BY_LEVEL[config.backbone].items()}
 
 
@@ -138,6 +157,19 @@ def _path_up(config: CenterNetFeatureExtractor, levels: dict[int, keras.KerasTen
         features = _conv(features, next_channels, 3, name, separable=config.use_separable_conv)
         features = FusedBatchNorm(name=f"{name}_bn")(features)
         features = keras.layers.ReLU(name=f"{name}_activation")(features)
+    return features
+
+
+def _transposed_path_up(features: keras.KerasTensor) -> keras.KerasTensor:
+    """Three times: convolve, and double the size by a transposed convolution."""
+    for level, channels in _TRANSPOSED_CHANNELS.items():
+        layers: tuple[keras.layers.Layer, ...] = (
+            keras.layers.Conv2D(channels, 3, padding="same", name=f"neck_smooth_{level + 1}"),
+            keras.layers.Conv2DTranspose(channels, 3, 2, "same", name=f"neck_upsample_{level}"),
+        )
+        for layer in layers:
+            features = FusedBatchNorm(name=f"{layer.name}_bn")(layer(features))
+            features = keras.layers.ReLU(name=f"{layer.name}_activation")(features)
     return features
 
 

@@ -83,5 +83,20 @@ def _resnet_v1_names(blocks_by_level: tuple[int, ...]) -> Iterator[str]:
             yield from (f"{name}_{part}_bn" for part in last)
 
 
+def resnet_v2_layer_names(backbone: str) -> Iterator[str]:
+    """Yield the names of a ResNet V2's layers with variables in the reference's order, without the last batch norm.
+
+    A block normalizes its input first. Only the shortcut of the first block of a level is a convolution.
+    """
+    yield "conv1_conv"
+    for level, repetitions in enumerate(RESNET_V1_BLOCKS[backbone.replace("_v2", "_v1")], start=2):
+        for block in range(1, repetitions + 1):
+            name = f"conv{level}_block{block}"
+            yield f"{name}_preact_bn"
+            for part in (1, 2):
+                yield from (f"{name}_{part}_conv", f"{name}_{part}_bn")
+            yield from (f"{name}_{part}_conv" for part in ((0, 3) if block == 1 else (3,)))
+
+
 def _is_batch_norm(name: str) -> bool:
     return name == "bn_Conv1" or name.endswith(("_bn", "_BN"))
