@@ -18,7 +18,7 @@ from detloom.schemas.model.center_net import (
     ObjectDetection,
 )
 from detloom.schemas.model.config import InputReader, Train, TrainEvalConfig
-from detloom.schemas.model.crop_augmentations import RandomCropImage
+from detloom.schemas.model.crop_augmentations import RandomCropImage, RandomSquareCropByScale
 from detloom.schemas.model.losses import PenaltyReducedFocal, WeightedL1
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.model.optimizers import (
@@ -63,6 +63,13 @@ _MANUAL_STEPS = ManualStepLearningRate(
         LearningRateStep(step=120_000, learning_rate=1e-5),
     ),
 )
+# Of COCO's images, in the order blue, green, red: those of the checkpoint from which the zoo trained.
+_HOURGLASS_104 = CenterNetFeatureExtractor(
+    backbone="hourglass_104",
+    bgr_ordering=True,
+    channel_means=(104.01362025, 114.03422265, 119.9165958),
+    channel_stds=(73.6027665, 69.89082075, 70.9150767),
+)
 CENTERNETS = (
     CenterNetRow(
         name="centernet_resnet50_v2_512x512",
@@ -83,6 +90,31 @@ CENTERNETS = (
         coco_ap=34.2,
         num_steps=140_000,
         learning_rate=_MANUAL_STEPS,
+    ),
+    CenterNetRow(
+        name="centernet_hourglass104_512x512",
+        network="two stacked hourglasses",
+        feature_extractor=_HOURGLASS_104,
+        side=512,
+        num_parameters=191_289_148,
+        coco_ap=41.9,
+        num_steps=140_000,
+        learning_rate=_MANUAL_STEPS,
+    ),
+    CenterNetRow(
+        name="centernet_hourglass104_1024x1024",
+        network="two stacked hourglasses",
+        feature_extractor=_HOURGLASS_104,
+        side=1024,
+        num_parameters=191_289_148,
+        coco_ap=44.5,
+        num_steps=50_000,
+        learning_rate=_cosine(50_000),
+        augmentations=(
+            RandomHorizontalFlip(),
+            *_COLORS,
+            RandomSquareCropByScale(scale_min=0.6, scale_max=1.3),
+        ),
     ),
 )
 

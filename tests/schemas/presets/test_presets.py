@@ -29,7 +29,7 @@ def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path:
     stem = preset.name
     if preset.family == "EfficientDet":
         stem = "ssd_{}_{}x{}".format(stem, *preset.image_hw)
-    stems = (stem, stem.replace("1024x1024", "640x640"))
+    stems = (stem, *(stem.replace("1024x1024", f"{side}x{side}") for side in (640, 512)))
     return next(file for stem in stems for file in folder.glob(f"{stem}_coco17_tpu-*{suffix}"))
 
 
@@ -56,7 +56,12 @@ def test_the_families_are_listed():
         "ssd_mobilenet_v2_fpnlite_640x640",
         "ssd_mobilenet_v1_fpn_640x640",
     ]
-    centernets = ["centernet_resnet50_v2_512x512", "centernet_resnet101_v1_fpn_512x512"]
+    centernets = [
+        "centernet_resnet50_v2_512x512",
+        "centernet_resnet101_v1_fpn_512x512",
+        "centernet_hourglass104_512x512",
+        "centernet_hourglass104_1024x1024",
+    ]
     assert [preset.name for preset in list_presets()] == mobilenets + resnets + efficientdets + centernets
 
 

@@ -27,6 +27,7 @@ from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
 from detloom.trainer_module.boxes.anchors import feature_hws, num_anchors_per_location
+from detloom.trainer_module.detectors.centernet.network import output_suffixes
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import network_hw
 from detloom.trainer_module.weights.odapi_keys import odapi_keys
@@ -42,6 +43,7 @@ SLOW = (  # covered by others, or large
     "ssd_mobilenet_v1_fpn",
     "ssd_resnet50_v1_fpn",
     "ssd_resnet101_v1_fpn",
+    "centernet_hourglass_104",
     "centernet_resnet50_v1_fpn",
     "centernet_resnet50_v2",
 )
@@ -226,7 +228,13 @@ class Reference:
     @property
     def outputs(self) -> dict[str, str]:
         """Return the names of outputs in the reference, by our names."""
-        return CENTERNET_OUTPUTS if self.is_center_net else SSD_OUTPUTS
+        if not self.is_center_net:
+            return SSD_OUTPUTS
+        return {
+            f"{ours}{suffix}": f"{theirs}{suffix.replace('_hourglass', '#')}"
+            for suffix in output_suffixes(self.config.model.feature_extractor)
+            for ours, theirs in CENTERNET_OUTPUTS.items()
+        }
 
     @property
     def losses(self) -> dict[str, str]:

@@ -1,8 +1,13 @@
 """Keys of the layers of a CenterNet in checkpoints of the Object Detection API."""
 
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
-from detloom.trainer_module.detectors.centernet.network import centernet_backbone_config
-from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys, resnet_v2_layer_names
+from detloom.trainer_module.detectors.centernet.network import centernet_backbone_config, output_suffixes
+from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES
+from detloom.trainer_module.layers.backbones.odapi_keys import (
+    backbone_layer_keys,
+    hourglass_layer_keys,
+    resnet_v2_layer_names,
+)
 
 _BACKBONE_KEY = "model/_feature_extractor/_base_model"
 _NECK_KEY = "model/_feature_extractor/_feature_extractor_model"
@@ -13,14 +18,17 @@ _RESNETS_V2 = ("resnet50_v2", "resnet101_v2")
 
 def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
     """Return the key, without the variable name, of each layer with variables, by our layer name."""
+    backbone = config.feature_extractor.backbone
+    if backbone in HOURGLASSES:
+        keys = hourglass_layer_keys(HOURGLASSES[backbone])
+    else:
+        keys = _backbone_keys(config) | _neck_keys(config)
     centers, boxes = config.object_center_params, config.object_detection_task
-    return {
-        **_backbone_keys(config),
-        **_neck_keys(config),
-        **_head_keys("object_center", centers.center_head_params, "head_class", "head_classes"),
-        **_head_keys("box.Sscale", boxes.scale_head_params, "head_size", "head_size"),
-        **_head_keys("box.Soffset", boxes.offset_head_params, "head_offset", "head_offset"),
-    }
+    for index, suffix in enumerate(output_suffixes(config.feature_extractor)):
+        keys |= _head_keys(f"object_center/{index}", centers.center_head_params, "head_class", "head_classes", suffix)
+        keys |= _head_keys(f"box.Sscale/{index}", boxes.scale_head_params, "head_size", "head_size", suffix)
+        keys |= _head_keys(f"box.Soffset/{index}", boxes.offset_head_params, "head_offset", "head_offset", suffix)
+    return keys
 
 
 def _backbone_keys(config: CenterNet) -> dict[str, str]:
@@ -45,6 +53,6 @@ def _neck_keys(config: CenterNet) -> dict[str, str]:
     return {name: f"{_NECK_KEY}/layer_with_weights-{index}" for index, name in enumerate(names, start=1)}
 
 
-def _head_keys(key: str, params: PredictionHeadParams, prefix: str, last: str) -> dict[str, str]:
+def _head_keys(key: str, params: PredictionHeadParams, prefix: str, last: str, suffix: str) -> dict[str, str]:
     names = [*(f"{prefix}_conv_{i}" for i in range(len(params.num_filters))), last]
-    return {name: f"{_HEAD_KEY}/{key}/0/layer_with_weights-{index}" for index, name in enumerate(names)}
+    return {f"{name}{suffix}": f"{_HEAD_KEY}/{key}/layer_with_weights-{index}" for index, name in enumerate(names)}
