@@ -125,10 +125,15 @@ def assign(by_key, tensors):
 
 
 def outputs_of(model, prediction):
-    """Return the raw predictions of either family, by name."""
+    """Return the raw predictions of either family, by name; those of hourglasses before the last are numbered."""
     if hasattr(model, "_center_params"):
-        names = [name for name in prediction if name not in NOT_OUTPUTS]
-        return {name.replace("/", "|"): prediction[name][-1].numpy() for name in names}
+        outputs = {}
+        for name in [name for name in prediction if name not in NOT_OUTPUTS]:
+            *earlier, last = prediction[name]
+            outputs[name.replace("/", "|")] = last.numpy()
+            for number, value in enumerate(earlier, start=1):
+                outputs[f"{name.replace('/', '|')}#{number}"] = value.numpy()
+        return outputs
     return {name: prediction[name].numpy() for name in ("box_encodings", "class_predictions_with_background")}
 
 

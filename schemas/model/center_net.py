@@ -16,15 +16,34 @@ from detloom.schemas.model.network import (
     check_channels,
 )
 
+CenterNetBackbone = Literal[
+    "mobilenet_v2",
+    "resnet50_v1",
+    "resnet101_v1",
+    "resnet50_v2",
+    "resnet101_v2",
+    "hourglass_10",
+    "hourglass_20",
+    "hourglass_32",
+    "hourglass_52",
+    "hourglass_104",
+]
 _MAX_STRIDE = 32  # stride of the backbone's coarsest feature map
+_MAX_STRIDE_OF_HOURGLASS = {
+    "hourglass_10": 8,
+    "hourglass_20": 16,
+    "hourglass_32": 32,
+    "hourglass_52": 128,
+    "hourglass_104": 128,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CenterNetFeatureExtractor:
     """A backbone, followed by upsampling layers to a stride of 4."""
 
-    backbone: Literal["mobilenet_v2", "resnet50_v1", "resnet101_v1"]
-    """Classification network without its classifier."""
+    backbone: CenterNetBackbone
+    """Classification network without its classifier, or stacked hourglasses, which upsample themselves."""
     channel_means: tuple[float, ...] = ()
     """Values subtracted from the image's channels (0 to 255) before the backbone's own scaling; empty is 0."""
     channel_stds: tuple[float, ...] = ()
@@ -166,6 +185,7 @@ class CenterNet:
         else:
             sides = {"height": resizer.height, "width": resizer.width}
         for name, side in sides.items():
-            nearest = max(round(side / _MAX_STRIDE), 1) * _MAX_STRIDE
-            allowed = f"a multiple of {_MAX_STRIDE}, such as {nearest}: upsampling doubles the coarsest feature map"
-            check(side % _MAX_STRIDE == 0, f"image_resizer.{name}", side, allowed)
+            stride = _MAX_STRIDE_OF_HOURGLASS.get(self.feature_extractor.backbone, _MAX_STRIDE)
+            nearest = max(round(side / stride), 1) * stride
+            allowed = f"a multiple of {stride}, such as {nearest}: upsampling doubles the coarsest feature map"
+            check(side % stride == 0, f"image_resizer.{name}", side, allowed)

@@ -26,6 +26,9 @@ from detloom.schemas.odapi.text_format import Message
 _BACKBONES = {
     "resnet_v1_50_fpn": "resnet50_v1",
     "resnet_v1_101_fpn": "resnet101_v1",
+    "resnet_v2_50": "resnet50_v2",
+    "resnet_v2_101": "resnet101_v2",
+    **{f"hourglass_{depth}": f"hourglass_{depth}" for depth in (10, 20, 32, 52, 104)},
     "mobilenet_v2_fpn": "mobilenet_v2",
     "mobilenet_v2_fpn_sep_conv": "mobilenet_v2",
 }
@@ -47,11 +50,11 @@ def _with_mobilenet(key: str) -> Depends:
     """Return the rule of a field that only MobileNet's feature extractors read."""
 
     def choose(message: Message) -> Rule:
-        if str(message.scalar("type")).startswith("resnet"):
-            return Ignored(reason="the Object Detection API's ResNets do not read it")
+        if str(message.scalar("type")).startswith(("resnet", "hourglass")):
+            return Ignored(reason="the Object Detection API's ResNets and Hourglasses do not read it")
         return at(key)
 
-    return Depends(usual=at(key), when="with a ResNet: ignored", choose=choose)
+    return Depends(usual=at(key), when="with a ResNet or an Hourglass: ignored", choose=choose)
 
 
 def _use_separable_conv(message: Message) -> Rule:
@@ -87,7 +90,7 @@ CENTER_NET: dict[str, Structure] = {
             "depth_multiplier": _with_mobilenet("depth_multiplier"),
             "use_separable_conv": Depends(
                 usual=at("use_separable_conv"),
-                when=f"with a ResNet: ignored; with {_SEPARABLE}: true if it is set to any value",
+                when=f"with a ResNet or an Hourglass: ignored; with {_SEPARABLE}: true if it is set to any value",
                 choose=_use_separable_conv,
             ),
             "upsampling_interpolation": _with_mobilenet("upsampling_interpolation"),

@@ -233,7 +233,9 @@ TRAIN: dict[str, Structure] = {
             **same("label_map_path", "shuffle", "num_epochs", "shuffle_buffer_size"),
             **same("max_number_of_boxes", "sample_1_of_n_examples"),
             "tf_record_input_reader": at(""),
-            "external_input_reader": Refused(reason="not supported; supported: tf_record_input_reader"),
+            "external_input_reader": Ignored(
+                reason="names data outside of TFRecord files; the data of the run is read"
+            ),
             **each(_QUEUES, "queue_capacity", "min_after_dequeue", "prefetch_size", "num_parallel_map_calls"),
             **each(
                 Ignored(reason="tf.data tunes reading itself"),

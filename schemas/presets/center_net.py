@@ -1,6 +1,9 @@
-"""The preset of the detection zoo's CenterNet with ResNet-101; see `presets.py`."""
+"""The presets of the detection zoo's CenterNets; see `presets.py`."""
+
+from typing import NamedTuple
 
 from detloom.schemas.model.augmentations import (
+    Augmentation,
     RandomAbsolutePadImage,
     RandomAdjustBrightness,
     RandomAdjustContrast,
@@ -15,41 +18,123 @@ from detloom.schemas.model.center_net import (
     ObjectDetection,
 )
 from detloom.schemas.model.config import InputReader, Train, TrainEvalConfig
-from detloom.schemas.model.crop_augmentations import RandomCropImage
+from detloom.schemas.model.crop_augmentations import RandomCropImage, RandomSquareCropByScale
 from detloom.schemas.model.losses import PenaltyReducedFocal, WeightedL1
 from detloom.schemas.model.network import KeepAspectRatioResizer
-from detloom.schemas.model.optimizers import AdamOptimizer, LearningRateStep, ManualStepLearningRate
+from detloom.schemas.model.optimizers import (
+    AdamOptimizer,
+    CosineDecayLearningRate,
+    LearningRateStep,
+    ManualStepLearningRate,
+)
+
+_FLIP_AND_CROP = (
+    RandomHorizontalFlip(),
+    RandomCropImage(min_aspect_ratio=0.5, max_aspect_ratio=1.7, random_coef=0.25),
+)
+_COLORS = (RandomAdjustHue(), RandomAdjustContrast(), RandomAdjustSaturation(), RandomAdjustBrightness())
+_PAD = RandomAbsolutePadImage(max_height_padding=200, max_width_padding=200, pad_color=(0.0, 0.0, 0.0))
 
 
-def centernet_config(side: int) -> TrainEvalConfig:
-    """Return the configuration for square inputs of `side` pixels."""
-    rate = ManualStepLearningRate(
-        initial_learning_rate=1e-3,
-        schedule=(
-            LearningRateStep(step=90_000, learning_rate=1e-4),
-            LearningRateStep(step=120_000, learning_rate=1e-5),
-        ),
+class CenterNetRow(NamedTuple):
+    """A CenterNet of the zoo; `side` is that of the square input in pixels."""
+
+    name: str
+    network: str
+    feature_extractor: CenterNetFeatureExtractor
+    side: int
+    num_parameters: int
+    coco_ap: float
+    num_steps: int
+    learning_rate: ManualStepLearningRate | CosineDecayLearningRate
+    augmentations: tuple[Augmentation, ...] = (*_FLIP_AND_CROP, *_COLORS, _PAD)
+
+
+def _cosine(num_steps: int) -> CosineDecayLearningRate:
+    return CosineDecayLearningRate(
+        learning_rate_base=1e-3, total_steps=num_steps, warmup_learning_rate=2.5e-4, warmup_steps=5000
     )
+
+
+_MANUAL_STEPS = ManualStepLearningRate(
+    initial_learning_rate=1e-3,
+    schedule=(
+        LearningRateStep(step=90_000, learning_rate=1e-4),
+        LearningRateStep(step=120_000, learning_rate=1e-5),
+    ),
+)
+# Of COCO's images, in the order blue, green, red: those of the checkpoint from which the zoo trained.
+_HOURGLASS_104 = CenterNetFeatureExtractor(
+    backbone="hourglass_104",
+    bgr_ordering=True,
+    channel_means=(104.01362025, 114.03422265, 119.9165958),
+    channel_stds=(73.6027665, 69.89082075, 70.9150767),
+)
+CENTERNETS = (
+    CenterNetRow(
+        name="centernet_resnet50_v2_512x512",
+        network="ResNet-50 V2",
+        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v2"),
+        side=512,
+        num_parameters=29_846_622,
+        coco_ap=29.5,
+        num_steps=250_000,
+        learning_rate=_cosine(250_000),
+    ),
+    CenterNetRow(
+        name="centernet_resnet101_v1_fpn_512x512",
+        network="ResNet-101",
+        feature_extractor=CenterNetFeatureExtractor(backbone="resnet101_v1"),
+        side=512,
+        num_parameters=44_295_454,
+        coco_ap=34.2,
+        num_steps=140_000,
+        learning_rate=_MANUAL_STEPS,
+    ),
+    CenterNetRow(
+        name="centernet_hourglass104_512x512",
+        network="two stacked hourglasses",
+        feature_extractor=_HOURGLASS_104,
+        side=512,
+        num_parameters=191_289_148,
+        coco_ap=41.9,
+        num_steps=140_000,
+        learning_rate=_MANUAL_STEPS,
+    ),
+    CenterNetRow(
+        name="centernet_hourglass104_1024x1024",
+        network="two stacked hourglasses",
+        feature_extractor=_HOURGLASS_104,
+        side=1024,
+        num_parameters=191_289_148,
+        coco_ap=44.5,
+        num_steps=50_000,
+        learning_rate=_cosine(50_000),
+        augmentations=(
+            RandomHorizontalFlip(),
+            *_COLORS,
+            RandomSquareCropByScale(scale_min=0.6, scale_max=1.3),
+        ),
+    ),
+)
+
+
+def centernet_config(row: CenterNetRow) -> TrainEvalConfig:
+    """Return the configuration of a preset."""
     return TrainEvalConfig(
         model=CenterNet(
-            image_resizer=KeepAspectRatioResizer(min_dimension=side, max_dimension=side, pad_to_max_dimension=True),
-            feature_extractor=CenterNetFeatureExtractor(backbone="resnet101_v1"),
+            image_resizer=KeepAspectRatioResizer(
+                min_dimension=row.side, max_dimension=row.side, pad_to_max_dimension=True
+            ),
+            feature_extractor=row.feature_extractor,
             object_detection_task=ObjectDetection(localization_loss=WeightedL1()),
             object_center_params=ObjectCenterParams(classification_loss=PenaltyReducedFocal()),
         ),
         train=Train(
-            num_steps=140_000,
-            optimizer=AdamOptimizer(learning_rate=rate, epsilon=1e-7),
+            num_steps=row.num_steps,
+            optimizer=AdamOptimizer(learning_rate=row.learning_rate, epsilon=1e-7),
             batch_size=128,
-            augmentations=(
-                RandomHorizontalFlip(),
-                RandomCropImage(min_aspect_ratio=0.5, max_aspect_ratio=1.7, random_coef=0.25),
-                RandomAdjustHue(),
-                RandomAdjustContrast(),
-                RandomAdjustSaturation(),
-                RandomAdjustBrightness(),
-                RandomAbsolutePadImage(max_height_padding=200, max_width_padding=200, pad_color=(0.0, 0.0, 0.0)),
-            ),
+            augmentations=row.augmentations,
         ),
         eval_input=InputReader(shuffle=False, num_epochs=1),
     )

@@ -51,7 +51,7 @@ from detloom.schemas.model.network import (
     WeightSharedConvolutionalBoxPredictor,
 )
 from detloom.schemas.model.optimizers import CosineDecayLearningRate, MomentumOptimizer
-from detloom.schemas.presets.center_net import centernet_config
+from detloom.schemas.presets.center_net import CENTERNETS, CenterNetRow, centernet_config
 from detloom.schemas.presets.efficientdet_lite import (
     EFFICIENTDET_LITE,
     LiteSize,
@@ -108,7 +108,7 @@ def list_presets() -> tuple[Preset, ...]:
         *(_retinanet(row) for row in _RETINANET),
         *(_efficientdet(row) for row in _EFFICIENTDET),
         *(_efficientdet_lite(row) for row in EFFICIENTDET_LITE),
-        _centernet(),
+        *(_centernet(row) for row in CENTERNETS),
     )
 
 
@@ -428,12 +428,12 @@ def _efficientdet_lite(row: LiteSize) -> Preset:
     )
 
 
-def _centernet() -> Preset:
+def _centernet(row: CenterNetRow) -> Preset:
     return Preset(
-        name="centernet_resnet101_v1_fpn_512x512",
+        name=row.name,
         family="CenterNet",
-        config=centernet_config(512),
-        num_parameters=44_295_454,
-        coco_ap=34.2,
-        description="CenterNet (arXiv:1904.07850) with ResNet-101: peaks of a heatmap, no anchors and no NMS.",
+        config=centernet_config(row),
+        num_parameters=row.num_parameters,
+        coco_ap=row.coco_ap,
+        description=f"CenterNet (arXiv:1904.07850) with {row.network}: peaks of a heatmap, no anchors and no NMS.",
     )

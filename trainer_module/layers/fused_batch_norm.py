@@ -13,7 +13,8 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
 
     Keras 3 normalizes in several passes over the tensor, which makes forward and backward pass of the network on CPU
     1.6 times as long (benchmarks/fused_batch_norm.py). The moving variance is updated with the unbiased estimate
-    (N / (N - 1)), which the fused kernel returns and the models of the Object Detection API use.
+    (N / (N - 1)), which the fused kernel returns and most models of the Object Detection API use. Without
+    `unbiased_variance`, it is updated with the variance of the batch, as by Keras.
 
     With `synchronized`, the statistics are those of the images on all replicas.
 
@@ -21,9 +22,10 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
     scale and offset are still trained.
     """
 
-    def __init__(self, *, use_moving_statistics: bool = False, **settings: Any) -> None:
+    def __init__(self, *, use_moving_statistics: bool = False, unbiased_variance: bool = True, **settings: Any) -> None:
         super().__init__(**settings)
         self.use_moving_statistics = use_moving_statistics
+        self.unbiased_variance = unbiased_variance
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
         scale = tf.convert_to_tensor(self.gamma) if self.scale else tf.ones_like(self.moving_mean)
@@ -45,6 +47,11 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
             output, mean, variance = tf.compat.v1.nn.fused_batch_norm(
                 inputs, scale, offset, epsilon=self.epsilon, is_training=True
             )
+        if not self.unbiased_variance:
+            count = tf.cast(tf.size(inputs) // tf.shape(inputs)[-1], tf.float32)
+            if self.synchronized:
+                count *= num_replicas()
+            variance *= tf.maximum(count - 1, 1.0) / count
         for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(moving * self.momentum + tf.cast(batch, moving.dtype) * (1.0 - self.momentum))
         return output

@@ -151,8 +151,8 @@ class TrainSteps:
         if self.num_parts > 1 and synchronized and self.strategy.num_replicas_in_sync > 1:
             raise InputError(
                 f"train.gradient_accumulation_steps: got {self.num_parts} with synchronized batch norm on "
-                f"{self.strategy.num_replicas_in_sync} replicas, allowed: 1; set it to 1, or batch_norm.synchronized "
-                "to false."
+                f"{self.strategy.num_replicas_in_sync} replicas, allowed: 1; set it to 1, or, if the model has "
+                "the setting, batch_norm.synchronized to false."
             )
 
     def _state(self) -> dict[str, tf.Variable]:

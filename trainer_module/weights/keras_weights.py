@@ -124,7 +124,7 @@ def _datasets(root: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
 
 
 def _download(extractor: FeatureExtractor | CenterNetFeatureExtractor | None) -> dict[str, np.ndarray]:
-    if extractor is None:
+    if extractor is None or extractor.backbone.startswith("hourglass"):
         raise InputError(
             f"train.fine_tune_checkpoint: got '{IMAGENET}', but this detector has its own backbone; allowed: one of "
             "its own checkpoints, or a Keras file with the names of its layers."
@@ -160,6 +160,10 @@ def _application(
             return applications.ResNet101
         case "resnet152_v1":
             return applications.ResNet152
+        case "resnet50_v2":
+            return applications.ResNet50V2
+        case "resnet101_v2":
+            return applications.ResNet101V2
     size = re.fullmatch(r"efficientnet[-_](b\d)", backbone)
     assert size, backbone
     return getattr(applications, f"EfficientNet{size[1].upper()}")

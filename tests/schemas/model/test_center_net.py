@@ -43,6 +43,17 @@ def test_side_that_is_not_a_multiple_of_32_is_rejected():
         make(image_resizer=FixedShapeResizer(height=300, width=320))
 
 
+def test_side_must_fit_the_coarsest_map_of_an_hourglass():
+    def make_with(backbone: str, side: int) -> CenterNet:
+        extractor = CenterNetFeatureExtractor(backbone=backbone)
+        return make(feature_extractor=extractor, image_resizer=FixedShapeResizer(height=side, width=side))
+
+    make_with("hourglass_10", 40)
+    make_with("hourglass_104", 1024)
+    with pytest.raises(InputError, match=r"height: got 320, allowed: a multiple of 128, such as 256"):
+        make_with("hourglass_104", 320)
+
+
 def test_each_family_rejects_losses_of_the_other():
     with pytest.raises(InputError, match="got SigmoidFocal, allowed: PenaltyReducedFocal"):
         ObjectCenterParams(classification_loss=SigmoidFocal())
@@ -55,6 +66,8 @@ def test_each_family_rejects_losses_of_the_other():
 def test_mobilenet_settings_are_rejected_with_a_resnet():
     with pytest.raises(InputError, match="got true, allowed: false with resnet50_v1"):
         CenterNetFeatureExtractor(backbone="resnet50_v1", use_separable_conv=True)
+    with pytest.raises(InputError, match=r"got 0\.5, allowed: 1\.0 with hourglass_10"):
+        CenterNetFeatureExtractor(backbone="hourglass_10", depth_multiplier=0.5)
 
 
 def test_head_needs_one_kernel_size_per_convolution():
@@ -93,6 +106,12 @@ def test_separable_convolutions_need_the_field_to_be_set():
         text = f"type: 'mobilenet_v2_fpn_sep_conv' use_separable_conv: {value}"
         assert extractor_of(text)["use_separable_conv"] is True
     assert extractor_of("type: 'mobilenet_v2_fpn' use_separable_conv: false")["use_separable_conv"] is False
+
+
+@pytest.mark.parametrize("backbone", ["hourglass_104", "resnet_v2_50"])
+def test_fields_of_mobilenet_are_ignored_with_other_backbones(backbone):
+    text = f"type: '{backbone}' depth_multiplier: 0.5 use_separable_conv: true upsampling_interpolation: 'bilinear'"
+    assert extractor_of(text).keys() == {"backbone"}
 
 
 def test_omitted_powers_of_the_penalty_reduced_loss_are_0():

@@ -168,10 +168,10 @@ def fix_loss(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def fix_center_net(values: dict[str, Any]) -> dict[str, Any]:
-    """Round sides up to multiples of 32."""
+    """Round sides up to multiples of 128."""
     resizer = values["image_resizer"]
     names = [name for name in ("height", "width", "max_dimension") if hasattr(resizer, name)]
-    sides = {name: -(-getattr(resizer, name) // 32) * 32 for name in names}
+    sides = {name: -(-getattr(resizer, name) // 128) * 128 for name in names}
     return {"image_resizer": dataclasses.replace(resizer, **sides)}
 
 

@@ -45,6 +45,13 @@ def test_moving_statistics_take_the_unbiased_variance():
     np.testing.assert_allclose(fused.moving_variance, 0.9 + 0.1 * pixels.var(axis=0, ddof=1), rtol=1e-4)
 
 
+def test_moving_statistics_take_the_variance_of_the_batch_on_request():
+    layer = FusedBatchNorm(momentum=0.9, unbiased_variance=False)
+    layer(INPUTS, training=True)
+    variance = np.asarray(INPUTS).reshape(-1, 3).var(axis=0)
+    np.testing.assert_allclose(layer.moving_variance, 0.9 + 0.1 * variance, rtol=1e-4)
+
+
 def test_a_frozen_layer_keeps_its_statistics():
     fused, _ = make_layers()
     fused.trainable = False

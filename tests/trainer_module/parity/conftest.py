@@ -27,6 +27,7 @@ from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
 from detloom.trainer_module.boxes.anchors import feature_hws, num_anchors_per_location
+from detloom.trainer_module.detectors.centernet.network import output_suffixes
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import network_hw
 from detloom.trainer_module.weights.odapi_keys import odapi_keys
@@ -42,7 +43,9 @@ SLOW = (  # covered by others, or large
     "ssd_mobilenet_v1_fpn",
     "ssd_resnet50_v1_fpn",
     "ssd_resnet101_v1_fpn",
+    "centernet_hourglass_104",
     "centernet_resnet50_v1_fpn",
+    "centernet_resnet50_v2",
 )
 SHARED = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "parity"
 SMALL, FOLDER, OTHER_FOLDER = "small", "whole", "whole, `DETLOOM_PARITY_DIR`"
@@ -70,7 +73,8 @@ CENTERNET_LOSSES = {
     "size_loss": "Loss/box/scale",
     "offset_loss": "Loss/box/offset",
 }
-UNUSED = "/classification_backbone/"  # in the keys of what EfficientDet's network holds there and never uses
+# In keys that the reference stores and never uses: EfficientNet's classifier, the last batch norm of ResNet-50 V2.
+UNUSED = ("/classification_backbone/", "/_base_model/layer_with_weights-101/")
 EFFICIENTNET_PENALTY = 5e-6  # times the sum of squares, as the reference penalizes its EfficientNets
 # What was drawn when the training mode of the shared EfficientDet-D0 was made, found by its statistics: of all blocks
 # and both images, block6d was skipped for the second.
@@ -176,7 +180,7 @@ class Reference:
 
     def is_unused(self, key: str) -> bool:
         """Return True for a key that the reference stores but never uses."""
-        return UNUSED in key and key not in self.keys.values()
+        return any(part in key for part in UNUSED) and key not in self.keys.values()
 
     def unused_penalty(self) -> float:
         """Return the penalty of the reference on unused kernels and biases of EfficientNet."""
@@ -224,7 +228,13 @@ class Reference:
     @property
     def outputs(self) -> dict[str, str]:
         """Return the names of outputs in the reference, by our names."""
-        return CENTERNET_OUTPUTS if self.is_center_net else SSD_OUTPUTS
+        if not self.is_center_net:
+            return SSD_OUTPUTS
+        return {
+            f"{ours}{suffix}": f"{theirs}{suffix.replace('_hourglass', '#')}"
+            for suffix in output_suffixes(self.config.model.feature_extractor)
+            for ours, theirs in CENTERNET_OUTPUTS.items()
+        }
 
     @property
     def losses(self) -> dict[str, str]:

@@ -25,8 +25,9 @@ TRAINING = NETWORK if HAS_SAME_KERNELS else 0.1
 ONE_PIXEL = 0.1 if HAS_SAME_KERNELS else 1.0  # in training mode, see `rows_of_one_pixel`
 VARIABLE_NORM = 0.01 if HAS_SAME_KERNELS else 0.5
 # In training mode, through a hundred layers: with oneDNN on and off, the reference differs from itself by 1.1e-2, and
-# by 6e-3 of its gradient norm.
-UNSTEADY = {"ssd_resnet101_v1_fpn": 0.02}
+# by 6e-3 of its gradient norm. With Hourglass-104 it differs from itself by 5e-3 of the norm; ours, with the kernels of
+# a later TensorFlow, differs by 2.4e-2.
+UNSTEADY = {"ssd_resnet101_v1_fpn": 0.02, "centernet_hourglass_104": 0.05}
 
 
 def worst(ours, theirs) -> float:
@@ -145,7 +146,7 @@ def test_gradients_and_statistics_match_reference(reference, record, training_st
 
 
 def without_unused(reference, part: str) -> dict[str, float]:
-    """Return values by key, without layers that are not built: classifier and unused blocks of EfficientNet."""
+    """Return values by key, without layers that are not built, such as EfficientNet's classifier."""
     ours = set(reference.keys.values())
     values = reference.by_key(part)
     assert all(key in ours or reference.is_unused(key) for key in values)

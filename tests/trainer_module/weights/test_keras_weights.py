@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.center_net import CenterNetFeatureExtractor
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.weights import keras_weights
@@ -78,6 +79,11 @@ def test_biases_and_bgr_order_of_a_resnet_are_folded_into_other_weights(tmp_path
             weight.assign(found[f"{layer.name}/{weight.name}"])
     image = np.random.default_rng(1).uniform(-100, 100, (1, 6, 6, 3)).astype(np.float32)
     np.testing.assert_allclose(ours(image), theirs(image[..., ::-1]), rtol=1e-4, atol=1e-3)
+
+
+def test_hourglasses_have_no_imagenet_weights():
+    with pytest.raises(InputError, match="got 'imagenet', but this detector has its own backbone"):
+        read_keras_weights("imagenet", CenterNetFeatureExtractor(backbone="hourglass_104"))
 
 
 def test_missing_file_is_named(tmp_path):

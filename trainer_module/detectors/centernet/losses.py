@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.losses import PenaltyReducedFocal, WeightedL1
+from detloom.trainer_module.detectors.centernet.network import OUTPUTS, output_suffixes
 from detloom.trainer_module.detectors.centernet.targets import CenterNetTargets
 
 _LOWEST_PROBABILITY = 1e-4  # as in the reference; it and 1 minus it are the limits, so that the loss stays finite
@@ -32,6 +33,8 @@ def centernet_losses(
 ) -> dict[str, tf.Tensor]:
     """Return the scalars `class_loss`, `size_loss` and `offset_loss`, weighted and divided by the number of boxes.
 
+    The losses of stacked hourglasses are averaged.
+
     Args:
         true_cells_hw_B2: rows and columns of the map that are image; the others have no loss.
         num_boxes: see `num_matches` in `Detector.losses`.
@@ -39,18 +42,22 @@ def centernet_losses(
     centers, boxes = config.object_center_params, config.object_detection_task
     assert isinstance(centers.classification_loss, PenaltyReducedFocal)
     assert isinstance(boxes.localization_loss, WeightedL1)
-    per_cell_BHWK = penalty_reduced_focal_loss(
-        centers.classification_loss, outputs["class_logits_BHWK"], targets.heatmap_BHWK, targets.center_weights_BHWK
-    )
     is_image_BHW1 = cells_of_image(true_cells_hw_B2, outputs["class_logits_BHWK"].shape[1:3])
-    num_boxes = tf.maximum(count_boxes(targets) if num_boxes is None else num_boxes, 1.0)
-    class_loss = tf.reduce_sum(per_cell_BHWK * is_image_BHW1) / num_boxes
-    size_loss = _l1_at_centers(outputs["sizes_BHW2"], targets.size_BG2, targets) / num_boxes
-    offset_loss = _l1_at_centers(outputs["offsets_BHW2"], targets.offset_BG2, targets) / num_boxes
+    class_losses, size_losses, offset_losses = [], [], []
+    suffixes = output_suffixes(config.feature_extractor)
+    for suffix in suffixes:
+        logits_BHWK, sizes_BHW2, offsets_BHW2 = (outputs[f"{name}{suffix}"] for name in OUTPUTS)
+        per_cell_BHWK = penalty_reduced_focal_loss(
+            centers.classification_loss, logits_BHWK, targets.heatmap_BHWK, targets.center_weights_BHWK
+        )
+        class_losses.append(tf.reduce_sum(per_cell_BHWK * is_image_BHW1))
+        size_losses.append(_l1_at_centers(sizes_BHW2, targets.size_BG2, targets))
+        offset_losses.append(_l1_at_centers(offsets_BHW2, targets.offset_BG2, targets))
+    num_boxes = tf.maximum(count_boxes(targets) if num_boxes is None else num_boxes, 1.0) * len(suffixes)
     return {
-        "class_loss": centers.object_center_loss_weight * class_loss,
-        "size_loss": boxes.task_loss_weight * boxes.scale_loss_weight * size_loss,
-        "offset_loss": boxes.task_loss_weight * boxes.offset_loss_weight * offset_loss,
+        "class_loss": centers.object_center_loss_weight * (tf.add_n(class_losses) / num_boxes),
+        "size_loss": boxes.task_loss_weight * boxes.scale_loss_weight * (tf.add_n(size_losses) / num_boxes),
+        "offset_loss": boxes.task_loss_weight * boxes.offset_loss_weight * (tf.add_n(offset_losses) / num_boxes),
     }
 
 

@@ -1,7 +1,8 @@
-"""Network of CenterNet: a backbone, a top-down path to stride 4, and three heads.
+"""Network of CenterNet: a backbone, a path up to stride 4, and three heads.
 
-The structure is that of the feature extractors `center_net_resnet_v1_fpn` and `center_net_mobilenet_v2_fpn` and of
-`make_prediction_net` in the Object Detection API, which uses no regularization and the Keras initializers.
+The structure is that of the feature extractors `center_net_resnet_v1_fpn`, `center_net_resnet` (ResNet V2),
+`center_net_mobilenet_v2_fpn` and `center_net_hourglass` and of `make_prediction_net` in the Object Detection API, which
+uses no regularization and the Keras initializers. Each of several stacked hourglasses has heads of its own.
 """
 
 from typing import Any
@@ -19,15 +20,20 @@ from detloom.schemas.model.network import (
     TruncatedNormalInitializer,
 )
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
+from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, build_hourglasses
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 STRIDE = 4  # of the heat map
+OUTPUTS = ("class_logits_BHWK", "sizes_BHW2", "offsets_BHW2")
 # Layers of the backbone that enter the top-down path, by level; level l has stride 2**l.
 _LAYER_BY_LEVEL = {
     "mobilenet_v2": {2: "block_2_add", 3: "block_5_add", 4: "block_9_add", 5: "out_relu"},
     "resnet50_v1": {2: "conv2_block3_out", 3: "conv3_block4_out", 4: "conv4_block6_out", 5: "conv5_block3_out"},
     "resnet101_v1": {2: "conv2_block3_out", 3: "conv3_block4_out", 4: "conv4_block23_out", 5: "conv5_block3_out"},
+    # The reference stores the batch norm after this layer, and never uses it.
+    "resnet50_v2": {5: "conv5_block3_out"},
+    "resnet101_v2": {5: "conv5_block3_out"},
 }
 # Channels of the top-down path where levels 5, 4, 3 and 2 enter, and of its output.
 _CHANNELS = {
@@ -35,19 +41,22 @@ _CHANNELS = {
     "resnet50_v1": (256, 256, 128, 64, 64),
     "resnet101_v1": (256, 256, 128, 64, 64),
 }
+_TRANSPOSED_CHANNELS = {4: 256, 3: 128, 2: 64}  # of the path without laterals, by level
 
 
 def normalize(extractor: CenterNetFeatureExtractor, image_HW3: tf.Tensor) -> tf.Tensor:
     """Convert float32 colors of 0 to 255 to the units of the backbone.
 
     The means and deviations of the extractor are applied first, then the normalization of keras.applications, which
-    gives ResNets BGR.
+    gives ResNets V1 BGR.
     """
     if extractor.bgr_ordering:
         image_HW3 = image_HW3[..., ::-1]
     means, stds = extractor.channel_means or (0.0,) * 3, extractor.channel_stds or (1.0,) * 3
     image_HW3 = (image_HW3 - tf.constant(means)) / tf.constant(stds)
-    if extractor.backbone == "mobilenet_v2":
+    if extractor.backbone in HOURGLASSES:
+        return image_HW3
+    if extractor.backbone in ("mobilenet_v2", "resnet50_v2", "resnet101_v2"):
         return image_HW3 / 127.5 - 1.0
     return image_HW3[..., ::-1] - tf.constant(VGG_MEANS[::-1])
 
@@ -55,37 +64,65 @@ def normalize(extractor: CenterNetFeatureExtractor, image_HW3: tf.Tensor) -> tf.
 def build_centernet(config: CenterNet, num_classes: int) -> keras.Model:
     """Build the network from prepared images [B, H, W, 3] to float32 maps of a quarter of the size.
 
-    Outputs: {"class_logits_BHWK", "sizes_BHW2", "offsets_BHW2"}; sizes and offsets are in cells of the map.
+    Outputs: {"class_logits_BHWK", "sizes_BHW2", "offsets_BHW2"}; sizes and offsets are in cells of the map. Outputs of
+    stacked hourglasses before the last one have the suffixes of `output_suffixes`.
     """
     height, width = network_hw(config.image_resizer)
     image = keras.Input((height, width, 3), name="image")
-    features = _path_up(config.feature_extractor, build_centernet_backbone(config.feature_extractor, image))
+    outputs: dict[str, keras.KerasTensor] = {}
+    suffixes = output_suffixes(config.feature_extractor)
+    for features, suffix in zip(_build_features(config.feature_extractor, image), suffixes, strict=True):
+        outputs |= _heads(config, num_classes, features, suffix)
+    return keras.Model(image, outputs, name=f"centernet_{config.feature_extractor.backbone}_{height}x{width}")
+
+
+def output_suffixes(config: CenterNetFeatureExtractor) -> tuple[str, ...]:
+    """Return the suffix of the names of each feature map's heads and outputs; that of the last one is empty.
+
+    Only the last one has detections. The losses of all are trained.
+    """
+    num_stacked = HOURGLASSES[config.backbone].num_stacked if config.backbone in HOURGLASSES else 1
+    return (*(f"_hourglass{number}" for number in range(1, num_stacked)), "")
+
+
+def _heads(
+    config: CenterNet, num_classes: int, features: keras.KerasTensor, suffix: str
+) -> dict[str, keras.KerasTensor]:
+    """Build the outputs of one feature map, by name."""
     centers, boxes = config.object_center_params, config.object_detection_task
     bias = keras.initializers.Constant(centers.heatmap_bias_init)
 
     def head(params: PredictionHeadParams, channels: int, prefix: str, last: str, **settings: Any) -> keras.KerasTensor:
         inputs = features
         for i, (filters, size) in enumerate(zip(params.num_filters, params.kernel_sizes, strict=True)):
-            name = f"{prefix}_conv_{i}"
+            name = f"{prefix}_conv_{i}{suffix}"
             inputs = _conv(inputs, filters, size, name, separable=config.use_depthwise)
             inputs = keras.layers.ReLU(name=f"{name}_activation")(inputs)
-        outputs = keras.layers.Conv2D(channels, 1, name=last, **settings)(inputs)
-        return keras.layers.Activation("linear", dtype=tf.float32, name=f"{last}_float32")(outputs)
+        outputs = keras.layers.Conv2D(channels, 1, name=f"{last}{suffix}", **settings)(inputs)
+        return keras.layers.Activation("linear", dtype=tf.float32, name=f"{last}{suffix}_float32")(outputs)
 
-    outputs = {
-        "class_logits_BHWK": head(
-            centers.center_head_params, num_classes, "head_class", "head_classes", bias_initializer=bias
-        ),
-        "sizes_BHW2": head(boxes.scale_head_params, 2, "head_size", "head_size"),
-        "offsets_BHW2": head(boxes.offset_head_params, 2, "head_offset", "head_offset"),
-    }
-    return keras.Model(image, outputs, name=f"centernet_{config.feature_extractor.backbone}_{height}x{width}")
+    class_logits = head(centers.center_head_params, num_classes, "head_class", "head_classes", bias_initializer=bias)
+    sizes = head(boxes.scale_head_params, 2, "head_size", "head_size")
+    offsets = head(boxes.offset_head_params, 2, "head_offset", "head_offset")
+    names = (f"{name}{suffix}" for name in OUTPUTS)
+    return dict(zip(names, (class_logits, sizes, offsets), strict=True))
+
+
+def _build_features(config: CenterNetFeatureExtractor, image: keras.KerasTensor) -> list[keras.KerasTensor]:
+    """Build the feature maps of level 2, the inputs of the heads."""
+    match config.backbone:
+        case "hourglass_10" | "hourglass_20" | "hourglass_32" | "hourglass_52" | "hourglass_104":
+            return build_hourglasses(HOURGLASSES[config.backbone], image)
+        case "resnet50_v2" | "resnet101_v2":
+            return [_transposed_path_up(build_centernet_backbone(config, image)[5])]
+        case _:
+            return [_path_up(config, build_centernet_backbone(config, image))]
 
 
 def build_centernet_backbone(
     config: CenterNetFeatureExtractor, image: keras.KerasTensor
 ) -> dict[int, keras.KerasTensor]:
-    """Build the feature maps of levels 2 to 5; level l has stride 2**l."""
+    """Build the feature maps that the path up uses, by level; level l has stride 2**l."""
     match config.backbone:
         case "mobilenet_v2":
             levels = build_mobilenet_v2(centernet_backbone_config(config), image, freeze_batchnorm=False)
@@ -94,6 +131,12 @@ def build_centernet_backbone(
             backbone = _with_fused_batch_norm(keras.applications.ResNet50(include_top=False, weights=None), image)
         case "resnet101_v1":
             backbone = _with_fused_batch_norm(keras.applications.ResNet101(include_top=False, weights=None), image)
+        case "resnet50_v2":
+            backbone = _with_fused_batch_norm(keras.applications.ResNet50V2(include_top=False, weights=None), image)
+        case "resnet101_v2":
+            backbone = _with_fused_batch_norm(keras.applications.ResNet101V2(include_top=False, weights=None), image)
+        case _:
+            raise AssertionError(f"no levels: {config.backbone}")
     return {level: backbone.get_layer(name).output for level, name in _LAYER_BY_LEVEL[config.backbone].items()}
 
 
@@ -138,6 +181,19 @@ def _path_up(config: CenterNetFeatureExtractor, levels: dict[int, keras.KerasTen
         features = _conv(features, next_channels, 3, name, separable=config.use_separable_conv)
         features = FusedBatchNorm(name=f"{name}_bn")(features)
         features = keras.layers.ReLU(name=f"{name}_activation")(features)
+    return features
+
+
+def _transposed_path_up(features: keras.KerasTensor) -> keras.KerasTensor:
+    """Three times: convolve, and double the size by a transposed convolution."""
+    for level, channels in _TRANSPOSED_CHANNELS.items():
+        layers: tuple[keras.layers.Layer, ...] = (
+            keras.layers.Conv2D(channels, 3, padding="same", name=f"neck_smooth_{level + 1}"),
+            keras.layers.Conv2DTranspose(channels, 3, 2, "same", name=f"neck_upsample_{level}"),
+        )
+        for layer in layers:
+            features = FusedBatchNorm(name=f"{layer.name}_bn")(layer(features))
+            features = keras.layers.ReLU(name=f"{layer.name}_activation")(features)
     return features
 
 

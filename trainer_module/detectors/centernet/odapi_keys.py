@@ -1,41 +1,58 @@
 """Keys of the layers of a CenterNet in checkpoints of the Object Detection API."""
 
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
-from detloom.trainer_module.detectors.centernet.network import centernet_backbone_config
-from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys
+from detloom.trainer_module.detectors.centernet.network import centernet_backbone_config, output_suffixes
+from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES
+from detloom.trainer_module.layers.backbones.odapi_keys import (
+    backbone_layer_keys,
+    hourglass_layer_keys,
+    resnet_v2_layer_names,
+)
 
 _BACKBONE_KEY = "model/_feature_extractor/_base_model"
 _NECK_KEY = "model/_feature_extractor/_feature_extractor_model"
 _HEAD_KEY = "model/_prediction_head_dict"  # ".S" stands for the slash in a head's name
-_LATERAL_LEVELS = (4, 3, 2)
+_NECK_LEVELS = (4, 3, 2)
+_RESNETS_V2 = ("resnet50_v2", "resnet101_v2")
 
 
 def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
     """Return the key, without the variable name, of each layer with variables, by our layer name."""
+    backbone = config.feature_extractor.backbone
+    if backbone in HOURGLASSES:
+        keys = hourglass_layer_keys(HOURGLASSES[backbone])
+    else:
+        keys = _backbone_keys(config) | _neck_keys(config)
     centers, boxes = config.object_center_params, config.object_detection_task
-    return {
-        **_backbone_keys(config),
-        **_neck_keys(),
-        **_head_keys("object_center", centers.center_head_params, "head_class", "head_classes"),
-        **_head_keys("box.Sscale", boxes.scale_head_params, "head_size", "head_size"),
-        **_head_keys("box.Soffset", boxes.offset_head_params, "head_offset", "head_offset"),
-    }
+    for index, suffix in enumerate(output_suffixes(config.feature_extractor)):
+        keys |= _head_keys(f"object_center/{index}", centers.center_head_params, "head_class", "head_classes", suffix)
+        keys |= _head_keys(f"box.Sscale/{index}", boxes.scale_head_params, "head_size", "head_size", suffix)
+        keys |= _head_keys(f"box.Soffset/{index}", boxes.offset_head_params, "head_offset", "head_offset", suffix)
+    return keys
 
 
 def _backbone_keys(config: CenterNet) -> dict[str, str]:
     """Return the keys of the backbone, numbered as those of a single-shot detector."""
+    backbone = config.feature_extractor.backbone
+    if backbone in _RESNETS_V2:
+        names = resnet_v2_layer_names(backbone)
+        return {name: f"{_BACKBONE_KEY}/layer_with_weights-{index}" for index, name in enumerate(names)}
     keys = backbone_layer_keys(centernet_backbone_config(config.feature_extractor))
     return {name: f"{_BACKBONE_KEY}/{key.rpartition('/')[2]}" for name, key in keys.items()}
 
 
-def _neck_keys() -> dict[str, str]:
+def _neck_keys(config: CenterNet) -> dict[str, str]:
     """Return the keys of the neck. The whole backbone counts as the first layer with weights."""
-    names = ["neck_lateral_5"]
-    for level in _LATERAL_LEVELS:
-        names += [f"neck_lateral_{level}", f"neck_smooth_{level}", f"neck_smooth_{level}_bn"]
+    if config.feature_extractor.backbone in _RESNETS_V2:
+        layers = [(f"neck_smooth_{level + 1}", f"neck_upsample_{level}") for level in _NECK_LEVELS]
+        names = [each for pair in layers for name in pair for each in (name, f"{name}_bn")]
+    else:
+        names = ["neck_lateral_5"]
+        for level in _NECK_LEVELS:
+            names += [f"neck_lateral_{level}", f"neck_smooth_{level}", f"neck_smooth_{level}_bn"]
     return {name: f"{_NECK_KEY}/layer_with_weights-{index}" for index, name in enumerate(names, start=1)}
 
 
-def _head_keys(key: str, params: PredictionHeadParams, prefix: str, last: str) -> dict[str, str]:
+def _head_keys(key: str, params: PredictionHeadParams, prefix: str, last: str, suffix: str) -> dict[str, str]:
     names = [*(f"{prefix}_conv_{i}" for i in range(len(params.num_filters))), last]
-    return {name: f"{_HEAD_KEY}/{key}/0/layer_with_weights-{index}" for index, name in enumerate(names)}
+    return {f"{name}{suffix}": f"{_HEAD_KEY}/{key}/layer_with_weights-{index}" for index, name in enumerate(names)}

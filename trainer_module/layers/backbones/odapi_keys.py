@@ -9,12 +9,21 @@ from dataclasses import replace
 
 from detloom.schemas.model.network import BiFpn, FeatureExtractor
 from detloom.trainer_module.layers.backbones.efficientnet import efficientnet_layers
+from detloom.trainer_module.layers.backbones.hourglass import (
+    Hourglass,
+    HourglassLevel,
+    ResidualBlock,
+    block_between,
+    hourglass_level,
+    stem_block,
+)
 from detloom.trainer_module.layers.backbones.mobilenet_v1 import MOBILENET_V1_BLOCKS
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import MOBILENET_V2_BLOCKS
 from detloom.trainer_module.layers.backbones.resnet_v1 import RESNET_V1_BLOCKS
 
 _BACKBONE = "model/_feature_extractor/classification_backbone"
 _USED_EFFICIENTNET = "model/_feature_extractor/_efficientnet"
+_HOURGLASSES = "model/_feature_extractor/_network"
 
 
 def backbone_layer_keys(extractor: FeatureExtractor) -> dict[str, str]:
@@ -81,6 +90,63 @@ def _resnet_v1_names(blocks_by_level: tuple[int, ...]) -> Iterator[str]:
             last = (0, 3) if block == 1 else (3,)
             yield from (f"{name}_{part}_conv" for part in last)
             yield from (f"{name}_{part}_bn" for part in last)
+
+
+def resnet_v2_layer_names(backbone: str) -> Iterator[str]:
+    """Yield the names of a ResNet V2's layers with variables in the reference's order, without the last batch norm.
+
+    A block normalizes its input first. Only the shortcut of the first block of a level is a convolution.
+    """
+    yield "conv1_conv"
+    for level, repetitions in enumerate(RESNET_V1_BLOCKS[backbone.replace("_v2", "_v1")], start=2):
+        for block in range(1, repetitions + 1):
+            name = f"conv{level}_block{block}"
+            yield f"{name}_preact_bn"
+            for part in (1, 2):
+                yield from (f"{name}_{part}_conv", f"{name}_{part}_bn")
+            yield from (f"{name}_{part}_conv" for part in ((0, 3) if block == 1 else (3,)))
+
+
+def hourglass_layer_keys(config: Hourglass) -> dict[str, str]:
+    """Return the key of each layer of stacked hourglasses, by our layer name. The reference nests levels and blocks."""
+    stem = f"{_HOURGLASSES}/downsample_input"
+    keys = _conv_keys("stem", f"{stem}/conv_block") | _block_keys(stem_block(config), f"{stem}/residual_block")
+    for index in range(config.num_stacked):
+        name = f"hourglass{index + 1}"
+        keys |= _level_keys(hourglass_level(config, index + 1), f"{_HOURGLASSES}/hourglass_network/{index}")
+        keys |= _conv_keys(f"{name}_output", f"{_HOURGLASSES}/output_conv/{index}")
+        if index < config.num_stacked - 1:
+            keys |= _conv_keys(f"{name}_next_input", f"{_HOURGLASSES}/intermediate_conv1/{index}")
+            keys |= _conv_keys(f"{name}_next_output", f"{_HOURGLASSES}/intermediate_conv2/{index}")
+            between = block_between(config, index + 1)
+            keys |= _block_keys(between, f"{_HOURGLASSES}/intermediate_residual/{index}")
+    return keys
+
+
+def _level_keys(level: HourglassLevel, key: str) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    paths = {"encoder_block1": level.around, "encoder_block2": level.down, "decoder_block": level.up}
+    if isinstance(level.inside, HourglassLevel):
+        keys |= _level_keys(level.inside, f"{key}/inner_block/0")
+    else:
+        paths["inner_block"] = level.inside
+    for path, blocks in paths.items():
+        for index, block in enumerate(blocks):
+            keys |= _block_keys(block, f"{key}/{path}/{index}")
+    return keys
+
+
+def _block_keys(block: ResidualBlock, key: str) -> dict[str, str]:
+    shortcut = _conv_keys(f"{block.name}_0", f"{key}/skip") if block.has_conv_shortcut else {}
+    return {
+        **_conv_keys(f"{block.name}_1", f"{key}/conv_block"),
+        **_conv_keys(f"{block.name}_2", key),
+        **shortcut,
+    }
+
+
+def _conv_keys(name: str, key: str) -> dict[str, str]:
+    return {f"{name}_conv": f"{key}/conv", f"{name}_bn": f"{key}/norm"}
 
 
 def _is_batch_norm(name: str) -> bool:

@@ -1,0 +1,112 @@
+"""A CenterNet with two small stacked hourglasses."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts.detections import BOXES, SCORES
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.center_net import CenterNet, CenterNetFeatureExtractor, PredictionHeadParams
+from detloom.trainer_module.detectors.centernet.network import OUTPUTS, normalize
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, Hourglass
+from detloom.trainer_module.weights.odapi_keys import odapi_keys
+
+FIVE = LabelMap.from_names(["a", "b", "c", "d", "e"])
+SMALL = Hourglass(stem_channels=4, channels=(4, 4), num_blocks=(1, 1), num_stacked=2)
+
+
+@pytest.fixture(scope="module")
+def config(center_net_configs) -> CenterNet:
+    base = center_net_configs["resnet50"]
+    head = PredictionHeadParams(num_filters=(4,), kernel_sizes=(3,))
+    return dataclasses.replace(
+        base,
+        feature_extractor=CenterNetFeatureExtractor(backbone="hourglass_104"),
+        object_detection_task=dataclasses.replace(
+            base.object_detection_task, scale_head_params=head, offset_head_params=head
+        ),
+        object_center_params=dataclasses.replace(base.object_center_params, center_head_params=head),
+        image_resizer=dataclasses.replace(base.image_resizer, min_dimension=128, max_dimension=128),
+    )
+
+
+@pytest.fixture(scope="module")
+def detector(config) -> Detector:
+    keras.utils.set_random_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(HOURGLASSES, "hourglass_104", SMALL)
+        detector = build_detector(config, FIVE)
+        yield detector
+
+
+@pytest.fixture(scope="module")
+def batch(center_net_truth) -> dict[str, tf.Tensor]:
+    images = np.random.default_rng(0).uniform(0, 255, (2, 128, 128, 3)).astype(np.float32)
+    return {"image": tf.constant(images), **{key: tf.constant(value) for key, value in center_net_truth.items()}}
+
+
+def outputs_of_one(outputs: dict[str, tf.Tensor], suffix: str) -> dict[str, tf.Tensor]:
+    """Give all hourglasses the outputs of one."""
+    return {f"{name}{other}": outputs[f"{name}{suffix}"] for name in OUTPUTS for other in ("", "_hourglass1")}
+
+
+def test_each_hourglass_has_outputs(detector):
+    shapes = {name: output.shape for name, output in detector.network.output.items()}
+    assert shapes.keys() == {f"{name}{suffix}" for name in OUTPUTS for suffix in ("", "_hourglass1")}
+    assert shapes["class_logits_BHWK"] == shapes["class_logits_BHWK_hourglass1"] == (None, 32, 32, 5)
+
+
+def test_losses_are_the_average_over_hourglasses(detector, batch):
+    outputs = detector.forward(batch, training=True)
+    first, last = (detector.losses(outputs_of_one(outputs, suffix), batch) for suffix in ("_hourglass1", ""))
+    for name, loss in detector.losses(outputs, batch).items():
+        assert float(first[name]) != float(last[name])
+        assert float(loss) == pytest.approx((float(first[name]) + float(last[name])) / 2, rel=1e-5)
+
+
+def test_detections_are_those_of_the_last_hourglass(detector, batch):
+    outputs = detector.forward(batch, training=False)
+    found, expected = detector.detections(outputs), detector.detections(outputs_of_one(outputs, ""))
+    np.testing.assert_array_equal(found[BOXES], expected[BOXES])
+    np.testing.assert_array_equal(found[SCORES], expected[SCORES])
+
+
+def test_every_variable_has_its_own_key(detector):
+    keys = odapi_keys(detector.family, detector.network)
+    assert len(set(keys.values())) == len(keys) == len(detector.network.weights)
+
+
+def test_only_the_last_class_layers_depend_on_the_number_of_classes(detector, config):
+    other = build_detector(config, LabelMap.from_names(["a"])).network
+    differing = {
+        one.name
+        for one, two in zip(detector.network.layers, other.layers, strict=True)
+        if [weight.shape for weight in one.weights] != [weight.shape for weight in two.weights]
+    }
+    assert differing == {"head_classes", "head_classes_hourglass1"}
+
+
+def test_colors_are_normalized_by_the_means_alone():
+    extractor = CenterNetFeatureExtractor(
+        backbone="hourglass_10", bgr_ordering=True, channel_means=(1.0, 2.0, 3.0), channel_stds=(1.0, 2.0, 4.0)
+    )
+    # Blue, green, red: (30 - 1) / 1, (20 - 2) / 2, (11 - 3) / 4.
+    np.testing.assert_allclose(normalize(extractor, tf.constant([[[11.0, 20.0, 30.0]]])), [[[29.0, 9.0, 2.0]]])
+
+
+@pytest.mark.slow  # XLA compiles the gradients for several seconds
+def test_a_training_step_compiles_under_xla(detector, batch):
+    def step() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n(list(detector.losses(detector.forward(batch, training=True), batch).values()))
+        return loss, tape.gradient(loss, detector.network.trainable_variables)
+
+    eager, _ = step()
+    compiled, gradients = tf.function(step, jit_compile=True)()
+    assert compiled.numpy() == pytest.approx(eager.numpy(), rel=1e-3)
+    assert all(np.isfinite(gradient.numpy()).all() for gradient in gradients)
