@@ -54,6 +54,26 @@ def lively_value(key: str, shape: tuple[int, ...], input_scales: dict[str, int] 
     return np.asarray(value, np.float32)
 
 
+def automl_value(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return float32 values for a variable of google/automl's EfficientDet.
+
+    They keep activations near 1, so that ReLU6 rarely cuts them off, and rounding is not enlarged.
+    """
+    signed = 2 * np.random.RandomState(zlib.crc32(name.encode())).random_sample(shape) - 1
+    last = name.rsplit("/", 1)[-1]
+    if last in ("gamma", "moving_variance"):
+        value = 1 + 0.3 * signed
+    elif last in ("beta", "bias"):
+        value = 0.35 * signed
+    elif last == "moving_mean":
+        value = 0.2 * signed
+    elif last == "depthwise_kernel":
+        value = 0.8 * signed * math.sqrt(6 / (shape[0] * shape[1]))
+    else:  # a kernel with a variance of 1 / fan-in
+        value = signed * math.sqrt(3 / max(1, math.prod(shape[:-1])))
+    return np.asarray(value, np.float32)
+
+
 def lively_images(num_images: int, height: int, width: int) -> np.ndarray:
     """Return uint8 [B, H, W, 3] with waves, rectangles and noise, so that resizing, borders and textures all matter."""
     random = np.random.RandomState(num_images * 1_000_003 + height * 1_009 + width)

@@ -368,6 +368,12 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
+def lively_weights() -> Any:
+    """The module that makes weights and images from names, in both systems."""
+    return lively
+
+
+@pytest.fixture(scope="session")
 def record_of() -> Callable[..., None]:
     """`record_of(model, source, column, error, mark="")` puts it into the table; the largest of a column counts."""
 

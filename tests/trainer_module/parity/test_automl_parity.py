@@ -149,3 +149,65 @@ def test_outputs_match_reference(weights, load, reference, folder, detector, rec
                 record_of(reference.model, SOURCE, column, errors.max(), reference.mark)
                 assert np.sqrt(np.mean(errors**2)) < 1e-3
                 assert errors.max() < reference.largest_error
+
+
+# --- a small network, whose values are a file of the tests (benchmarks/peers/automl_reference.py) ---------------------
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, np.ndarray]:
+    """Values of EfficientDet-Lite3 at 96 pixels: 12, 6, 3, 2 and 1 cells."""
+    with np.load(Path(__file__).parent / "data/automl/efficientdet_lite3.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def small_detector(small, lively_weights, tmp_path_factory) -> Detector:
+    """Restored as in training, from a checkpoint in the layout of google/automl's."""
+    config = find_preset("efficientdet_lite3").config
+    side, num_classes = int(small["side"]), int(small["num_classes"])
+    resizer = replace(config.model.image_resizer, min_dimension=side, max_dimension=side)
+    detector = build_detector(
+        replace(config.model, image_resizer=resizer), LabelMap.from_names(str(each) for each in range(num_classes))
+    )
+    variables = {f"{layer.name}/{v.name}": v for layer in detector.network.layers for v in layer.weights}
+    tensors = {
+        source.names[0]: lively_weights.automl_value(source.names[0], tuple(variables[name].shape))
+        for name, source in automl_sources(detector.config, detector.network).items()
+    }
+    prefix = str(tmp_path_factory.mktemp("automl") / "model")
+    names = sorted(tensors)
+    slices = [""] * len(names)
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=[tensors[name] for name in names]
+    )
+    restore_averages(detector, prefix)
+    return detector
+
+
+@pytest.mark.slow
+def test_a_small_network_matches_reference(small, small_detector, lively_weights, record_of):
+    model, source = "automl_efficientdet_lite3 ‡", "small"
+    (image,) = lively_weights.lively_images(1, 80, 120)
+    prepared, _ = small_detector.preprocessing.prepare(tf.constant(image))
+    error = np.abs(prepared.numpy()[::7] - small["image_rows"]).max()
+    record_of(model, source, "preprocessed", error)
+    assert error < 2e-3
+    side = prepared.shape[0]
+    reference = Reference(
+        preset="", cells={level: (-(-side // 2**level)) ** 2 for level in range(3, 8)}, images="", anchors="", output=""
+    )
+    anchors = by_level(small_detector.anchors_yxyx_rel_A4.numpy()[None] * side, reference)
+    error = np.abs(np.concatenate([each.reshape(-1, 4) for each in anchors.values()]) - small["anchors_yxyx_px"]).max()
+    record_of(model, source, "anchors", error / side)
+    assert error / side < 1e-6
+    outputs = small_detector.network(prepared[None], training=False)
+    for kind, ours, column in (
+        ("box", outputs["offsets_BA4"].numpy() / BOX_FACTORS, "boxes, inference"),
+        ("class", outputs["class_logits_BAC"].numpy(), "classes, inference"),
+    ):
+        for level, values in by_level(ours, reference).items():
+            theirs = small[f"{kind}_{level}"].ravel() * 2.0**-12
+            error = np.abs(values.ravel() - theirs).max() / theirs.std()
+            record_of(model, source, column, error)
+            assert error < 1e-3

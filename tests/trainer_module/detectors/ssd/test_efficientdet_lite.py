@@ -1,0 +1,116 @@
+"""Small EfficientDet-Lites whose feature maps have odd sides."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.export import Export
+from detloom.schemas.model.network import BiFpn
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.detectors.ssd.network import normalize
+from detloom.trainer_module.export import onnx_export
+from detloom.trainer_module.export.tflite_export import export_tflite
+from detloom.trainer_module.export.tflite_model import TfliteDetector
+
+LABEL_MAP = LabelMap.from_names(["cat", "dog"])
+
+
+def small_config(side: int, min_level: int, max_level: int) -> TrainEvalConfig:
+    lite0 = find_preset("efficientdet_lite0").config
+    model, levels = lite0.model, {"min_level": min_level, "max_level": max_level}
+    neck = BiFpn(**levels, num_iterations=1, num_filters=8, combine_method="sum", features_of_last_blocks=True)
+    small = replace(
+        model,
+        image_resizer=replace(model.image_resizer, min_dimension=side, max_dimension=side),
+        feature_extractor=replace(model.feature_extractor, neck=neck),
+        anchor_generator=replace(model.anchor_generator, **levels),
+        box_predictor=replace(model.box_predictor, depth=8, num_layers_before_predictor=1),
+    )
+    return replace(lite0, model=small)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return small_config(96, 3, 6)  # 12, 6, 3 and 2 cells
+
+
+@pytest.fixture(scope="module")
+def detector(config, make_spread_detector):
+    return make_spread_detector(config.model, LABEL_MAP)
+
+
+@pytest.fixture(scope="module")
+def examples(make_example):
+    boxes = [(0.1, 0.1, 0.5, 0.6), (0.4, 0.3, 0.9, 0.9)]
+    return [make_example(boxes, [1, 2], image_hw=hw, name=f"img_{hw[0]}") for hw in [(96, 96), (90, 130), (150, 70)]]
+
+
+def test_pixels_have_the_units_of_google_automl():
+    pixels = tf.constant([0.0, 127.0, 255.0])
+    np.testing.assert_array_equal(normalize("efficientnet-lite2", pixels), [-127 / 128, 0, 1])
+
+
+@pytest.mark.slow
+def test_a_training_step_compiles_under_xla_with_equal_gradients(make_spread_detector):
+    side = 36  # 9 and 5 cells; the first two stages of the backbone
+    detector = make_spread_detector(small_config(side, 2, 3).model, LABEL_MAP)
+    random = np.random.default_rng(0)
+    batch = {
+        "image": tf.constant(random.normal(size=(2, side, side, 3)), tf.float32),
+        "true_hw": tf.constant([[side, side], [side, 30]]),
+        "boxes_yxyx_rel": tf.constant(
+            [[[0.1, 0.2, 0.6, 0.7], [0.0] * 4], [[0.3, 0.3, 0.5, 0.6], [0.2, 0.0, 0.9, 0.5]]]
+        ),
+        "class_indices": tf.constant([[0, -1], [1, 0]]),
+        "box_weights": tf.constant([[1.0, 0.0], [1.0, 1.0]]),
+    }
+    variables = detector.network.trainable_variables
+
+    def gradients() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            # Without dropout and batch statistics, which are random or amplify rounding.
+            losses = detector.losses(detector.forward(batch, training=False), batch)
+            loss = tf.add_n(list(losses.values()))
+        return [loss, *tape.gradient(loss, [each.value for each in variables])]
+
+    eager, compiled = gradients(), tf.function(gradients, jit_compile=True)()
+    for ours, theirs in zip(eager, compiled, strict=True):
+        assert np.isfinite(ours).all()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(tf.reduce_max(tf.abs(ours))) + 1e-6)
+
+
+@pytest.mark.slow
+def test_float16_and_8_bit_files_find_what_the_model_in_memory_finds(
+    detector, config, examples, tmp_path, write_records
+):
+    shard = write_records(tmp_path / "data_tfrecord-00000-of-00001", examples)
+    settings = Export(tflite=("float16", "int8"), tflite_max_detections=10, tflite_calibration_images=3)
+    export_tflite(detector, config, settings, [str(shard)], tmp_path / "lite")
+    encoded = tf.train.Example.FromString(examples[0]).features.feature["image/encoded"].bytes_list.value[0]
+    image, true_hw = family_of(config.model).preprocessing.prepare(tf.io.decode_image(encoded))
+    found = detector.detect(image[tf.newaxis], true_hw[tf.newaxis])
+    expected = np.sort(found[names.SCORES][0, :10])[::-1]
+    for variant, tolerance in (("float16", 0.01), ("int8", 0.1)):
+        scores = TfliteDetector(str(tmp_path / f"lite/{variant}.tflite"))(examples[:1])[0][names.SCORES]
+        np.testing.assert_allclose(np.sort(scores)[::-1], expected, atol=tolerance)
+    interpreter = tf.lite.Interpreter(str(tmp_path / "lite/int8.tflite"))
+    interpreter.allocate_tensors()
+    kinds = {each["dtype"] for each in interpreter.get_tensor_details() if "neck" in each["name"]}
+    assert np.float32 not in kinds
+
+
+@pytest.mark.slow
+def test_the_onnx_file_equals_the_model_in_memory(detector, tmp_path):
+    for package in ("tf2onnx", "onnxruntime"):
+        pytest.importorskip(package, reason="pip install 'detloom[onnx]'")
+    assert onnx_export.export_onnx(detector, tmp_path / "onnx").stat().st_size > 0  # compares them itself
+
+
+def test_memory_can_be_estimated(detector):
+    assert detector.activation_bytes_per_image() > 96 * 96 * 4
