@@ -59,11 +59,16 @@ def drop(config: TrainEvalConfig, strategy: tf.distribute.Strategy) -> dict[str,
 
 
 def normalize(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
-    """Apply synchronized batch norm to inputs far from 0; return output, gradients and moving statistics."""
+    """Apply synchronized batch norm to inputs far from 0; return output, gradients and moving statistics.
+
+    The statistics are those with the unbiased variance, and those with the variance of the batch.
+    """
     inputs = np.random.default_rng(0).normal(100, 1, (4, 3, 5, 2)).astype(np.float32)
     with strategy.scope():
         layer = FusedBatchNorm(synchronized=True, momentum=0.5)
+        biased = FusedBatchNorm(synchronized=True, momentum=0.5, unbiased_variance=False)
         layer.build([None, 3, 5, 2])
+        biased.build([None, 3, 5, 2])
     layer.gamma.assign([2.0, 3.0])
 
     def forward_and_backward(rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -73,6 +78,7 @@ def normalize(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
             output = layer(rows, training=True)
             loss = tf.reduce_sum(output**3)
         by_rows, *by_variables = tape.gradient(loss, [rows, *variables])
+        biased(rows, training=True)
         context = tf.distribute.get_replica_context()
         return output, by_rows, *context.all_reduce("SUM", by_variables)
 
@@ -89,7 +95,9 @@ def normalize(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
         "output": np.concatenate(local(output)),
         "by_inputs": np.concatenate(local(by_rows)),
         "by_variables": np.stack([local(each)[0] for each in by_variables]),
-        "statistics": np.stack([layer.moving_mean.numpy(), layer.moving_variance.numpy()]),
+        "statistics": np.stack(
+            [each.numpy() for one in (layer, biased) for each in (one.moving_mean, one.moving_variance)]
+        ),
     }
 
 

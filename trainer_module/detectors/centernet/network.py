@@ -141,9 +141,14 @@ def build_centernet_backbone(
 
 
 def centernet_backbone_config(config: CenterNetFeatureExtractor) -> FeatureExtractor:
-    """Return the settings of the backbone in the form of single-shot detectors, without weight penalty."""
+    """Return the settings of a backbone that single-shot detectors have too in their form, without weight penalty."""
+    match config.backbone:
+        case "mobilenet_v2" | "resnet50_v1" | "resnet101_v1" as backbone:
+            pass
+        case other:
+            raise AssertionError(f"no backbone of single-shot detectors: {other}")
     return FeatureExtractor(
-        backbone=config.backbone,
+        backbone=backbone,
         neck=Fpn(),  # unused: the top-down path is built here
         conv_hyperparams=ConvHyperparams(
             regularizer=L2Regularizer(weight=0.0),

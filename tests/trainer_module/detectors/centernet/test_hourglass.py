@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from detloom.schemas.contracts.detections import BOXES, SCORES
 from detloom.schemas.contracts.label_map import LabelMap
@@ -15,6 +16,7 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, Hourglass
 from detloom.trainer_module.weights.odapi_keys import odapi_keys
+from detloom.trainer_module.weights.restore import find_trained, plan_restore
 
 FIVE = LabelMap.from_names(["a", "b", "c", "d", "e"])
 SMALL = Hourglass(stem_channels=4, channels=(4, 4), num_blocks=(1, 1), num_stacked=2)
@@ -97,6 +99,24 @@ def test_colors_are_normalized_by_the_means_alone():
     )
     # Blue, green, red: (30 - 1) / 1, (20 - 2) / 2, (11 - 3) / 4.
     np.testing.assert_allclose(normalize(extractor, tf.constant([[[11.0, 20.0, 30.0]]])), [[[29.0, 9.0, 2.0]]])
+
+
+def test_a_checkpoint_without_heads_is_restored_as_detection(detector, config, tiny_config, tmp_path):
+    """The zoo trains Hourglass-104 from such a checkpoint."""
+    network = detector.network
+    keys = odapi_keys(detector.family, network)
+    variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
+    stored = {key: variables[name].numpy() + 1 for name, key in keys.items() if not name.startswith("head_")}
+    graph = TrackableObjectGraph(nodes=[{}]).SerializeToString()
+    tensors = {**stored, "_CHECKPOINTABLE_OBJECT_GRAPH": graph}
+    path = str(tmp_path / "ckpt-1")
+    tf.raw_ops.SaveV2(
+        prefix=path, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=list(tensors.values())
+    )
+    train = dataclasses.replace(tiny_config.train, fine_tune_checkpoint=path, fine_tune_checkpoint_type="detection")
+    report = plan_restore(train, detector, find_trained(train, detector)).report
+    assert (report.refusal, report.share, report.unread) == ("", 1.0, ())
+    assert {row.path.partition("/")[0] for row in report.restored} == {"backbone"}
 
 
 @pytest.mark.slow  # XLA compiles the gradients for several seconds
