@@ -54,6 +54,24 @@ def build_anchors(
     return np.concatenate(levels)
 
 
+def build_rpn_anchors(
+    config: GridAnchorGenerator | MultiscaleAnchorGenerator, feature_hws: Sequence[tuple[int, int]]
+) -> _Floats:
+    """Return the anchors of the first stage of a Faster R-CNN, float32 [A, 4] yxyx in pixels of the network's input.
+
+    The order is that of `build_anchors`. As in the reference, multiscale grids always start at half a stride, and
+    nothing is clipped to the image.
+    """
+    match config:
+        case GridAnchorGenerator():
+            (hw,) = feature_hws
+            return _grid_px(config, hw)
+        case MultiscaleAnchorGenerator():
+            levels = enumerate(feature_hws, start=config.min_level)
+            return np.concatenate([_multiscale_px(config, level, hw, (2 ** (level - 1),) * 2) for level, hw in levels])
+    raise AssertionError(f"no anchors in pixels: {config}")
+
+
 def num_anchors_per_location(config: AnchorGenerator) -> tuple[int, ...]:
     """Return the number of anchors per location for each feature map."""
     match config:
@@ -71,15 +89,20 @@ def _multiscale_levels(
     config: MultiscaleAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
 ) -> list[_Floats]:
     """Start the grid at half a stride, or at 0 along a side that is not a multiple of the stride."""
-    scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
-    shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
     levels = []
     for level, hw in zip(range(config.min_level, config.max_level + 1), feature_hws, strict=True):
-        stride = 2**level
-        starts = [stride / 2 if side % stride == 0 else 0 for side in image_hw]
-        anchors_px = _tile(hw, shapes, (stride * config.anchor_scale,) * 2, (stride, stride), starts)
-        levels.append(_relative(anchors_px, image_hw))
+        starts = [2 ** (level - 1) if side % 2**level == 0 else 0 for side in image_hw]
+        levels.append(_relative(_multiscale_px(config, level, hw, starts), image_hw))
     return levels
+
+
+def _multiscale_px(
+    config: MultiscaleAnchorGenerator, level: int, hw: tuple[int, int], starts: Sequence[float]
+) -> _Floats:
+    scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
+    shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
+    stride = 2**level
+    return _tile(hw, shapes, (stride * config.anchor_scale,) * 2, (stride, stride), starts)
 
 
 def _ssd_levels(
@@ -121,10 +144,14 @@ def _grid_level(
     config: GridAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
 ) -> _Floats:
     (hw,) = feature_hws
+    return _relative(_grid_px(config, hw), image_hw)
+
+
+def _grid_px(config: GridAnchorGenerator, hw: tuple[int, int]) -> _Floats:
     shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in config.scales]
     strides = (config.height_stride, config.width_stride)
     offsets = (config.height_offset, config.width_offset)
-    return _relative(_tile(hw, shapes, (config.height, config.width), strides, offsets), image_hw)
+    return _tile(hw, shapes, (config.height, config.width), strides, offsets)
 
 
 def _relative(boxes_yxyx_px: _Floats, image_hw: tuple[int, int]) -> _Floats:
