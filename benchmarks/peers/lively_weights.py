@@ -42,7 +42,8 @@ def lively_value(key: str, shape: tuple[int, ...], input_scales: dict[str, int] 
         gain = 3 if "prediction_head" in key else 6
         value = (2 * uniform - 1) * math.sqrt(gain / max(1, math.prod(shape[:-1])))
     elif name == "bias":
-        value = 0.2 * (uniform - 0.5) + (CLASS_BIAS if "class" in key or "object_center" in key else 0)
+        is_of_classes = ("class" in key or "object_center" in key) and "box_classifier_features" not in key
+        value = 0.2 * (uniform - 0.5) + (CLASS_BIAS if is_of_classes else 0)
     elif name == "moving_mean":
         value = scale * (uniform - 0.5)
     elif name == "moving_variance":

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import odapi_two_stage as two_stage
 import tensorflow as tf
 from google.protobuf import text_format
 from lively_weights import SCALE_STEPS, batch_norm_key, lively_images, lively_value, variable_name
@@ -56,12 +57,14 @@ def read_config(path, replacements, num_classes, size):
     return config, model.num_classes
 
 
-def build(config, is_training, images):
+def build(config, is_training, images, num_classes):
     """Return the model with its variables built, and the preprocessed images."""
     tf.keras.backend.clear_session()
     tf.keras.backend.set_learning_phase(is_training)
     model = model_builder.build(config.model, is_training=is_training)
     preprocessed, true_shapes = model.preprocess(tf.cast(images, tf.float32))
+    if two_stage.is_two_stage(model):  # samples proposals in training mode
+        give_groundtruth(model, num_classes)
     model.predict(preprocessed, true_shapes)
     for module in model.submodules:
         if isinstance(module, tf.keras.layers.Dropout):
@@ -125,7 +128,9 @@ def assign(by_key, tensors):
 
 
 def outputs_of(model, prediction):
-    """Return the raw predictions of either family, by name; those of hourglasses before the last are numbered."""
+    """Return the raw predictions of any family, by name; those of hourglasses before the last are numbered."""
+    if two_stage.is_two_stage(model):
+        return two_stage.outputs_of(prediction)
     if hasattr(model, "_center_params"):
         outputs = {}
         for name in [name for name in prediction if name not in NOT_OUTPUTS]:
@@ -152,7 +157,11 @@ def give_groundtruth(model, num_classes):
     return arrays
 
 
-def targets_of(model):
+def targets_of(model, prediction):
+    if hasattr(model, "_center_params"):
+        return {}
+    if two_stage.is_two_stage(model):
+        return two_stage.targets_of(model, prediction)
     fields = standard_fields.BoxListFields
     values = model._assign_targets(
         model.groundtruth_lists(fields.boxes),
@@ -174,10 +183,10 @@ def losses_of(model, prediction, true_shapes):
 
 
 def run_training_mode(model, preprocessed, true_shapes, num_classes):
+    give_groundtruth(model, num_classes)
     with tf.GradientTape() as tape:
         prediction = model.predict(preprocessed, true_shapes)
         statistics = {id(each): each.numpy() for each in model.variables if not each.trainable}
-        give_groundtruth(model, num_classes)
         losses, num_penalties = losses_of(model, prediction, true_shapes)
         total = tf.add_n(list(losses.values()))
     variables = model.trainable_variables
@@ -200,18 +209,25 @@ def rounded(value):
 def run_inference_mode(model, preprocessed, true_shapes, num_classes, is_rounded):
     """Return predictions, losses, targets and detections; losses and detections use the rounded predictions."""
     prediction = model.predict(preprocessed, true_shapes)
+    is_two_stage = two_stage.is_two_stage(model)
     if is_rounded:
-        prediction.update({name: rounded(prediction[name]) for name in prediction if name not in NOT_OUTPUTS})
+        names = two_stage.OUTPUTS if is_two_stage else [name for name in prediction if name not in NOT_OUTPUTS]
+        prediction.update({name: rounded(prediction[name]) for name in names})
     groundtruth = give_groundtruth(model, num_classes)
     losses, num_penalties = losses_of(model, prediction, true_shapes)
     shown = {name: float(value) for name, value in losses.items()}
     shown["n_regularized_vars"] = num_penalties
     detections = {name: value.numpy() for name, value in model.postprocess(prediction, true_shapes).items()}
     is_center_net = hasattr(model, "_center_params")
+    proposals = {}
+    if is_two_stage:
+        of_stored = two_stage.proposals_of_outputs(model, prediction, true_shapes)
+        proposals = {"proposals_eval": two_stage.proposals_of(prediction), "proposals_of_stored": of_stored}
     levels = prediction["extracted_features" if is_center_net else "feature_maps"]
     return {
         "groundtruth": groundtruth,
-        "targets": {} if is_center_net else targets_of(model),
+        "targets": targets_of(model, prediction),
+        **proposals,
         "predictions_eval": {
             **({} if is_center_net else {"anchors": prediction["anchors"].numpy()}),
             **outputs_of(model, prediction),
@@ -253,7 +269,8 @@ def pack(path, config, scales, parts, summary, by_variable, stride, is_thin):
     if not is_thin:
         names = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
         arrays.update({f"detections/{name}": parts["detections"][name] for name in names})
-    arrays.update({f"groundtruth/{name}": value for name, value in parts["groundtruth"].items()})
+    for part in ("groundtruth", *two_stage.PARTS):
+        arrays.update({f"{part}/{name}": value for name, value in parts.get(part, {}).items()})
     arrays["preprocessed"] = parts["preprocessed"]["preprocessed"][:, ::stride, ::stride]
     arrays["true_image_shapes"] = parts["preprocessed"]["true_image_shapes"]
     arrays["input_scales/values"] = np.asarray(list(scales.values()), np.int8)
@@ -307,7 +324,7 @@ def main():
     config, num_classes = read_config(args.config, args.replace, args.classes, args.size)
     images = np.load(args.images) if args.images else lively_images(2, *args.image_hw)
 
-    model, preprocessed, true_shapes = build(config, True, images)
+    model, preprocessed, true_shapes = build(config, True, images, num_classes)
     by_key, names, extra = layout_of(model)
     assign(by_key, weights_of(by_key, {}, args.checkpoint))
     scales = {} if args.checkpoint else measure_input_scales(model, by_key, preprocessed, true_shapes)
@@ -339,7 +356,7 @@ def main():
         "moved_means": {key: float(value.mean()) for key, value in moved.items()},
     }
 
-    eval_model, preprocessed, true_shapes = build(config, False, images)
+    eval_model, preprocessed, true_shapes = build(config, False, images, num_classes)
     eval_by_key, _, _ = layout_of(eval_model)
     assign(eval_by_key, tensors)
     parts, summary["losses_eval_mode"] = run_inference_mode(
@@ -350,6 +367,8 @@ def main():
     }
     summary["input_scales"] = scales
     parts[f"predictions_train_stride{args.stride}"] = train_predictions
+    if two_stage.is_two_stage(model):
+        parts["proposals_train"] = two_stage.proposals_of(prediction)
     parts["preprocessed"] = {"preprocessed": preprocessed.numpy(), "true_image_shapes": true_shapes.numpy()}
     # Keyed by the variable's name if it is unique, as in the folders of shared reference values.
     parts["moving_stats_after_train_forward"] = {

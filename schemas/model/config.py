@@ -16,12 +16,13 @@ from detloom.schemas.errors import check, check_fields
 from detloom.schemas.model.augmentations import Augmentation
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.optimizers import GradientClipping, MovingAverage, Optimizer
 from detloom.schemas.reading.typed_dict import to_canonical_json
 
 FineTuneMode = Literal["classification", "detection", "full", "all_but_classes", "auto"]
 Precision = Literal["float32", "bfloat16", "float16", "bfloat16_on_tpu"]
-Model = Ssd | CenterNet
+Model = Ssd | CenterNet | FasterRcnn
 
 IMAGENET = "imagenet"  # replaces the path of a checkpoint: use the weights that keras.applications downloads
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # placeholder for the user's paths in the detection zoo's files

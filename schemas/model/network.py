@@ -388,4 +388,24 @@ class WeightSharedConvolutionalBoxPredictor(_BoxPredictor):
         check_channels(self, "depth", at_least=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MaskRcnnBoxPredictor:
+    """Heads of the second stage: one fully connected layer for the classes and one for the boxes.
+
+    They see the mean of the features of a region.
+    """
+
+    fc_hyperparams: ConvHyperparams
+    """Settings of both layers; the activation is not used."""
+    use_dropout: bool = False
+    """Apply dropout before both layers during training."""
+    dropout_keep_probability: float = 0.5
+    """Share of activations that dropout keeps."""
+    share_box_across_classes: bool = False
+    """Predict one box per region instead of one per class."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "above 0, at most 1", "dropout_keep_probability")
+
+
 BoxPredictor = ConvolutionalBoxPredictor | WeightSharedConvolutionalBoxPredictor

@@ -5,11 +5,23 @@ They were checked against the Object Detection API's builders, `ssd_meta_arch.py
 
 from detloom.schemas.model import detector as tree
 from detloom.schemas.model import losses
-from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, same, unless
+from detloom.schemas.odapi.rules import (
+    IN_FASTER_RCNN,
+    Depends,
+    Ignored,
+    Mapped,
+    Refused,
+    Rule,
+    Structure,
+    at,
+    each,
+    same,
+    unless,
+)
 from detloom.schemas.odapi.text_format import Message
 
 _FASTER = Ignored(reason="selects among implementations with the same result")
-_FAMILIES = "supported: model.ssd (SSD, RetinaNet, EfficientDet), model.center_net"
+_FAMILIES = "supported: model.ssd (SSD, RetinaNet, EfficientDet), model.center_net, model.faster_rcnn"
 _NO_ANCHORS = Refused(
     reason="not supported; supported: ssd_anchor_generator, multiscale_anchor_generator, grid_anchor_generator"
 )
@@ -18,6 +30,7 @@ _NO_CLASSIFICATION = Refused(
     reason="not supported; supported: weighted_sigmoid, weighted_softmax, weighted_sigmoid_focal"
 )
 _NO_SIMILARITY = Refused(reason="not supported; supported: iou_similarity")
+IN_PIXELS = "_in_pixels"  # marks the plain tree of anchors in pixels when a file is written
 _ANCHORWISE = Ignored(reason="the Object Detection API does not read it")
 _EXPECTED = Ignored(reason="is used only with expected_loss_weights, which is refused")
 
@@ -28,12 +41,18 @@ def _hard_nms(message: Message) -> Rule:
     return Ignored(reason="with soft_nms_sigma 0, NMS is always hard")
 
 
+def _normalize_coordinates(message: Message) -> Rule:
+    if IN_FASTER_RCNN in message.path:
+        return unless(False, "the boxes of Faster R-CNN are in pixels")
+    return unless(True, "boxes are always relative to the image")
+
+
 MODEL: dict[str, Structure] = {
     "DetectionModel": Structure(
         choice="model",
         fields={
             "ssd": at(""),
-            "faster_rcnn": Refused(reason=f"the Faster R-CNN family is not supported; {_FAMILIES}"),
+            "faster_rcnn": at(""),
             "center_net": at(""),
             "experimental_model": Refused(reason=f"experimental models are not supported; {_FAMILIES}"),
         },
@@ -77,7 +96,12 @@ MODEL: dict[str, Structure] = {
         makes=tree.MultiscaleAnchorGenerator,
         fields={
             **same("min_level", "max_level", "anchor_scale", "aspect_ratios", "scales_per_octave"),
-            "normalize_coordinates": unless(True, "boxes are always relative to the image"),
+            "normalize_coordinates": Depends(
+                usual=Mapped(key="", read=lambda _: {}, write=lambda plain: False if IN_PIXELS in plain else None),
+                when="in model.ssd: refused unless true, and in model.faster_rcnn unless false: the Object Detection "
+                "API's boxes are relative to the image there, and in pixels here",
+                choose=_normalize_coordinates,
+            ),
         },
     ),
     "SsdAnchorGenerator": Structure(

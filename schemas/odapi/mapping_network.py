@@ -10,6 +10,7 @@ from typing import Any
 
 from detloom.schemas.model import network as tree
 from detloom.schemas.odapi.rules import (
+    IN_FASTER_RCNN,
     NOTHING,
     Depends,
     Ignored,
@@ -31,6 +32,7 @@ _NO_RESIZER = Refused(reason="not supported; supported: fixed_shape_resizer, kee
 _NO_PREDICTOR = Refused(
     reason="not supported; supported: convolutional_box_predictor, weight_shared_convolutional_box_predictor"
 )
+_ONLY_MASK_RCNN = Refused(reason="not supported in model.faster_rcnn; supported: mask_rcnn_box_predictor")
 _NO_NORM = Refused(reason="not supported; supported: batch_norm, sync_batch_norm")
 _BOX_CODE = unless(4, "a box has four coordinates")
 _GRAY = unless(False, "gray images are not supported")
@@ -104,6 +106,26 @@ def _synchronized_batch_norm(plain: Mapping[str, Any]) -> Any:
     batch_norm = plain["batch_norm"]
     return batch_norm if batch_norm is not None and batch_norm["synchronized"] else None
 
+
+def _predictor_of(is_of_faster_rcnn: bool) -> Depends:
+    """Return the rule of a box predictor that only Faster R-CNN has, or only the other families have."""
+    other = _NO_PREDICTOR if is_of_faster_rcnn else _ONLY_MASK_RCNN
+
+    def write(plain: Mapping[str, Any]) -> Any:
+        return plain if ("fc_hyperparams" in plain) == is_of_faster_rcnn else None
+
+    usual = Mapped(key="", write=write)
+
+    def choose(message: Message) -> Rule:
+        return usual if (IN_FASTER_RCNN in message.path) == is_of_faster_rcnn else other
+
+    return Depends(
+        usual=usual, when=f"in model.{'ssd' if is_of_faster_rcnn else 'faster_rcnn'}: refused", choose=choose
+    )
+
+
+_NOT_IN_FASTER_RCNN = _predictor_of(False)
+_ONLY_IN_FASTER_RCNN = _predictor_of(True)
 
 NETWORK: dict[str, Structure] = {
     # --- image resizing -----------------------------------------------------------------------------------------------
@@ -206,9 +228,10 @@ NETWORK: dict[str, Structure] = {
     "BoxPredictor": Structure(
         choice="box_predictor_oneof",
         fields={
-            "convolutional_box_predictor": at(""),
-            "weight_shared_convolutional_box_predictor": at(""),
-            **each(_NO_PREDICTOR, "mask_rcnn_box_predictor", "rfcn_box_predictor"),
+            "convolutional_box_predictor": _NOT_IN_FASTER_RCNN,
+            "weight_shared_convolutional_box_predictor": _NOT_IN_FASTER_RCNN,
+            "mask_rcnn_box_predictor": _ONLY_IN_FASTER_RCNN,
+            "rfcn_box_predictor": _NO_PREDICTOR,
         },
     ),
     "ConvolutionalBoxPredictor": Structure(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from detloom.schemas.errors import InputError
 from detloom.schemas.odapi.fields import OVERRIDES, Field, message_types
 from detloom.schemas.odapi.mapping_center_net import CENTER_NET
+from detloom.schemas.odapi.mapping_faster_rcnn import FASTER_RCNN
 from detloom.schemas.odapi.mapping_model import MODEL
 from detloom.schemas.odapi.mapping_network import NETWORK
 from detloom.schemas.odapi.mapping_steps import STEPS
@@ -33,7 +34,7 @@ from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
 from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, format_key_path
 
 # The rules of all messages that have a counterpart in the configuration tree; other messages are refused.
-STRUCTURES: dict[str, Structure] = {**TRAIN, **MODEL, **CENTER_NET, **NETWORK, **STEPS}
+STRUCTURES: dict[str, Structure] = {**TRAIN, **MODEL, **CENTER_NET, **FASTER_RCNN, **NETWORK, **STEPS}
 MISSING = "(missing)"
 
 

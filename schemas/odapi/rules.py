@@ -13,6 +13,7 @@ from detloom.schemas.reading.overrides import Located
 from detloom.schemas.reading.typed_dict import dataclass_members, is_untagged, nested_dataclasses, to_dict, type_hints
 
 NOTHING: Any = object()  # no value, where None would be a value
+IN_FASTER_RCNN = ".faster_rcnn."  # part of the paths of the messages in a Faster R-CNN
 
 
 class UnsupportedError(Exception):

@@ -1,5 +1,5 @@
-"""Presets: configurations of published detectors: SSD, RetinaNet, EfficientDet and CenterNet of the TF2 zoo, and
-google/automl's EfficientDet D7x and Lite.
+"""Presets: configurations of published detectors (those of the TF2 zoo that detloom trains, and google/automl's
+EfficientDet D7x and Lite).
 
 Each preset equals the zoo's `pipeline.config` of the same name (github.com/tensorflow/models,
 research/object_detection/configs/tf2), including learning rate, steps and batch size, but without class count and
@@ -8,12 +8,13 @@ described in `efficientdet_lite.py`.
 
 Sources: EfficientDet's sizes are from table 1 of arXiv:1911.09070 and google/automl, efficientdet/hparams_config.py.
 `coco_ap` is from the zoo's table (research/object_detection/g3doc/tf2_detection_zoo.md), for D7x from google/automl,
-efficientdet/README.md, column AP val. `num_parameters` was counted with the Object Detection API 2.8.0 on each
-configuration with 90 classes: the trainable weights (without moving statistics of batch norm) between image and
-detections. The API also keeps parts of EfficientNet that it never uses: the classification layers (last 1x1
-convolution, its batch norm, logits), and from D1 on the blocks after those that provide the features. These are, for
-every size, the last blocks of EfficientNet-B0's strides. arXiv:1911.09070 and google/automl use the last blocks of each
-size, like the preset of D7x (`features_of_last_blocks`), and therefore count more: 6.6 million for D1, 8.1 for D2.
+efficientdet/README.md, column AP val, and for Faster R-CNN with FPN, which is not in the table, from the zoo's
+configuration. `num_parameters` was counted with the Object Detection API 2.8.0 on each configuration with 90 classes:
+the trainable weights (without moving statistics of batch norm) between image and detections. The API also keeps parts
+of EfficientNet that it never uses: the classification layers (last 1x1 convolution, its batch norm, logits), and from
+D1 on the blocks after those that provide the features. These are, for every size, the last blocks of EfficientNet-B0's
+strides. arXiv:1911.09070 and google/automl use the last blocks of each size, like the preset of D7x
+(`features_of_last_blocks`), and therefore count more: 6.6 million for D1, 8.1 for D2.
 """
 
 import functools
@@ -58,6 +59,7 @@ from detloom.schemas.presets.efficientdet_lite import (
     describe_efficientdet_lite,
     efficientdet_lite_config,
 )
+from detloom.schemas.presets.faster_rcnn import PUBLISHED, Published, faster_rcnn_config
 from detloom.schemas.reading.typed_dict import nearest_hint
 
 
@@ -67,7 +69,7 @@ class Preset:
 
     name: str
     """Name in run files and on the command line."""
-    family: Literal["SSD", "RetinaNet", "EfficientDet", "CenterNet"]
+    family: Literal["SSD", "RetinaNet", "EfficientDet", "CenterNet", "Faster R-CNN"]
     """Architecture."""
     config: TrainEvalConfig
     """Complete configuration; `model.num_classes` is None."""
@@ -109,6 +111,7 @@ def list_presets() -> tuple[Preset, ...]:
         *(_efficientdet(row) for row in _EFFICIENTDET),
         *(_efficientdet_lite(row) for row in EFFICIENTDET_LITE),
         *(_centernet(row) for row in CENTERNETS),
+        *(_faster_rcnn(row) for row in PUBLISHED),
     )
 
 
@@ -436,4 +439,18 @@ def _centernet(row: CenterNetRow) -> Preset:
         num_parameters=row.num_parameters,
         coco_ap=row.coco_ap,
         description=f"CenterNet (arXiv:1904.07850) with {row.network}: peaks of a heatmap, no anchors and no NMS.",
+    )
+
+
+def _faster_rcnn(row: Published) -> Preset:
+    depth = row.backbone.removeprefix("resnet").removesuffix("_v1")
+    size = "800x1333" if row.side == 1333 else f"{row.side}x{row.side}"
+    pyramid = " and a feature pyramid (arXiv:1612.03144)" if row.has_pyramid else ""
+    return Preset(
+        name=f"faster_rcnn_resnet{depth}_v1_{'fpn_' if row.has_pyramid else ''}{size}",
+        family="Faster R-CNN",
+        config=faster_rcnn_config(row.backbone, row.side, has_pyramid=row.has_pyramid),
+        num_parameters=row.num_parameters,
+        coco_ap=row.coco_ap,
+        description=f"Faster R-CNN (arXiv:1506.01497) with ResNet-{depth}{pyramid}: proposals, then one look at each.",
     )

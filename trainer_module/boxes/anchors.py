@@ -54,6 +54,26 @@ def build_anchors(
     return np.concatenate(levels)
 
 
+def build_rpn_anchors(
+    config: GridAnchorGenerator | MultiscaleAnchorGenerator, feature_hws: Sequence[tuple[int, int]]
+) -> _Floats:
+    """Return the anchors of the first stage of a Faster R-CNN, float32 [A, 4] yxyx in pixels of the network's input.
+
+    The order is that of `build_anchors`. As in the reference, multiscale grids always start at half a stride, and
+    nothing is clipped to the image.
+    """
+    match config:
+        case GridAnchorGenerator():
+            (hw,) = feature_hws
+            return _grid_px(config, hw)
+        case MultiscaleAnchorGenerator():
+            levels = []
+            for level, hw in enumerate(feature_hws, start=config.min_level):
+                levels.append(_multiscale_px(config, hw, (2**level,) * 2, (2 ** (level - 1),) * 2))
+            return np.concatenate(levels)
+    raise AssertionError(f"no anchors in pixels: {config}")
+
+
 def num_anchors_per_location(config: AnchorGenerator) -> tuple[int, ...]:
     """Return the number of anchors per location for each feature map."""
     match config:
@@ -74,17 +94,22 @@ def _multiscale_levels(
 
     With `strides_from_feature_maps`, the stride divides the image evenly along each side (google/automl, anchors.py).
     """
-    scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
-    shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
     levels = []
     for level, hw in zip(range(config.min_level, config.max_level + 1), feature_hws, strict=True):
         strides, starts = [float(2**level)] * 2, [2**level / 2 if side % 2**level == 0 else 0 for side in image_hw]
         if config.strides_from_feature_maps:
             strides = [side / cells for side, cells in zip(image_hw, hw, strict=True)]
             starts = [stride / 2 for stride in strides]
-        anchors_px = _tile(hw, shapes, [stride * config.anchor_scale for stride in strides], strides, starts)
-        levels.append(_relative(anchors_px, image_hw))
+        levels.append(_relative(_multiscale_px(config, hw, strides, starts), image_hw))
     return levels
+
+
+def _multiscale_px(
+    config: MultiscaleAnchorGenerator, hw: tuple[int, int], strides: Sequence[float], starts: Sequence[float]
+) -> _Floats:
+    scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
+    shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
+    return _tile(hw, shapes, [stride * config.anchor_scale for stride in strides], strides, starts)
 
 
 def _ssd_levels(
@@ -126,10 +151,14 @@ def _grid_level(
     config: GridAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
 ) -> _Floats:
     (hw,) = feature_hws
+    return _relative(_grid_px(config, hw), image_hw)
+
+
+def _grid_px(config: GridAnchorGenerator, hw: tuple[int, int]) -> _Floats:
     shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in config.scales]
     strides = (config.height_stride, config.width_stride)
     offsets = (config.height_offset, config.width_offset)
-    return _relative(_tile(hw, shapes, (config.height, config.width), strides, offsets), image_hw)
+    return _tile(hw, shapes, (config.height, config.width), strides, offsets)
 
 
 def _relative(boxes_yxyx_px: _Floats, image_hw: tuple[int, int]) -> _Floats:

@@ -73,6 +73,8 @@ def select_boxes(
     to_scores: Callable[[tf.Tensor], tf.Tensor],
     boxes_of: Callable[[tf.Tensor], tf.Tensor],
     clip_windows_yxyx_B4: tf.Tensor,
+    *,
+    has_boxes_per_class: bool = False,
 ) -> Selection:
     """Suppress overlapping boxes within each class, then keep the best of all classes.
 
@@ -80,10 +82,17 @@ def select_boxes(
         ranks_BNK: a number for each box and class that increases with the score. If there are NaNs, valid pairs may
             be lost.
         to_scores: converts ranks of any shape to scores of the same shape; must be monotone.
-        boxes_of: returns the boxes [B, M, 4] of box indices [B, M].
+        boxes_of: returns the boxes [B, M, 4] of box indices [B, M]; with `has_boxes_per_class`, of the indices of the
+            pairs, box index * K + class index.
         clip_windows_yxyx_B4: boxes without area inside are not reported. Boxes are compared unclipped.
+        has_boxes_per_class: whether each pair of box and class has a box of its own.
     """
     num_images, num_pairs = tf.shape(ranks_BNK)[0], tf.reduce_prod(tf.shape(ranks_BNK)[1:])
+    num_classes = tf.shape(ranks_BNK)[2]
+
+    def boxes_of_pairs(box_indices_BP: tf.Tensor, class_indices_BP: tf.Tensor) -> tf.Tensor:
+        return boxes_of(box_indices_BP * num_classes + class_indices_BP if has_boxes_per_class else box_indices_BP)
+
     best_of_box_BN = tf.reduce_max(ranks_BNK, axis=-1)
     suppress = _suppress_softly if config.soft_nms_sigma > 0 else _suppress
 
@@ -93,7 +102,7 @@ def select_boxes(
     def look_at_more(
         num: tf.Tensor, is_final_B: tf.Tensor, selection: Selection
     ) -> tuple[tf.Tensor, tf.Tensor, Selection]:
-        pairs = _best_pairs(ranks_BNK, best_of_box_BN, num, to_scores, boxes_of, clip_windows_yxyx_B4)
+        pairs = _best_pairs(ranks_BNK, best_of_box_BN, num, to_scores, boxes_of_pairs, clip_windows_yxyx_B4)
         selection = suppress(config, pairs)
         enough_B = selection.num_selected_B >= config.max_total_detections
         is_final_B = enough_B | ~(pairs.best_left_out_B > config.score_threshold)
@@ -114,7 +123,7 @@ def _best_pairs(
     best_of_box_BN: tf.Tensor,
     num: tf.Tensor,
     to_scores: Callable[[tf.Tensor], tf.Tensor],
-    boxes_of: Callable[[tf.Tensor], tf.Tensor],
+    boxes_of_pairs: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     clip_windows_yxyx_B4: tf.Tensor,
 ) -> _Pairs:
     """Return the `num` pairs with the highest ranks. They belong to the `num` boxes whose best class ranks highest."""
@@ -134,7 +143,7 @@ def _best_pairs(
         tf.gather(indices, order_BP, batch_dims=1) for indices in (box_indices_BP, class_indices_BP)
     )
 
-    boxes_yxyx_BP4 = boxes_of(box_indices_BP)
+    boxes_yxyx_BP4 = boxes_of_pairs(box_indices_BP, class_indices_BP)
     begin, end = tf.split(clip_windows_yxyx_B4[:, tf.newaxis], 2, axis=-1)
     clipped = tf.clip_by_value(boxes_yxyx_BP4, tf.tile(begin, [1, 1, 2]), tf.tile(end, [1, 1, 2]))
     nothing_left_out = tf.equal(num, num_boxes * num_classes)

@@ -18,6 +18,7 @@ def build_detections(
     *,
     has_background: bool,
     image_share_hw_B2: tf.Tensor,
+    has_boxes_per_class: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Suppress boxes and keep the best `max_total_detections`; see `schemas/contracts/detections.py`.
 
@@ -25,15 +26,26 @@ def build_detections(
     the others are clipped to it.
 
     Args:
-        boxes_of: returns the boxes [B, M, 4], relative to the input, of box indices [B, M].
+        boxes_of: returns the boxes [B, M, 4], relative to the input, of box indices [B, M]; with
+            `has_boxes_per_class`, of box index * K + class index, see `select_boxes`.
         class_ids_K: int, label-map id of each class index.
         has_background: whether class channel 0 is the background.
         image_share_hw_B2: rows and columns of the inputs that are image, over those of the input.
     """
     windows_yxyx_B4 = tf.pad(image_share_hw_B2, [[0, 0], [2, 0]])
-    selection = _select(settings, class_logits_BNC, boxes_of, windows_yxyx_B4, has_background=has_background)
+    selection = _select(
+        settings,
+        class_logits_BNC,
+        boxes_of,
+        windows_yxyx_B4,
+        has_background=has_background,
+        has_boxes_per_class=has_boxes_per_class,
+    )
+    indices_BM = selection.box_indices_BM
+    if has_boxes_per_class:
+        indices_BM = indices_BM * len(class_ids_K) + selection.class_indices_BM
     is_detection_BM = tf.sequence_mask(selection.num_selected_B, tf.shape(selection.scores_BM)[1])
-    boxes_yxyx_rel_BM4 = boxes_of(selection.box_indices_BM) / tf.tile(image_share_hw_B2, [1, 2])[:, tf.newaxis]
+    boxes_yxyx_rel_BM4 = boxes_of(indices_BM) / tf.tile(image_share_hw_B2, [1, 2])[:, tf.newaxis]
     class_ids_BM = tf.gather(tf.cast(class_ids_K, tf.float32), selection.class_indices_BM)
     return {
         BOXES: tf.where(is_detection_BM[..., tf.newaxis], tf.clip_by_value(boxes_yxyx_rel_BM4, 0.0, 1.0), 0.0),
@@ -50,6 +62,7 @@ def _select(
     windows_yxyx_B4: tf.Tensor,
     *,
     has_background: bool,
+    has_boxes_per_class: bool,
 ) -> Selection:
     nms, is_softmax = settings.batch_non_max_suppression, settings.score_converter == "SOFTMAX"
     # Softmax is the only converter with which the order depends on the other classes.
@@ -61,7 +74,10 @@ def _select(
         return ranks if is_softmax else convert_scores(settings, ranks)
 
     if not nms.use_class_agnostic_nms:
-        return select_boxes(nms, ranks_BNK, to_scores, boxes_of, windows_yxyx_B4)
+        return select_boxes(
+            nms, ranks_BNK, to_scores, boxes_of, windows_yxyx_B4, has_boxes_per_class=has_boxes_per_class
+        )
+    assert not has_boxes_per_class, "class-agnostic suppression needs one box for all classes"
     one_class = replace(nms, max_detections_per_class=nms.max_total_detections)
     best_BN1 = tf.reduce_max(ranks_BNK, axis=-1, keepdims=True)
     selection = select_boxes(one_class, best_BN1, to_scores, boxes_of, windows_yxyx_B4)

@@ -58,7 +58,8 @@ def assign_targets(
 ) -> Targets:
     """Assign targets from ground truth padded with class index -1; G may be 0. Without weights, every box has weight 1.
 
-    A box of weight 0 takes anchors from other boxes, as in the reference, but is not forced on its best anchor.
+    A box of weight 0 takes anchors from other boxes, as in the reference, but is not forced on its best anchor. The
+    anchors are those of all images, [A, 4], or of each image, [B, A, 4]. Anchors and boxes may also both be in pixels.
     """
     if box_weights_BG is None:
         box_weights_BG = tf.cast(class_indices_BG >= 0, tf.float32)
@@ -74,7 +75,7 @@ def assign_targets(
         return iou(boxes_yxyx_rel_BG4[:, g, tf.newaxis, :], anchors_yxyx_rel_A4)
 
     match_BA = match_anchors(
-        settings.matcher, iou_of_box, is_box_BG, is_box_BG & (box_weights_BG > 0), len(anchors_yxyx_rel_A4)
+        settings.matcher, iou_of_box, is_box_BG, is_box_BG & (box_weights_BG > 0), anchors_yxyx_rel_A4.shape[-2]
     )
     targets: Targets = _targets_of_match(
         settings, anchors_yxyx_rel_A4, match_BA, boxes_yxyx_rel_BG4, class_indices_BG, box_weights_BG

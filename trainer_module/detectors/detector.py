@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.schemas.contracts import ground_truth
-from detloom.schemas.contracts.ground_truth import IMAGE
+from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Model
@@ -110,6 +110,10 @@ class Family(ABC, Generic[ConfigT]):
         {} if these checkpoints are not supported.
         """
         return {}
+
+    def odapi_classification_keys(self) -> dict[str, str]:
+        """Return the same for a backbone trained on classification, whose layers may be numbered in another way."""
+        return self.odapi_layer_keys()
 
     def automl_sources(self, network: keras.Model) -> dict[str, AutomlSource]:
         """Return the source of each weight in checkpoints of google/automl, by "layer/variable".
@@ -231,7 +235,8 @@ class Detector(ABC, Generic[ConfigT]):
 
     def detect(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor | None = None) -> Tensors:
         """Detect objects in prepared images (`Preprocessing.prepare`); see `detections`."""
-        return self.detections(self.forward({IMAGE: images_BHW3}, training=False), true_hw_B2)
+        batch = {IMAGE: images_BHW3} if true_hw_B2 is None else {IMAGE: images_BHW3, TRUE_HW: true_hw_B2}
+        return self.detections(self.forward(batch, training=False), true_hw_B2)
 
     def fixed_size_outputs(self, outputs: Tensors, *, raw: bool, max_detections: int) -> Tensors:
         """Decode outputs of `forward` for a TensorFlow Lite or ONNX model; boxes are relative to the whole input.

@@ -7,8 +7,10 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.config import Model
 from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.trainer_module.detectors.centernet.family import CenterNetFamily
 from detloom.trainer_module.detectors.detector import Detector, Family
+from detloom.trainer_module.detectors.faster_rcnn.family import FasterRcnnFamily
 from detloom.trainer_module.detectors.ssd.family import SsdFamily
 
 
@@ -19,6 +21,8 @@ def family_of(config: Model) -> Family[Any]:
             return SsdFamily(config)
         case CenterNet():
             return CenterNetFamily(config)
+        case FasterRcnn():
+            return FasterRcnnFamily(config)
     raise AssertionError(f"no such detector: {config}")
 
 

@@ -90,12 +90,12 @@ class ConvLayers:
         batch_norm = self.hyperparams.batch_norm
         return self.hyperparams.force_use_bias or batch_norm is None or not batch_norm.center
 
-    def normalize(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
-        """Apply batch norm if it is configured."""
+    def batch_norm(self, name: str) -> keras.Layer | None:
+        """Build a batch norm if it is configured."""
         config = self.hyperparams.batch_norm
         if config is None:
-            return features
-        layer = FusedBatchNorm(
+            return None
+        return FusedBatchNorm(
             momentum=config.decay,
             epsilon=config.epsilon,
             center=config.center,
@@ -104,7 +104,11 @@ class ConvLayers:
             use_moving_statistics=self.freeze_batchnorm,
             name=name,
         )
-        return layer(features)
+
+    def normalize(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        """Apply batch norm if it is configured."""
+        layer = self.batch_norm(name)
+        return features if layer is None else layer(features)
 
     def activate(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
         match self.hyperparams.activation:

@@ -16,8 +16,10 @@ import tensorflow as tf
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import CenterNetFeatureExtractor
 from detloom.schemas.model.config import IMAGENET
+from detloom.schemas.model.faster_rcnn import FasterRcnnFeatureExtractor
 from detloom.schemas.model.network import FeatureExtractor
 
+_Extractor = FeatureExtractor | CenterNetFeatureExtractor | FasterRcnnFeatureExtractor
 _ENDINGS = (".h5", ".hdf5", ".keras")
 _WEIGHTS_IN_ARCHIVE = "model.weights.h5"
 # Limit for a file, for the weights in an archive and for their arrays: a small file can claim any size. The largest
@@ -44,9 +46,7 @@ def is_keras_file(path: str) -> bool:
     return path.endswith(_ENDINGS)
 
 
-def read_keras_weights(
-    path: str, extractor: FeatureExtractor | CenterNetFeatureExtractor | None
-) -> dict[str, np.ndarray]:
+def read_keras_weights(path: str, extractor: _Extractor | None) -> dict[str, np.ndarray]:
     """Read arrays by "layer/variable", converted for our backbone.
 
     Args:
@@ -57,7 +57,9 @@ def read_keras_weights(
         InputError: if it cannot be read or downloaded.
     """
     arrays = _download(extractor) if path == IMAGENET else _read_file(path)
-    is_other = isinstance(extractor, FeatureExtractor) and extractor.backbone.startswith("resnet")
+    is_other = isinstance(extractor, FeatureExtractor | FasterRcnnFeatureExtractor) and extractor.backbone.startswith(
+        "resnet"
+    )
     return _for_our_resnet(arrays) if is_other else arrays  # CenterNet's ResNets equal those of keras.applications
 
 
@@ -123,7 +125,7 @@ def _datasets(root: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
                 yield f"{layer[0]}/{'kernel' if variable == 'depthwise_kernel' else variable}", node
 
 
-def _download(extractor: FeatureExtractor | CenterNetFeatureExtractor | None) -> dict[str, np.ndarray]:
+def _download(extractor: _Extractor | None) -> dict[str, np.ndarray]:
     if extractor is None or extractor.backbone.startswith("hourglass"):
         raise InputError(
             f"train.fine_tune_checkpoint: got '{IMAGENET}', but this detector has its own backbone; allowed: one of "
@@ -146,7 +148,7 @@ def _download(extractor: FeatureExtractor | CenterNetFeatureExtractor | None) ->
 
 
 def _application(
-    extractor: FeatureExtractor | CenterNetFeatureExtractor,
+    extractor: _Extractor,
 ) -> Callable[..., keras.Model]:
     applications, backbone = keras.applications, extractor.backbone
     match backbone:

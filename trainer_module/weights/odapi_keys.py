@@ -15,12 +15,23 @@ def odapi_keys(family: Family, network: keras.Model) -> dict[str, str]:
     layer_keys = family.odapi_layer_keys()
     if not layer_keys:
         return {}
-    keys: dict[str, str] = {}
     for layer in network.layers:
-        for variable in layer.weights:
-            assert layer.name in layer_keys, f"no key for the layer {layer.name}"
-            keys[f"{layer.name}/{variable.name}"] = f"{layer_keys[layer.name]}/{_attribute(layer, variable)}{VALUE}"
-    return keys
+        assert layer.name in layer_keys or not layer.weights, f"no key for the layer {layer.name}"
+    return _variable_keys(layer_keys, network)
+
+
+def odapi_classification_keys(family: Family, network: keras.Model) -> dict[str, str]:
+    """Return the same for the backbone in a checkpoint that was trained on classification."""
+    return _variable_keys(family.odapi_classification_keys(), network)
+
+
+def _variable_keys(layer_keys: dict[str, str], network: keras.Model) -> dict[str, str]:
+    return {
+        f"{layer.name}/{variable.name}": f"{layer_keys[layer.name]}/{_attribute(layer, variable)}{VALUE}"
+        for layer in network.layers
+        if layer.name in layer_keys
+        for variable in layer.weights
+    }
 
 
 def _attribute(layer: keras.layers.Layer, variable: keras.Variable) -> str:

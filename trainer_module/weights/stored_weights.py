@@ -16,7 +16,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import IMAGENET
 from detloom.trainer_module.detectors.detector import AutomlSource, Family
 from detloom.trainer_module.weights.keras_weights import is_keras_file, read_keras_weights
-from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
+from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_classification_keys, odapi_keys
 from detloom.trainer_module.weights.own_checkpoint import (
     SAVED_MODEL_WEIGHTS,
     WEIGHTS_DIR,
@@ -52,7 +52,12 @@ _MOVING_AVERAGE = "/ExponentialMovingAverage"  # suffixes of the names of google
 _SLOTS = ("/Momentum", "/Momentum_1", "/Adam", "/Adam_1")
 _COUNTERS = ("global_step",)
 # Prefixes of keys that only heads have; all other keys of a detector belong to backbone and neck.
-_ODAPI_HEADS = ("model/_box_predictor/", "model/_prediction_head_dict/", "model/_first_stage_box_predictor/")
+_ODAPI_HEADS = (
+    "model/_box_predictor/",
+    "model/_prediction_head_dict/",
+    "model/_first_stage_box_predictor/",
+    "model/_mask_rcnn_box_predictor/",
+)
 _AUTOML_PARTS = {
     "backbone": ("efficientnet-",),
     "neck": ("resample_p6/", "fpn_cells/"),
@@ -121,7 +126,10 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
         found = {path: found for path, key in keys.items() if (found := file.find_key(key))}
         has_head = any(key.startswith(_ODAPI_HEADS) for key in file.shapes)
         return _from_file(where, "odapi_detector", file, found, PARTS if has_head else ("backbone", "neck"))
-    backbone = _find_backbone(file, keys)
+    keys_by_name = odapi_classification_keys(family, network)
+    backbone = _find_backbone(
+        file, {path: keys_by_name[name] for path in paths if (name := layer_variable(path)) in keys_by_name}
+    )
     if backbone:
         return _from_file(where, "odapi_backbone", file, backbone, ("backbone",))
     raise InputError(

@@ -159,9 +159,24 @@ def test_value_out_of_range_is_located(tmp_path, override, message):
     ("override", "path", "reason"),
     [
         (
-            "model { faster_rcnn {} }",
-            "model.faster_rcnn",
-            "the Faster R-CNN family is not supported; supported: model.ssd",
+            "model { faster_rcnn { second_stage_box_predictor { convolutional_box_predictor {} } } }",
+            "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor",
+            "not supported in model.faster_rcnn; supported: mask_rcnn_box_predictor",
+        ),
+        (
+            "model { ssd { box_predictor { mask_rcnn_box_predictor {} } } }",
+            "model.ssd.box_predictor.mask_rcnn_box_predictor",
+            "not supported; supported: convolutional_box_predictor",
+        ),
+        (
+            "model { faster_rcnn { feature_extractor { type: 'faster_rcnn_resnet50_keras' conv_hyperparams {} } } }",
+            "model.faster_rcnn.feature_extractor.conv_hyperparams",
+            "faster_rcnn_resnet50_keras does not have this field",
+        ),
+        (
+            "model { faster_rcnn { feature_extractor { type: 'faster_rcnn_inception_resnet_v2_keras' } } }",
+            "model.faster_rcnn.feature_extractor.type",
+            'got "faster_rcnn_inception_resnet_v2_keras", allowed: faster_rcnn_resnet50_keras',
         ),
         (
             "model { center_net { feature_extractor { type: 'resnet_v1_18_fpn' } } }",
@@ -204,16 +219,13 @@ def test_unsupported_field_is_refused(override, path, reason, refused):
 
 
 def test_fields_of_a_refused_message_are_listed(parse):
-    report = parse(
-        FPNLITE, "model { faster_rcnn {\n num_classes: 2 feature_extractor {\n type: 'x' pad_to_multiple: 2 } } }"
-    )
+    report = parse(FPNLITE, "graph_rewriter {\n quantization {\n delay: 2 weight_bits: 4 } }")
     assert [(note.path, note.where, note.value) for note in report.refused] == [
-        ("model.faster_rcnn", "override:1", "{...}"),
-        ("model.faster_rcnn.num_classes", "override:2", "2"),
-        ("model.faster_rcnn.feature_extractor.type", "override:3", '"x"'),
-        ("model.faster_rcnn.feature_extractor.pad_to_multiple", "override:3", "2"),
+        ("graph_rewriter", "override:1", "{...}"),
+        ("graph_rewriter.quantization.delay", "override:3", "2"),
+        ("graph_rewriter.quantization.weight_bits", "override:3", "4"),
     ]
-    assert {note.reason for note in report.refused[1:]} == {"part of model.faster_rcnn"}
+    assert {note.reason for note in report.refused[1:]} == {"part of graph_rewriter"}
 
 
 def test_replaced_values_are_listed(parse):
@@ -272,10 +284,10 @@ def test_hard_nms_contradicts_soft_nms(refused):
 
 def test_error_names_the_first_refused_field_and_counts_the_others(tmp_path):
     path = tmp_path / "F.config"
-    path.write_text("model {\n faster_rcnn { num_classes: 3 } }")
+    path.write_text("model {\n experimental_model { name: 'x' } }")
     with pytest.raises(InputError) as error:
         read_pipeline_config(path)
-    assert str(error.value).startswith(f"{path}:2: model.faster_rcnn: ")
+    assert str(error.value).startswith(f"{path}:2: model.experimental_model: ")
     assert f"2 more: detloom config check {path}" in str(error.value)
     one = parse_pipeline_config(FPNLITE, "F", "graph_rewriter {}")
     assert str(refusal(one)).startswith("override:1: graph_rewriter: ")

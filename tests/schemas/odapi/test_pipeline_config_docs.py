@@ -35,4 +35,4 @@ def test_page_of_fields_shows_rules(generator):
     page = generator.field_docs()
     assert "| `gradient_clipping_by_norm` | float | `0.0` | mapped to `gradient_clipping` (" in page
     assert "| `explicit_background_class` | bool | `false` | refused unless `false`: " in page
-    assert "| FasterRcnn | DetectionModel.faster_rcnn | refused: the Faster R-CNN family is not supported" in page
+    assert "| Context | FasterRcnn.context_config | refused: Context R-CNN is not supported" in page

@@ -17,7 +17,7 @@ from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.model.augmentations import RandomHorizontalFlip
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.crop_augmentations import SsdRandomCrop, SsdRandomCropOperation
-from detloom.schemas.model.detector import GridAnchorGenerator
+from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.losses import PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
 from detloom.schemas.model.network import BiFpn, ExtraFeatureLayers, Fpn
 from detloom.schemas.model.optimizers import (
@@ -181,6 +181,30 @@ def fix_center_net_extractor(values: dict[str, Any]) -> dict[str, Any]:
     return lists | ({} if values["backbone"] == "mobilenet_v2" else only)
 
 
+def fix_faster_rcnn_extractor(values: dict[str, Any]) -> dict[str, Any]:
+    """Keep a feature pyramid, and remove what only it has without one."""
+    neck, hyperparams = values["neck"], values["conv_hyperparams"]
+    if isinstance(neck, Fpn) and hyperparams is not None:
+        return {}
+    return {"neck": None, "conv_hyperparams": None, "override_base_feature_extractor_hyperparams": False}
+
+
+def fix_faster_rcnn(values: dict[str, Any]) -> dict[str, Any]:
+    """Choose anchors for the neck, and limits that fit together."""
+    neck, ratios = values["feature_extractor"].neck, (0.5, 2.0)
+    anchors: Any = GridAnchorGenerator(scales=ratios, aspect_ratios=ratios)
+    if neck is not None:
+        anchors = MultiscaleAnchorGenerator(aspect_ratios=ratios, min_level=neck.min_level, max_level=neck.max_level)
+    loss = values["second_stage_classification_loss"]
+    return {
+        "first_stage_anchor_generator": anchors,
+        "number_of_stages": values["number_of_stages"] % 2 + 1,
+        "second_stage_batch_size": min(values["second_stage_batch_size"], values["first_stage_max_proposals"]),
+        "maxpool_kernel_size": min(values["maxpool_kernel_size"], values["initial_crop_size"]),
+        "second_stage_classification_loss": SigmoidFocal() if isinstance(loss, PenaltyReducedFocal) else loss,
+    }
+
+
 FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Train": lambda values: {
         "gradient_accumulation_steps": math.gcd(values["gradient_accumulation_steps"], values["batch_size"])
@@ -195,6 +219,8 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "ArgMaxMatcher": lambda values: {"negatives_lower_than_unmatched": True},
     "Loss": fix_loss,
     "CenterNet": fix_center_net,
+    "FasterRcnn": fix_faster_rcnn,
+    "FasterRcnnFeatureExtractor": fix_faster_rcnn_extractor,
     "CenterNetFeatureExtractor": fix_center_net_extractor,
     "ObjectDetection": lambda values: {"localization_loss": WeightedL1()},
     "ObjectCenterParams": lambda values: {

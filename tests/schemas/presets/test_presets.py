@@ -22,16 +22,16 @@ UNUSED = {
 IN_ZOO = [name for name in NAMES if name not in ("efficientdet_d7x", *LITE)]
 
 
-def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path:
+def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path | None:
     """Return the zoo's file of a preset; its name ends with the data set and the TPU.
 
-    If it does not exist, as for some lists of keys, return that of the same network with the smaller input.
+    If it does not exist, as for some lists of keys, return that of the same network with the smaller input, or None.
     """
     stem = preset.name
     if preset.family == "EfficientDet":
         stem = "ssd_{}_{}x{}".format(stem, *preset.image_hw)
     stems = (stem, *(stem.replace("1024x1024", f"{side}x{side}") for side in (640, 512)))
-    return next(file for stem in stems for file in folder.glob(f"{stem}_coco17_tpu-*{suffix}"))
+    return next((file for stem in stems for file in folder.glob(f"{stem}_coco17_?pu-*{suffix}")), None)
 
 
 def without_paths(config: TrainEvalConfig) -> TrainEvalConfig:
@@ -64,13 +64,18 @@ def test_the_families_are_listed():
         "centernet_hourglass104_512x512",
         "centernet_hourglass104_1024x1024",
     ]
-    assert [preset.name for preset in list_presets()] == mobilenets + resnets + efficientdets + centernets
+    sizes = ("640x640", "1024x1024", "800x1333")
+    two_stages = [f"faster_rcnn_resnet{depth}_v1_{size}" for depth in (50, 101, 152) for size in sizes]
+    two_stages.append("faster_rcnn_resnet50_v1_fpn_640x640")
+    names = [preset.name for preset in list_presets()]
+    assert names == mobilenets + resnets + efficientdets + centernets + two_stages
 
 
 @pytest.mark.parametrize("name", IN_ZOO)
 def test_preset_equals_the_file_of_the_zoo(name: str, reference_dir: Path):
     preset = find_preset(name)
     path = zoo_file(reference_dir / "zoo_configs", preset, ".config")
+    assert path is not None
     config = without_paths(read_pipeline_config(path))
     assert json.loads(to_canonical_json(preset.config)) == json.loads(to_canonical_json(config))
 
@@ -79,6 +84,8 @@ def test_preset_equals_the_file_of_the_zoo(name: str, reference_dir: Path):
 def test_parameters_are_those_used_by_the_reference(name: str, reference_dir: Path):
     preset = find_preset(name)
     path = zoo_file(reference_dir / "keys", preset, ".tsv")
+    if path is None:
+        pytest.skip("the keys of this network are not among the reference values")
     count = 0
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):

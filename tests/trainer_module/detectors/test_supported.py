@@ -108,6 +108,7 @@ READ_IN = {
     "detector": ("boxes", "detectors"),
     "losses": ("boxes", "detectors"),
     "center_net": ("detectors/centernet",),
+    "faster_rcnn": ("detectors/faster_rcnn",),
     "network": ("boxes", "detectors", "layers"),
     "optimizers": ("training",),
     "augmentations": ("data/augmentations",),
@@ -192,6 +193,32 @@ def test_a_center_net_needs_images_of_one_size_too(changed):
     config = find_preset("centernet_resnet101_v1_fpn_512x512").config
     parts = unsupported_settings(changed(config, {"model.image_resizer.pad_to_max_dimension": False}))
     assert [part.partition(", ")[0] for part in parts] == ["model.image_resizer.pad_to_max_dimension: got false"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        ({"image_resizer.pad_to_max_dimension": False}, "image_resizer.pad_to_max_dimension: got false"),
+        (
+            {
+                "second_stage_box_predictor.share_box_across_classes": False,
+                "second_stage_post_processing.batch_non_max_suppression.use_class_agnostic_nms": True,
+            },
+            "second_stage_post_processing.batch_non_max_suppression.use_class_agnostic_nms: got true",
+        ),
+        (
+            {
+                "second_stage_post_processing.batch_non_max_suppression.use_class_agnostic_nms": True,
+                "second_stage_post_processing.batch_non_max_suppression.max_classes_per_detection": 2,
+            },
+            "second_stage_post_processing.batch_non_max_suppression.max_classes_per_detection: got 2",
+        ),
+    ],
+)
+def test_an_unsupported_setting_of_a_faster_rcnn_is_named(changed, settings, start):
+    config = find_preset("faster_rcnn_resnet50_v1_640x640").config
+    parts = unsupported_settings(changed(config, {f"model.{path}": value for path, value in settings.items()}))
+    assert [part for part in parts if part.startswith(f"model.{start}")], parts
 
 
 def test_the_detector_of_every_preset_is_supported():

@@ -47,6 +47,7 @@ SLOW = (  # covered by others, or large
     "centernet_resnet50_v1_fpn",
     "centernet_resnet50_v2",
 )
+TWO_STAGES = "faster_rcnn"  # start of the names of models with two stages: test_faster_rcnn_parity.py
 SHARED = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "parity"
 SMALL, FOLDER, OTHER_FOLDER = "small", "whole", "whole, `DETLOOM_PARITY_DIR`"
 COLUMNS = (
@@ -348,6 +349,7 @@ def _scaled_by(drawn: list[float], rate: float) -> Callable[..., tf.Tensor]:
 
 def _references() -> Iterator[Any]:
     small = [(path, SMALL) for path in sorted((Path(__file__).parent / "data").glob("*.npz"))]
+    small = [(path, source) for path, source in small if not path.stem.startswith(TWO_STAGES)]
     shared = [(path.parent, FOLDER) for path in sorted(SHARED.glob("*/pipeline.config"))]
     for path, source in (*small, *shared):
         is_slow = source == FOLDER or path.stem in SLOW  # default tests cover each family; backbones in layers/
@@ -357,6 +359,10 @@ def _references() -> Iterator[Any]:
             yield pytest.param((path.parent, OTHER_FOLDER), id=f"{path.parent.name}-other", marks=[pytest.mark.slow])
 
 
+def _stem(path: Path) -> str:
+    return path.stem
+
+
 _errors: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}  # by model, source and column: error and mark
 
 
@@ -364,6 +370,14 @@ _errors: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}  # by model, s
 def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
     path, source = request.param
     yield Reference(path, source, tmp_path_factory.mktemp("reference"))
+    keras.backend.clear_session()
+
+
+@pytest.fixture(scope="module", params=sorted((Path(__file__).parent / "data").glob(f"{TWO_STAGES}*.npz")), ids=_stem)
+def two_stage_reference(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reference]:
+    yield Reference(request.param, SMALL, tmp_path_factory.mktemp("reference"))
     keras.backend.clear_session()
 
 

@@ -87,7 +87,7 @@ def _check_feature_extractor(extractor: FeatureExtractor) -> Iterator[Finding]:
             is_set = getattr(extractor, field)
             yield Finding(not is_set, f"{path}.{field}", is_set, f"false with {extractor.backbone}")
     hyperparams = extractor.conv_hyperparams
-    yield from _check_conv_hyperparams(hyperparams, f"{path}.conv_hyperparams")
+    yield from check_conv_hyperparams(hyperparams, f"{path}.conv_hyperparams")
     # The convolutions of the backbone have no bias, so that nothing would replace the batch norm.
     supported = "batch norm if override_base_feature_extractor_hyperparams is true"
     is_supported = hyperparams.batch_norm is not None or not overridden
@@ -98,7 +98,7 @@ def _check_box_predictor(config: Ssd) -> Iterator[Finding]:
     path, head = "model.box_predictor", config.box_predictor
     is_supported = head.kernel_size > 1 or not head.use_depthwise  # the reference refuses it too
     yield Finding(is_supported, f"{path}.kernel_size", head.kernel_size, "2 or more with use_depthwise")
-    yield from _check_conv_hyperparams(head.conv_hyperparams, f"{path}.conv_hyperparams")
+    yield from check_conv_hyperparams(head.conv_hyperparams, f"{path}.conv_hyperparams")
     if isinstance(head, ConvolutionalBoxPredictor):
         is_supported = head.min_depth <= head.max_depth  # the reference refuses it too
         yield Finding(is_supported, f"{path}.min_depth", head.min_depth, f"at most max_depth ({head.max_depth})")
@@ -112,7 +112,7 @@ def _check_box_predictor(config: Ssd) -> Iterator[Finding]:
     yield Finding(len(set(counts)) == 1, "model.anchor_generator", config.anchor_generator, supported)
 
 
-def _check_conv_hyperparams(hyperparams: ConvHyperparams, path: str) -> Iterator[Finding]:
+def check_conv_hyperparams(hyperparams: ConvHyperparams, path: str) -> Iterator[Finding]:
     if hyperparams.batch_norm is not None:
         epsilon = hyperparams.batch_norm.epsilon
         is_supported = epsilon >= _MIN_BATCH_NORM_EPSILON

@@ -26,7 +26,7 @@ RESNET_V1_BLOCKS = {
 }
 _EXPANSION = 4  # output channels of a block over its inner channels
 # The reference's settings of backbones that do not use `conv_hyperparams`.
-_OWN_HYPERPARAMS = ConvHyperparams(
+RESNET_V1_HYPERPARAMS = ConvHyperparams(
     regularizer=L2Regularizer(weight=2e-4),  # the reference adds 1e-4 times the sum of squares, not half of it
     initializer=VarianceScalingInitializer(factor=1.0, mode="FAN_IN"),
     activation="RELU",
@@ -35,23 +35,35 @@ _OWN_HYPERPARAMS = ConvHyperparams(
 
 
 def build_resnet_v1(
-    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
+    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool, max_level: int = 5
 ) -> dict[int, keras.KerasTensor]:
-    """Build the feature maps of levels 2 to 5 from an image from which the channel means are subtracted."""
-    overridden = config.override_base_feature_extractor_hyperparams
-    layers = ConvLayers(config.conv_hyperparams if overridden else _OWN_HYPERPARAMS, freeze_batchnorm)
+    """Build the feature maps of levels 2 to `max_level` from an image from which the channel means are subtracted."""
+    layers = _layers_of(config, freeze_batchnorm=freeze_batchnorm)
     features = keras.layers.ZeroPadding2D(3, name="conv1_pad")(image)
     features = _conv(layers, features, _num_channels(config, 64), "conv1", kernel_size=7, strides=2, padding="valid")
     features = layers.activate(features, "conv1_relu")
     features = keras.layers.MaxPooling2D(3, 2, "same", name="pool1_pool")(features)
     levels: dict[int, keras.KerasTensor] = {}
-    for level, repetitions in enumerate(RESNET_V1_BLOCKS[config.backbone], start=2):
-        channels = 64 * 2 ** (level - 2)
-        for block in range(1, repetitions + 1):
-            strides = 2 if block == 1 and level > 2 else 1
-            features = _bottleneck(config, layers, features, channels, strides, f"conv{level}_block{block}", block == 1)
-        levels[level] = features
+    for level in range(2, max_level + 1):
+        features = levels[level] = build_resnet_v1_level(config, features, level, freeze_batchnorm=freeze_batchnorm)
     return levels
+
+
+def build_resnet_v1_level(
+    config: FeatureExtractor, features: keras.KerasTensor, level: int, *, freeze_batchnorm: bool
+) -> keras.KerasTensor:
+    """Build the feature map of one level from that of the level before it."""
+    layers = _layers_of(config, freeze_batchnorm=freeze_batchnorm)
+    channels = 64 * 2 ** (level - 2)
+    for block in range(1, RESNET_V1_BLOCKS[config.backbone][level - 2] + 1):
+        strides = 2 if block == 1 and level > 2 else 1
+        features = _bottleneck(config, layers, features, channels, strides, f"conv{level}_block{block}", block == 1)
+    return features
+
+
+def _layers_of(config: FeatureExtractor, *, freeze_batchnorm: bool) -> ConvLayers:
+    overridden = config.override_base_feature_extractor_hyperparams
+    return ConvLayers(config.conv_hyperparams if overridden else RESNET_V1_HYPERPARAMS, freeze_batchnorm)
 
 
 def _bottleneck(

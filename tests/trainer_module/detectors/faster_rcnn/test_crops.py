@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.trainer_module.detectors.faster_rcnn.crops import choose_levels, crop_features
+
+HW = (64, 96)
+
+
+@pytest.fixture(scope="module")
+def boxes() -> np.ndarray:
+    """Two images with five boxes each: random ones, the whole image, and padding."""
+    random = np.random.default_rng(0)
+    corners = np.sort(random.random((2, 5, 2, 2)), axis=2)
+    boxes = np.float32(corners.reshape(2, 5, 4))
+    boxes[:, 3], boxes[:, 4] = [0, 0, 1, 1], 0
+    return boxes
+
+
+def features(*sizes: tuple[int, int]) -> list[tf.Tensor]:
+    random = np.random.default_rng(1)
+    return [tf.constant(random.standard_normal((2, *size, 3)), tf.float32) for size in sizes]
+
+
+def cropped_by_tensorflow(feature: tf.Tensor, boxes: np.ndarray, side: int) -> np.ndarray:
+    images = np.repeat(np.arange(len(boxes), dtype=np.int32), boxes.shape[1])
+    crops = tf.image.crop_and_resize(feature, boxes.reshape(-1, 4), images, [side, side])
+    return crops.numpy().reshape(*boxes.shape[:2], side, side, -1)
+
+
+@pytest.mark.parametrize("side", [1, 2, 7])
+def test_crops_of_one_map_equal_those_of_tensorflow(boxes, side):
+    (feature,) = features((5, 8))
+    crops = crop_features([feature], tf.constant(boxes), HW, side)
+    np.testing.assert_allclose(crops, cropped_by_tensorflow(feature, boxes, side), atol=1e-5)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_each_box_is_cropped_from_its_level(boxes, jit):
+    maps = features((16, 24), (8, 12), (4, 6))
+    crops = tf.function(lambda: crop_features(maps, tf.constant(boxes), (448, 448), 3), jit_compile=jit)()
+    levels = choose_levels(tf.constant(boxes), 3, (448, 448)).numpy()
+    assert len(set(levels.ravel())) > 1
+    for index, feature in enumerate(maps):
+        wanted = cropped_by_tensorflow(feature, boxes, 3)
+        np.testing.assert_allclose(crops.numpy()[levels == index], wanted[levels == index], atol=1e-5)
+
+
+def test_a_box_of_224_pixels_has_the_last_map_but_one():
+    # Of an image of 896 pixels: 1/4 of a side is 224 pixels, 1/8 one level finer, 1/2 and more the last one; the finest
+    # of five levels has everything up to 55 pixels.
+    sides = np.float32([0.25, 0.24, 0.125, 0.5, 1.0, 0.0624, 0.001, 0.0])
+    boxes = np.stack([0 * sides, 0 * sides, sides, sides], axis=-1)[np.newaxis]
+    assert choose_levels(tf.constant(boxes), 5, (896, 896)).numpy().tolist() == [[3, 2, 2, 4, 4, 0, 0, 0]]
+
+
+def test_cells_outside_of_the_map_are_zero():
+    (feature,) = features((4, 4))
+    boxes = tf.constant([[[-1.0, 0.0, 0.0, 1.0]]] * 2)
+    crops = crop_features([feature], boxes, HW, 4).numpy()
+    assert (crops[:, 0, :3] == 0).all()  # rows -3, -2 and -1
+    np.testing.assert_allclose(crops[:, 0, 3], feature[:, 0], atol=1e-6)
+
+
+def test_the_gradient_reaches_the_features_only(boxes):
+    (feature,) = features((5, 8))
+    boxes = tf.constant(boxes)
+    with tf.GradientTape() as tape:
+        tape.watch([feature, boxes])
+        total = tf.reduce_sum(crop_features([feature], boxes, HW, 3))
+    by_feature, by_boxes = tape.gradient(total, [feature, boxes])
+    # The weights of a sample's four cells add up to 1.
+    assert tf.reduce_sum(by_feature).numpy() == pytest.approx(2 * 5 * 3 * 3 * 3, rel=1e-5)
+    assert by_boxes is None

@@ -1,0 +1,193 @@
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, OUTPUT_NAMES, SCORES
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.losses import HardExampleMiner
+from detloom.trainer_module.detectors.families import build_detector
+from tests.trainer_module.detectors.faster_rcnn.conftest import LABEL_MAP
+
+ONE_CLASS = LabelMap(((7, "thing"),))
+
+
+def test_a_detector_describes_itself(plain_detector):
+    assert plain_detector.describe() == "72 anchors, 20 proposals"  # 6 x 6 positions, 2 anchors each
+    assert plain_detector.family.summary() == {
+        "architecture": "FasterRcnn",
+        "backbone": "resnet50_v1",
+        "neck": None,
+        "max_detections": 10,
+        "depth_multiplier": 1.0,
+    }
+
+
+def test_training_mode_samples_proposals_and_inference_keeps_all(detector, trained, found):
+    assert trained["proposals_yxyx_rel_BP4"].shape == (2, 8, 4)
+    assert found["proposals_yxyx_rel_BP4"].shape == (2, 20, 4)
+    assert found["class_logits_BPC"].shape == (2, 20, 3)
+    num_boxes = 1 if detector.config.second_stage_box_predictor.share_box_across_classes else 2
+    assert found["offsets_BPQ4"].shape == (2, 20, num_boxes, 4)
+
+
+def test_proposals_are_in_the_image_without_its_padding(found):
+    proposals = found["proposals_yxyx_rel_BP4"].numpy()
+    assert proposals.min() >= 0
+    assert proposals[1, :, 2].max() <= 64 / 96 + 1e-6
+
+
+def test_only_inner_anchors_are_trained_without_clipping(detector, trained, found):
+    if detector.config.clip_anchors_to_image:  # 6 x 6 positions, 2 anchors each
+        assert trained["rpn_offsets_BA4"].shape == found["rpn_offsets_BA4"].shape == (2, 72, 4)
+    else:
+        # Level 3: 12 x 12 positions, anchors of 32 pixels with centres 4, 12, ..., 92: those from 20 to 76 (8) are
+        # inside. Level 4: 6 x 6 positions, 64 pixels, centres 8, 24, ..., 88: 40 and 56 are inside.
+        assert trained["rpn_offsets_BA4"].shape == (2, 8 * 8 + 2 * 2, 4)
+        assert found["rpn_offsets_BA4"].shape == (2, 144 + 36, 4)
+
+
+def test_losses_have_the_declared_names_in_both_modes(detector, batch, trained, found):
+    for outputs in (trained, found):
+        losses = detector.losses(outputs, batch)
+        assert tuple(losses) == detector.loss_names
+        assert all(np.isfinite(loss.numpy()) for loss in losses.values())
+
+
+def test_losses_of_parts_add_up_to_those_of_the_batch(detector, batch, trained):
+    whole = detector.losses(trained, batch)
+    parts = [
+        detector.losses(
+            {name: value[i : i + 1] for name, value in trained.items()},
+            {name: value[i : i + 1] for name, value in batch.items()},
+            detector.count_matches(batch),
+        )
+        for i in range(2)
+    ]
+    for name, loss in whole.items():
+        assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_losses_in_inference_mode_repeat(detector, batch, found):
+    first, second = (detector.losses(found, batch) for _ in range(2))
+    assert {name: float(loss) for name, loss in first.items()} == {name: float(loss) for name, loss in second.items()}
+
+
+def test_sampling_follows_a_seed_of_the_network(plain_detector, batch):
+    """The seed is stored with the network, so that a resumed run draws the same samples."""
+    weights = {id(each) for each in plain_detector.network.weights}
+    (seed,) = [each for each in plain_detector.network.variables if id(each) not in weights]
+    before, draws = seed.numpy(), []
+    for _ in range(2):
+        seed.assign(before)
+        draws.append(plain_detector.forward(batch, training=True)["random_BA"].numpy())
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert (plain_detector.forward(batch, training=True)["random_BA"].numpy() != draws[0]).any()
+
+
+def test_images_without_boxes_have_finite_losses(detector, batch):
+    empty = {**batch, "class_indices": tf.fill([2, 3], -1), "box_weights": tf.zeros([2, 3])}
+    losses = detector.losses(detector.forward(empty, training=True), empty)
+    assert losses["rpn_box_loss"] == 0
+    assert losses["box_loss"] == 0
+    assert losses["rpn_objectness_loss"] > 0
+
+
+def test_detections_have_the_shapes_of_the_interface(detector, batch):
+    found = detector.detect(batch["image"], batch["true_hw"])
+    assert set(found) == set(OUTPUT_NAMES)
+    assert found[BOXES].shape == (2, 10, 4)
+    is_row = np.arange(10) < found[NUM_DETECTIONS].numpy()[:, np.newaxis]
+    assert set(found[CLASSES].numpy()[is_row]) <= {2, 5}
+    assert (found[SCORES].numpy()[~is_row] == 0).all()
+
+
+def test_padding_proposals_are_no_detections(detector, batch, found):
+    outputs = {**found, "num_proposals_B": tf.constant([0, 1])}
+    detections = detector.detections(outputs, batch["true_hw"])
+    assert detections[NUM_DETECTIONS].numpy().tolist() == [0, 2]  # both classes of the only proposal
+
+
+def test_with_a_miner_all_proposals_are_trained(plain_detector, batch):
+    config = replace(plain_detector.config, hard_example_miner=HardExampleMiner(num_hard_examples=3, iou_threshold=1.0))
+    mined = replace(plain_detector, family=replace(plain_detector.family, config=config))
+    outputs = mined.forward(batch, training=True)
+    assert outputs["class_logits_BPC"].shape == (2, 20, 3)
+    assert mined.losses(outputs, batch)["class_loss"] < plain_detector.losses(outputs, batch)["class_loss"]
+
+
+def test_one_stage_returns_proposals_of_the_only_class(plain_config, thin_resnet, batch):
+    detector = build_detector(replace(plain_config, number_of_stages=1), ONE_CLASS)
+    outputs = detector.forward(batch, training=True)
+    assert tuple(detector.losses(outputs, batch)) == ("rpn_objectness_loss", "rpn_box_loss")
+    found = detector.detect(batch["image"], batch["true_hw"])
+    assert found[BOXES].shape == (2, 20, 4)
+    assert found[CLASSES].numpy().max() == 7
+
+
+def test_one_stage_with_several_classes_is_refused(plain_config):
+    with pytest.raises(InputError, match=r"number_of_stages: got 1.*2 classes"):
+        build_detector(replace(plain_config, number_of_stages=1), LABEL_MAP)
+
+
+def test_the_second_stage_counts_for_each_proposal_in_the_memory_estimate(plain_detector):
+    sampled = plain_detector.activation_bytes_per_image()
+    config = replace(plain_detector.config, second_stage_batch_size=16)
+    doubled = replace(plain_detector, family=replace(plain_detector.family, config=config)).activation_bytes_per_image()
+    # float32 outputs of a crop of 8 x 8 cells with 128 channels, twice (input and `random`), are a part of it.
+    assert doubled - sampled > 8 * 2 * 8 * 8 * 128 * 4
+
+
+@pytest.mark.slow
+def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch):
+    """All anchors and proposals are sampled, because XLA draws other random numbers."""
+    every = {
+        "first_stage_minibatch_size": 1000,
+        "first_stage_positive_balance_fraction": 1.0,
+        "second_stage_batch_size": 20,
+        "second_stage_balance_fraction": 1.0,
+    }
+    detector = replace(detector, family=replace(detector.family, config=replace(detector.config, **every)))
+
+    def step() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n(list(detector.losses(detector.forward(batch, training=True), batch).values()))
+        gradients = tape.gradient(
+            loss, detector.network.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return loss, gradients
+
+    eager, _ = step()
+    compiled, gradients = tf.function(step, jit_compile=True)()
+    assert compiled.numpy() == pytest.approx(eager.numpy(), rel=1e-3)
+    assert all(np.isfinite(gradient.numpy()).all() for gradient in gradients)
+
+
+@pytest.mark.slow
+def test_training_finds_the_boxes_of_its_images(plain_config, thin_resnet, batch):
+    keras.utils.set_random_seed(0)
+    detector = build_detector(plain_config, LABEL_MAP)
+    optimizer = keras.optimizers.Adam(1e-3)
+    variables = detector.network.trainable_variables
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n(list(detector.losses(detector.forward(batch, training=True), batch).values()))
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    losses = [float(step()) for _ in range(150)]
+    assert np.mean(losses[-5:]) < losses[0] / 5
+    outputs = detector.forward(batch, training=True)  # batch norm has seen few steps: its own statistics
+    found = detector.detections(outputs, batch["true_hw"])
+    for i in range(2):
+        best = {}
+        for box, class_id in zip(found[BOXES][i].numpy(), found[CLASSES][i].numpy(), strict=True):
+            best.setdefault(int(class_id), box)
+        true_sides = np.tile(batch["true_hw"][i].numpy(), 2) / 96
+        for k, class_id in enumerate((2, 5)):
+            assert np.abs(best[class_id] * true_sides - batch["boxes_yxyx_rel"][i, k].numpy()).max() < 0.08

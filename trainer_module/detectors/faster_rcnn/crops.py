@@ -1,0 +1,83 @@
+"""Features of regions: bilinear samples of one feature map for each box (arXiv:1703.06870, section 3, RoIAlign).
+
+The sampling is that of `tf.image.crop_and_resize` and of `multilevel_matmul_crop_and_resize` in the Object Detection
+API: the corner samples are at the corners of the box, and cells outside of a feature map are 0. It is written with
+gathers, because XLA has no such operation.
+"""
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+_UNIT_SIDE_PX = 224.0  # of the images that ResNets are trained on (arXiv:1612.03144, equation 1)
+_MIN_SHARE = 1e-12  # of the image; a padding box has no area, and the logarithm of 0 is infinite
+
+
+def choose_levels(boxes_yxyx_rel_BP4: tf.Tensor, num_levels: int, network_hw: tuple[int, int]) -> tf.Tensor:
+    """Return the index of the feature map of each box, int32 [B, P] (arXiv:1612.03144, equation 1).
+
+    A box of 224 pixels has the last map but one, as in the reference.
+    """
+    height, width = tf.unstack(boxes_yxyx_rel_BP4[..., 2:] - boxes_yxyx_rel_BP4[..., :2], axis=-1)
+    share_BP = tf.sqrt(tf.maximum(height * width, _MIN_SHARE))
+    ratio = tf.sqrt(tf.cast(network_hw[0] * network_hw[1], tf.float32)) / _UNIT_SIDE_PX
+    octaves_BP = tf.math.floordiv(tf.math.log(share_BP * ratio), tf.math.log(2.0))
+    levels_BP = tf.cast(octaves_BP + (num_levels - 2), tf.int32)
+    return tf.clip_by_value(levels_BP, 0, num_levels - 1)
+
+
+def crop_features(
+    features: Sequence[tf.Tensor], boxes_yxyx_rel_BP4: tf.Tensor, network_hw: tuple[int, int], side: int
+) -> tf.Tensor:
+    """Sample a square of `side` x `side` cells for each box, [B, P, side, side, channels].
+
+    Args:
+        features: feature maps [B, H, W, channels], from fine to coarse.
+        boxes_yxyx_rel_BP4: relative to each feature map; there is no gradient for them.
+    """
+    sizes_hw = [tuple(feature.shape[1:3]) for feature in features]
+    channels = features[0].shape[-1]
+    cells_BNC = tf.concat([tf.reshape(each, [tf.shape(each)[0], -1, channels]) for each in features], axis=1)
+    starts = [sum(math.prod(hw) for hw in sizes_hw[:index]) for index in range(len(sizes_hw))]
+    boxes_yxyx_rel_BP4 = tf.stop_gradient(boxes_yxyx_rel_BP4)
+    if len(features) == 1:
+        levels_BP = tf.zeros(tf.shape(boxes_yxyx_rel_BP4)[:2], tf.int32)
+    else:
+        levels_BP = choose_levels(boxes_yxyx_rel_BP4, len(features), network_hw)
+    hw_BP2 = tf.gather(tf.constant(sizes_hw, tf.int32), levels_BP)
+    ymin, xmin, ymax, xmax = tf.unstack(boxes_yxyx_rel_BP4, axis=-1)
+    rows_BPS = _sample_positions(ymin, ymax, hw_BP2[..., 0], side)
+    columns_BPS = _sample_positions(xmin, xmax, hw_BP2[..., 1], side)
+    start_BP = tf.gather(tf.constant(starts, tf.int32), levels_BP)
+    crops = tf.zeros([], cells_BNC.dtype)
+    for row_BPS, row_weight_BPS in _neighbours(rows_BPS, hw_BP2[..., 0]):
+        for column_BPS, column_weight_BPS in _neighbours(columns_BPS, hw_BP2[..., 1]):
+            first_BPS = start_BP[..., tf.newaxis] + row_BPS * hw_BP2[..., 1:]
+            index_BPSS = first_BPS[..., :, tf.newaxis] + column_BPS[..., tf.newaxis, :]
+            weight_BPSS = row_weight_BPS[..., :, tf.newaxis] * column_weight_BPS[..., tf.newaxis, :]
+            sampled = tf.gather(cells_BNC, index_BPSS, batch_dims=1)
+            crops += sampled * tf.cast(weight_BPSS, cells_BNC.dtype)[..., tf.newaxis]
+    return tf.ensure_shape(crops, [None, boxes_yxyx_rel_BP4.shape[1], side, side, channels])
+
+
+def _sample_positions(low_BP: tf.Tensor, high_BP: tf.Tensor, size_BP: tf.Tensor, side: int) -> tf.Tensor:
+    """Return the positions [B, P, side] of the samples along one axis, in cells; the first and last are the edges."""
+    last_BP1 = tf.cast(size_BP - 1, tf.float32)[..., tf.newaxis]
+    low_BP1, high_BP1 = low_BP[..., tf.newaxis] * last_BP1, high_BP[..., tf.newaxis] * last_BP1
+    if side == 1:
+        return (low_BP1 + high_BP1) / 2
+    return low_BP1 + tf.linspace(0.0, 1.0, side) * (high_BP1 - low_BP1)
+
+
+def _neighbours(positions_BPS: tf.Tensor, size_BP: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Return index and weight [B, P, S] of the cells before and after each position; outside the weight is 0."""
+    before_BPS = tf.floor(positions_BPS)
+    share_BPS = positions_BPS - before_BPS
+    found = []
+    for offset, weight_BPS in ((0, 1.0 - share_BPS), (1, share_BPS)):
+        index_BPS = tf.cast(before_BPS, tf.int32) + offset
+        last_BP1 = (size_BP - 1)[..., tf.newaxis]
+        is_inside_BPS = (index_BPS >= 0) & (index_BPS <= last_BP1)
+        found.append((tf.clip_by_value(index_BPS, 0, last_BP1), tf.where(is_inside_BPS, weight_BPS, 0.0)))
+    return found

@@ -1,0 +1,256 @@
+"""Faster R-CNN (arXiv:1506.01497): networks, proposals, losses and detections.
+
+The structure is that of `FasterRCNNMetaArch` in the Object Detection API. Letters: `B` images, `A` anchors, `G` padded
+ground-truth boxes, `P` padded proposals, `Q` boxes per proposal (1, or one per class), `C` class channels (background,
+then the classes).
+
+`forward` returns
+
+    rpn_offsets_BA4         box offsets of the anchors; in training without `clip_anchors_to_image`, of the inner ones
+    objectness_logits_BA2   background and object
+    random_BA               in training: random numbers for the choice of the anchors that count
+    proposals_yxyx_rel_BP4  relative to the network's input, 0 in padding; in training those that were sampled
+    num_proposals_B         int32, number of rows that are not padding
+    offsets_BPQ4            box offsets from the proposals
+    class_logits_BPC
+"""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from detloom.schemas.contracts import ground_truth as truth
+from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.faster_rcnn import FasterRcnn
+from detloom.trainer_module.boxes.anchors import build_rpn_anchors
+from detloom.trainer_module.boxes.box_coder import decode_boxes
+from detloom.trainer_module.boxes.postprocess import build_detections
+from detloom.trainer_module.boxes.targets import Targets
+from detloom.trainer_module.detectors.activation_memory import activation_bytes
+from detloom.trainer_module.detectors.detector import Detector, Family, Tensors
+from detloom.trainer_module.detectors.faster_rcnn.crops import crop_features
+from detloom.trainer_module.detectors.faster_rcnn.losses import (
+    detection_targets,
+    first_stage_losses,
+    proposal_targets,
+    sample_anchors,
+    sample_proposals,
+    second_stage_losses,
+)
+from detloom.trainer_module.detectors.faster_rcnn.network import (
+    Networks,
+    build_networks,
+    feature_levels,
+    first_stage_feature_hws,
+)
+from detloom.trainer_module.detectors.faster_rcnn.proposals import BOX_CODER, Proposals, select_proposals
+from detloom.trainer_module.detectors.faster_rcnn.sampling import take_first
+
+_NO_OBJECT = 1e9  # logit of the background of padding; its scores are exactly 0
+
+
+@dataclass(frozen=True, eq=False)
+class FasterRcnnDetector(Detector[FasterRcnn]):
+    """A Faster R-CNN; see `Detector`.
+
+    Attributes:
+        networks: the parts of `network`.
+        anchors_yxyx_px_A4: anchors of the first stage, clipped to the network's input.
+        inner_anchors_A: int32, indices of the anchors that are inside of it, in order.
+    """
+
+    networks: Networks
+    anchors_yxyx_px_A4: tf.Tensor
+    inner_anchors_A: tf.Tensor
+
+    @property
+    def network_hw(self) -> tuple[int, int]:
+        """Height and width of the network's input."""
+        return self.preprocessing.network_hw
+
+    def describe(self) -> str:
+        """Return the numbers of anchors and proposals."""
+        return f"{len(self.anchors_yxyx_px_A4)} anchors, {self.config.first_stage_max_proposals} proposals"
+
+    # --- networks -----------------------------------------------------------------------------------------------------
+
+    def forward(self, batch: Tensors, *, training: bool) -> Tensors:
+        """See `Detector`. Without `true_hw` in the batch, the whole input is image."""
+        config = self.config
+        first = self.networks.first_stage(batch[truth.IMAGE], training=training)
+        outputs = {name: first[name] for name in ("rpn_offsets_BA4", "objectness_logits_BA2")}
+        if training and not config.clip_anchors_to_image:
+            outputs = {name: tf.gather(value, self.inner_anchors_A, axis=1) for name, value in outputs.items()}
+        if training:
+            outputs["random_BA"] = self.networks.random.uniform(tf.shape(outputs["rpn_offsets_BA4"])[:2])
+        if self.networks.second_stage is None:
+            return outputs
+        proposals = self._proposals(outputs, batch.get(truth.TRUE_HW))
+        if training and config.hard_example_miner is None:
+            proposals = self._sample(proposals, batch)
+        boxes_rel_BP4 = proposals.boxes_yxyx_px_BP4 / self._sides_4()
+        features = [first[f"features_{level}"] for level in feature_levels(config.feature_extractor)]
+        crops = crop_features(features, boxes_rel_BP4, self.network_hw, config.initial_crop_size)
+        second = self.networks.second_stage(tf.reshape(crops, [-1, *crops.shape[2:]]), training=training)
+        rows = (-1, boxes_rel_BP4.shape[1])
+        offsets_NQ4, class_logits_NC = second["offsets_NQ4"], second["class_logits_NC"]
+        return {
+            **outputs,
+            "proposals_yxyx_rel_BP4": boxes_rel_BP4,
+            "num_proposals_B": proposals.num_B,
+            "offsets_BPQ4": tf.reshape(offsets_NQ4, [*rows, *offsets_NQ4.shape[1:]]),
+            "class_logits_BPC": tf.reshape(class_logits_NC, [*rows, class_logits_NC.shape[1]]),
+        }
+
+    def _proposals(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> Proposals:
+        offsets_BA4 = outputs["rpn_offsets_BA4"]
+        if true_hw_B2 is None:
+            true_hw_B2 = tf.tile(tf.constant([self.network_hw]), [tf.shape(offsets_BA4)[0], 1])
+        anchors_A4 = self._anchors_of(outputs)
+        return select_proposals(self.config, anchors_A4, offsets_BA4, outputs["objectness_logits_BA2"], true_hw_B2)
+
+    def _sample(self, proposals: Proposals, batch: Tensors) -> Proposals:
+        """Choose the proposals that train the second stage."""
+        targets = self._detection_targets(proposals.boxes_yxyx_px_BP4, batch)
+        is_proposal_BP = tf.range(proposals.scores_BP.shape[1]) < proposals.num_B[:, tf.newaxis]
+        random_BP = self.networks.random.uniform(tf.shape(proposals.scores_BP))
+        is_chosen_BP = sample_proposals(self.config, targets, is_proposal_BP, random_BP)
+        num_B, boxes_BP4, scores_BP = take_first(
+            is_chosen_BP, self.config.second_stage_batch_size, proposals.boxes_yxyx_px_BP4, proposals.scores_BP
+        )
+        return Proposals(boxes_BP4, scores_BP, num_B)
+
+    def _anchors_of(self, outputs: Tensors) -> tf.Tensor:
+        """Return the anchors of the rows of the first stage's outputs."""
+        if outputs["rpn_offsets_BA4"].shape[1] == len(self.anchors_yxyx_px_A4):
+            return self.anchors_yxyx_px_A4
+        return tf.gather(self.anchors_yxyx_px_A4, self.inner_anchors_A)
+
+    def _sides_4(self) -> tf.Tensor:
+        return tf.constant([*self.network_hw, *self.network_hw], tf.float32)
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """See `Detector`."""
+        first = ("rpn_objectness_loss", "rpn_box_loss")
+        return first if self.networks.second_stage is None else (*first, "class_loss", "box_loss")
+
+    def losses(self, outputs: Tensors, batch: Tensors, num_matches: tf.Tensor | None = None) -> Tensors:
+        """See `Detector`. In inference mode, the anchors that count are always the same ones."""
+        anchors_A4, targets = self._anchors_of(outputs), self.proposal_targets(outputs, batch)
+        random_BA = outputs.get("random_BA")
+        if random_BA is None:
+            random_BA = tf.random.stateless_uniform(tf.shape(targets.match_BA), seed=[0, 0])
+        losses = first_stage_losses(
+            self.config,
+            anchors_A4,
+            targets,
+            sample_anchors(self.config, targets, random_BA),
+            outputs["rpn_offsets_BA4"],
+            outputs["objectness_logits_BA2"],
+        )
+        if self.networks.second_stage is not None:
+            proposals_px_BP4 = outputs["proposals_yxyx_rel_BP4"] * self._sides_4()
+            losses |= second_stage_losses(
+                self.config,
+                proposals_px_BP4,
+                outputs["num_proposals_B"],
+                self._detection_targets(proposals_px_BP4, batch),
+                outputs["offsets_BPQ4"],
+                outputs["class_logits_BPC"],
+            )
+        num_images = tf.maximum(self.count_matches(batch) if num_matches is None else num_matches, 1.0)
+        return {name: loss / num_images for name, loss in losses.items()}
+
+    def count_matches(self, batch: Tensors) -> tf.Tensor:
+        """Return the number of images: the losses of each image are divided by the number of its samples already."""
+        return tf.cast(tf.shape(batch[truth.CLASSES])[0], tf.float32)
+
+    def proposal_targets(self, outputs: Tensors, batch: Tensors) -> Targets:
+        """Return the targets of the anchors."""
+        return proposal_targets(self._anchors_of(outputs), *self._boxes(batch))
+
+    def _detection_targets(self, proposals_px_BP4: tf.Tensor, batch: Tensors) -> Targets:
+        return detection_targets(proposals_px_BP4, *self._boxes(batch))
+
+    def _boxes(self, batch: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the boxes in pixels, their class indices and their weights."""
+        weights_BG = batch.get(truth.WEIGHTS)
+        if weights_BG is None:
+            weights_BG = tf.cast(batch[truth.CLASSES] >= 0, tf.float32)
+        if truth.SHARES in batch:
+            weights_BG *= batch[truth.SHARES]
+        return batch[truth.BOXES] * self._sides_4(), batch[truth.CLASSES], weights_BG
+
+    def activation_bytes_per_image(self) -> int | None:
+        """See `Detector`; the second stage counts once for each proposal of an image."""
+        config, second = self.config, self.networks.second_stage
+        first_bytes = activation_bytes(self.networks.first_stage)
+        if second is None or first_bytes is None:
+            return first_bytes
+        is_sampled = config.hard_example_miner is None
+        num_proposals = config.second_stage_batch_size if is_sampled else config.first_stage_max_proposals
+        return first_bytes + num_proposals * (activation_bytes(second) or 0)
+
+    # --- inference ----------------------------------------------------------------------------------------------------
+
+    def detections(self, outputs: Tensors, true_hw_B2: tf.Tensor | None = None) -> Tensors:
+        """See `Detector`."""
+        batch_size = tf.shape(outputs["rpn_offsets_BA4"])[0]
+        if true_hw_B2 is None:
+            true_hw_B2 = tf.tile(tf.constant([self.network_hw]), [batch_size, 1])
+        if self.networks.second_stage is None:
+            return self._detections_of_proposals(self._proposals(outputs, true_hw_B2), true_hw_B2)
+        offsets_BPQ4, boxes_rel_BP4 = outputs["offsets_BPQ4"], outputs["proposals_yxyx_rel_BP4"]
+        boxes_px_BPQ4 = decode_boxes(BOX_CODER, offsets_BPQ4, (boxes_rel_BP4 * self._sides_4())[:, :, tf.newaxis])
+        boxes_rel_BN4 = tf.reshape(boxes_px_BPQ4 / self._sides_4(), [batch_size, -1, 4])
+        logits_BPC = outputs["class_logits_BPC"]
+        is_proposal_BP1 = (tf.range(logits_BPC.shape[1]) < outputs["num_proposals_B"][:, tf.newaxis])[..., tf.newaxis]
+        padding_C = _NO_OBJECT * (2 * tf.one_hot(0, logits_BPC.shape[-1]) - 1)
+        return build_detections(
+            self.config.second_stage_post_processing,
+            tf.where(is_proposal_BP1, logits_BPC, padding_C),
+            lambda indices_BM: tf.gather(boxes_rel_BN4, indices_BM, batch_dims=1),
+            tf.constant(self.label_map.class_ids),
+            has_background=True,
+            image_share_hw_B2=tf.cast(true_hw_B2, tf.float32) / self._sides_4()[:2],
+            has_boxes_per_class=offsets_BPQ4.shape[2] > 1,
+        )
+
+    def _detections_of_proposals(self, proposals: Proposals, true_hw_B2: tf.Tensor) -> Tensors:
+        """Return the proposals as detections of the only class."""
+        true_sides_B14 = tf.cast(tf.tile(true_hw_B2, [1, 2]), tf.float32)[:, tf.newaxis]
+        is_row_BP = tf.range(proposals.scores_BP.shape[1]) < proposals.num_B[:, tf.newaxis]
+        return {
+            BOXES: tf.clip_by_value(proposals.boxes_yxyx_px_BP4 / true_sides_B14, 0.0, 1.0),
+            SCORES: proposals.scores_BP,
+            CLASSES: tf.where(is_row_BP, float(self.label_map.class_ids[0]), 0.0),
+            NUM_DETECTIONS: tf.cast(proposals.num_B, tf.float32),
+        }
+
+
+def build_faster_rcnn_detector(family: Family[FasterRcnn], label_map: LabelMap) -> FasterRcnnDetector:
+    """Build a detector with random weights.
+
+    Raises:
+        InputError: for one stage with several classes.
+    """
+    config = family.config
+    if config.number_of_stages == 1 and label_map.num_classes != 1:
+        raise InputError(
+            f"model.number_of_stages: got 1, which finds objects without their classes, but the label map has "
+            f"{label_map.num_classes} classes; set it to 2, or use a label map with one class."
+        )
+    networks = build_networks(config, label_map.num_classes)
+    height, width = family.preprocessing.network_hw
+    anchors_A4 = build_rpn_anchors(config.first_stage_anchor_generator, first_stage_feature_hws(config))
+    num_rows = networks.first_stage.output["rpn_offsets_BA4"].shape[1]
+    assert len(anchors_A4) == num_rows, f"{len(anchors_A4)} anchors for {num_rows} rows of the network's outputs"
+    sides_4 = tf.constant([height, width, height, width], tf.float32)
+    clipped_A4 = tf.clip_by_value(tf.constant(anchors_A4), 0.0, sides_4)
+    inner_A = tf.cast(tf.where(tf.reduce_all(clipped_A4 == anchors_A4, axis=1))[:, 0], tf.int32)
+    return FasterRcnnDetector(family, label_map, networks.whole, networks, clipped_A4, inner_A)

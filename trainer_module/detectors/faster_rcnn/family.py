@@ -1,0 +1,93 @@
+"""The family of Faster R-CNN. Imports TensorFlow only inside the methods that need it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.faster_rcnn import FasterRcnn
+from detloom.schemas.model.network import ConvHyperparams, KeepAspectRatioResizer
+from detloom.trainer_module.detectors.detector import Family, Finding, check_padding
+from detloom.trainer_module.detectors.ssd.supported import check_conv_hyperparams
+
+if TYPE_CHECKING:
+    from detloom.trainer_module.detectors.faster_rcnn.detector import FasterRcnnDetector
+    from detloom.trainer_module.detectors.preprocess import Preprocessing
+
+
+@dataclass(frozen=True)
+class FasterRcnnFamily(Family[FasterRcnn]):
+    """Faster R-CNN (arXiv:1506.01497)."""
+
+    def summary(self) -> dict[str, Any]:
+        """See `Family`."""
+        neck = self.config.feature_extractor.neck
+        return {
+            "architecture": "FasterRcnn",
+            "backbone": self.config.feature_extractor.backbone,
+            "neck": None if neck is None else type(neck).__name__,
+            "max_detections": self.config.max_detections,
+            "depth_multiplier": 1.0,
+        }
+
+    def check_settings(self) -> Iterator[Finding]:
+        """See `Family`."""
+        config = self.config
+        if isinstance(config.image_resizer, KeepAspectRatioResizer):
+            yield check_padding(config.image_resizer)
+        groups: dict[str, ConvHyperparams | None] = {
+            "feature_extractor.conv_hyperparams": config.feature_extractor.conv_hyperparams,
+            "first_stage_box_predictor_conv_hyperparams": config.first_stage_box_predictor_conv_hyperparams,
+            "second_stage_box_predictor.fc_hyperparams": config.second_stage_box_predictor.fc_hyperparams,
+        }
+        for path, hyperparams in groups.items():
+            if hyperparams is not None:
+                yield from check_conv_hyperparams(hyperparams, f"model.{path}")
+        extractor = config.feature_extractor
+        if extractor.conv_hyperparams is not None:  # the convolutions of the backbone have no bias
+            is_supported = (
+                extractor.conv_hyperparams.batch_norm is not None
+                or not extractor.override_base_feature_extractor_hyperparams
+            )
+            path = "model.feature_extractor.conv_hyperparams.batch_norm"
+            supported = "batch norm if override_base_feature_extractor_hyperparams is true"
+            yield Finding(is_supported, path, extractor.conv_hyperparams.batch_norm, supported)
+        path = "model.second_stage_post_processing.batch_non_max_suppression"
+        nms = config.second_stage_post_processing.batch_non_max_suppression
+        is_shared = config.second_stage_box_predictor.share_box_across_classes
+        supported = "false unless second_stage_box_predictor.share_box_across_classes is true"
+        is_supported = is_shared or not nms.use_class_agnostic_nms
+        yield Finding(is_supported, f"{path}.use_class_agnostic_nms", nms.use_class_agnostic_nms, supported)
+        is_supported = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1
+        supported = "1 with use_class_agnostic_nms"
+        yield Finding(is_supported, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, supported)
+
+    def num_class_channels(self, num_classes: int) -> int:
+        """Return the number of classes and the background."""
+        return num_classes + 1
+
+    @property
+    def preprocessing(self) -> "Preprocessing":
+        """Images are normalized last, so that padding is a color."""
+        from detloom.trainer_module.detectors.faster_rcnn.network import normalize
+        from detloom.trainer_module.detectors.preprocess import Preprocessing
+
+        return Preprocessing(self.config.image_resizer, normalize, normalize_first=False)
+
+    def build(self, label_map: LabelMap) -> "FasterRcnnDetector":
+        """See `Family`."""
+        from detloom.trainer_module.detectors.faster_rcnn.detector import build_faster_rcnn_detector
+
+        return build_faster_rcnn_detector(self, label_map)
+
+    def odapi_layer_keys(self) -> dict[str, str]:
+        """See `Family`."""
+        from detloom.trainer_module.detectors.faster_rcnn.odapi_keys import faster_rcnn_layer_keys
+
+        return faster_rcnn_layer_keys(self.config)
+
+    def odapi_classification_keys(self) -> dict[str, str]:
+        """See `Family`."""
+        from detloom.trainer_module.detectors.faster_rcnn.odapi_keys import classification_layer_keys
+
+        return classification_layer_keys(self.config)

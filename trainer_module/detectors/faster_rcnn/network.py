@@ -1,0 +1,206 @@
+"""Networks of Faster R-CNN: backbone, first-stage heads, and the layers that are applied to each cropped region.
+
+The structure is that of the feature extractors `faster_rcnn_resnet*_keras` and `faster_rcnn_resnet*_fpn_keras` and of
+`faster_rcnn_meta_arch.py` in the Object Detection API. Letters: `B` images, `A` anchors, `N` regions of all images, `Q`
+boxes per region (1, or one per class), `C` class channels (background, then the classes).
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import keras
+import tensorflow as tf
+
+from detloom.schemas.model.faster_rcnn import FasterRcnn, FasterRcnnFeatureExtractor
+from detloom.schemas.model.network import FeatureExtractor, Fpn, L2Regularizer
+from detloom.trainer_module.boxes.anchors import feature_hw, num_anchors_per_location
+from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
+from detloom.trainer_module.layers.backbones.resnet_v1 import (
+    RESNET_V1_HYPERPARAMS,
+    build_resnet_v1,
+    build_resnet_v1_level,
+)
+from detloom.trainer_module.layers.conv_layers import ConvLayers
+from detloom.trainer_module.layers.necks.fpn import build_fpn
+from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw, pyramid_levels
+
+FIRST_STAGE_LEVEL = 4  # of the backbone without a pyramid: a stride of 16
+_SECOND_STAGE_LEVEL = 5
+_PYRAMID_PAD_MULTIPLE = 32  # as in the reference, whatever the file says
+_NUM_DENSE_UNITS = 1024  # of both layers after a crop from a pyramid
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """The network and its two parts, which share its layers.
+
+    Attributes:
+        whole: from images and crops to the outputs of both stages; holds every layer. It is never called.
+        first_stage: from images to {"rpn_offsets_BA4", "objectness_logits_BA2"}, float32, and {"features_<level>"}.
+        second_stage: from crops [N, initial_crop_size, initial_crop_size, channels] to {"offsets_NQ4",
+            "class_logits_NC"}, float32; None if there is one stage only.
+        random: source of the random numbers of sampling.
+    """
+
+    whole: keras.Model
+    first_stage: keras.Model
+    second_stage: keras.Model | None
+    random: "RandomSource"
+
+
+class RandomSource(keras.layers.Layer):
+    """Returns its input; has a seed that is stored with the network, so that a resumed run draws the same samples."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self._seed_generator = keras.random.SeedGenerator()
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs
+
+    def uniform(self, shape: tf.Tensor) -> tf.Tensor:
+        """Return random numbers from 0 to 1, and advance the seed."""
+        return keras.random.uniform(shape, seed=self._seed_generator)
+
+
+def normalize(image_HW3: tf.Tensor) -> tf.Tensor:
+    """Subtract the channel means from float32 colors of 0 to 255."""
+    return image_HW3 - tf.constant(VGG_MEANS)
+
+
+def backbone_config(config: FasterRcnnFeatureExtractor) -> FeatureExtractor:
+    """Return the settings of backbone and neck in the form of single-shot detectors.
+
+    Without a pyramid, the reference does not penalize the backbone's weights, and the returned neck is not used.
+    """
+    if config.neck is None:
+        return FeatureExtractor(
+            backbone=config.backbone,
+            neck=Fpn(),
+            conv_hyperparams=replace(RESNET_V1_HYPERPARAMS, regularizer=L2Regularizer(weight=0.0)),
+            override_base_feature_extractor_hyperparams=True,
+        )
+    assert config.conv_hyperparams is not None
+    return FeatureExtractor(
+        backbone=config.backbone,
+        neck=config.neck,
+        conv_hyperparams=config.conv_hyperparams,
+        pad_to_multiple=_PYRAMID_PAD_MULTIPLE,
+        override_base_feature_extractor_hyperparams=config.override_base_feature_extractor_hyperparams,
+    )
+
+
+def feature_levels(config: FasterRcnnFeatureExtractor) -> tuple[int, ...]:
+    """Return the levels that the first stage sees, from fine to coarse."""
+    return (FIRST_STAGE_LEVEL,) if config.neck is None else pyramid_levels(config.neck)
+
+
+def first_stage_feature_hws(config: FasterRcnn) -> tuple[tuple[int, int], ...]:
+    """Return the size of each feature map that the first stage sees."""
+    padded = padded_hw(network_hw(config.image_resizer), backbone_config(config.feature_extractor).pad_to_multiple)
+    return tuple(feature_hw(padded, level) for level in feature_levels(config.feature_extractor))
+
+
+def build_networks(config: FasterRcnn, num_classes: int) -> Networks:
+    """Build the networks with random weights."""
+    height, width = network_hw(config.image_resizer)
+    image = keras.Input((height, width, 3), name="image")
+    features = _build_features(config.feature_extractor, image)
+    rpn_outputs = _build_rpn_heads(config, features)
+    first_stage = keras.Model(
+        image, {**rpn_outputs, **{f"features_{level}": each for level, each in features.items()}}, name="first_stage"
+    )
+    name = f"faster_rcnn_{config.feature_extractor.backbone}_{height}x{width}"
+    random = RandomSource("head_random")
+    if config.number_of_stages == 1:
+        outputs = {**rpn_outputs, "objectness_logits_BA2": random(rpn_outputs["objectness_logits_BA2"])}
+        return Networks(keras.Model(image, outputs, name=name), first_stage, None, random)
+    side, channels = config.initial_crop_size, next(iter(features.values())).shape[-1]
+    crops = keras.Input((side, side, channels), name="crops")
+    outputs = _build_second_stage(config, random(crops), num_classes)
+    second_stage = keras.Model(crops, outputs, name="second_stage")
+    whole = keras.Model([image, crops], {**rpn_outputs, **outputs}, name=name)
+    return Networks(whole, first_stage, second_stage, random)
+
+
+def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor) -> dict[int, keras.KerasTensor]:
+    extractor, is_frozen = backbone_config(config), not config.batch_norm_trainable
+    if config.neck is None:
+        levels = build_resnet_v1(extractor, image, freeze_batchnorm=is_frozen, max_level=FIRST_STAGE_LEVEL)
+        return {FIRST_STAGE_LEVEL: levels[FIRST_STAGE_LEVEL]}
+    sides = image.shape[1:3]
+    rows, columns = (big - side for big, side in zip(padded_hw(sides, extractor.pad_to_multiple), sides, strict=True))
+    if rows or columns:
+        image = keras.layers.ZeroPadding2D(((0, rows), (0, columns)), name="image_pad")(image)
+    levels = build_resnet_v1(extractor, image, freeze_batchnorm=is_frozen)
+    return build_fpn(extractor, levels, freeze_batchnorm=is_frozen)
+
+
+def _build_rpn_heads(config: FasterRcnn, features: dict[int, keras.KerasTensor]) -> dict[str, keras.KerasTensor]:
+    """Build the region proposal network: one convolution for all levels, and two heads for each level."""
+    layers = ConvLayers(config.first_stage_box_predictor_conv_hyperparams, freeze_batchnorm=False)
+    conv = keras.layers.Conv2D(
+        config.first_stage_box_predictor_depth,
+        config.first_stage_box_predictor_kernel_size,
+        padding="same",
+        dilation_rate=config.first_stage_atrous_rate,
+        use_bias=layers.use_bias,
+        name="head_rpn_conv",
+        **layers.kernel(),
+    )
+    batch_norm = layers.batch_norm("head_rpn_conv_bn")
+    activate = keras.layers.ReLU(6.0, name="head_rpn_conv_activation")
+    counts = num_anchors_per_location(config.first_stage_anchor_generator)
+    found: dict[str, list[keras.KerasTensor]] = {"offsets": [], "objectness": []}
+    for index, (feature, per_location) in enumerate(zip(features.values(), counts, strict=True)):
+        hidden = conv(feature)
+        hidden = activate(hidden if batch_norm is None else batch_norm(hidden))
+        for what, depth in (("offsets", 4), ("objectness", 2)):
+            head = keras.layers.Conv2D(per_location * depth, 1, name=f"head_rpn_{what}_{index}", **layers.kernel())
+            found[what].append(keras.layers.Reshape((-1, depth))(head(hidden)))
+    return {
+        "rpn_offsets_BA4": _join_levels(found["offsets"]),
+        "objectness_logits_BA2": _join_levels(found["objectness"]),
+    }
+
+
+def _join_levels(levels: list[keras.KerasTensor]) -> keras.KerasTensor:
+    joined = keras.layers.Concatenate(axis=1)(levels) if len(levels) > 1 else levels[0]
+    return keras.layers.Activation("linear", dtype=tf.float32)(joined)
+
+
+def _build_second_stage(config: FasterRcnn, crops: keras.KerasTensor, num_classes: int) -> dict[str, keras.KerasTensor]:
+    pool = keras.layers.MaxPooling2D(config.maxpool_kernel_size, config.maxpool_stride, name="crops_pool")
+    features = _build_region_features(config.feature_extractor, pool(crops))
+    mean = keras.layers.GlobalAveragePooling2D(keepdims=True, name="head_mean")(features)
+    predictor = config.second_stage_box_predictor
+    layers = ConvLayers(predictor.fc_hyperparams, freeze_batchnorm=False)
+
+    def head(num_outputs: int, name: str) -> keras.KerasTensor:
+        inputs = mean
+        if predictor.use_dropout:
+            inputs = keras.layers.Dropout(1 - predictor.dropout_keep_probability, name=f"{name}_dropout")(mean)
+        outputs = keras.layers.Dense(num_outputs, name=name, **layers.kernel())(inputs)
+        outputs = keras.layers.Flatten()(layers.normalize(outputs, f"{name}_bn"))
+        return keras.layers.Activation("linear", dtype=tf.float32)(outputs)
+
+    class_logits = head(num_classes + 1, "head_classes")
+    # The name says whether the layer depends on the number of classes; see `weights/variable_names.py`.
+    num_boxes, name = (
+        (1, "head_offsets") if predictor.share_box_across_classes else (num_classes, "head_classes_offsets")
+    )
+    offsets = keras.layers.Reshape((num_boxes, 4))(head(num_boxes * 4, name))
+    return {"class_logits_NC": class_logits, "offsets_NQ4": offsets}
+
+
+def _build_region_features(config: FasterRcnnFeatureExtractor, pooled: keras.KerasTensor) -> keras.KerasTensor:
+    """Apply the last level of the ResNet, or two fully connected layers, to the features of each region."""
+    extractor, is_frozen = backbone_config(config), not config.batch_norm_trainable
+    if config.neck is None:
+        return build_resnet_v1_level(extractor, pooled, _SECOND_STAGE_LEVEL, freeze_batchnorm=is_frozen)
+    layers = ConvLayers(extractor.conv_hyperparams, is_frozen)
+    # One cell with all features of the region: batch norm needs maps.
+    flat = keras.layers.Reshape((1, 1, math.prod(pooled.shape[1:])), name="neck_region_flat")(pooled)
+    features = keras.layers.Dense(_NUM_DENSE_UNITS, activation="relu", name="neck_region_dense_1")(flat)
+    features = layers.normalize(features, "neck_region_bn")
+    return keras.layers.Dense(_NUM_DENSE_UNITS, activation="relu", name="neck_region_dense_2")(features)

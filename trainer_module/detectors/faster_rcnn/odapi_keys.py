@@ -1,0 +1,59 @@
+"""Keys of the layers of a Faster R-CNN in checkpoints of the Object Detection API."""
+
+from detloom.schemas.model.faster_rcnn import FasterRcnn
+from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config, feature_levels
+from detloom.trainer_module.detectors.ssd.odapi_keys import neck_layer_keys
+from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys
+
+_SSD_EXTRACTOR = "model/_feature_extractor/"
+_FIRST = "model/_feature_extractor_for_proposal_features"
+_SECOND = "model/_feature_extractor_for_box_classifier_features"
+_RPN_CONV = "model/_first_stage_box_predictor_first_conv"
+_RPN_HEADS = "model/_first_stage_box_predictor/_prediction_heads"
+_HEADS = "model/_mask_rcnn_box_predictor"
+
+
+def faster_rcnn_layer_keys(config: FasterRcnn) -> dict[str, str]:
+    """Return the key, without the variable name, of each layer with variables, by our layer name.
+
+    Keys of batch norms are included even if there are none.
+    """
+    keys = {**_extractor_keys(config), "head_rpn_conv": f"{_RPN_CONV}/layer_with_weights-0"}
+    keys["head_rpn_conv_bn"] = f"{_RPN_CONV}/layer_with_weights-1"
+    for index in range(len(feature_levels(config.feature_extractor))):
+        keys[f"head_rpn_offsets_{index}"] = f"{_RPN_HEADS}/box_encodings/{index}/_box_encoder_layers/0"
+        classes = f"{_RPN_HEADS}/class_predictions_with_background/{index}/_class_predictor_layers"
+        keys[f"head_rpn_objectness_{index}"] = f"{classes}/0"
+    predictor = config.second_stage_box_predictor
+    place = 1 + int(predictor.use_dropout)  # after flattening
+    offsets = "head_offsets" if predictor.share_box_across_classes else "head_classes_offsets"
+    for name, key in (
+        ("head_classes", f"{_HEADS}/_class_prediction_head/_class_predictor_layers"),
+        (offsets, f"{_HEADS}/_box_prediction_head/_box_encoder_layers"),
+    ):
+        keys |= {name: f"{key}/{place}", f"{name}_bn": f"{key}/{place + 1}"}
+    return keys
+
+
+def classification_layer_keys(config: FasterRcnn) -> dict[str, str]:
+    """Return the keys of the backbone's layers in the numbering of a checkpoint trained on classification."""
+    return backbone_layer_keys(backbone_config(config.feature_extractor))
+
+
+def _extractor_keys(config: FasterRcnn) -> dict[str, str]:
+    extractor = backbone_config(config.feature_extractor)
+    backbone = backbone_layer_keys(extractor)
+    if config.feature_extractor.neck is None:  # the two parts of the backbone are numbered separately
+        parts = (
+            (_FIRST, [name for name in backbone if not name.startswith("conv5_")]),
+            (_SECOND, [name for name in backbone if name.startswith("conv5_")]),
+        )
+        return {name: f"{root}/layer_with_weights-{i}" for root, names in parts for i, name in enumerate(names)}
+    # The names of the attributes have no underscore here.
+    found = {name: key.removeprefix(_SSD_EXTRACTOR) for name, key in (backbone | neck_layer_keys(extractor)).items()}
+    has_batch_norm = extractor.conv_hyperparams.batch_norm is not None
+    regions = ["neck_region_dense_1", *(["neck_region_bn"] if has_batch_norm else []), "neck_region_dense_2"]
+    return {
+        **{name: f"{_FIRST}/{key.removeprefix('_')}" for name, key in found.items()},
+        **{name: f"{_SECOND}/layer_with_weights-{index}" for index, name in enumerate(regions)},
+    }
