@@ -70,7 +70,7 @@ def build_calls(config_path: str, checkpoint: str, images_path: str, output: str
     largest = max(BATCH_SIZES)
     images = np.resize(np.load(images_path), (largest, 480, 640, 3))
     prepared, _ = detector.preprocessing.prepare(tf.constant(images))
-    network = tf.function(lambda batch: detector.network(batch, training=False))
+    network = tf.function(lambda batch: detector.forward({"image": batch}, training=False))
 
     def call_exported(batch_size: int, loaded: Any = loaded) -> None:  # `loaded` keeps the variables alive
         signature = loaded.signatures[SIGNATURE_IMAGES]

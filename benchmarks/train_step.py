@@ -93,7 +93,7 @@ class OurParts:
         self.same_batches = iter(tf.data.Dataset.from_tensors(self.batch).repeat())
         strategy = tf.distribute.get_strategy()
         self.steps = TrainSteps(config.train, self.detector, trained, self.optimizer, None, strategy)
-        self.answers = self.detector.network(self.batch["image"], training=True)
+        self.answers = self.detector.forward(self.batch, training=True)
         self.gradients = [tf.zeros_like(each) for each in self.variables]
         self.functions = {name: tf.function(getattr(self, name)) for name in ("network", "losses", "optimizer_alone")}
 
@@ -107,8 +107,8 @@ class OurParts:
         values = [variable.value for variable in self.variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(values)
-            outputs = self.detector.network(self.batch["image"], training=True)
-            total = tf.add_n([tf.reduce_sum(each) for each in outputs.values()])
+            outputs = self.detector.forward(self.batch, training=True)
+            total = tf.add_n([tf.reduce_sum(each) for each in outputs.values() if each.dtype.is_floating])
         return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, values)])
 
     def losses(self) -> Any:
@@ -118,7 +118,8 @@ class OurParts:
         with tf.GradientTape() as tape:
             tape.watch(self.answers)
             total = tf.add_n(list(self.detector.losses(self.answers, self.batch).values()))
-        return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, self.answers).values()])
+        gradients = tape.gradient(total, self.answers).values()
+        return total + tf.add_n([tf.reduce_sum(each) for each in gradients if each is not None])
 
     def optimizer_alone(self) -> None:
         from detloom.trainer_module.training.gradients import clip_gradients, gradient_norms

@@ -60,6 +60,12 @@ DETECTORS = {
     offset_head_params: {num_filters: [8], kernel_sizes: [3]}
   object_center_params: {center_head_params: {num_filters: [8], kernel_sizes: [3]}}
 """,
+    "faster_rcnn_resnet50_v1_640x640": """
+  first_stage_box_predictor_depth: 16
+  first_stage_max_proposals: 16
+  second_stage_batch_size: 8
+  initial_crop_size: 4
+""",
 }
 
 

@@ -31,7 +31,9 @@ class ModelInput:
     @classmethod
     def of_model(cls, model: Model, max_boxes: int) -> "ModelInput":
         """Select the input settings of a detector configuration."""
-        anchors = getattr(model, "anchor_generator", None)  # not by family, whose code includes losses and networks
+        # By the names of the settings, not by family: its code includes losses and networks.
+        names = ("anchor_generator", "first_stage_anchor_generator")
+        anchors = next((getattr(model, name) for name in names if hasattr(model, name)), None)
         return cls(image_resizer=model.image_resizer, anchor_generator=anchors, max_boxes=max_boxes)
 
     def describe(self) -> str:

@@ -48,7 +48,7 @@ def select_proposals(
     """
     boxes_BA4 = tf.stop_gradient(decode_boxes(BOX_CODER, rpn_offsets_BA4, anchors_yxyx_px_A4))
     scores_BA = tf.stop_gradient(tf.nn.softmax(objectness_logits_BA2))[..., 1]
-    most = min(config.first_stage_max_proposals, len(anchors_yxyx_px_A4))
+    most = min(config.first_stage_max_proposals, anchors_yxyx_px_A4.shape[0])
     chosen_BN, num_chosen_B = tf.image.non_max_suppression_padded(
         boxes_BA4,
         scores_BA,

@@ -57,6 +57,11 @@ def test_the_resizer_is_described_in_a_few_words():
     assert describe(padded) == "KeepAspectRatioResizer, 512 to 512 px, padded to a square"
 
 
+def test_the_anchors_of_two_stages_are_those_of_the_first():
+    model = find_preset("faster_rcnn_resnet50_v1_fpn_640x640").config.model
+    assert ModelInput.of_model(model, 100).anchor_generator == model.first_stage_anchor_generator
+
+
 def test_a_detector_without_anchors_has_no_anchor_generator():
     config = find_preset("centernet_resnet101_v1_fpn_512x512").config
     found = ModelInput.of_model(config.model, max_boxes=7)
