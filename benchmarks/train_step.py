@@ -1,11 +1,12 @@
 """Claim: a full training step takes at most 1.06 times its own forward and backward pass, and less than the Object
 Detection API's.
 
-SSD MobileNetV2 FPNLite 320 at batch 8 and EfficientDet-D0 512 at batch 2: full step, network forward and backward,
-targets and losses, optimizer, input. Both systems read the same records and settings, each in a process of its own,
-alternating part by part, so that a noisy machine slows both. Prints a table and writes JSON.
+SSD MobileNetV2 FPNLite 320 at batch 8, EfficientDet-D0 512 and CenterNet ResNet-50 V2 512 at batch 2: full step,
+network forward and backward, targets and losses, optimizer, input. Both systems read the same records and settings,
+each in a process of its own, alternating part by part, so that a noisy machine slows both. Prints a table and writes
+JSON.
 
-    python benchmarks/train_step.py [--rounds 5] [--models fpnlite d0] [--output train_step.json]
+    python benchmarks/train_step.py [--rounds 5] [--models fpnlite d0 centernet] [--output train_step.json]
 """
 
 import argparse
@@ -24,7 +25,11 @@ from tools.disturbance import Disturbance, process_seconds
 from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, has_peer
 
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_train_step.py"
-MODELS = {"fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8), "d0": ("efficientdet_d0", 2)}
+MODELS = {
+    "fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8),
+    "d0": ("efficientdet_d0", 2),
+    "centernet": ("centernet_resnet50_v2_512x512", 2),
+}
 PARTS = ("full", "network", "losses", "optimizer", "input")
 CALLS = {"full": 3, "network": 3, "losses": 10, "optimizer": 10, "input": 16}  # calls per round
 NUM_IMAGES, BOXES_EACH, NUM_CLASSES = 32, 5, 90

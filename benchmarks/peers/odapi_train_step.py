@@ -17,7 +17,10 @@ from object_detection.core import box_list_ops
 from object_detection.protos import pipeline_pb2
 from timed_process import answer_requests
 
-OUTPUTS = ("box_encodings", "class_predictions_with_background")
+OUTPUTS = {
+    "ssd": ("box_encodings", "class_predictions_with_background"),
+    "center_net": ("object_center", "box/scale", "box/offset"),
+}
 
 
 def read_config(path, records, label_map):
@@ -34,6 +37,8 @@ def read_config(path, records, label_map):
 class Parts:
     def __init__(self, config):
         tf.keras.backend.set_learning_phase(True)
+        self.is_center_net = config.model.WhichOneof("model") == "center_net"
+        self.outputs = OUTPUTS[config.model.WhichOneof("model")]
         self.model = model_builder.build(config.model, is_training=True)
         dataset = inputs.train_input(config.train_config, config.train_input_reader, config.model, model=self.model)
         self.iterator = iter(dataset)
@@ -43,12 +48,19 @@ class Parts:
         self.unpads = config.train_config.unpad_groundtruth_tensors
         self.clip = config.train_config.gradient_clipping_by_norm
         prediction = self.model.predict(self.features["image"], self.features["true_image_shape"])
-        self.answers = [prediction[name] for name in OUTPUTS]
-        self.level_shapes = [tuple(each.shape[1:3]) for each in prediction["feature_maps"]]
+        self.answers = self.outputs_of(prediction)
+        levels = [] if self.is_center_net else prediction["feature_maps"]
+        self.level_shapes = [tuple(each.shape[1:3]) for each in levels]
         self.gradients = [tf.zeros_like(each) for each in self.model.trainable_variables]
         self.functions = {
             name: tf.function(getattr(self, name)) for name in ("full", "network", "losses", "optimizer_alone")
         }
+
+    def outputs_of(self, prediction):
+        """Return the outputs in one list; those of CenterNet are lists of one."""
+        if self.is_center_net:
+            return [prediction[name][-1] for name in self.outputs]
+        return [prediction[name] for name in self.outputs]
 
     def full(self):
         return model_lib_v2.eager_train_step(
@@ -64,7 +76,7 @@ class Parts:
     def network(self):
         with tf.GradientTape() as tape:
             prediction = self.model.predict(self.features["image"], self.features["true_image_shape"])
-            total = tf.add_n([tf.reduce_sum(prediction[name]) for name in OUTPUTS])
+            total = tf.add_n([tf.reduce_sum(each) for each in self.outputs_of(prediction)])
         gradients = tape.gradient(total, self.model.trainable_variables)
         return total + tf.add_n([tf.reduce_sum(each) for each in gradients if each is not None])
 
@@ -73,11 +85,15 @@ class Parts:
         labels = model_lib.unstack_batch(dict(self.labels), unpad_groundtruth_tensors=self.unpads)
         model_lib.provide_groundtruth(self.model, labels)
         height, width = self.features["image"].shape[1:3]
-        anchors = self.model._anchor_generator.generate(self.level_shapes, im_height=height, im_width=width)
-        self.model._anchors = box_list_ops.concatenate(anchors)
+        if not self.is_center_net:
+            anchors = self.model._anchor_generator.generate(self.level_shapes, im_height=height, im_width=width)
+            self.model._anchors = box_list_ops.concatenate(anchors)
         with tf.GradientTape() as tape:
             tape.watch(self.answers)
-            prediction = dict(zip(OUTPUTS, self.answers))  # noqa: B905 (Python 3.9)
+            answers = [[each] for each in self.answers] if self.is_center_net else self.answers
+            prediction = dict(zip(self.outputs, answers))  # noqa: B905 (Python 3.9)
+            if self.is_center_net:
+                prediction["preprocessed_inputs"] = self.features["image"]
             losses = self.model.loss(prediction, self.features["true_image_shape"])
             total = tf.add_n(list(losses.values()))
         return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, self.answers)])
