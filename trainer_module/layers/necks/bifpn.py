@@ -66,7 +66,7 @@ def build_bifpn(
     levels = {f"0_up_{level}": level for level in features}
     maps = {f"0_up_{level}": feature for level, feature in features.items()}
     for node in bifpn_nodes(neck):
-        resampled = []
+        resampled: list[keras.KerasTensor] = []
         for index, name in enumerate(node.inputs):
             feature = maps[name]
             if is_backbone_feature(name):
