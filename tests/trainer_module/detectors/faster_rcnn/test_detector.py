@@ -120,7 +120,7 @@ def test_with_a_miner_all_proposals_are_trained(plain_detector, batch):
     assert mined.losses(outputs, batch)["class_loss"] < plain_detector.losses(outputs, batch)["class_loss"]
 
 
-def test_one_stage_returns_proposals_of_the_only_class(plain_config, thin_resnet, batch):
+def test_one_stage_returns_proposals_of_the_only_class(plain_config, batch):
     detector = build_detector(replace(plain_config, number_of_stages=1), ONE_CLASS)
     outputs = detector.forward(batch, training=True)
     assert tuple(detector.losses(outputs, batch)) == ("rpn_objectness_loss", "rpn_box_loss")
@@ -168,7 +168,7 @@ def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, b
 
 
 @pytest.mark.slow
-def test_training_finds_the_boxes_of_its_images(plain_config, thin_resnet, batch):
+def test_training_finds_the_boxes_of_its_images(plain_config, batch):
     keras.utils.set_random_seed(0)
     detector = build_detector(plain_config, LABEL_MAP)
     optimizer = keras.optimizers.Adam(1e-3)
@@ -195,7 +195,7 @@ def test_training_finds_the_boxes_of_its_images(plain_config, thin_resnet, batch
 
 
 @pytest.mark.slow
-def test_a_network_in_half_precision_has_finite_losses_and_gradients(fpn_config, thin_resnet, batch):
+def test_a_network_in_half_precision_has_finite_losses_and_gradients(fpn_config, batch):
     with network_precision("float16"):
         detector = build_detector(fpn_config, LABEL_MAP)
     with tf.GradientTape() as tape:
