@@ -189,7 +189,7 @@ def _build_second_stage(config: FasterRcnn, crops: keras.KerasTensor, num_classe
     num_boxes, name = (
         (1, "head_offsets") if predictor.share_box_across_classes else (num_classes, "head_classes_offsets")
     )
-    offsets = keras.layers.Reshape((num_boxes, 4))(head(num_boxes * 4, name))
+    offsets = keras.layers.Reshape((num_boxes, 4), dtype=tf.float32)(head(num_boxes * 4, name))
     return {"class_logits_NC": class_logits, "offsets_NQ4": offsets}
 
 

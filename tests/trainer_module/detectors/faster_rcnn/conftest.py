@@ -1,6 +1,8 @@
 """A Faster R-CNN that is built and trained in seconds: one thin block per level of the ResNet."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import keras
@@ -58,8 +60,8 @@ def fpn_config() -> FasterRcnn:
     )
 
 
-@pytest.fixture(scope="session")
-def thin_resnet() -> Iterator[None]:
+@contextlib.contextmanager
+def _thin_resnet() -> Iterator[None]:
     """Give ResNet-50 one block per level and an eighth of its channels."""
     from detloom.trainer_module.detectors.faster_rcnn import network
     from detloom.trainer_module.layers.backbones.resnet_v1 import RESNET_V1_BLOCKS
@@ -69,20 +71,37 @@ def thin_resnet() -> Iterator[None]:
 
     backbone_config, blocks = network.backbone_config, RESNET_V1_BLOCKS["resnet50_v1"]
     network.backbone_config, RESNET_V1_BLOCKS["resnet50_v1"] = thin, (1, 1, 1, 1)
-    yield
-    network.backbone_config, RESNET_V1_BLOCKS["resnet50_v1"] = backbone_config, blocks
+    try:
+        yield
+    finally:
+        network.backbone_config, RESNET_V1_BLOCKS["resnet50_v1"] = backbone_config, blocks
+
+
+@pytest.fixture(autouse=True)
+def thin_resnet() -> Iterator[None]:
+    """Build thin networks in every test of this folder."""
+    with _thin_resnet():
+        yield
 
 
 @pytest.fixture(scope="session")
-def plain_detector(plain_config: FasterRcnn, thin_resnet: None) -> Detector:
-    keras.utils.set_random_seed(0)
-    return build_detector(plain_config, LABEL_MAP)
+def thin() -> Callable[[], AbstractContextManager[None]]:
+    """`with thin():` builds thin networks in a fixture that lives longer than a test."""
+    return _thin_resnet
 
 
 @pytest.fixture(scope="session")
-def fpn_detector(fpn_config: FasterRcnn, thin_resnet: None) -> Detector:
+def plain_detector(plain_config: FasterRcnn) -> Detector:
     keras.utils.set_random_seed(0)
-    return build_detector(fpn_config, LABEL_MAP)
+    with _thin_resnet():
+        return build_detector(plain_config, LABEL_MAP)
+
+
+@pytest.fixture(scope="session")
+def fpn_detector(fpn_config: FasterRcnn) -> Detector:
+    keras.utils.set_random_seed(0)
+    with _thin_resnet():
+        return build_detector(fpn_config, LABEL_MAP)
 
 
 @pytest.fixture(scope="session", params=["plain", "fpn"])

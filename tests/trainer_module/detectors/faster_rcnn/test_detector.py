@@ -10,8 +10,9 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.losses import HardExampleMiner
 from detloom.trainer_module.detectors.families import build_detector
-from tests.trainer_module.detectors.faster_rcnn.conftest import LABEL_MAP
+from detloom.trainer_module.runtime.numerics import network_precision
 
+LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
 ONE_CLASS = LabelMap(((7, "thing"),))
 
 
@@ -119,7 +120,7 @@ def test_with_a_miner_all_proposals_are_trained(plain_detector, batch):
     assert mined.losses(outputs, batch)["class_loss"] < plain_detector.losses(outputs, batch)["class_loss"]
 
 
-def test_one_stage_returns_proposals_of_the_only_class(plain_config, thin_resnet, batch):
+def test_one_stage_returns_proposals_of_the_only_class(plain_config, batch):
     detector = build_detector(replace(plain_config, number_of_stages=1), ONE_CLASS)
     outputs = detector.forward(batch, training=True)
     assert tuple(detector.losses(outputs, batch)) == ("rpn_objectness_loss", "rpn_box_loss")
@@ -167,7 +168,7 @@ def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, b
 
 
 @pytest.mark.slow
-def test_training_finds_the_boxes_of_its_images(plain_config, thin_resnet, batch):
+def test_training_finds_the_boxes_of_its_images(plain_config, batch):
     keras.utils.set_random_seed(0)
     detector = build_detector(plain_config, LABEL_MAP)
     optimizer = keras.optimizers.Adam(1e-3)
@@ -191,3 +192,16 @@ def test_training_finds_the_boxes_of_its_images(plain_config, thin_resnet, batch
         true_sides = np.tile(batch["true_hw"][i].numpy(), 2) / 96
         for k, class_id in enumerate((2, 5)):
             assert np.abs(best[class_id] * true_sides - batch["boxes_yxyx_rel"][i, k].numpy()).max() < 0.08
+
+
+@pytest.mark.slow
+def test_a_network_in_half_precision_has_finite_losses_and_gradients(fpn_config, batch):
+    with network_precision("float16"):
+        detector = build_detector(fpn_config, LABEL_MAP)
+    with tf.GradientTape() as tape:
+        outputs = detector.forward(batch, training=True)
+        loss = tf.add_n(list(detector.losses(outputs, batch).values()))
+    assert outputs["class_logits_BPC"].dtype == outputs["rpn_offsets_BA4"].dtype == tf.float32
+    gradients = [each for each in tape.gradient(loss, detector.network.trainable_variables) if each is not None]
+    assert np.isfinite(loss.numpy())
+    assert all(np.isfinite(gradient.numpy()).all() for gradient in gradients)

@@ -39,8 +39,9 @@ def shards(tmp_path_factory, make_example, write_records) -> tuple[list[str], li
 
 
 @pytest.fixture(scope="module")
-def result(config, shards, thin_resnet, tmp_path_factory):
-    return train(config, RED_GREEN, *shards, tmp_path_factory.mktemp("run"))
+def result(config, shards, thin, tmp_path_factory):
+    with thin():
+        return train(config, RED_GREEN, *shards, tmp_path_factory.mktemp("run"))
 
 
 def newest_state(out) -> dict[str, np.ndarray]:
@@ -54,7 +55,7 @@ def kill(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_draws_the_same_samples_after_it_resumed(config, shards, thin_resnet, tmp_path, monkeypatch):
+def test_a_killed_run_draws_the_same_samples_after_it_resumed(config, shards, tmp_path, monkeypatch):
     train(config, RED_GREEN, *shards, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(Evaluator, "__call__", kill)
