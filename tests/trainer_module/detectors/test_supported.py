@@ -201,6 +201,13 @@ def test_a_center_net_needs_images_of_one_size_too(changed):
         ({"image_resizer.pad_to_max_dimension": False}, "image_resizer.pad_to_max_dimension: got false"),
         (
             {
+                "image_resizer": network.FixedShapeResizer(height=32, width=96),  # anchors have 64 x 64 pixels and more
+                "clip_anchors_to_image": False,
+            },
+            "clip_anchors_to_image: got false, supported: true, or a larger image_resizer",
+        ),
+        (
+            {
                 "second_stage_box_predictor.share_box_across_classes": False,
                 "second_stage_post_processing.batch_non_max_suppression.use_class_agnostic_nms": True,
             },

@@ -17,6 +17,7 @@ then the classes).
 
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts import ground_truth as truth
@@ -24,12 +25,12 @@ from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS,
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.faster_rcnn import FasterRcnn
-from detloom.trainer_module.boxes.anchors import build_rpn_anchors
 from detloom.trainer_module.boxes.box_coder import decode_boxes
 from detloom.trainer_module.boxes.postprocess import build_detections
 from detloom.trainer_module.boxes.targets import Targets
 from detloom.trainer_module.detectors.activation_memory import activation_bytes
 from detloom.trainer_module.detectors.detector import Detector, Family, Tensors
+from detloom.trainer_module.detectors.faster_rcnn.anchors import build_first_stage_anchors, feature_levels
 from detloom.trainer_module.detectors.faster_rcnn.crops import crop_features
 from detloom.trainer_module.detectors.faster_rcnn.losses import (
     detection_targets,
@@ -39,12 +40,7 @@ from detloom.trainer_module.detectors.faster_rcnn.losses import (
     sample_proposals,
     second_stage_losses,
 )
-from detloom.trainer_module.detectors.faster_rcnn.network import (
-    Networks,
-    build_networks,
-    feature_levels,
-    first_stage_feature_hws,
-)
+from detloom.trainer_module.detectors.faster_rcnn.network import Networks, build_networks
 from detloom.trainer_module.detectors.faster_rcnn.proposals import BOX_CODER, Proposals, select_proposals
 from detloom.trainer_module.detectors.faster_rcnn.sampling import take_first
 
@@ -246,11 +242,11 @@ def build_faster_rcnn_detector(family: Family[FasterRcnn], label_map: LabelMap) 
             f"{label_map.num_classes} classes; set it to 2, or use a label map with one class."
         )
     networks = build_networks(config, label_map.num_classes)
-    height, width = family.preprocessing.network_hw
-    anchors_A4 = build_rpn_anchors(config.first_stage_anchor_generator, first_stage_feature_hws(config))
-    num_rows = networks.first_stage.output["rpn_offsets_BA4"].shape[1]
-    assert len(anchors_A4) == num_rows, f"{len(anchors_A4)} anchors for {num_rows} rows of the network's outputs"
-    sides_4 = tf.constant([height, width, height, width], tf.float32)
-    clipped_A4 = tf.clip_by_value(tf.constant(anchors_A4), 0.0, sides_4)
-    inner_A = tf.cast(tf.where(tf.reduce_all(clipped_A4 == anchors_A4, axis=1))[:, 0], tf.int32)
+    anchors = build_first_stage_anchors(config, family.preprocessing.network_hw)
+    num_anchors, num_rows = len(anchors.is_inner_A), networks.first_stage.output["rpn_offsets_BA4"].shape[1]
+    assert num_anchors == num_rows, f"{num_anchors} anchors for {num_rows} rows of the network's outputs"
+    clipped_A4, inner_A = (
+        tf.constant(anchors.clipped_yxyx_px_A4),
+        tf.constant(np.flatnonzero(anchors.is_inner_A), tf.int32),
+    )
     return FasterRcnnDetector(family, label_map, networks.whole, networks, clipped_A4, inner_A)

@@ -8,6 +8,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import ConvHyperparams, KeepAspectRatioResizer
 from detloom.trainer_module.detectors.detector import Family, Finding, check_padding
+from detloom.trainer_module.detectors.faster_rcnn.anchors import build_first_stage_anchors
 from detloom.trainer_module.detectors.ssd.supported import check_conv_hyperparams
 
 if TYPE_CHECKING:
@@ -33,8 +34,16 @@ class FasterRcnnFamily(Family[FasterRcnn]):
     def check_settings(self) -> Iterator[Finding]:
         """See `Family`."""
         config = self.config
-        if isinstance(config.image_resizer, KeepAspectRatioResizer):
-            yield check_padding(config.image_resizer)
+        resizer = config.image_resizer
+        if isinstance(resizer, KeepAspectRatioResizer):
+            yield check_padding(resizer)
+            network_hw = (resizer.max_dimension, resizer.max_dimension)
+        else:
+            network_hw = (resizer.height, resizer.width)
+        if not config.clip_anchors_to_image:
+            has_inner = bool(build_first_stage_anchors(config, network_hw).is_inner_A.any())
+            supported = "true, or a larger image_resizer: no anchor is inside of an input of {} x {} pixels"
+            yield Finding(has_inner, "model.clip_anchors_to_image", False, supported.format(*network_hw))
         groups: dict[str, ConvHyperparams | None] = {
             "feature_extractor.conv_hyperparams": config.feature_extractor.conv_hyperparams,
             "first_stage_box_predictor_conv_hyperparams": config.first_stage_box_predictor_conv_hyperparams,

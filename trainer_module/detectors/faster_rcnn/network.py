@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from detloom.schemas.model.faster_rcnn import FasterRcnn, FasterRcnnFeatureExtractor
 from detloom.schemas.model.network import FeatureExtractor, Fpn, L2Regularizer
-from detloom.trainer_module.boxes.anchors import feature_hw, num_anchors_per_location
+from detloom.trainer_module.boxes.anchors import num_anchors_per_location
+from detloom.trainer_module.detectors.faster_rcnn.anchors import FIRST_STAGE_LEVEL, PYRAMID_PAD_MULTIPLE
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
 from detloom.trainer_module.layers.backbones.resnet_v1 import (
     RESNET_V1_HYPERPARAMS,
@@ -22,11 +23,9 @@ from detloom.trainer_module.layers.backbones.resnet_v1 import (
 )
 from detloom.trainer_module.layers.conv_layers import ConvLayers
 from detloom.trainer_module.layers.necks.fpn import build_fpn
-from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw, pyramid_levels
+from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw
 
-FIRST_STAGE_LEVEL = 4  # of the backbone without a pyramid: a stride of 16
 _SECOND_STAGE_LEVEL = 5
-_PYRAMID_PAD_MULTIPLE = 32  # as in the reference, whatever the file says
 _NUM_DENSE_UNITS = 1024  # of both layers after a crop from a pyramid
 
 
@@ -85,20 +84,9 @@ def backbone_config(config: FasterRcnnFeatureExtractor) -> FeatureExtractor:
         backbone=config.backbone,
         neck=config.neck,
         conv_hyperparams=config.conv_hyperparams,
-        pad_to_multiple=_PYRAMID_PAD_MULTIPLE,
+        pad_to_multiple=PYRAMID_PAD_MULTIPLE,
         override_base_feature_extractor_hyperparams=config.override_base_feature_extractor_hyperparams,
     )
-
-
-def feature_levels(config: FasterRcnnFeatureExtractor) -> tuple[int, ...]:
-    """Return the levels that the first stage sees, from fine to coarse."""
-    return (FIRST_STAGE_LEVEL,) if config.neck is None else pyramid_levels(config.neck)
-
-
-def first_stage_feature_hws(config: FasterRcnn) -> tuple[tuple[int, int], ...]:
-    """Return the size of each feature map that the first stage sees."""
-    padded = padded_hw(network_hw(config.image_resizer), backbone_config(config.feature_extractor).pad_to_multiple)
-    return tuple(feature_hw(padded, level) for level in feature_levels(config.feature_extractor))
 
 
 def build_networks(config: FasterRcnn, num_classes: int) -> Networks:

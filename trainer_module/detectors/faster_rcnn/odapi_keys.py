@@ -1,7 +1,8 @@
 """Keys of the layers of a Faster R-CNN in checkpoints of the Object Detection API."""
 
 from detloom.schemas.model.faster_rcnn import FasterRcnn
-from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config, feature_levels
+from detloom.trainer_module.detectors.faster_rcnn.anchors import feature_levels
+from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config
 from detloom.trainer_module.detectors.ssd.odapi_keys import neck_layer_keys
 from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys
 
