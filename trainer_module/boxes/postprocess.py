@@ -43,7 +43,7 @@ def build_detections(
     )
     indices_BM = selection.box_indices_BM
     if has_boxes_per_class:
-        indices_BM = indices_BM * len(class_ids_K) + selection.class_indices_BM
+        indices_BM = indices_BM * class_ids_K.shape[0] + selection.class_indices_BM
     is_detection_BM = tf.sequence_mask(selection.num_selected_B, tf.shape(selection.scores_BM)[1])
     boxes_yxyx_rel_BM4 = boxes_of(indices_BM) / tf.tile(image_share_hw_B2, [1, 2])[:, tf.newaxis]
     class_ids_BM = tf.gather(tf.cast(class_ids_K, tf.float32), selection.class_indices_BM)

@@ -106,10 +106,19 @@ def test_detections_have_the_shapes_of_the_interface(detector, batch):
     assert (found[SCORES].numpy()[~is_row] == 0).all()
 
 
+def test_detections_in_a_graph_without_autograph_equal_the_eager_ones(detector, batch, found):
+    """Evaluation and export trace the code as it is."""
+    detect = tf.function(detector.detections, autograph=False)
+    for name, value in detect(found, batch["true_hw"]).items():
+        np.testing.assert_allclose(value, detector.detections(found, batch["true_hw"])[name], atol=1e-5, err_msg=name)
+
+
 def test_padding_proposals_are_no_detections(detector, batch, found):
     outputs = {**found, "num_proposals_B": tf.constant([0, 1])}
     detections = detector.detections(outputs, batch["true_hw"])
-    assert detections[NUM_DETECTIONS].numpy().tolist() == [0, 2]  # both classes of the only proposal
+    none, some = detections[NUM_DETECTIONS].numpy().tolist()
+    assert none == 0
+    assert 1 <= some <= 2  # one for each class whose box of the only proposal has an area in the image; not 10
 
 
 def test_with_a_miner_all_proposals_are_trained(plain_detector, batch):
