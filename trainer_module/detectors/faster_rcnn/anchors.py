@@ -36,5 +36,5 @@ def build_first_stage_anchors(config: FasterRcnn, network_hw: tuple[int, int]) -
     padded = network_hw if extractor.neck is None else padded_hw(network_hw, PYRAMID_PAD_MULTIPLE)
     feature_hws = [feature_hw(padded, level) for level in feature_levels(extractor)]
     anchors_A4 = build_rpn_anchors(config.first_stage_anchor_generator, feature_hws)
-    clipped_A4 = np.clip(anchors_A4, 0, np.tile(np.float32(network_hw), 2))
+    clipped_A4 = np.clip(anchors_A4, 0, np.array(network_hw * 2, np.float32))
     return FirstStageAnchors(clipped_A4, (clipped_A4 == anchors_A4).all(axis=1))
