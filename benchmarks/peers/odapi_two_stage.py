@@ -1,4 +1,4 @@
-"""What odapi_reference.py stores of a model with two stages (Faster R-CNN), beside what it stores of all models."""
+"""Values that odapi_reference.py stores of a model with two stages (Faster R-CNN) beside those of all models."""
 
 import tensorflow as tf
 from object_detection.core import box_list, standard_fields, target_assigner

@@ -116,8 +116,8 @@ def trained(detector: Detector, batch: dict[str, tf.Tensor]) -> dict[str, tf.Ten
 
 
 @pytest.fixture(scope="session")
-def found(detector: Detector, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Outputs in inference mode."""
+def found(detector: Detector, batch: dict[str, tf.Tensor], trained: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Outputs in inference mode, always after those in training mode, which change the moving statistics."""
     return detector.forward(batch, training=False)
 
 
