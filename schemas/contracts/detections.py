@@ -9,7 +9,12 @@ and `M` = max_detections rows, in descending order of score and padded with zero
     detection_classes  float32 [B, M]     label-map id (1-based; 0 only in padding)
     num_detections     float32 [B]        number of rows that are not padding
 
-A detector family with other outputs (masks, keypoints) adds them to `OUTPUTS`; they have one row per detection as well.
+Some detectors have more outputs, for masks of `h` x `w` cells and for `P` keypoints:
+
+    detection_masks            float32 [B, M, h, w]  probability that a cell of the box is object
+    detection_keypoints        float32 [B, M, P, 2]  y, x relative to the image, or in pixels, like the boxes
+    detection_keypoint_scores  float32 [B, M, P]     0 to 1; 0 for all points of a class without keypoints
+
 Code that passes detections on handles every output that it finds. Without padding, detections of one image are a
 dictionary without `num_detections`, whose classes are int64.
 """
@@ -37,6 +42,9 @@ BOXES = "detection_boxes"
 SCORES = "detection_scores"
 CLASSES = "detection_classes"
 NUM_DETECTIONS = "num_detections"
+MASKS = "detection_masks"
+KEYPOINTS = "detection_keypoints"
+KEYPOINT_SCORES = "detection_keypoint_scores"
 
 # Names of signatures of the SavedModel, and the name of the single input of each.
 SIGNATURE_IMAGES = "serving_default"  # input_tensor: uint8 [B, H, W, 3]
@@ -72,5 +80,8 @@ OUTPUTS = {
     SCORES: Output(("B", "M"), "0 to 1, in descending order"),
     CLASSES: Output(("B", "M"), f"ids of {ASSET_LABEL_MAP}; 0 in padding"),
     NUM_DETECTIONS: Output(("B",), "number of rows that are not padding"),
+    MASKS: Output(("B", "M", "h", "w"), "probability that a cell of the box is object, 0 to 1", is_required=False),
+    KEYPOINTS: Output(("B", "M", "P", 2), "y, x, {box_units}", is_required=False),
+    KEYPOINT_SCORES: Output(("B", "M", "P"), "0 to 1; 0 for a class without keypoints", is_required=False),
 }
 OUTPUT_NAMES = tuple(name for name, output in OUTPUTS.items() if output.is_required)

@@ -66,6 +66,21 @@ class AutomlSource(NamedTuple):
     transform: Callable[..., npt.NDArray[Any]]
 
 
+class Keypoints(NamedTuple):
+    """The keypoints that a detector predicts.
+
+    Attributes:
+        class_name: the class whose objects have these points; all other classes have none.
+        names: of the points, in the order of the outputs and of the ground truth.
+        sigmas: standard deviation of each point's label over the square root of the object's area, for the object
+            keypoint similarity (https://cocodataset.org/#keypoints-eval).
+    """
+
+    class_name: str
+    names: tuple[str, ...]
+    sigmas: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Family(ABC, Generic[ConfigT]):
     """A detector family with one configuration. Each family extends this class in a folder of its own."""
@@ -86,6 +101,11 @@ class Family(ABC, Generic[ConfigT]):
     def ground_truth_columns(self) -> tuple[str, ...]:
         """Columns of `schemas/contracts/ground_truth.py` that training needs."""
         return ground_truth.TRAINING_COLUMNS
+
+    @property
+    def keypoints(self) -> Keypoints | None:
+        """The keypoints that the detector predicts, if any."""
+        return None
 
     def num_class_channels(self, num_classes: int) -> int:
         """Return the number of channels of each class output of the network."""
