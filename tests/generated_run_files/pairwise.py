@@ -115,13 +115,12 @@ def cover_all_pairs(generate: Callable[[int], Plain]) -> Cover:
         pairs.cover(numbers)
         chosen.append(plain)
 
-    waiting = {index: pairs.numbers_in(choices) for index, choices in enumerate(pairs.found)}
-    while waiting:
-        best = max(waiting, key=lambda index: pairs.num_new(waiting[index]))
-        numbers = waiting.pop(best)
-        if not pairs.num_new(numbers):
+    numbers_of_files = [pairs.numbers_in(choices) for choices in pairs.found]
+    while True:  # a file can be chosen again, because a transplant may replace some of its options
+        best = max(range(len(pairs.files)), key=lambda index: pairs.num_new(numbers_of_files[index]))
+        if not pairs.num_new(numbers_of_files[best]):
             break
-        choose(pairs.files[best], numbers)
+        choose(pairs.files[best], numbers_of_files[best])
     for i, j in np.argwhere(np.triu(~pairs.is_covered)):
         if pairs.is_covered[i, j]:
             continue

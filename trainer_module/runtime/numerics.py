@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework import config as _framework_config  # no public name for this query
+from tensorflow.python.framework import config as _framework_config  # no public names for these functions
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Precision, Train
@@ -45,15 +45,17 @@ def check_precision(precision: Precision) -> None:
 
 @contextlib.contextmanager
 def execution_mode(config: Train) -> Iterator[None]:
-    """Apply `train.deterministic` and `train.debug`. The former stays on for the lifetime of the process."""
+    """Apply `train.deterministic` and `train.debug` within the block."""
+    was_deterministic, was_eager = are_operations_deterministic(), tf.config.functions_run_eagerly()
     if config.deterministic or config.debug:
         tf.config.experimental.enable_op_determinism()
-    before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(config.debug or before)
+    tf.config.run_functions_eagerly(config.debug or was_eager)
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(before)
+        tf.config.run_functions_eagerly(was_eager)
+        if not was_deterministic:
+            _framework_config.disable_op_determinism()
 
 
 def are_operations_deterministic() -> bool:

@@ -8,7 +8,13 @@ import tensorflow as tf
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 from detloom.trainer_module.layers.swish import swish
-from detloom.trainer_module.runtime.numerics import check_precision, network_precision, precision_of
+from detloom.trainer_module.runtime.numerics import (
+    are_operations_deterministic,
+    check_precision,
+    execution_mode,
+    network_precision,
+    precision_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,15 @@ def test_previous_policy_is_restored_after_an_error():
         build()
     assert inside == ["mixed_float16"]
     assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize("setting", ["deterministic", "debug"])
+def test_the_mode_of_a_training_ends_with_it(tiny_config, setting):
+    before = are_operations_deterministic(), tf.config.functions_run_eagerly()
+    with execution_mode(replace(tiny_config.train, **{setting: True})):
+        assert are_operations_deterministic()
+        assert tf.config.functions_run_eagerly() == (setting == "debug")
+    assert (are_operations_deterministic(), tf.config.functions_run_eagerly()) == before == (False, False)
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
