@@ -26,7 +26,7 @@ ONE_PIXEL = 0.1 if HAS_SAME_KERNELS else 1.0  # in training mode, see `rows_of_o
 VARIABLE_NORM = 0.01 if HAS_SAME_KERNELS else 0.5
 # In training mode, through a hundred layers: with oneDNN on and off, the reference differs from itself by 1.1e-2, and
 # by 6e-3 of its gradient norm. With Hourglass-104 it differs from itself by 5e-3 of the norm, and ours in float32, with
-# the kernels of a later TensorFlow, by up to 2.4e-2. Ours in float64 differs by 1.4e-3 in boxes and by 8e-5 of the norm.
+# the kernels of a later TensorFlow, by up to 2.4e-2. Ours in float64 differs by 1.4e-3 in boxes, and 8e-5 of the norm.
 UNSTEADY = {"ssd_resnet101_v1_fpn": 0.02, "centernet_hourglass_104": 0.05}
 
 
