@@ -83,7 +83,8 @@ class FasterRcnn:
     """Number of classes; null uses the number in the label map. A number that differs from the label map is
     rejected."""
     number_of_stages: int = 2
-    """1 has no second stage: the proposals are the detections, which needs a label map with one class."""
+    """1 has no second stage: the proposals are the detections, which needs a label map with one class. 3 predicts a
+    mask of each detection (Mask R-CNN)."""
     first_stage_atrous_rate: int = 1
     """Dilation of the first stage's convolution."""
     first_stage_box_predictor_kernel_size: int = 3
@@ -114,6 +115,8 @@ class FasterRcnn:
     """Factor of the second stage's localization loss."""
     second_stage_classification_loss_weight: float = 1.0
     """Factor of the second stage's classification loss."""
+    second_stage_mask_prediction_loss_weight: float = 1.0
+    """Factor of the loss of the masks."""
     second_stage_classification_loss: ClassificationLoss = WeightedSoftmax()
     """Loss of the class outputs, which have a channel for background."""
     hard_example_miner: HardExampleMiner | None = None
@@ -144,7 +147,7 @@ class FasterRcnn:
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "num_classes", "initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
-        check(self.number_of_stages in (1, 2), "number_of_stages", self.number_of_stages, "1 or 2")
+        self._check_stages()
         check_fields(self, "1 or more", "first_stage_atrous_rate", "first_stage_box_predictor_kernel_size")
         check_fields(self, "1 or more", "first_stage_minibatch_size", "second_stage_batch_size")
         check_channels(self, "first_stage_box_predictor_depth", at_least=1)
@@ -155,6 +158,7 @@ class FasterRcnn:
         check_fields(
             self, "0 or more", "second_stage_localization_loss_weight", "second_stage_classification_loss_weight"
         )
+        check_fields(self, "0 or more", "second_stage_mask_prediction_loss_weight")
         most = self.first_stage_max_proposals
         check(1 <= most <= _MAX_PROPOSALS, "first_stage_max_proposals", most, f"1 to {_MAX_PROPOSALS}")
         if self.hard_example_miner is None:  # as in the reference
@@ -167,6 +171,16 @@ class FasterRcnn:
         allowed = "another loss; this one is CenterNet's"
         check(not of_center_net, "second_stage_classification_loss", type(loss).__name__, allowed)
         self._check_anchors()
+
+    def _check_stages(self) -> None:
+        stages, field = self.number_of_stages, "second_stage_box_predictor.predict_instance_masks"
+        check(stages in (1, 2, 3), "number_of_stages", stages, "1, 2 or 3")
+        has_masks = self.second_stage_box_predictor.predict_instance_masks
+        allowed = "true with 3 stages, else false"
+        check(has_masks == (stages == 3), field, str(has_masks).lower(), allowed, "number_of_stages")
+        neck = self.feature_extractor.neck
+        allowed = "null with 3 stages: a mask needs more than one cell of features"
+        check(neck is None or stages < 3, "feature_extractor.neck", type(neck).__name__, allowed, "number_of_stages")
 
     def _check_anchors(self) -> None:
         neck, anchors, field = (

@@ -12,6 +12,7 @@ from detloom.schemas.errors import check, check_fields
 MAX_IMAGE_SIDE = 8192  # a larger training image would not fit into the memory of any accelerator
 
 MAX_REPETITIONS = 32  # of one part of the network; published detectors have at most 8 (EfficientDet-D7)
+_MAX_MASK_SIDE = 512  # cells; published detectors have at most 33
 _MAX_CHANNELS = 4096  # of one layer; published backbones have at most 2560 (EfficientNet-B7)
 
 ResizeMethod = Literal["BILINEAR", "NEAREST_NEIGHBOR", "BICUBIC", "AREA"]
@@ -392,7 +393,7 @@ class WeightSharedConvolutionalBoxPredictor(_BoxPredictor):
 class MaskRcnnBoxPredictor:
     """Heads of the second stage: one fully connected layer for the classes and one for the boxes.
 
-    They see the mean of the features of a region.
+    They see the mean of the features of a region. A third head predicts masks from the features themselves.
     """
 
     fc_hyperparams: ConvHyperparams
@@ -403,9 +404,33 @@ class MaskRcnnBoxPredictor:
     """Share of activations that dropout keeps."""
     share_box_across_classes: bool = False
     """Predict one box per region instead of one per class."""
+    predict_instance_masks: bool = False
+    """Add the head for masks (Mask R-CNN); needs `number_of_stages: 3`."""
+    conv_hyperparams: ConvHyperparams | None = None
+    """Settings of the convolutions of the mask head; required with `predict_instance_masks`, else not used."""
+    mask_height: int = 15
+    """Rows of a mask."""
+    mask_width: int = 15
+    """Columns of a mask."""
+    mask_prediction_num_conv_layers: int = 2
+    """Number of 3 x 3 convolutions of the mask head, with the last one, which has a channel per class."""
+    mask_prediction_conv_depth: int = 256
+    """Channels of these convolutions; 0 computes them from the channels of the features and the number of classes."""
+    masks_are_class_agnostic: bool = False
+    """Predict one mask per region instead of one per class."""
+    convolve_then_upsample_masks: bool = False
+    """Enlarge the maps (nearest neighbour) before the last but one convolution; false enlarges the features of the
+    region (bilinear) before the first."""
 
     def __post_init__(self) -> None:
         check_fields(self, "above 0, at most 1", "dropout_keep_probability")
+        check_fields(self, "1 or more", "mask_height", "mask_width", "mask_prediction_num_conv_layers")
+        for field in ("mask_height", "mask_width"):
+            side = getattr(self, field)
+            check(side <= _MAX_MASK_SIDE, field, side, f"at most {_MAX_MASK_SIDE}")
+        check_channels(self, "mask_prediction_conv_depth", at_least=0)
+        has_layers = self.conv_hyperparams is not None or not self.predict_instance_masks
+        check(has_layers, "conv_hyperparams", "null", "a value with predict_instance_masks", "predict_instance_masks")
 
 
 BoxPredictor = ConvolutionalBoxPredictor | WeightSharedConvolutionalBoxPredictor

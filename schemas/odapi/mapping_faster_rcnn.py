@@ -29,8 +29,6 @@ from detloom.schemas.reading.typed_dict import TYPE_KEY
 _FASTER = Ignored(reason="selects among implementations with the same result")
 _STATIC = Ignored(reason="detloom's shapes are always static; see docs/parity.md on images with few proposals")
 _MORE_OUTPUTS = Ignored(reason="adds outputs, does not change detections")
-_OF_MASKS = Ignored(reason="is used only with masks, which are refused")
-_NO_MASKS = "masks (Mask R-CNN) are not supported"
 
 # Supported feature extractors of the Object Detection API, with backbone and whether they have a feature pyramid.
 FEATURE_EXTRACTORS: dict[str, tuple[str, bool]] = {
@@ -66,18 +64,11 @@ def _with_pyramid(usual: Mapped) -> Depends:
     return Depends(usual=usual, when="with a type without fpn: refused", choose=choose)
 
 
-def _stages(number: int) -> int:
-    if number not in (1, 2):
-        raise UnsupportedError(f"1, 2; a third stage predicts masks, and {_NO_MASKS}")
-    return number
-
-
 FASTER_RCNN: dict[str, Structure] = {
     "FasterRcnn": Structure(
         makes=tree.FasterRcnn,
         fields={
-            "number_of_stages": Mapped(key="number_of_stages", read=_stages),
-            **same("num_classes", "image_resizer", "feature_extractor"),
+            **same("number_of_stages", "num_classes", "image_resizer", "feature_extractor"),
             "first_stage_anchor_generator": Mapped(
                 key="first_stage_anchor_generator",
                 write=lambda plain: {**plain["first_stage_anchor_generator"], IN_PIXELS: True},
@@ -93,14 +84,13 @@ FASTER_RCNN: dict[str, Structure] = {
             **same("initial_crop_size", "maxpool_kernel_size", "maxpool_stride", "second_stage_box_predictor"),
             **same("second_stage_batch_size", "second_stage_balance_fraction", "second_stage_post_processing"),
             **same("second_stage_localization_loss_weight", "second_stage_classification_loss_weight"),
-            "second_stage_mask_prediction_loss_weight": _OF_MASKS,
-            **same("hard_example_miner"),
+            **same("second_stage_mask_prediction_loss_weight", "hard_example_miner"),
             "second_stage_classification_loss": at("second_stage_classification_loss", "a softmax if omitted"),
             "inplace_batchnorm_update": unless(False, "the Object Detection API's TF2 models fail with it"),
             **each(_FASTER, "use_matmul_crop_and_resize", "use_matmul_gather_in_matcher"),
             **same("clip_anchors_to_image"),
             **each(_STATIC, "use_static_balanced_label_sampler", "use_static_shapes", "use_static_shapes_for_eval"),
-            "resize_masks": _OF_MASKS,
+            "resize_masks": Ignored(reason="masks always have the size of the network's input"),
             "use_partitioned_nms_in_first_stage": _FASTER,
             **each(_MORE_OUTPUTS, "return_raw_detections_during_predict", "output_final_box_features"),
             "output_final_box_rpn_features": _MORE_OUTPUTS,
@@ -131,11 +121,9 @@ FASTER_RCNN: dict[str, Structure] = {
             "fc_hyperparams": Mapped(key="fc_hyperparams", implied={}),
             **same("use_dropout", "dropout_keep_probability", "share_box_across_classes"),
             "box_code_size": unless(4, "a box has four coordinates"),
-            "conv_hyperparams": _OF_MASKS,
-            "predict_instance_masks": unless(False, _NO_MASKS),
-            **each(_OF_MASKS, "mask_prediction_conv_depth", "mask_height", "mask_width"),
-            **each(_OF_MASKS, "mask_prediction_num_conv_layers", "masks_are_class_agnostic"),
-            "convolve_then_upsample_masks": _OF_MASKS,
+            **same("conv_hyperparams", "predict_instance_masks", "mask_height", "mask_width"),
+            **same("mask_prediction_conv_depth", "mask_prediction_num_conv_layers", "masks_are_class_agnostic"),
+            **same("convolve_then_upsample_masks"),
             "predict_keypoints": unless(False, "keypoints are not supported, as in the Object Detection API"),
         },
     ),

@@ -61,6 +61,31 @@ def crop_features(
     return tf.ensure_shape(crops, [None, boxes_yxyx_rel_BP4.shape[1], side, side, channels])
 
 
+def crop_masks(
+    masks_BGHW: tf.Tensor, indices_BN: tf.Tensor, boxes_yxyx_rel_BN4: tf.Tensor, mask_hw: tuple[int, int]
+) -> tf.Tensor:
+    """Sample one mask inside of each box like a feature map, float32 [B, N, h, w], 0 to 1.
+
+    Args:
+        indices_BN: int32, index of the mask of each box.
+        boxes_yxyx_rel_BN4: relative to the masks.
+    """
+    height, width = masks_BGHW.shape[2:]
+    pixels_BL = tf.reshape(masks_BGHW, [tf.shape(masks_BGHW)[0], -1])
+    first_BN11 = (indices_BN * (height * width))[..., tf.newaxis, tf.newaxis]
+    ymin, xmin, ymax, xmax = tf.unstack(boxes_yxyx_rel_BN4, axis=-1)
+    height_BN, width_BN = (tf.fill(tf.shape(ymin), side) for side in (height, width))
+    rows_BNh = _sample_positions(ymin, ymax, height_BN, mask_hw[0])
+    columns_BNw = _sample_positions(xmin, xmax, width_BN, mask_hw[1])
+    crops_BNhw = tf.zeros([])
+    for row_BNh, row_weight_BNh in _neighbours(rows_BNh, height_BN):
+        for column_BNw, column_weight_BNw in _neighbours(columns_BNw, width_BN):
+            index_BNhw = first_BN11 + row_BNh[..., :, tf.newaxis] * width + column_BNw[..., tf.newaxis, :]
+            weight_BNhw = row_weight_BNh[..., :, tf.newaxis] * column_weight_BNw[..., tf.newaxis, :]
+            crops_BNhw += tf.cast(tf.gather(pixels_BL, index_BNhw, batch_dims=1), tf.float32) * weight_BNhw
+    return crops_BNhw
+
+
 def _sample_positions(low_BP: tf.Tensor, high_BP: tf.Tensor, size_BP: tf.Tensor, side: int) -> tf.Tensor:
     """Return the positions [B, P, side] of the samples along one axis, in cells; the first and last are the edges."""
     last_BP1 = tf.cast(size_BP - 1, tf.float32)[..., tf.newaxis]

@@ -13,15 +13,23 @@ then the classes).
     num_proposals_B         int32, number of rows that are not padding
     offsets_BPQ4            box offsets from the proposals
     class_logits_BPC
+
+and with masks, in training of the proposals (`N` = `P`), in inference of the detections:
+
+    mask_boxes_yxyx_rel_BN4  relative to the network's input, 0 in padding
+    num_masks_B              int32, number of rows that are not padding
+    mask_logits_BNhwL        `h` x `w` cells of `L` masks (1, or one per class)
+    detection_...            in inference: the detections without their masks
 """
 
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts import ground_truth as truth
-from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.schemas.contracts.detections import BOXES, CLASSES, MASKS, NUM_DETECTIONS, SCORES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.faster_rcnn import FasterRcnn
@@ -35,6 +43,7 @@ from detloom.trainer_module.detectors.faster_rcnn.crops import crop_features
 from detloom.trainer_module.detectors.faster_rcnn.losses import (
     detection_targets,
     first_stage_losses,
+    mask_loss,
     proposal_targets,
     sample_anchors,
     sample_proposals,
@@ -88,17 +97,44 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             proposals = self._sample(proposals, batch)
         boxes_rel_BP4 = proposals.boxes_yxyx_px_BP4 / self._sides_4()
         features = [first[f"features_{level}"] for level in feature_levels(config.feature_extractor)]
-        crops = crop_features(features, boxes_rel_BP4, self.network_hw, config.initial_crop_size)
-        second = self.networks.second_stage(tf.reshape(crops, [-1, *crops.shape[2:]]), training=training)
-        rows = (-1, boxes_rel_BP4.shape[1])
-        offsets_NQ4, class_logits_NC = second["offsets_NQ4"], second["class_logits_NC"]
-        return {
-            **outputs,
+        later = self.networks.later_stages if training else self.networks.second_stage
+        found = self._apply_to_regions(later, features, boxes_rel_BP4, training=training)
+        outputs |= {
             "proposals_yxyx_rel_BP4": boxes_rel_BP4,
             "num_proposals_B": proposals.num_B,
-            "offsets_BPQ4": tf.reshape(offsets_NQ4, [*rows, *offsets_NQ4.shape[1:]]),
-            "class_logits_BPC": tf.reshape(class_logits_NC, [*rows, class_logits_NC.shape[1]]),
+            "offsets_BPQ4": found["offsets_NQ4"],
+            "class_logits_BPC": found["class_logits_NC"],
         }
+        if self.networks.third_stage is None:
+            return outputs
+        mask_boxes_rel_BN4, num_masks_B = boxes_rel_BP4, proposals.num_B
+        if not training:
+            outputs |= self._detections_without_masks(outputs, batch.get(truth.TRUE_HW))
+            share_hw_B2 = self._image_share_hw(outputs, batch.get(truth.TRUE_HW))
+            mask_boxes_rel_BN4 = outputs[BOXES] * tf.tile(share_hw_B2, [1, 2])[:, tf.newaxis]
+            num_masks_B = tf.cast(outputs[NUM_DETECTIONS], tf.int32)
+            found = self._apply_to_regions(self.networks.third_stage, features, mask_boxes_rel_BN4, training=False)
+        return {
+            **outputs,
+            "mask_boxes_yxyx_rel_BN4": mask_boxes_rel_BN4,
+            "num_masks_B": num_masks_B,
+            "mask_logits_BNhwL": found["mask_logits_NhwL"],
+        }
+
+    def _apply_to_regions(
+        self, stage: keras.Model, features: list[tf.Tensor], boxes_rel_BN4: tf.Tensor, *, training: bool
+    ) -> Tensors:
+        """Return the outputs [B, N, ...] of a stage for the features of each box."""
+        crops = crop_features(features, boxes_rel_BN4, self.network_hw, self.config.initial_crop_size)
+        outputs = stage(tf.reshape(crops, [-1, *crops.shape[2:]]), training=training)
+        num_boxes = boxes_rel_BN4.shape[1]
+        return {name: tf.reshape(value, [-1, num_boxes, *value.shape[1:]]) for name, value in outputs.items()}
+
+    def _image_share_hw(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> tf.Tensor:
+        """Return rows and columns that are image, over those of the network's input, [B, 2]."""
+        if true_hw_B2 is None:
+            return tf.ones([tf.shape(outputs["rpn_offsets_BA4"])[0], 2])
+        return tf.cast(true_hw_B2, tf.float32) / self._sides_4()[:2]
 
     def _proposals(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> Proposals:
         offsets_BA4 = outputs["rpn_offsets_BA4"]
@@ -132,11 +168,15 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
     @property
     def loss_names(self) -> tuple[str, ...]:
         """See `Detector`."""
-        first = ("rpn_objectness_loss", "rpn_box_loss")
-        return first if self.networks.second_stage is None else (*first, "class_loss", "box_loss")
+        names = ("rpn_objectness_loss", "rpn_box_loss", "class_loss", "box_loss", "mask_loss")
+        return names[: {1: 2, 2: 4, 3: 5}[self.config.number_of_stages]]
 
     def losses(self, outputs: Tensors, batch: Tensors, num_matches: tf.Tensor | None = None) -> Tensors:
-        """See `Detector`. In inference mode, the anchors that count are always the same ones."""
+        """See `Detector`. In inference mode, the anchors that count are always the same ones.
+
+        The loss of the masks is a mean over the objects of the batch; of parts of a batch, it is the mean of their
+        means, as between the replicas of the reference.
+        """
         anchors_A4, targets = self._anchors_of(outputs), self.proposal_targets(outputs, batch)
         random_BA = outputs.get("random_BA")
         if random_BA is None:
@@ -159,6 +199,18 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
                 outputs["offsets_BPQ4"],
                 outputs["class_logits_BPC"],
             )
+        if self.networks.third_stage is not None:
+            boxes_rel_BN4 = outputs["mask_boxes_yxyx_rel_BN4"]
+            weights_BN = tf.cast(tf.range(boxes_rel_BN4.shape[1]) < outputs["num_masks_B"][:, tf.newaxis], tf.float32)
+            mean = mask_loss(
+                self.config,
+                batch[truth.MASKS],
+                boxes_rel_BN4,
+                weights_BN,
+                self._detection_targets(boxes_rel_BN4 * self._sides_4(), batch),
+                outputs["mask_logits_BNhwL"],
+            )
+            losses["mask_loss"] = mean * self.count_matches(batch)
         num_images = tf.maximum(self.count_matches(batch) if num_matches is None else num_matches, 1.0)
         return {name: loss / num_images for name, loss in losses.items()}
 
@@ -183,19 +235,31 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         return batch[truth.BOXES] * self._sides_4(), batch[truth.CLASSES], weights_BG
 
     def activation_bytes_per_image(self) -> int | None:
-        """See `Detector`; the second stage counts once for each proposal of an image."""
-        config, second = self.config, self.networks.second_stage
+        """See `Detector`; the later stages count once for each proposal of an image."""
+        config, later = self.config, self.networks.later_stages
         first_bytes = activation_bytes(self.networks.first_stage)
-        if second is None or first_bytes is None:
+        if later is None or first_bytes is None:
             return first_bytes
         is_sampled = config.hard_example_miner is None
         num_proposals = config.second_stage_batch_size if is_sampled else config.first_stage_max_proposals
-        return first_bytes + num_proposals * (activation_bytes(second) or 0)
+        return first_bytes + num_proposals * (activation_bytes(later) or 0)
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
     def detections(self, outputs: Tensors, true_hw_B2: tf.Tensor | None = None) -> Tensors:
-        """See `Detector`."""
+        """See `Detector`. Masks need outputs of inference mode."""
+        if BOXES not in outputs:
+            return self._detections_without_masks(outputs, true_hw_B2)
+        found = {name: outputs[name] for name in (BOXES, SCORES, CLASSES, NUM_DETECTIONS)}
+        logits_BNhwL = outputs["mask_logits_BNhwL"]
+        num_masks = logits_BNhwL.shape[-1]
+        class_ids_K = tf.constant(self.label_map.class_ids, tf.float32)
+        is_class_BNL = tf.cast(found[CLASSES][..., tf.newaxis] == class_ids_K, tf.float32)
+        if num_masks == 1:  # no box without an object has a mask
+            is_class_BNL = tf.reduce_max(is_class_BNL, axis=-1, keepdims=True)
+        return {**found, MASKS: tf.einsum("bnhwl,bnl->bnhw", tf.sigmoid(logits_BNhwL), is_class_BNL)}
+
+    def _detections_without_masks(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> Tensors:
         batch_size = tf.shape(outputs["rpn_offsets_BA4"])[0]
         if true_hw_B2 is None:
             true_hw_B2 = tf.tile(tf.constant([self.network_hw]), [batch_size, 1])

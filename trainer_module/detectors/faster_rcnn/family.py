@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from detloom.schemas.contracts import ground_truth
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import ConvHyperparams, KeepAspectRatioResizer
@@ -48,6 +49,7 @@ class FasterRcnnFamily(Family[FasterRcnn]):
             "feature_extractor.conv_hyperparams": config.feature_extractor.conv_hyperparams,
             "first_stage_box_predictor_conv_hyperparams": config.first_stage_box_predictor_conv_hyperparams,
             "second_stage_box_predictor.fc_hyperparams": config.second_stage_box_predictor.fc_hyperparams,
+            "second_stage_box_predictor.conv_hyperparams": config.second_stage_box_predictor.conv_hyperparams,
         }
         for path, hyperparams in groups.items():
             if hyperparams is not None:
@@ -70,6 +72,12 @@ class FasterRcnnFamily(Family[FasterRcnn]):
         is_supported = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1
         supported = "1 with use_class_agnostic_nms"
         yield Finding(is_supported, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, supported)
+
+    @property
+    def ground_truth_columns(self) -> tuple[str, ...]:
+        """See `Family`."""
+        columns = ground_truth.TRAINING_COLUMNS
+        return (*columns, ground_truth.MASKS) if self.config.number_of_stages == 3 else columns
 
     def num_class_channels(self, num_classes: int) -> int:
         """Return the number of classes and the background."""

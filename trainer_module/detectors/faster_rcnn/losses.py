@@ -11,6 +11,7 @@ from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.losses import WeightedSmoothL1, WeightedSoftmax
 from detloom.trainer_module.boxes.losses import box_losses, class_losses, hard_examples
 from detloom.trainer_module.boxes.targets import Targets, TargetSettings, assign_targets
+from detloom.trainer_module.detectors.faster_rcnn.crops import crop_masks
 from detloom.trainer_module.detectors.faster_rcnn.proposals import BOX_CODER
 from detloom.trainer_module.detectors.faster_rcnn.sampling import sample_balanced
 
@@ -121,6 +122,40 @@ def second_stage_losses(
         )
         class_BP, box_BP = class_BP * is_hard_BP, box_BP * is_hard_BP
     return {"class_loss": class_weight * _total(class_BP), "box_loss": box_weight * _total(box_BP)}
+
+
+def mask_loss(
+    config: FasterRcnn,
+    masks_BGHW: tf.Tensor,
+    boxes_yxyx_rel_BN4: tf.Tensor,
+    weights_BN: tf.Tensor,
+    targets: Targets,
+    mask_logits_BNhwL: tf.Tensor,
+) -> tf.Tensor:
+    """Return the weighted loss of the masks, a float32 scalar: the mean over the cells of all positive boxes.
+
+    The target of a box is the part of its object's mask that it covers; only the logits of the object's class count
+    (arXiv:1703.06870, section 3).
+
+    Args:
+        masks_BGHW: uint8 masks of the ground truth, as large as the network's input.
+        boxes_yxyx_rel_BN4: regions that the logits are for, relative to the network's input.
+        weights_BN: weight of each region, 0 for padding; it is multiplied by that of its object.
+        targets: of the regions.
+    """
+    mask_hw = mask_logits_BNhwL.shape[2:4]
+    target_BNhw = crop_masks(masks_BGHW, tf.maximum(targets.match_BA, 0), boxes_yxyx_rel_BN4, mask_hw)
+    num_masks = mask_logits_BNhwL.shape[-1]
+    if num_masks == 1:
+        logits_BNhw = mask_logits_BNhwL[..., 0]
+    else:
+        is_class_BNL = tf.one_hot(targets.channel_BA - 1, num_masks)
+        logits_BNhw = tf.einsum("bnhwl,bnl->bnhw", mask_logits_BNhwL, is_class_BNL)
+    loss_BNhw = tf.nn.sigmoid_cross_entropy_with_logits(labels=target_BNhw, logits=logits_BNhw)
+    weights_BN = weights_BN * targets.box_weight_BA
+    total = _total(loss_BNhw * weights_BN[..., tf.newaxis, tf.newaxis])
+    num_cells = tf.maximum(tf.reduce_sum(weights_BN) * float(mask_hw[0] * mask_hw[1]), 1.0)
+    return config.second_stage_mask_prediction_loss_weight * total / num_cells
 
 
 def _total(loss_BN: tf.Tensor) -> tf.Tensor:

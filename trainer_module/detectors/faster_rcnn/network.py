@@ -2,7 +2,8 @@
 
 The structure is that of the feature extractors `faster_rcnn_resnet*_keras` and `faster_rcnn_resnet*_fpn_keras` and of
 `faster_rcnn_meta_arch.py` in the Object Detection API. Letters: `B` images, `A` anchors, `N` regions of all images, `Q`
-boxes per region (1, or one per class), `C` class channels (background, then the classes).
+boxes per region (1, or one per class), `C` class channels (background, then the classes), `h` and `w` rows and columns
+of a mask, `L` masks per region (1, or one per class).
 """
 
 import math
@@ -11,8 +12,9 @@ from dataclasses import dataclass, replace
 import keras
 import tensorflow as tf
 
+from detloom.schemas.errors import InputError
 from detloom.schemas.model.faster_rcnn import FasterRcnn, FasterRcnnFeatureExtractor
-from detloom.schemas.model.network import FeatureExtractor, Fpn, L2Regularizer
+from detloom.schemas.model.network import FeatureExtractor, Fpn, L2Regularizer, MaskRcnnBoxPredictor
 from detloom.trainer_module.boxes.anchors import num_anchors_per_location
 from detloom.trainer_module.detectors.faster_rcnn.anchors import FIRST_STAGE_LEVEL, PYRAMID_PAD_MULTIPLE
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
@@ -31,19 +33,23 @@ _NUM_DENSE_UNITS = 1024  # of both layers after a crop from a pyramid
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """The network and its two parts, which share its layers.
+    """The network and its parts, which share its layers.
 
     Attributes:
         whole: from images and crops to the outputs of both stages; holds every layer. It is never called.
         first_stage: from images to {"rpn_offsets_BA4", "objectness_logits_BA2"}, float32, and {"features_<level>"}.
         second_stage: from crops [N, initial_crop_size, initial_crop_size, channels] to {"offsets_NQ4",
             "class_logits_NC"}, float32; None if there is one stage only.
+        third_stage: from crops to {"mask_logits_NhwL"}, float32; None without masks.
+        later_stages: from crops to the outputs of the second and third stage; None if there is one stage only.
         random: source of the random numbers of sampling.
     """
 
     whole: keras.Model
     first_stage: keras.Model
     second_stage: keras.Model | None
+    third_stage: keras.Model | None
+    later_stages: keras.Model | None
     random: "RandomSource"
 
 
@@ -102,13 +108,22 @@ def build_networks(config: FasterRcnn, num_classes: int) -> Networks:
     random = RandomSource("head_random")
     if config.number_of_stages == 1:
         outputs = {**rpn_outputs, "objectness_logits_BA2": random(rpn_outputs["objectness_logits_BA2"])}
-        return Networks(keras.Model(image, outputs, name=name), first_stage, None, random)
+        return Networks(keras.Model(image, outputs, name=name), first_stage, None, None, None, random)
     side, channels = config.initial_crop_size, next(iter(features.values())).shape[-1]
     crops = keras.Input((side, side, channels), name="crops")
-    outputs = _build_second_stage(config, random(crops), num_classes)
-    second_stage = keras.Model(crops, outputs, name="second_stage")
-    whole = keras.Model([image, crops], {**rpn_outputs, **outputs}, name=name)
-    return Networks(whole, first_stage, second_stage, random)
+    predictor = config.second_stage_box_predictor
+    pool = keras.layers.MaxPooling2D(config.maxpool_kernel_size, config.maxpool_stride, name="crops_pool")
+    regions = _build_region_features(config.feature_extractor, pool(random(crops)))
+    outputs = _build_second_stage(predictor, regions, num_classes)
+    masks = _build_third_stage(predictor, regions, num_classes) if predictor.predict_instance_masks else {}
+    return Networks(
+        whole=keras.Model([image, crops], {**rpn_outputs, **outputs, **masks}, name=name),
+        first_stage=first_stage,
+        second_stage=keras.Model(crops, outputs, name="second_stage"),
+        third_stage=keras.Model(crops, masks, name="third_stage") if masks else None,
+        later_stages=keras.Model(crops, {**outputs, **masks}, name="later_stages"),
+        random=random,
+    )
 
 
 def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor) -> dict[int, keras.KerasTensor]:
@@ -157,11 +172,10 @@ def _join_levels(levels: list[keras.KerasTensor]) -> keras.KerasTensor:
     return keras.layers.Activation("linear", dtype=tf.float32)(joined)
 
 
-def _build_second_stage(config: FasterRcnn, crops: keras.KerasTensor, num_classes: int) -> dict[str, keras.KerasTensor]:
-    pool = keras.layers.MaxPooling2D(config.maxpool_kernel_size, config.maxpool_stride, name="crops_pool")
-    features = _build_region_features(config.feature_extractor, pool(crops))
-    mean = keras.layers.GlobalAveragePooling2D(keepdims=True, name="head_mean")(features)
-    predictor = config.second_stage_box_predictor
+def _build_second_stage(
+    predictor: MaskRcnnBoxPredictor, regions: keras.KerasTensor, num_classes: int
+) -> dict[str, keras.KerasTensor]:
+    mean = keras.layers.GlobalAveragePooling2D(keepdims=True, name="head_mean")(regions)
     layers = ConvLayers(predictor.fc_hyperparams, freeze_batchnorm=False)
 
     def head(num_outputs: int, name: str) -> keras.KerasTensor:
@@ -179,6 +193,80 @@ def _build_second_stage(config: FasterRcnn, crops: keras.KerasTensor, num_classe
     )
     offsets = keras.layers.Reshape((num_boxes, 4), dtype=tf.float32)(head(num_boxes * 4, name))
     return {"class_logits_NC": class_logits, "offsets_NQ4": offsets}
+
+
+def mask_depth(predictor: MaskRcnnBoxPredictor, num_feature_channels: int, num_classes: int) -> int:
+    """Return the number of channels of the mask head.
+
+    If it is computed, it is a power of two near the weighted geometric mean of both numbers, as in the reference's
+    `_get_mask_predictor_conv_depth`.
+    """
+    if predictor.mask_prediction_conv_depth:
+        return predictor.mask_prediction_conv_depth
+    return 2 ** round((2 * math.log2(num_feature_channels) + 3 * math.log2(num_classes)) / 5)
+
+
+def mask_prefix(predictor: MaskRcnnBoxPredictor) -> str:
+    """Return the start of the names of the hidden layers of the mask head.
+
+    It says whether their depth depends on the number of classes; see `weights/variable_names.py`.
+    """
+    return "head_mask" if predictor.mask_prediction_conv_depth else "head_classes_mask"
+
+
+def _build_third_stage(
+    predictor: MaskRcnnBoxPredictor, regions: keras.KerasTensor, num_classes: int
+) -> dict[str, keras.KerasTensor]:
+    """Build the mask head (arXiv:1703.06870, figure 4, with enlargement instead of transposed convolutions)."""
+    assert predictor.conv_hyperparams is not None
+    layers = ConvLayers(predictor.conv_hyperparams, freeze_batchnorm=False)
+    depth = mask_depth(predictor, regions.shape[-1], num_classes)
+    mask_hw = (predictor.mask_height, predictor.mask_width)
+    prefix = mask_prefix(predictor)
+
+    def convolve(features: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        conv = keras.layers.Conv2D(depth, 3, padding="same", use_bias=layers.use_bias, name=name, **layers.kernel())
+        return layers.finish(conv(features), name)
+
+    features = regions
+    if not predictor.convolve_then_upsample_masks:
+        features = ResizeFeatures(mask_hw, name="head_mask_resize")(features)
+    for index in range(predictor.mask_prediction_num_conv_layers - 1):
+        features = convolve(features, f"{prefix}_conv_{index}")
+    if predictor.convolve_then_upsample_masks:
+        factors = _factors(mask_hw, regions.shape[1:3])
+        features = keras.layers.UpSampling2D(factors, name="head_mask_upsample")(features)
+        features = convolve(features, f"{prefix}_upsampled_conv")
+    num_masks, name = (1, "head_masks") if predictor.masks_are_class_agnostic else (num_classes, "head_classes_masks")
+    logits = keras.layers.Conv2D(num_masks, 3, padding="same", name=name, **layers.kernel())(features)
+    return {"mask_logits_NhwL": keras.layers.Activation("linear", dtype=tf.float32)(logits)}
+
+
+def _factors(mask_hw: tuple[int, int], region_hw: tuple[int, int]) -> tuple[int, int]:
+    """Return by how much to enlarge the features of a region.
+
+    Raises:
+        InputError: for masks that are smaller than the features or not a multiple of them.
+    """
+    (mask_height, mask_width), (height, width) = mask_hw, region_hw
+    if mask_height % height or mask_width % width:
+        raise InputError(
+            f"model.second_stage_box_predictor.mask_height, mask_width: got {mask_height}, {mask_width}, allowed with "
+            f"convolve_then_upsample_masks: multiples of {height}, {width}, the cells of a region."
+        )
+    return mask_height // height, mask_width // width
+
+
+class ResizeFeatures(keras.layers.Layer):
+    """Resizes [N, H, W, channels] bilinearly; the corners of input and output are the same positions."""
+
+    def __init__(self, target_hw: tuple[int, int], name: str) -> None:
+        super().__init__(name=name)
+        self._target_hw = target_hw
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        resized = tf.compat.v1.image.resize_bilinear(inputs, self._target_hw, align_corners=True)
+        return tf.cast(resized, inputs.dtype)
 
 
 def _build_region_features(config: FasterRcnnFeatureExtractor, pooled: keras.KerasTensor) -> keras.KerasTensor:

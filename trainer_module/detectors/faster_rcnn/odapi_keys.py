@@ -1,8 +1,9 @@
 """Keys of the layers of a Faster R-CNN in checkpoints of the Object Detection API."""
 
 from detloom.schemas.model.faster_rcnn import FasterRcnn
+from detloom.schemas.model.network import MaskRcnnBoxPredictor
 from detloom.trainer_module.detectors.faster_rcnn.anchors import feature_levels
-from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config
+from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config, mask_prefix
 from detloom.trainer_module.detectors.ssd.odapi_keys import neck_layer_keys
 from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys
 
@@ -12,6 +13,7 @@ _SECOND = "model/_feature_extractor_for_box_classifier_features"
 _RPN_CONV = "model/_first_stage_box_predictor_first_conv"
 _RPN_HEADS = "model/_first_stage_box_predictor/_prediction_heads"
 _HEADS = "model/_mask_rcnn_box_predictor"
+_MASK_HEAD = f"{_HEADS}/_third_stage_heads/mask_predictions/_mask_predictor_layers"
 
 
 def faster_rcnn_layer_keys(config: FasterRcnn) -> dict[str, str]:
@@ -33,7 +35,22 @@ def faster_rcnn_layer_keys(config: FasterRcnn) -> dict[str, str]:
         (offsets, f"{_HEADS}/_box_prediction_head/_box_encoder_layers"),
     ):
         keys |= {name: f"{key}/{place}", f"{name}_bn": f"{key}/{place + 1}"}
-    return keys
+    return keys | _mask_keys(predictor)
+
+
+def _mask_keys(predictor: MaskRcnnBoxPredictor) -> dict[str, str]:
+    """Return the keys of the mask head: each convolution is followed by batch norm and activation."""
+    num_hidden = predictor.mask_prediction_num_conv_layers - 1
+    prefix = mask_prefix(predictor)
+    places = {f"{prefix}_conv_{index}": 3 * index for index in range(num_hidden)}
+    last = 3 * num_hidden
+    if predictor.convolve_then_upsample_masks:
+        places[f"{prefix}_upsampled_conv"] = last + 1  # after the enlargement
+        last += 4
+    keys = {name: f"{_MASK_HEAD}/{place}" for name, place in places.items()}
+    batch_norms = {f"{name}_bn": f"{_MASK_HEAD}/{place + 1}" for name, place in places.items()}
+    name = "head_masks" if predictor.masks_are_class_agnostic else "head_classes_masks"
+    return {**keys, **batch_norms, name: f"{_MASK_HEAD}/{last}"}
 
 
 def classification_layer_keys(config: FasterRcnn) -> dict[str, str]:
