@@ -22,13 +22,13 @@ _MAX_PROPOSALS = 10_000  # per image; published detectors have at most 2000
 
 @dataclass(frozen=True, kw_only=True)
 class FasterRcnnFeatureExtractor:
-    """A ResNet, with or without a feature pyramid.
+    """A ResNet, with or without a feature pyramid, or an Inception-ResNet V2 without one.
 
-    Without a pyramid, the first stage sees the features of stride 16, and the last level of the ResNet is applied to
+    Without a pyramid, the first stage sees the features of stride 16, and the last part of the backbone is applied to
     each cropped region. With a pyramid, two fully connected layers are applied to each cropped region.
     """
 
-    backbone: Literal["resnet50_v1", "resnet101_v1", "resnet152_v1"]
+    backbone: Literal["resnet50_v1", "resnet101_v1", "resnet152_v1", "inception_resnet_v2"]
     """Classification network without its classifier."""
     neck: Neck | None = None
     """Feature pyramid (`Fpn`); null has none."""

@@ -35,7 +35,7 @@ FEATURE_EXTRACTORS: dict[str, tuple[str, bool]] = {
     f"faster_rcnn_resnet{depth}{suffix}_keras": (f"resnet{depth}_v1", has_pyramid)
     for suffix, has_pyramid in (("", False), ("_fpn", True))
     for depth in (50, 101, 152)
-}
+} | {"faster_rcnn_inception_resnet_v2_keras": ("inception_resnet_v2", False)}
 
 
 def _backbone_and_neck(extractor: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ FASTER_RCNN: dict[str, Structure] = {
         required=("type",),
         fields={
             "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and type of the neck"),
-            "first_stage_features_stride": unless(16, "the ResNets have no other stride"),
+            "first_stage_features_stride": unless(16, "the backbones have no other stride here"),
             **same("batch_norm_trainable"),
             "conv_hyperparams": _with_pyramid(at("conv_hyperparams")),
             "override_base_feature_extractor_hyperparams": _with_pyramid(

@@ -75,7 +75,7 @@ class ConvLayers:
         num_channels: int,
         name: str,
         *,
-        kernel_size: int = 1,
+        kernel_size: int | tuple[int, int] = 1,
         strides: int = 1,
         padding: str = "same",
         **bias: Any,

@@ -131,6 +131,11 @@ def _download(extractor: _Extractor | None) -> dict[str, np.ndarray]:
             f"train.fine_tune_checkpoint: got '{IMAGENET}', but this detector has its own backbone; allowed: one of "
             "its own checkpoints, or a Keras file with the names of its layers."
         )
+    if extractor.backbone == "inception_resnet_v2":
+        raise InputError(
+            f"train.fine_tune_checkpoint: got '{IMAGENET}', but keras.applications does not name the layers of "
+            "inception_resnet_v2; allowed: a checkpoint of the Object Detection API."
+        )
     if extractor.backbone.startswith("efficientnet-lite"):
         raise InputError(
             f"train.fine_tune_checkpoint: got '{IMAGENET}', but keras.applications has no {extractor.backbone}; "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from detloom.schemas.contracts import ground_truth
@@ -89,7 +90,8 @@ class FasterRcnnFamily(Family[FasterRcnn]):
         from detloom.trainer_module.detectors.faster_rcnn.network import normalize
         from detloom.trainer_module.detectors.preprocess import Preprocessing
 
-        return Preprocessing(self.config.image_resizer, normalize, normalize_first=False)
+        to_units = partial(normalize, self.config.feature_extractor.backbone)
+        return Preprocessing(self.config.image_resizer, to_units, normalize_first=False)
 
     def build(self, label_map: LabelMap) -> "FasterRcnnDetector":
         """See `Family`."""

@@ -1,13 +1,14 @@
 """Networks of Faster R-CNN: backbone, first-stage heads, and the layers that are applied to each cropped region.
 
-The structure is that of the feature extractors `faster_rcnn_resnet*_keras` and `faster_rcnn_resnet*_fpn_keras` and of
-`faster_rcnn_meta_arch.py` in the Object Detection API. Letters: `B` images, `A` anchors, `N` regions of all images, `Q`
-boxes per region (1, or one per class), `C` class channels (background, then the classes), `h` and `w` rows and columns
-of a mask, `L` masks per region (1, or one per class).
+The structure is that of the feature extractors `faster_rcnn_resnet*_keras`, `faster_rcnn_resnet*_fpn_keras` and
+`faster_rcnn_inception_resnet_v2_keras` and of `faster_rcnn_meta_arch.py` in the Object Detection API. Letters: `B`
+images, `A` anchors, `N` regions of all images, `Q` boxes per region (1, or one per class), `C` class channels
+(background, then the classes), `h` and `w` rows and columns of a mask, `L` masks per region (1, or one per class).
 """
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import keras
 import tensorflow as tf
@@ -18,6 +19,7 @@ from detloom.schemas.model.network import FeatureExtractor, Fpn, L2Regularizer, 
 from detloom.trainer_module.boxes.anchors import num_anchors_per_location
 from detloom.trainer_module.detectors.faster_rcnn.anchors import FIRST_STAGE_LEVEL, PYRAMID_PAD_MULTIPLE
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
+from detloom.trainer_module.layers.backbones.inception_resnet_v2 import build_first_part, build_second_part
 from detloom.trainer_module.layers.backbones.resnet_v1 import (
     RESNET_V1_HYPERPARAMS,
     build_resnet_v1,
@@ -27,6 +29,7 @@ from detloom.trainer_module.layers.conv_layers import ConvLayers
 from detloom.trainer_module.layers.necks.fpn import build_fpn
 from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw
 
+INCEPTION_RESNET_V2: Literal["inception_resnet_v2"] = "inception_resnet_v2"
 _SECOND_STAGE_LEVEL = 5
 _NUM_DENSE_UNITS = 1024  # of both layers after a crop from a pyramid
 
@@ -68,16 +71,19 @@ class RandomSource(keras.layers.Layer):
         return keras.random.uniform(shape, seed=self._seed_generator)
 
 
-def normalize(image_HW3: tf.Tensor) -> tf.Tensor:
-    """Subtract the channel means from float32 colors of 0 to 255."""
+def normalize(backbone: str, image_HW3: tf.Tensor) -> tf.Tensor:
+    """Convert float32 colors of 0 to 255 to the units of the backbone."""
+    if backbone == INCEPTION_RESNET_V2:
+        return image_HW3 * (2.0 / 255.0) - 1.0
     return image_HW3 - tf.constant(VGG_MEANS)
 
 
 def backbone_config(config: FasterRcnnFeatureExtractor) -> FeatureExtractor:
-    """Return the settings of backbone and neck in the form of single-shot detectors.
+    """Return the settings of a ResNet and its neck in the form of single-shot detectors.
 
     Without a pyramid, the reference does not penalize the backbone's weights, and the returned neck is not used.
     """
+    assert config.backbone != INCEPTION_RESNET_V2
     if config.neck is None:
         return FeatureExtractor(
             backbone=config.backbone,
@@ -127,7 +133,10 @@ def build_networks(config: FasterRcnn, num_classes: int) -> Networks:
 
 
 def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor) -> dict[int, keras.KerasTensor]:
-    extractor, is_frozen = backbone_config(config), not config.batch_norm_trainable
+    is_frozen = not config.batch_norm_trainable
+    if config.backbone == INCEPTION_RESNET_V2:
+        return {FIRST_STAGE_LEVEL: build_first_part(image, freeze_batchnorm=is_frozen)}
+    extractor = backbone_config(config)
     if config.neck is None:
         levels = build_resnet_v1(extractor, image, freeze_batchnorm=is_frozen, max_level=FIRST_STAGE_LEVEL)
         return {FIRST_STAGE_LEVEL: levels[FIRST_STAGE_LEVEL]}
@@ -265,13 +274,16 @@ class ResizeFeatures(keras.layers.Layer):
         self._target_hw = target_hw
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        resized = tf.compat.v1.image.resize_bilinear(inputs, self._target_hw, align_corners=True)
+        resized = tf.raw_ops.ResizeBilinear(images=inputs, size=self._target_hw, align_corners=True)
         return tf.cast(resized, inputs.dtype)
 
 
 def _build_region_features(config: FasterRcnnFeatureExtractor, pooled: keras.KerasTensor) -> keras.KerasTensor:
-    """Apply the last level of the ResNet, or two fully connected layers, to the features of each region."""
-    extractor, is_frozen = backbone_config(config), not config.batch_norm_trainable
+    """Apply the last part of the backbone, or two fully connected layers, to the features of each region."""
+    is_frozen = not config.batch_norm_trainable
+    if config.backbone == INCEPTION_RESNET_V2:
+        return build_second_part(pooled, freeze_batchnorm=is_frozen)
+    extractor = backbone_config(config)
     if config.neck is None:
         return build_resnet_v1_level(extractor, pooled, _SECOND_STAGE_LEVEL, freeze_batchnorm=is_frozen)
     layers = ConvLayers(extractor.conv_hyperparams, is_frozen)

@@ -3,9 +3,10 @@
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import MaskRcnnBoxPredictor
 from detloom.trainer_module.detectors.faster_rcnn.anchors import feature_levels
-from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config, mask_prefix
+from detloom.trainer_module.detectors.faster_rcnn.network import INCEPTION_RESNET_V2, backbone_config, mask_prefix
 from detloom.trainer_module.detectors.ssd.odapi_keys import neck_layer_keys
-from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys
+from detloom.trainer_module.layers.backbones.inception_resnet_v2 import first_part_layer_names, second_part_layer_names
+from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys, numbered_layer_keys
 
 _SSD_EXTRACTOR = "model/_feature_extractor/"
 _FIRST = "model/_feature_extractor_for_proposal_features"
@@ -55,18 +56,21 @@ def _mask_keys(predictor: MaskRcnnBoxPredictor) -> dict[str, str]:
 
 def classification_layer_keys(config: FasterRcnn) -> dict[str, str]:
     """Return the keys of the backbone's layers in the numbering of a checkpoint trained on classification."""
+    if config.feature_extractor.backbone == INCEPTION_RESNET_V2:
+        return numbered_layer_keys([*first_part_layer_names(), *second_part_layer_names()])
     return backbone_layer_keys(backbone_config(config.feature_extractor))
 
 
 def _extractor_keys(config: FasterRcnn) -> dict[str, str]:
+    if config.feature_extractor.backbone == INCEPTION_RESNET_V2:
+        return _keys_of_parts(list(first_part_layer_names()), list(second_part_layer_names()))
     extractor = backbone_config(config.feature_extractor)
     backbone = backbone_layer_keys(extractor)
-    if config.feature_extractor.neck is None:  # the two parts of the backbone are numbered separately
-        parts = (
-            (_FIRST, [name for name in backbone if not name.startswith("conv5_")]),
-            (_SECOND, [name for name in backbone if name.startswith("conv5_")]),
+    if config.feature_extractor.neck is None:
+        return _keys_of_parts(
+            [name for name in backbone if not name.startswith("conv5_")],
+            [name for name in backbone if name.startswith("conv5_")],
         )
-        return {name: f"{root}/layer_with_weights-{i}" for root, names in parts for i, name in enumerate(names)}
     # The names of the attributes have no underscore here.
     found = {name: key.removeprefix(_SSD_EXTRACTOR) for name, key in (backbone | neck_layer_keys(extractor)).items()}
     has_batch_norm = extractor.conv_hyperparams.batch_norm is not None
@@ -75,3 +79,8 @@ def _extractor_keys(config: FasterRcnn) -> dict[str, str]:
         **{name: f"{_FIRST}/{key.removeprefix('_')}" for name, key in found.items()},
         **{name: f"{_SECOND}/layer_with_weights-{index}" for index, name in enumerate(regions)},
     }
+
+
+def _keys_of_parts(first: list[str], second: list[str]) -> dict[str, str]:
+    """Number the layers of the two parts of the backbone separately."""
+    return numbered_layer_keys(first, _FIRST) | numbered_layer_keys(second, _SECOND)

@@ -4,7 +4,7 @@ It numbers the layers with variables in the order of the Keras graph: by their d
 and at the same distance by age. The layers of EfficientNets are numbered in forward order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from detloom.schemas.model.network import BiFpn, FeatureExtractor
@@ -33,7 +33,12 @@ def backbone_layer_keys(extractor: FeatureExtractor) -> dict[str, str]:
     overridden = extractor.override_base_feature_extractor_hyperparams
     has_batch_norm = not overridden or extractor.conv_hyperparams.batch_norm is not None
     names = [name for name in _layer_names(extractor) if has_batch_norm or not _is_batch_norm(name)]
-    return {name: f"{_BACKBONE}/layer_with_weights-{index}" for index, name in enumerate(names)}
+    return numbered_layer_keys(names)
+
+
+def numbered_layer_keys(names: Iterable[str], root: str = _BACKBONE) -> dict[str, str]:
+    """Return the key of each layer of a Keras model, by our layer name, from the names in the reference's order."""
+    return {name: f"{root}/layer_with_weights-{index}" for index, name in enumerate(names)}
 
 
 def efficientnet_layer_keys(config: FeatureExtractor) -> dict[str, str]:
