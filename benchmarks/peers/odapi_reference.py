@@ -64,7 +64,7 @@ def build(config, is_training, images, num_classes):
     model = model_builder.build(config.model, is_training=is_training)
     preprocessed, true_shapes = model.preprocess(tf.cast(images, tf.float32))
     if two_stage.is_two_stage(model):  # samples proposals in training mode
-        give_groundtruth(model, num_classes)
+        give_groundtruth(model, num_classes, preprocessed.shape)
     model.predict(preprocessed, true_shapes)
     for module in model.submodules:
         if isinstance(module, tf.keras.layers.Dropout):
@@ -142,7 +142,7 @@ def outputs_of(model, prediction):
     return {name: prediction[name].numpy() for name in ("box_encodings", "class_predictions_with_background")}
 
 
-def give_groundtruth(model, num_classes):
+def give_groundtruth(model, num_classes, input_shape):
     classes = [np.asarray(each) % num_classes for each in CLASSES]
     model.provide_groundtruth(
         groundtruth_boxes_list=[tf.constant(each, tf.float32) for each in BOXES],
@@ -154,6 +154,8 @@ def give_groundtruth(model, num_classes):
         arrays[f"boxes{number}"] = np.asarray(BOXES[number], np.float32)
         arrays[f"classes{number}"] = classes[number].astype(np.int64)
         arrays[f"weights{number}"] = np.asarray(WEIGHTS[number], np.float32)
+    if two_stage.is_two_stage(model) and model._number_of_stages == 3:
+        arrays.update(two_stage.give_masks(model, BOXES, input_shape))
     return arrays
 
 
@@ -183,7 +185,7 @@ def losses_of(model, prediction, true_shapes):
 
 
 def run_training_mode(model, preprocessed, true_shapes, num_classes):
-    give_groundtruth(model, num_classes)
+    give_groundtruth(model, num_classes, preprocessed.shape)
     with tf.GradientTape() as tape:
         prediction = model.predict(preprocessed, true_shapes)
         statistics = {id(each): each.numpy() for each in model.variables if not each.trainable}
@@ -211,19 +213,21 @@ def run_inference_mode(model, preprocessed, true_shapes, num_classes, is_rounded
     prediction = model.predict(preprocessed, true_shapes)
     is_two_stage = two_stage.is_two_stage(model)
     if is_rounded:
-        names = two_stage.OUTPUTS if is_two_stage else [name for name in prediction if name not in NOT_OUTPUTS]
+        names = two_stage.names_of(prediction) if is_two_stage else [name for name in prediction if name not in NOT_OUTPUTS]
         prediction.update({name: rounded(prediction[name]) for name in names})
-    groundtruth = give_groundtruth(model, num_classes)
+        if two_stage.MASKS in prediction:
+            two_stage.detect_again(model, prediction, true_shapes)
+    groundtruth = give_groundtruth(model, num_classes, preprocessed.shape)
     losses, num_penalties = losses_of(model, prediction, true_shapes)
     shown = {name: float(value) for name, value in losses.items()}
     shown["n_regularized_vars"] = num_penalties
-    detections = {name: value.numpy() for name, value in model.postprocess(prediction, true_shapes).items()}
     is_center_net = hasattr(model, "_center_params")
+    levels = prediction["extracted_features" if is_center_net else "feature_maps"]
+    detections = {name: value.numpy() for name, value in model.postprocess(prediction, true_shapes).items()}
     proposals = {}
     if is_two_stage:
         of_stored = two_stage.proposals_of_outputs(model, prediction, true_shapes)
         proposals = {"proposals_eval": two_stage.proposals_of(prediction), "proposals_of_stored": of_stored}
-    levels = prediction["extracted_features" if is_center_net else "feature_maps"]
     return {
         "groundtruth": groundtruth,
         "targets": targets_of(model, prediction),
@@ -268,6 +272,7 @@ def pack(path, config, scales, parts, summary, by_variable, stride, is_thin):
         arrays[f"predictions_eval/{name}"] = np.round(value / STEP).astype(np.int32)
     if not is_thin:
         names = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
+        names = (*names, "detection_masks") if "detection_masks" in parts["detections"] else names
         arrays.update({f"detections/{name}": parts["detections"][name] for name in names})
     for part in ("groundtruth", *two_stage.PARTS):
         arrays.update({f"{part}/{name}": value for name, value in parts.get(part, {}).items()})

@@ -1,5 +1,6 @@
-"""Values that odapi_reference.py stores of a model with two stages (Faster R-CNN) beside those of all models."""
+"""Values that odapi_reference.py stores of a model with two or three stages (Faster and Mask R-CNN) beside those of all models."""
 
+import numpy as np
 import tensorflow as tf
 from object_detection.core import box_list, standard_fields, target_assigner
 
@@ -9,6 +10,7 @@ OUTPUTS = (
     "refined_box_encodings",
     "class_predictions_with_background",
 )
+MASKS = "mask_predictions"  # [B * N, K, h, w] of the proposals in training, and of the detections in inference
 PARTS = ("proposals_eval", "proposals_train", "proposals_of_stored")
 
 
@@ -16,14 +18,47 @@ def is_two_stage(model):
     return hasattr(model, "_first_stage_max_proposals")
 
 
+def names_of(prediction):
+    """Return the names of the raw predictions."""
+    return (*OUTPUTS, MASKS) if MASKS in prediction else OUTPUTS
+
+
 def outputs_of(prediction):
-    """Return the raw predictions; those of the second stage are [B, P, ...]."""
+    """Return the raw predictions; those of the later stages are [B, P, ...]."""
     batch_size = prediction["rpn_box_encodings"].shape[0]
-    outputs = {name: prediction[name].numpy() for name in OUTPUTS}
+    outputs = {name: prediction[name].numpy() for name in names_of(prediction)}
     return {
         name: value if name.startswith("rpn") else value.reshape(batch_size, -1, *value.shape[1:])
         for name, value in outputs.items()
     }
+
+
+def detect_again(model, prediction, true_shapes):
+    """Replace the detections, which `predict` has made for the masks, by those of the (rounded) predictions."""
+    found = model._postprocess_box_classifier(
+        prediction["refined_box_encodings"],
+        prediction["class_predictions_with_background"],
+        prediction["proposal_boxes"],
+        prediction["num_proposals"],
+        true_shapes,
+    )
+    masks = model._gather_instance_masks(prediction[MASKS], found["detection_classes"])
+    rows = found["detection_classes"].shape
+    prediction.update({**found, "detection_masks": tf.reshape(tf.sigmoid(masks), [*rows, *masks.shape[1:]])})
+
+
+def give_masks(model, boxes, shape):
+    """Give the model an ellipse in each box as its mask; return the masks by name."""
+    _, height, width, _ = shape
+    rows, columns = np.mgrid[:height, :width]
+    masks = []
+    for of_image in boxes:
+        ymin, xmin, ymax, xmax = np.asarray(of_image)[:, :, np.newaxis, np.newaxis].swapaxes(0, 1)
+        y, x = (rows + 0.5) / height, (columns + 0.5) / width
+        dy, dx = (2 * y - ymin - ymax) / (ymax - ymin), (2 * x - xmin - xmax) / (xmax - xmin)
+        masks.append((dy**2 + dx**2 <= 1).astype(np.uint8))
+    model._groundtruth_lists[standard_fields.BoxListFields.masks] = [tf.constant(each, tf.float32) for each in masks]
+    return {f"masks{number}": each for number, each in enumerate(masks)}
 
 
 def proposals_of(prediction):
