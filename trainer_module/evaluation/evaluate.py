@@ -28,6 +28,7 @@ from detloom.trainer_module.evaluation.coco_metrics import (
 
 _LOG_EVERY_SECONDS = 20.0
 _ROWS = 64  # ground truth is padded to a multiple of this, because XLA compiles the targets once per shape
+_HOST_ONLY = (truth.MASK_PNGS,)  # entries of a batch that no device needs: text
 _MAX_NAMED = 10  # classes in a message
 _LOGGER = logging.getLogger("detloom")
 
@@ -117,7 +118,8 @@ class Evaluator:
         self._detector, self._dataset, self._files = detector, dataset, files
         self._with_losses = with_losses
         self._num_images: int | None = None  # unknown before the first pass
-        self._measure = tf.function(self._measure_batch, input_signature=[dataset.element_spec], autograph=False)
+        self._signature = {key: spec for key, spec in dataset.element_spec.items() if key not in _HOST_ONLY}
+        self._measure = tf.function(self._measure_batch, input_signature=[self._signature], autograph=False)
 
     def __call__(self, between_batches: Callable[[], None] | None = None) -> Evaluation:
         """Evaluate the whole split.
@@ -134,9 +136,9 @@ class Evaluator:
         sums: dict[str, float] = {}
         with bad_records_as_input_errors(self._files):
             for batch in self._dataset:
-                found, losses = self._measure(batch)
+                found, losses = self._measure({key: batch[key] for key in self._signature})
                 boxes.add(
-                    {key: value.numpy() for key, value in batch.items() if key != "image"},
+                    {key: value.numpy() for key, value in batch.items() if key not in (truth.IMAGE, truth.MASKS)},
                     {key: value.numpy() for key, value in found.items()},
                 )
                 num_images = int(batch["image"].shape[0])
@@ -161,7 +163,7 @@ class Evaluator:
 
     def detect_batch(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the detections (`schemas/contracts/detections.py`) in a batch of the dataset, with the same graph."""
-        found: dict[str, tf.Tensor] = self._measure(batch)[0]
+        found: dict[str, tf.Tensor] = self._measure({key: batch[key] for key in self._signature})[0]
         return found
 
     def _measure_batch(self, batch: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
