@@ -18,6 +18,7 @@ def unsupported_settings(config: TrainEvalConfig) -> tuple[str, ...]:
         *_check_reading_and_eval(config),
         *_check_mixing(config),
         *_check_permutations(config),
+        *_check_metrics(config),
     ]
     return tuple(
         f"{finding.path}: got {_format(finding.got)}, supported: {finding.supported}."
@@ -72,3 +73,21 @@ def _check_permutations(config: TrainEvalConfig) -> Iterator[Finding]:
             is_supported = not order or sorted(order) == list(range(len(keypoints.names)))
             path = f"train.augmentations[{position}].{field}"
             yield Finding(is_supported, path, str(list(order)), f"each of 0 to {len(keypoints.names) - 1} once")
+
+
+def _check_metrics(config: TrainEvalConfig) -> Iterator[Finding]:
+    """Refuse metrics of masks and keypoints that the detector does not have."""
+    family = family_of(config.model)
+    has_masks = MASKS in family.ground_truth_columns
+    wants_masks = "coco_mask_metrics" in config.eval.metrics_set
+    yield Finding(
+        has_masks or not wants_masks,
+        "eval.metrics_set",
+        "coco_mask_metrics",
+        "coco_detection_metrics; the detector has no masks",
+    )
+    names = [each.name for each in config.eval.keypoint_sigmas]
+    if names:
+        known = family.keypoints.names if family.keypoints is not None else ()
+        supported = f"each of {', '.join(known)}" if known else "none; the detector has no keypoints"
+        yield Finding(set(names) == set(known), "eval.keypoint_sigmas", ", ".join(names), supported)
