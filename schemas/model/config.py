@@ -53,7 +53,8 @@ class EarlyStopping:
     """Stop when a metric of the eval split no longer improves."""
 
     metric: str = "AP"
-    """A COCO metric (`AP`, `AP50`, ...), the AP of a class as `AP/<class name>`, or `loss` (lower is better)."""
+    """A COCO metric (`AP`, `AP50`, ...; `mask_AP`, `keypoint_AP`, ...), the AP of a class as `AP/<class name>`, or
+    `loss` (lower is better)."""
     patience: int = 5
     """Number of evaluations without improvement after which training stops."""
     min_delta: float = 0.0
@@ -231,8 +232,8 @@ class Eval:
     evaluate_every: int = 500
     """Number of training steps between two evaluations; the weights of the best evaluation are exported."""
     best_metric: str = "AP"
-    """Metric that selects the exported weights: a COCO metric (`AP`, `AP50`, ...), the AP of a class as
-    `AP/<class name>`, or `loss` (lower is better)."""
+    """Metric that selects the exported weights: a COCO metric (`AP`, `AP50`, ...; `mask_AP`, `keypoint_AP`, ...), the
+    AP of a class as `AP/<class name>`, or `loss` (lower is better)."""
     keep_best: int = 1
     """Number of best evaluations whose weights and metrics are kept."""
 

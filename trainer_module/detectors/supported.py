@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from detloom.schemas.contracts.ground_truth import KEYPOINTS, MASKS
+from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.augmentations import MixUp, Mosaic
 from detloom.schemas.model.config import TrainEvalConfig
@@ -86,6 +87,15 @@ def _check_metrics(config: TrainEvalConfig) -> Iterator[Finding]:
         "coco_mask_metrics",
         "coco_detection_metrics; the detector has no masks",
     )
+    stopping = config.train.early_stopping
+    chosen = {"eval.best_metric": config.eval.best_metric}
+    if stopping is not None:
+        chosen["train.early_stopping.metric"] = stopping.metric
+    for path, metric in chosen.items():
+        yield Finding(has_masks or not metric.startswith(MASK), path, metric, "metrics of boxes; there are no masks")
+        has_keypoints = family.keypoints is not None
+        supported = "metrics of boxes; there are no keypoints"
+        yield Finding(has_keypoints or not metric.startswith(KEYPOINT), path, metric, supported)
     names = [each.name for each in config.eval.keypoint_sigmas]
     if names:
         known = family.keypoints.names if family.keypoints is not None else ()

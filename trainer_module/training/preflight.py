@@ -11,7 +11,7 @@ import tensorflow as tf
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.metric_names import CLASS_AP
+from detloom.schemas.contracts.metric_names import CLASS_AP, MASK
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import warnings_before_run
@@ -87,8 +87,9 @@ def check_metrics(config: TrainEvalConfig, label_map: LabelMap) -> None:
     if config.train.early_stopping is not None:
         metrics["train.early_stopping.metric"] = config.train.early_stopping.metric
     for path, metric in metrics.items():
-        class_name = metric.removeprefix(CLASS_AP)
-        if class_name != metric and class_name not in label_map.names:
+        of_class = metric.removeprefix(MASK)
+        class_name = of_class.removeprefix(CLASS_AP)
+        if class_name != of_class and class_name not in label_map.names:
             raise InputError(
                 f"{path}: got the class {class_name!r}, allowed: those of the label map, {_list(label_map.names)}."
             )
