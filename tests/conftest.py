@@ -72,18 +72,19 @@ def make_example() -> Callable[..., bytes]:
         image_hw: tuple[int, int] = (64, 64),
         name: str = "img",
         crowds: Sequence[int] | None = None,
+        masks: Sequence[Any] = (),
+        keypoints: Sequence[Sequence[tuple[float, float, int]]] = (),
     ) -> bytes:
+        """Args: masks: one for each box, [H, W] or None; keypoints: of each box, (y, x, visibility), relative."""
         height, width = image_hw
         ids = list(class_ids if class_ids is not None else [1] * len(boxes))
         image = np.full((height, width, 3), 128, np.uint8)
         for (ymin, xmin, ymax, xmax), class_id in zip(boxes, ids, strict=True):
             rows, columns = slice(int(ymin * height), int(ymax * height)), slice(int(xmin * width), int(xmax * width))
             image[rows, columns] = [255 * (class_id % 2), 255 * (class_id // 2 % 2), 60]
-        buffer = io.BytesIO()
-        Image.fromarray(image).save(buffer, format="PNG")
         example = tf.train.Example()
         feature = example.features.feature
-        feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
+        feature[keys.IMAGE_ENCODED].bytes_list.value.append(encode_png(image))
         feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(name.encode())
         feature[keys.IMAGE_HEIGHT].int64_list.value.append(height)
         feature[keys.IMAGE_WIDTH].int64_list.value.append(width)
@@ -91,7 +92,21 @@ def make_example() -> Callable[..., bytes]:
             feature[key].float_list.value.extend(box[i] for box in boxes)
         feature[keys.CLASS_ID].int64_list.value.extend(ids)
         feature[keys.IS_CROWD].int64_list.value.extend(crowds if crowds is not None else [0] * len(ids))
+        pngs = [b"" if mask is None else encode_png(np.asarray(mask, np.uint8)) for mask in masks]
+        if masks:
+            feature[keys.MASK].bytes_list.value.extend(pngs)
+        if keypoints:
+            points = [point for of_box in keypoints for point in of_box]
+            feature[keys.KEYPOINT_Y].float_list.value.extend(y for y, _, _ in points)
+            feature[keys.KEYPOINT_X].float_list.value.extend(x for _, x, _ in points)
+            feature[keys.KEYPOINT_VISIBILITY].int64_list.value.extend(seen for _, _, seen in points)
+            feature[keys.NUM_KEYPOINTS].int64_list.value.extend(map(len, keypoints))
         return bytes(example.SerializeToString())
+
+    def encode_png(pixels: Any) -> bytes:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, format="PNG")
+        return buffer.getvalue()
 
     return make
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.data.records import ExampleFeatures
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth, compute_coco_metrics
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from detloom.components.evaluator.measurements import Split
-    from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+    from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 IMAGE_HW = (480, 640)
 OBJECTS_EACH, CROWD_SHARE = 7, 0.01  # as in COCO
@@ -33,7 +33,7 @@ def make_split(size: Size) -> "Split":
     """Return images with some objects each, a few frequent and many rare classes; each image has a camera."""
     from detloom.components.evaluator.measurements import Split
     from detloom.schemas.contracts.label_map import LabelMap
-    from detloom.trainer_module.evaluation.coco_metrics import ImageGroundTruth
+    from detloom.trainer_module.evaluation.coco_images import ImageGroundTruth
 
     random, shares = np.random.default_rng(0), class_shares(size.classes)
     truth = []
@@ -56,7 +56,7 @@ def make_detections(split: "Split", size: Size, model: int) -> "list[ImageDetect
 def _detect(
     random: np.random.Generator, truth: "ImageGroundTruth", size: Size, shares: npt.NDArray[np.float64]
 ) -> "ImageDetections":
-    from detloom.trainer_module.evaluation.coco_metrics import ImageDetections
+    from detloom.trainer_module.evaluation.coco_images import ImageDetections
 
     num_objects = len(truth.class_ids)
     num_near = round(NEAR_SHARE * size.detections) if num_objects else 0

@@ -10,7 +10,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import nearest_hint
 from detloom.schemas.run_file.evaluator_and_gates import Gates
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections
+from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.export.predict import check_signature
 
 _ROUNDING = 1e-5  # rounding of float32 boxes at the image border

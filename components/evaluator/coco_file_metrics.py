@@ -1,43 +1,21 @@
 """COCO metrics of COCO files for boxes, masks and keypoints, equal to pycocotools to the last digit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from detloom.components.evaluator.coco_files import CocoSplit, read_keypoints
 from detloom.components.evaluator.coco_masks import encode_mask
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
-from detloom.trainer_module.evaluation.coco_backends import Backend, IouType, compute_coco_curves
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, mean_of_measured, summarize_coco_datasets
+from detloom.trainer_module.evaluation.coco_backends import Backend, IouType
+from detloom.trainer_module.evaluation.coco_metrics import (
+    CocoMetrics,
+    summarize_coco_datasets,
+)
+from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, summarize_keypoints
 
 _NUM_KEYPOINTS = 17  # COCO's person keypoints, the only ones for which the API has localization tolerances
 _KEY_OF_TYPE: dict[IouType, str] = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}
-
-# Positions in the COCO API's keypoint curves: IoU 0.50, 0.75; all, medium, large objects; 20 detections per image.
-_IOU_50, _IOU_75 = 0, 5
-_ALL, _MEDIUM, _LARGE = 0, 1, 2
-_MAX_20 = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeypointMetrics:
-    """The ten COCO keypoint metrics, 0 to 1, or -1 without ground truth.
-
-    As for boxes, but with object keypoint similarity instead of IoU, without small objects, and with 20 detections per
-    image and class.
-    """
-
-    AP: float
-    AP50: float
-    AP75: float
-    APm: float
-    APl: float
-    AR: float
-    AR50: float
-    AR75: float
-    ARm: float
-    ARl: float
 
 
 def iou_types_of(results: Sequence[Mapping[str, Any]], truth: CocoSplit) -> tuple[IouType, ...]:
@@ -85,22 +63,7 @@ def compute_coco_keypoint_metrics(
         InputError: keypoints other than COCO's 17 person keypoints, or detections without keypoints.
     """
     _check_results(results, "keypoints")
-    precision_TRKAM, recall_TKAM = compute_coco_curves(
-        _complete(truth, _with_keypoints), results, iou_type="keypoints", backend=backend
-    )
-    precision_TRKA, recall_TKA = precision_TRKAM[..., _MAX_20], recall_TKAM[..., _MAX_20]
-    return KeypointMetrics(
-        AP=mean_of_measured(precision_TRKA[..., _ALL]),
-        AP50=mean_of_measured(precision_TRKA[_IOU_50, ..., _ALL]),
-        AP75=mean_of_measured(precision_TRKA[_IOU_75, ..., _ALL]),
-        APm=mean_of_measured(precision_TRKA[..., _MEDIUM]),
-        APl=mean_of_measured(precision_TRKA[..., _LARGE]),
-        AR=mean_of_measured(recall_TKA[..., _ALL]),
-        AR50=mean_of_measured(recall_TKA[_IOU_50, ..., _ALL]),
-        AR75=mean_of_measured(recall_TKA[_IOU_75, ..., _ALL]),
-        ARm=mean_of_measured(recall_TKA[..., _MEDIUM]),
-        ARl=mean_of_measured(recall_TKA[..., _LARGE]),
-    )
+    return summarize_keypoints(_complete(truth, _with_keypoints), results, None, backend=backend)
 
 
 def _check_results(results: Sequence[Mapping[str, Any]], iou_type: IouType) -> None:

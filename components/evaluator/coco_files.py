@@ -16,7 +16,11 @@ from detloom.components.example_gen.sources.json_values import is_pixel_count, i
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth, boxes_xywh_px_to_yxyx_rel
+from detloom.trainer_module.evaluation.coco_images import (
+    ImageDetections,
+    ImageGroundTruth,
+    boxes_xywh_px_to_yxyx_rel,
+)
 
 MAX_FILE_BYTES = 2 * 2**30  # parsed, it needs about ten times as much memory
 _MAX_ID = 2**63 - 1  # int64

@@ -40,7 +40,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.drawing.draw import decode_image_rgb
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, ImageDetections, compute_coco_metrics
+from detloom.trainer_module.evaluation.coco_images import ImageDetections
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.export.predict import LoadedSignature, check_signature, read_exported_label_map
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 

@@ -13,7 +13,8 @@ from detloom.components.evaluator.decision import Decision, Evidence, Latency, d
 from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, ImageDetections
+from detloom.trainer_module.evaluation.coco_images import ImageDetections
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 
 ImageKind = Literal["false", "missed", "better", "worse", "first"]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from detloom.components.evaluator.slices import Feature
 from detloom.schemas.contracts.detections import BOXES, CLASSES, SCORES
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.export.predict import Rows
 
 _KINDS = "bifu"  # of arrays: booleans and numbers

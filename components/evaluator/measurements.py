@@ -30,11 +30,10 @@ from detloom.components.evaluator.slices import (
 )
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import (
     NO_VALUE,
     CocoMetrics,
-    ImageDetections,
-    ImageGroundTruth,
     compute_coco_metrics,
 )
 

@@ -12,12 +12,8 @@ from detloom.components.evaluator.analysis.matches import IOU_50, Matches
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
-from detloom.trainer_module.evaluation.coco_metrics import (
-    CocoMetrics,
-    ImageDetections,
-    ImageGroundTruth,
-    compute_coco_metrics,
-)
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 
 Feature = tuple[str | int | float, ...]  # the values of one feature of one example
 MISSING = "(none)"  # value of an image without the feature

@@ -21,7 +21,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.text_file import write_text_file
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, format_coco_results
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, format_coco_results
 from detloom.trainer_module.export.predict import ExportedDetector, Prediction
 from detloom.trainer_module.run_state.progress import Reporter, show_progress
 

@@ -7,6 +7,7 @@ of `B` images, and columns are padded to a common `G`.
     true_hw               int32 [2], rows and columns of the network input that are image; the rest is padding
     image_hw              int32 [2], size of the original image in pixels; only in evaluation
     num_dropped           int32 [], boxes over the limit of a training batch; only in training
+    mask_pngs             string [G], masks of the original image as grayscale PNG; only in evaluation, with masks
 
 All other entries are columns: one value per box.
 
@@ -16,7 +17,7 @@ All other entries are columns: one value per box.
     image_shares          float32 [G], share of the box's image in the pixels of a mixed image; only after MixUp
     is_crowd              bool [G]
     area_px               float32 [G], area of the object in the original image
-    masks_GHW             uint8 [G, H, W], 1 inside the object; optional
+    masks_GHW             uint8 [G, H, W], 1 inside the object; optional (in a batch, over the padded image)
     keypoints_yx_rel_GP2  float32 [G, P, 2], relative like boxes, NaN for points that are not labelled; optional
 
 A detector family with another kind of ground truth adds its column here.
@@ -29,6 +30,7 @@ IMAGE = "image"
 TRUE_HW = "true_hw"
 IMAGE_HW = "image_hw"
 NUM_DROPPED = "num_dropped"
+MASK_PNGS = "mask_pngs"
 
 BOXES = "boxes_yxyx_rel"
 CLASSES = "class_indices"

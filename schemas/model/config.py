@@ -53,7 +53,8 @@ class EarlyStopping:
     """Stop when a metric of the eval split no longer improves."""
 
     metric: str = "AP"
-    """A COCO metric (`AP`, `AP50`, ...), the AP of a class as `AP/<class name>`, or `loss` (lower is better)."""
+    """A COCO metric (`AP`, `AP50`, ...; `mask_AP`, `keypoint_AP`, ...), the AP of a class as `AP/<class name>`, or
+    `loss` (lower is better)."""
     patience: int = 5
     """Number of evaluations without improvement after which training stops."""
     min_delta: float = 0.0
@@ -201,6 +202,20 @@ def _check_pattern(field: str, pattern: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeypointSigma:
+    """Standard deviation of the labels of one keypoint, for the object keypoint similarity."""
+
+    name: str
+    """Name of the keypoint."""
+    sigma: float
+    """Standard deviation over the square root of the object's area; small for points that people label precisely."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.name), "name", "nothing", "a name")
+        check_fields(self, "above 0", "sigma")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Eval:
     """Evaluation of the detector during training."""
 
@@ -208,19 +223,25 @@ class Eval:
     """Number of images per batch."""
     use_moving_averages: bool = False
     """Evaluate and export the moving average of the weights instead of the weights."""
-    metrics_set: tuple[Literal["coco_detection_metrics"], ...] = ("coco_detection_metrics",)
-    """Metrics to compute."""
+    metrics_set: tuple[Literal["coco_detection_metrics", "coco_mask_metrics"], ...] = ("coco_detection_metrics",)
+    """Metrics to compute. Those of boxes are always computed, and those of masks and keypoints if the detector has
+    them."""
+    keypoint_sigmas: tuple[KeypointSigma, ...] = ()
+    """Tolerances of the keypoint metrics, of each keypoint; empty uses COCO's for COCO's names of persons' keypoints,
+    and 0.05 for all others."""
     evaluate_every: int = 500
     """Number of training steps between two evaluations; the weights of the best evaluation are exported."""
     best_metric: str = "AP"
-    """Metric that selects the exported weights: a COCO metric (`AP`, `AP50`, ...), the AP of a class as
-    `AP/<class name>`, or `loss` (lower is better)."""
+    """Metric that selects the exported weights: a COCO metric (`AP`, `AP50`, ...; `mask_AP`, `keypoint_AP`, ...), the
+    AP of a class as `AP/<class name>`, or `loss` (lower is better)."""
     keep_best: int = 1
     """Number of best evaluations whose weights and metrics are kept."""
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "batch_size", "evaluate_every", "keep_best")
         check(bool(self.metrics_set), "metrics_set", "nothing", "at least one")
+        names = [each.name for each in self.keypoint_sigmas]
+        check(len(set(names)) == len(names), "keypoint_sigmas", names, "each keypoint once")
         check_metric("best_metric", self.best_metric)
 
 

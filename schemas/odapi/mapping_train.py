@@ -17,7 +17,7 @@ _TF1 = Ignored(reason="TF1 only: the TF2 loop does not read it")
 _QUEUES = Ignored(reason="for TF1's queues; tf.data tunes reading itself")
 _DRAWING = Ignored(reason="only affects images in summaries")
 _REPORT = Ignored(reason="adds metrics to the report, does not change others")
-_NO_KEYPOINTS = Ignored(reason="is used only with keypoints, which are not read")
+_BY_MODEL = "are read if the model learns them, and only then"
 _OTHER_MODELS = "for other kinds of models, which are not supported"
 
 
@@ -53,6 +53,20 @@ _FROM_DETECTION = Mapped(
     read=lambda is_detector: "detection" if is_detector else "classification",
     write=lambda plain: None,
 )
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def _instance_masks(message: Message) -> Rule:
+    if message.scalar("load_instance_masks") and message.scalar("mask_type") == "NUMERICAL_MASKS":
+        return Refused(
+            reason="mask_type is NUMERICAL_MASKS, which is also its default: masks are read as PNG, as detloom ingest "
+            "--masks writes them; write mask_type: PNG_MASKS"
+        )
+    return _MASKS
+
+
+_MASKS = Ignored(reason=f"masks {_BY_MODEL}")
 
 # --- trained variables ------------------------------------------------------------------------------------------------
 
@@ -199,11 +213,12 @@ TRAIN: dict[str, Structure] = {
     # --- evaluation ---------------------------------------------------------------------------------------------------
     "EvalConfig": Structure(
         makes=tree.Eval,
+        single={"parameterized_metric": "a model has keypoints of one class"},
         fields={
             **same("batch_size", "use_moving_averages", "metrics_set"),
             **each(_TF1, "num_examples", "eval_interval_secs", "max_evals", "save_graph", "eval_master"),
             **each(_TF1, "ignore_groundtruth", "use_dummy_loss_in_eval"),
-            "eval_instance_masks": Ignored(reason="TF1 only: the TF2 loop reads metrics_set"),
+            "eval_instance_masks": Ignored(reason="masks are evaluated if the model has them"),
             **each(_DRAWING, "num_visualizations", "visualization_export_dir", "min_score_threshold"),
             **each(_DRAWING, "max_num_boxes_to_visualize", "skip_scores", "skip_labels"),
             **each(_DRAWING, "visualize_groundtruth_boxes", "groundtruth_box_visualization_color"),
@@ -222,9 +237,23 @@ TRAIN: dict[str, Structure] = {
             "skip_predictions_for_unlabeled_class": unless(
                 False, "detections of unlabelled classes are always counted"
             ),
-            "parameterized_metric": Refused(reason="keypoint metrics are not supported"),
-            "super_categories": Refused(reason="metrics for groups of classes are not supported"),
+            "parameterized_metric": Mapped(
+                key="", write=lambda plain: plain if plain["keypoint_sigmas"] else None, note="mapped to its own fields"
+            ),
+            "super_categories": _REPORT,
         },
+    ),
+    "ParameterizedMetric": Structure(
+        choice="parameterized_metric", otherwise={}, fields={"coco_keypoint_metrics": at("")}
+    ),
+    "CocoKeypointMetrics": Structure(
+        fields={
+            "class_label": Ignored(reason="keypoints are measured for the class that has them in the model"),
+            "keypoint_label_to_sigmas": at("keypoint_sigmas"),
+        }
+    ),
+    "CocoKeypointMetrics.KeypointLabelToSigmasEntry": Structure(
+        makes=tree.KeypointSigma, fields={"key": at("name"), "value": at("sigma")}
     ),
     # --- data ---------------------------------------------------------------------------------------------------------
     "InputReader": Structure(
@@ -249,13 +278,15 @@ TRAIN: dict[str, Structure] = {
             "include_source_id": Ignored(reason="source ids are always read"),
             "drop_remainder": Ignored(reason="training uses complete batches only, evaluation reads every image"),
             "use_display_name": Ignored(reason="the Object Detection API does not read it"),
-            "mask_type": Ignored(reason="is used only with load_instance_masks, which is refused"),
+            "mask_type": Ignored(reason="masks are read as PNG; with load_instance_masks, others are refused"),
             "frame_index": Ignored(reason="is used only with sequences, which are refused"),
-            "keypoint_type_weight": _NO_KEYPOINTS,
-            "use_keypoint_label_map": _NO_KEYPOINTS,
-            "load_keypoint_depth_features": _NO_KEYPOINTS,
-            "load_instance_masks": unless(False, "masks are not supported"),
-            "num_keypoints": unless(0, "keypoints are not supported"),
+            "keypoint_type_weight": Refused(reason="weights of single keypoints are not supported"),
+            "use_keypoint_label_map": unless(False, "keypoints are read in the order in which they are stored"),
+            "load_keypoint_depth_features": unless(False, "the depth of keypoints is not supported"),
+            "load_instance_masks": Depends(
+                usual=_MASKS, when="true without mask_type: PNG_MASKS: refused", choose=_instance_masks
+            ),
+            "num_keypoints": Ignored(reason=f"keypoints {_BY_MODEL}; their number is that of the model"),
             "num_additional_channels": unless(0, "images have three channels"),
             "load_multiclass_scores": unless(False, "training on scores of another model is not supported"),
             **each(

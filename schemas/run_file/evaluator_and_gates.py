@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.contracts.metric_names import ALLOWED, KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
 from detloom.schemas.errors import check, check_fields
 from detloom.schemas.reading.typed_dict import nearest_hint
 
@@ -118,8 +118,11 @@ _MIN_REASON = 12  # characters: a single word is not a reason
 def check_gate_metric(metric: str) -> None:
     """Raise FieldError unless the metric is a COCO metric, or that of a class such as `AP50/cat`."""
     name, slash, class_name = metric.partition("/")
-    allowed = f"{', '.join(METRIC_NAMES)}, or that of a class such as AP50/cat.{nearest_hint(name, METRIC_NAMES)}"
-    check(name in METRIC_NAMES and bool(class_name) == bool(slash), "metric", repr(metric), allowed.rstrip("."))
+    known = [*METRIC_NAMES, *(f"{MASK}{each}" for each in METRIC_NAMES)]
+    known += [f"{KEYPOINT}{each}" for each in KEYPOINT_METRIC_NAMES]
+    allowed = f"{ALLOWED}, or that of a class such as AP50/cat or mask_AP/cat.{nearest_hint(name, known)}"
+    is_known = name in known and bool(class_name) == bool(slash) and not (slash and name.startswith(KEYPOINT))
+    check(is_known, "metric", repr(metric), allowed.rstrip("."))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +130,8 @@ class MetricFloor:
     """Smallest value of a metric on the test split."""
 
     metric: str
-    """A COCO metric such as AP or AP50, or that of a class such as `AP50/cat`."""
+    """A COCO metric such as AP or AP50, or that of a class such as `AP50/cat`; of masks or keypoints with `mask_` or
+    `keypoint_`, such as `mask_AP`."""
     min: float
     """Smallest value, 0 to 1 (not percent)."""
     slice: str = ""
@@ -143,7 +147,8 @@ class MetricChange:
     """Smallest change of a metric compared with the baseline."""
 
     metric: str
-    """A COCO metric such as AP or AP50, or that of a class such as `AP50/cat`."""
+    """A COCO metric such as AP or AP50, or that of a class such as `AP50/cat`; of masks or keypoints with `mask_` or
+    `keypoint_`, such as `mask_AP`."""
     min_change: float
     """Smallest change, -1 to 1 (not percent); -0.02 allows a drop of 0.02."""
     slice: str = ""

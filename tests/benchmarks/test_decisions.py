@@ -10,7 +10,7 @@ from detloom.components.evaluator.evaluation import assess, measure_model
 from detloom.components.evaluator.measurements import Split
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 TEN = list(range(155, 1551, 155))
 

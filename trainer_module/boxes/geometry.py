@@ -1,6 +1,6 @@
 """Box formats and box geometry on tensors. All conversions between box formats are here.
 
-The exception is `coco_metrics.py`, which converts to the COCO format itself because it must not need TensorFlow.
+The exception is `coco_images.py`, which converts to the COCO format itself because it must not need TensorFlow.
 
 `_yxyx` is (ymin, xmin, ymax, xmax); `_cyxhw` is (centre y, centre x, height, width); `_rel` is relative to the image,
 0 to 1; `_px` is pixels.

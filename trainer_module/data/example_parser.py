@@ -7,11 +7,17 @@ import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.ground_truth import AREA, BOXES, CLASSES, CROWD, IMAGE, KEYPOINTS, MASKS, WEIGHTS
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.sample import Sample
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.preprocess import decode_image
 
 UNKNOWN_CLASS = "a class id that is not in the label map"
 BAD_LENGTHS = "box features of different lengths"
+BAD_KEYPOINTS = "an object with another number of keypoints than the detector's"
+BAD_MASK_SIZE = "a mask of another size than its image"
+NO_MASK = "an object without a mask"
 
 
 def _column(dtype: tf.DType) -> tf.io.FixedLenSequenceFeature:
@@ -38,16 +44,41 @@ class ParsedExample(NamedTuple):
     """A record whose image and masks are still encoded.
 
     Attributes:
+        source_id: string [], for messages.
         image_bytes: string [].
         columns: ground truth without areas and masks.
         stored_area_px: float32 [G], or [0] if the record has no areas.
         mask_pngs: string [G], empty for a box without a mask; None unless masks are requested.
     """
 
+    source_id: tf.Tensor
     image_bytes: tf.Tensor
     columns: Sample
     stored_area_px: tf.Tensor
     mask_pngs: tf.Tensor | None
+
+
+class KeypointClass(NamedTuple):
+    """The class whose objects have keypoints, and the number of points of each object."""
+
+    class_index: int
+    num_points: int
+
+
+def keypoint_class_of(keypoints: Keypoints | None, label_map: LabelMap) -> KeypointClass | None:
+    """Return the class with the keypoints of a detector family; None for a family without keypoints.
+
+    Raises:
+        InputError: if the label map lacks the class.
+    """
+    if keypoints is None:
+        return None
+    if keypoints.class_name not in label_map.names:
+        raise InputError(
+            f"model: the keypoints are those of class {keypoints.class_name!r}, which the label map lacks; allowed: "
+            f"{', '.join(label_map.names)}."
+        )
+    return KeypointClass(label_map.names.index(keypoints.class_name), len(keypoints.names))
 
 
 def class_index_table(class_ids: tuple[int, ...]) -> tf.lookup.StaticHashTable:
@@ -57,20 +88,28 @@ def class_index_table(class_ids: tuple[int, ...]) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(ids, indices), default_value=-1)
 
 
-def parse_example(serialized: tf.Tensor, table: tf.lookup.StaticHashTable, optional: Collection[str] = ()) -> Sample:
+def parse_example(
+    serialized: tf.Tensor,
+    table: tf.lookup.StaticHashTable,
+    optional: Collection[str] = (),
+    keypoint_class: KeypointClass | None = None,
+) -> Sample:
     """Parse one serialized tf.Example and decode its image; see `parse_ground_truth`.
 
     Raises:
         tf.errors.InvalidArgumentError: at run time, also for a broken image.
     """
-    parsed = parse_ground_truth(serialized, table, optional)
+    parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
     image = decode_image(parsed.image_bytes)
     return sample_of(parsed, image, tf.shape(image)[:2])
 
 
 @tf.autograph.experimental.do_not_convert
 def parse_ground_truth(
-    serialized: tf.Tensor, table: tf.lookup.StaticHashTable, optional: Collection[str] = ()
+    serialized: tf.Tensor,
+    table: tf.lookup.StaticHashTable,
+    optional: Collection[str] = (),
+    keypoint_class: KeypointClass | None = None,
 ) -> ParsedExample:
     """Parse a serialized tf.Example without decoding pixels.
 
@@ -78,10 +117,12 @@ def parse_ground_truth(
 
     Args:
         optional: the optional columns to read, of `ground_truth.OPTIONAL_COLUMNS`.
+        keypoint_class: makes the number of points static, and all points NaN for objects of other classes. An object of
+            this class may have no points; otherwise it has all of them. None: as many points as the record has.
 
     Raises:
         tf.errors.InvalidArgumentError: at run time, for a broken record, and with the key of the record for a class id
-            that is not in the label map or box features of different lengths.
+            that is not in the label map, box features of different lengths, or a wrong number of keypoints.
     """
     features = dict(_FEATURES)
     for column in optional:
@@ -101,9 +142,26 @@ def parse_ground_truth(
         WEIGHTS: _filled(parsed[keys.WEIGHT], tf.ones([num_boxes])),
     }
     if KEYPOINTS in optional:
-        columns[KEYPOINTS] = _parse_keypoints(parsed, num_boxes)
+        if keypoint_class is None:
+            columns[KEYPOINTS] = _parse_keypoints(parsed, num_boxes)
+        else:
+            columns[KEYPOINTS] = _parse_keypoints_of_class(parsed, class_indices, keypoint_class)
     mask_pngs = _filled(parsed[keys.MASK], tf.fill([num_boxes], "")) if MASKS in optional else None
-    return ParsedExample(parsed[keys.IMAGE_ENCODED], columns, parsed[keys.AREA], mask_pngs)
+    return ParsedExample(
+        parsed[keys.IMAGE_SOURCE_ID], parsed[keys.IMAGE_ENCODED], columns, parsed[keys.AREA], mask_pngs
+    )
+
+
+def check_has_masks(parsed: ParsedExample) -> None:
+    """Check that each object that is not a crowd has a mask.
+
+    Raises:
+        tf.errors.InvalidArgumentError: at run time, with the key of the record.
+    """
+    assert parsed.mask_pngs is not None
+    is_missing = (tf.strings.length(parsed.mask_pngs) == 0) & ~parsed.columns[CROWD]
+    message = [f"{NO_MASK}: record:", parsed.source_id, "; detloom ingest --masks (data.masks: true) keeps masks"]
+    tf.debugging.Assert(~tf.reduce_any(is_missing), message)
 
 
 def sample_of(parsed: ParsedExample, image: tf.Tensor, image_hw: tf.Tensor) -> Sample:
@@ -118,7 +176,7 @@ def sample_of(parsed: ParsedExample, image: tf.Tensor, image_hw: tf.Tensor) -> S
     area_px = _filled(parsed.stored_area_px, (ymax - ymin) * (xmax - xmin) * num_pixels)
     sample = {IMAGE: image, **parsed.columns, AREA: area_px}
     if parsed.mask_pngs is not None:
-        sample[MASKS] = _decode_masks(parsed.mask_pngs, image_hw)
+        sample[MASKS] = _decode_masks(parsed.mask_pngs, image_hw, parsed.source_id)
     return sample
 
 
@@ -137,15 +195,18 @@ def _check_lengths(
     tf.debugging.Assert(tf.reduce_all(fits), message, summarize=20)
 
 
-def _decode_masks(mask_pngs: tf.Tensor, image_hw: tf.Tensor) -> tf.Tensor:
+def _decode_masks(mask_pngs: tf.Tensor, image_hw: tf.Tensor, source_id: tf.Tensor) -> tf.Tensor:
     """Decode masks to uint8 [G, H, W], 0 or 1; all 0 for a box without a mask."""
 
+    def decoded(png: tf.Tensor) -> tf.Tensor:
+        mask_HW = tf.cast(tf.io.decode_png(png, channels=1)[..., 0] > 0, tf.uint8)
+        fits = tf.reduce_all(tf.shape(mask_HW) == image_hw)
+        message = [f"{BAD_MASK_SIZE}: record, size of its mask, of its image:", source_id, tf.shape(mask_HW), image_hw]
+        with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
+            return tf.identity(mask_HW)
+
     def decode(png: tf.Tensor) -> tf.Tensor:
-        return tf.cond(
-            tf.strings.length(png) > 0,
-            lambda: tf.cast(tf.io.decode_png(png, channels=1)[..., 0] > 0, tf.uint8),
-            lambda: tf.zeros(image_hw, tf.uint8),
-        )
+        return tf.cond(tf.strings.length(png) > 0, lambda: decoded(png), lambda: tf.zeros(image_hw, tf.uint8))
 
     at_least_one = tf.concat([mask_pngs, [""]], axis=0)  # without any, the result would have no height and width
     return tf.map_fn(decode, at_least_one, fn_output_signature=tf.TensorSpec([None, None], tf.uint8))[:-1]
@@ -156,14 +217,49 @@ def _parse_keypoints(parsed: dict[str, tf.Tensor], num_boxes: tf.Tensor) -> tf.T
 
     Without `num_keypoints`, all boxes have equally many points.
     """
-    y, x, visibility = (parsed[key] for key in (keys.KEYPOINT_Y, keys.KEYPOINT_X, keys.KEYPOINT_VISIBILITY))
-    num_points = tf.size(y)
+    points, num_points = _labelled_points(parsed)
     each = tf.cast(num_points // tf.maximum(num_boxes, 1), tf.int64)
     lengths = _filled(parsed[keys.NUM_KEYPOINTS], tf.fill([num_boxes], each))
-    _check_lengths(parsed[keys.IMAGE_SOURCE_ID], num_points, [x], [visibility])
+    _check_num_points(parsed[keys.IMAGE_SOURCE_ID], num_points, lengths)
+    return tf.RaggedTensor.from_row_lengths(points, lengths, validate=False).to_tensor(float("nan"))
+
+
+def _parse_keypoints_of_class(
+    parsed: dict[str, tf.Tensor], class_indices: tf.Tensor, keypoint_class: KeypointClass
+) -> tf.Tensor:
+    """Return keypoints [G, P, 2] of the objects of one class; NaN for all others and for unlabelled points.
+
+    The Object Detection API's writer of COCO records stores all P points of every box, but in `num_keypoints` only the
+    number of labelled ones.
+    """
+    points, num_points = _labelled_points(parsed)
+    num_boxes, wanted = tf.shape(class_indices)[0], tf.constant(keypoint_class.num_points, tf.int64)
+    lengths = _filled(parsed[keys.NUM_KEYPOINTS], tf.fill([num_boxes], tf.constant(0, tf.int64)))
     adds_up = tf.reduce_sum(lengths) == tf.cast(num_points, tf.int64)
-    message = [f"{BAD_LENGTHS}: record, keypoints, keypoints of each box:", parsed[keys.IMAGE_SOURCE_ID], num_points]
-    tf.debugging.Assert(adds_up & tf.reduce_all(lengths >= 0), [*message, lengths], summarize=20)
-    seen = _filled(visibility, tf.ones([num_points], tf.int64)) > 0
-    points = tf.where(seen[:, tf.newaxis], tf.stack([y, x], axis=-1), float("nan"))
-    return tf.RaggedTensor.from_row_lengths(points, lengths).to_tensor(float("nan"))
+    is_full = tf.cast(num_points, tf.int64) == wanted * tf.cast(num_boxes, tf.int64)
+    lengths = tf.where(~adds_up & is_full, wanted, lengths)
+    _check_num_points(parsed[keys.IMAGE_SOURCE_ID], num_points, lengths)
+    is_of_class = class_indices == keypoint_class.class_index
+    is_wrong = is_of_class & (lengths != wanted) & (lengths != 0)
+    got = tf.boolean_mask(lengths, is_wrong)
+    message = [f"{BAD_KEYPOINTS}: record, got, allowed: 0 or", parsed[keys.IMAGE_SOURCE_ID], got, wanted]
+    tf.debugging.Assert(~tf.reduce_any(is_wrong), message, summarize=20)
+    shape = [None, keypoint_class.num_points, 2]
+    ragged = tf.RaggedTensor.from_row_lengths(points, lengths, validate=False)
+    points_GP2 = tf.ensure_shape(ragged.to_tensor(float("nan"), shape=shape), shape)
+    return tf.where(is_of_class[:, tf.newaxis, tf.newaxis], points_GP2, float("nan"))
+
+
+def _labelled_points(parsed: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the points of all boxes [N, 2], NaN where not labelled, and N."""
+    y, x, visibility = (parsed[key] for key in (keys.KEYPOINT_Y, keys.KEYPOINT_X, keys.KEYPOINT_VISIBILITY))
+    num_points = tf.size(y)
+    _check_lengths(parsed[keys.IMAGE_SOURCE_ID], num_points, [x], [visibility])
+    is_labelled = _filled(visibility, tf.ones([num_points], tf.int64)) > 0
+    return tf.where(is_labelled[:, tf.newaxis], tf.stack([y, x], axis=-1), float("nan")), num_points
+
+
+def _check_num_points(source_id: tf.Tensor, num_points: tf.Tensor, lengths: tf.Tensor) -> None:
+    adds_up = tf.reduce_sum(lengths) == tf.cast(num_points, tf.int64)
+    message = [f"{BAD_LENGTHS}: record, keypoints, keypoints of each box:", source_id, num_points, lengths]
+    tf.debugging.Assert(adds_up & tf.reduce_all(lengths >= 0), message, summarize=20)

@@ -1,7 +1,7 @@
 """Input pipelines: from TFRecord shards to batches."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +12,8 @@ from detloom.schemas.contracts.ground_truth import (
     COLUMNS,
     IMAGE,
     IMAGE_HW,
+    MASK_PNGS,
+    MASKS,
     NUM_DROPPED,
     OPTIONAL_COLUMNS,
     TRUE_HW,
@@ -24,12 +26,19 @@ from detloom.trainer_module.data.augmentations.apply import apply_all, split_at_
 from detloom.trainer_module.data.augmentations.crops import WindowCrop
 from detloom.trainer_module.data.augmentations.mixing import mix_batch, mixings_of
 from detloom.trainer_module.data.cropped_decoding import decode_crop, decode_sample
-from detloom.trainer_module.data.example_parser import class_index_table, parse_example, parse_ground_truth
+from detloom.trainer_module.data.example_parser import (
+    ParsedExample,
+    check_has_masks,
+    class_index_table,
+    keypoint_class_of,
+    parse_ground_truth,
+    sample_of,
+)
 from detloom.trainer_module.data.record_stream import build_record_stream, elements_per_step
 from detloom.trainer_module.data.records import ExampleFeatures, read_records
 from detloom.trainer_module.data.sample import Sample, columns_of
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.detectors.preprocess import Preprocessing, resize_image
+from detloom.trainer_module.detectors.preprocess import Preprocessing, decode_image, resize_image, resize_masks
 
 _BATCHES_AHEAD = 2
 _LOGGER = logging.getLogger("detloom")
@@ -73,6 +82,7 @@ def build_train_dataset(
     family = family_of(config.model)
     preprocessing, columns = family.preprocessing, family.ground_truth_columns
     optional = [name for name in columns if name in OPTIONAL_COLUMNS]
+    keypoint_class = keypoint_class_of(family.keypoints, label_map)
     context = input_context or tf.distribute.InputContext()
     table, per_step = class_index_table(label_map.class_ids), elements_per_step(config.train, context)
     stream = build_record_stream(
@@ -86,7 +96,10 @@ def build_train_dataset(
 
     @tf.autograph.experimental.do_not_convert
     def to_element(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        sample = augmented_sample(config, serialized, table, seeds.of_element(number), optional)
+        parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
+        if MASKS in optional:
+            check_has_masks(parsed)
+        sample = augmented_sample(config, parsed, seeds.of_element(number))
         element = train_element(sample, preprocessing, columns, config.train_input.max_number_of_boxes)
         return {_NUMBER: number, **element}
 
@@ -121,11 +134,16 @@ def broken_example_keys(
     config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
 ) -> list[str]:
     """Return the keys of the records of a step that cannot be parsed or decoded."""
-    table = class_index_table(label_map.class_ids)
+    table, family = class_index_table(label_map.class_ids), family_of(config.model)
+    optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
+    keypoint_class = keypoint_class_of(family.keypoints, label_map)
 
     def is_broken(serialized: bytes) -> bool:
         try:
-            parse_example(tf.constant(serialized), table)
+            parsed = parse_ground_truth(tf.constant(serialized), table, optional, keypoint_class)
+            if MASKS in optional:
+                check_has_masks(parsed)
+            decode_sample(parsed)
         except tf.errors.InvalidArgumentError:
             return True
         return False
@@ -164,20 +182,12 @@ class AugmentationSeeds:
         return tf.stack([tf.constant(self._states[-1], tf.int64), first_element])
 
 
-def augmented_sample(
-    config: TrainEvalConfig,
-    serialized: tf.Tensor,
-    table: tf.lookup.StaticHashTable,
-    seeds: Sequence[tf.Tensor],
-    optional: Collection[str] = (),
-) -> Sample:
+def augmented_sample(config: TrainEvalConfig, parsed: ParsedExample, seeds: Sequence[tf.Tensor]) -> Sample:
     """Return an augmented and resized training image; it is not yet mixed with others, normalized or padded.
 
     Args:
         seeds: of `AugmentationSeeds.of_element`.
-        optional: optional columns to read; see `parse_ground_truth`.
     """
-    parsed = parse_ground_truth(serialized, table, optional)
     pairs = [pair for pair in zip(config.train.augmentations, seeds, strict=True) if not isinstance(pair[0], Mixing)]
     before, after = split_at_resize(pairs)
     crop = before[0][0] if before else None
@@ -197,8 +207,7 @@ def _resized(config: TrainEvalConfig, sample: Sample) -> Sample:
     image = resize_image(sample[IMAGE], config.model.image_resizer)
     resized = {**sample, IMAGE: image}
     for name in columns_of(sample, "masks"):
-        masks = sample[name][..., tf.newaxis]
-        resized[name] = tf.image.resize(masks, tf.shape(image)[:2], method="nearest")[..., 0]
+        resized[name] = resize_masks(sample[name], tf.shape(image)[:2], config.model.image_resizer)
     return resized
 
 
@@ -215,9 +224,14 @@ def train_element(
     for name in columns_of(sample, "points"):
         padded[name] = sample[name] * shares_yx
     for name in columns_of(sample, "masks"):
-        masks = tf.pad(sample[name], [[0, 0], [0, height - true_hw[0]], [0, width - true_hw[1]]])
-        padded[name] = tf.ensure_shape(masks, [None, height, width])
+        padded[name] = _padded_masks(sample[name], true_hw, preprocessing.network_hw)
     return {IMAGE: image, TRUE_HW: true_hw, **keep_largest(padded, columns, max_boxes)}
+
+
+def _padded_masks(masks_GHW: tf.Tensor, true_hw: tf.Tensor, network_hw: tuple[int, int]) -> tf.Tensor:
+    height, width = network_hw
+    padded = tf.pad(masks_GHW, [[0, 0], [0, height - true_hw[0]], [0, width - true_hw[1]]])
+    return tf.ensure_shape(padded, [None, height, width])
 
 
 def keep_largest(sample: Sample, columns: Sequence[str], max_boxes: int) -> dict[str, tf.Tensor]:
@@ -239,23 +253,37 @@ def build_eval_dataset(
 ) -> tf.data.Dataset:
     """Build one pass over a split, in the order of the files: prepared images with all their ground truth.
 
-    Columns are padded to the image with the most boxes in the batch. Boxes are relative to the image without padding.
+    Columns are padded to the image with the most boxes in the batch. Boxes and keypoints are relative to the image
+    without padding. Masks are those of the padded image, for the losses, with the stored masks beside them.
     `eval_input` only decides which examples are read.
     """
     family, table = family_of(config.model), class_index_table(label_map.class_ids)
     preprocessing = family.preprocessing
     optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
+    keypoint_class = keypoint_class_of(family.keypoints, label_map)
 
     @tf.autograph.experimental.do_not_convert
     def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        sample = parse_example(serialized, table, optional)
-        image, true_hw = preprocessing.prepare(sample[IMAGE])
-        return {**sample, IMAGE: image, TRUE_HW: true_hw, IMAGE_HW: tf.shape(sample[IMAGE])[:2]}
+        parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
+        decoded = decode_image(parsed.image_bytes)
+        image_hw = tf.shape(decoded)[:2]
+        sample = sample_of(parsed, decoded, image_hw)
+        image, true_hw = preprocessing.prepare(decoded)
+        if MASKS in optional:
+            check_has_masks(parsed)
+            masks = resize_masks(sample[MASKS], true_hw, config.model.image_resizer)
+            sample |= {
+                MASKS: _padded_masks(masks, true_hw, preprocessing.network_hw),
+                MASK_PNGS: parsed.mask_pngs,
+            }
+        return {**sample, IMAGE: image, TRUE_HW: true_hw, IMAGE_HW: image_hw}
 
     records = read_records(files, one_of=config.eval_input.sample_1_of_n_examples)
     elements = records.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
     padding = {
-        name: tf.constant(COLUMNS[name].padding if name in COLUMNS else 0, spec.dtype)
+        name: tf.constant(
+            "" if spec.dtype == tf.string else COLUMNS[name].padding if name in COLUMNS else 0, spec.dtype
+        )
         for name, spec in elements.element_spec.items()
     }
     batches = elements.padded_batch(batch_size, padding_values=padding)

@@ -110,6 +110,16 @@ def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
     return tf.cast(resized, tf.float32)
 
 
+def resize_masks(masks_GHW: tf.Tensor, resized_hw: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:
+    """Resize masks uint8 [G, H, W] to the size of their image after `resize_image`, with the same sampling positions.
+
+    Each pixel is that of the nearest position (`resize_image` and `resize_to_range` of the Object Detection API).
+    """
+    resize = tf.image.resize if resizer.half_pixel_centers else tf.compat.v1.image.resize
+    method = tf.image.ResizeMethod.NEAREST_NEIGHBOR
+    return resize(masks_GHW[..., tf.newaxis], resized_hw, method)[..., 0]
+
+
 def _resized_hw(image_HW3: tf.Tensor, resizer: ImageResizer) -> tuple[int, int] | tf.Tensor:
     if isinstance(resizer, FixedShapeResizer):
         return resizer.height, resizer.width

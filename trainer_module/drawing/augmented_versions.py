@@ -14,7 +14,7 @@ from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.trainer_module.data.augmentations.mixing import mixings_of
-from detloom.trainer_module.data.example_parser import class_index_table, parse_example
+from detloom.trainer_module.data.example_parser import class_index_table, parse_example, parse_ground_truth
 from detloom.trainer_module.data.input_pipeline import AugmentationSeeds, augmented_sample, build_train_dataset
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.data.sample import Sample
@@ -114,7 +114,7 @@ def _versions(
 
     @tf.autograph.experimental.do_not_convert
     def augment(record: tf.Tensor, number: tf.Tensor, optional: tuple[str, ...]) -> Sample:
-        return augmented_sample(config, record, table, seeds.of_element(number), optional)
+        return augmented_sample(config, parse_ground_truth(record, table, optional), seeds.of_element(number))
 
     compiled, drawn = tf.function(augment), []
     for i, record in enumerate(records):

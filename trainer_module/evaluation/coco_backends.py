@@ -7,7 +7,7 @@ import contextlib
 import gc
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ def compute_coco_curves(
     *,
     iou_type: IouType = "bbox",
     sizes: Sequence[tuple[str, float, float]] = (),
+    sigmas: Sequence[float] | None = None,
     backend: Backend = "faster",
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Compute precision [T, R, K, A, M] and recall [T, K, A, M] of the COCO API; K: categories by ascending id.
@@ -46,6 +47,7 @@ def compute_coco_curves(
         truth_dataset: content of a COCO annotation file. Masks are compressed runs; annotation ids are ignored.
         found_annotations: rows of a COCO results file; a missing `area` is that of `bbox`.
         sizes: sizes in addition to the API's own, as (name, minimum, maximum area in square pixels).
+        sigmas: tolerance of each keypoint; None uses those of COCO's 17.
     """
     # Copy the dictionaries, because the backends write into them, and renumber ids: faster-coco-eval confuses image ids
     # beyond 2**53, and both backends treat a match with the annotation id 0 as no match.
@@ -64,7 +66,20 @@ def compute_coco_curves(
         if "area" not in row:
             row["area"] = row["bbox"][2] * row["bbox"][3]
     accumulate = {"faster": _curves_of_faster_coco_eval, "pycocotools": _curves_of_pycocotools}[backend]
-    return accumulate(truth, found, iou_type, sizes)
+    return accumulate(truth, found, iou_type, _Additions(sizes, sigmas))
+
+
+class _Additions(NamedTuple):
+    """Parameters in addition to the API's own, or instead of them."""
+
+    sizes: Sequence[tuple[str, float, float]]
+    sigmas: Sequence[float] | None
+
+    def add_to(self, params: Any) -> None:
+        params.areaRng = [*params.areaRng, *([low, high] for _, low, high in self.sizes)]
+        params.areaRngLbl = [*params.areaRngLbl, *(name for name, _, _ in self.sizes)]
+        if self.sigmas is not None:
+            params.kpt_oks_sigmas = np.array(self.sigmas)
 
 
 def _number_by_id(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[int, int]]:
@@ -74,7 +89,7 @@ def _number_by_id(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _curves_of_faster_coco_eval(
-    truth: dict[str, Any], found: dict[str, Any], iou_type: IouType, sizes: Sequence[tuple[str, float, float]]
+    truth: dict[str, Any], found: dict[str, Any], iou_type: IouType, additions: _Additions
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     from faster_coco_eval import COCO, COCOeval_faster
 
@@ -90,17 +105,12 @@ def _curves_of_faster_coco_eval(
     halvings = np.arange(1, (len(truth["annotations"]) // 200).bit_length() + 1)
     recall_R = np.unique(np.concatenate([standard_R, 0.01 / 2.0**halvings]))
     evaluation.params.recThrs = recall_R
-    _add_sizes(evaluation.params, sizes)
+    additions.add_to(evaluation.params)
     evaluation.evaluate()
     evaluation.accumulate()
     precision_TRKAM = np.asarray(evaluation.eval["precision"])
     _round_as_pycocotools(precision_TRKAM, recall_R, _count_truth_KA(truth, evaluation.params))
     return precision_TRKAM[:, np.isin(recall_R, standard_R)], np.asarray(evaluation.eval["recall"])
-
-
-def _add_sizes(params: Any, sizes: Sequence[tuple[str, float, float]]) -> None:
-    params.areaRng = [*params.areaRng, *([low, high] for _, low, high in sizes)]
-    params.areaRngLbl = [*params.areaRngLbl, *(name for name, _, _ in sizes)]
 
 
 def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> npt.NDArray[np.int64]:
@@ -133,7 +143,7 @@ def _round_as_pycocotools(
 
 
 def _curves_of_pycocotools(
-    truth: dict[str, Any], found: dict[str, Any], iou_type: IouType, sizes: Sequence[tuple[str, float, float]]
+    truth: dict[str, Any], found: dict[str, Any], iou_type: IouType, additions: _Additions
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -146,7 +156,7 @@ def _curves_of_pycocotools(
 
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(index(truth), index(found), iouType=iou_type)
-        _add_sizes(evaluation.params, sizes)
+        additions.add_to(evaluation.params)
         evaluation.evaluate()
         evaluation.accumulate()
     return evaluation.eval["precision"], evaluation.eval["recall"]

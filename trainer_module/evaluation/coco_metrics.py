@@ -5,9 +5,9 @@ curves, so that equal curves give equal metrics to the last digit.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,13 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.coco_backends import Backend, IouType, compute_coco_curves, uncollected
+from detloom.trainer_module.evaluation.coco_images import (
+    ImageDetections,
+    ImageGroundTruth,
+    format_coco_ground_truth,
+    format_coco_results,
+)
+from detloom.trainer_module.evaluation.masks import mask_area_px
 
 NO_VALUE = -1.0  # the COCO API's value where there is no ground truth
 
@@ -24,71 +31,6 @@ NO_VALUE = -1.0  # the COCO API's value where there is no ground truth
 _IOU_50, _IOU_75 = 0, 5
 _ALL, _SMALL, _MEDIUM, _LARGE = 0, 1, 2, 3
 _MAX_1, _MAX_10, _MAX_100 = 0, 1, 2
-
-
-@dataclass(frozen=True, eq=False)
-class ImageGroundTruth:
-    """Ground truth of one image.
-
-    Attributes:
-        image_id: shared with the image's detections; unique in an evaluation.
-        image_hw: height and width in pixels.
-        boxes_yxyx_rel: float [G, 4].
-        class_ids: int [G], label-map ids.
-        is_crowd: bool [G]; detections on a crowd are neither correct nor wrong.
-        area_px: float [G], the area that decides small, medium, large; None uses the area of the box.
-        is_difficult, is_group_of: bool [G], special cases of PASCAL VOC and Open Images; None if there are none.
-        verified_class_ids: classes that Open Images' image-level labels confirm as present or absent.
-        given_xywh_px: float [G, 4], the same boxes in a file's pixels; relative boxes lose the last digit.
-    """
-
-    image_id: int
-    image_hw: tuple[int, int]
-    boxes_yxyx_rel: npt.NDArray[Any]
-    class_ids: npt.NDArray[Any]
-    is_crowd: npt.NDArray[Any]
-    area_px: npt.NDArray[Any] | None = None
-    is_difficult: npt.NDArray[Any] | None = None
-    is_group_of: npt.NDArray[Any] | None = None
-    verified_class_ids: tuple[int, ...] = ()
-    given_xywh_px: npt.NDArray[Any] | None = None
-
-    def __post_init__(self) -> None:
-        columns = {"class_ids": self.class_ids, "is_crowd": self.is_crowd}
-        for name in ("area_px", "is_difficult", "is_group_of"):
-            if getattr(self, name) is not None:
-                columns[name] = getattr(self, name)
-        _check_lengths(f"ground truth of image {self.image_id}", self.boxes_yxyx_rel, columns)
-
-    def xywh_px(self) -> npt.NDArray[np.float64]:
-        """Return COCO boxes, float64 [G, 4]."""
-        if self.given_xywh_px is not None:
-            return np.asarray(self.given_xywh_px, np.float64).reshape(-1, 4)
-        return boxes_yxyx_rel_to_xywh_px(self.boxes_yxyx_rel, self.image_hw)
-
-
-@dataclass(frozen=True, eq=False)
-class ImageDetections:
-    """Detections in one image: `boxes_yxyx_rel` float [N, 4], `scores` float [N], `class_ids` int [N].
-
-    `given_xywh_px` float [N, 4] are the same boxes in a file's pixels, as in `ImageGroundTruth`.
-    """
-
-    image_id: int
-    boxes_yxyx_rel: npt.NDArray[Any]
-    scores: npt.NDArray[Any]
-    class_ids: npt.NDArray[Any]
-    given_xywh_px: npt.NDArray[Any] | None = None
-
-    def __post_init__(self) -> None:
-        columns = {"scores": self.scores, "class_ids": self.class_ids}
-        _check_lengths(f"detections of image {self.image_id}", self.boxes_yxyx_rel, columns)
-
-    def xywh_px(self, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
-        """Return COCO boxes, float64 [N, 4]."""
-        if self.given_xywh_px is not None:
-            return np.asarray(self.given_xywh_px, np.float64).reshape(-1, 4)
-        return boxes_yxyx_rel_to_xywh_px(self.boxes_yxyx_rel, image_hw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +124,7 @@ def compute_coco_metrics(
     detections: Sequence[ImageDetections],
     label_map: LabelMap,
     *,
+    iou_type: Literal["bbox", "segm"] = "bbox",
     sizes: Sequence[tuple[str, float, float]] = (),
     backend: Backend = "faster",
 ) -> CocoMetrics:
@@ -192,6 +135,8 @@ def compute_coco_metrics(
     first.
 
     Args:
+        iou_type: "segm" measures masks, which all ground truth and detections then have. The area of a detection is
+            then that of its mask.
         sizes: further object sizes as (name, minimum, maximum area in square pixels), measured like small, medium and
             large.
 
@@ -206,13 +151,20 @@ def compute_coco_metrics(
     _check_values("ground truth", ground_truth, label_map)
     _check_values("detections", detections, label_map)
 
+    results = format_coco_results(detections, hw_by_id)
     return summarize_coco_datasets(
         format_coco_ground_truth(ground_truth, label_map),
-        format_coco_results(detections, hw_by_id),
+        [_with_mask_area(row) for row in results] if iou_type == "segm" else results,
         label_map,
+        iou_type=iou_type,
         sizes=sizes,
         backend=backend,
     )
+
+
+def _with_mask_area(row: dict[str, Any]) -> dict[str, Any]:
+    mask = row["segmentation"]
+    return {**row, "area": mask_area_px(mask["counts"].encode("ascii"), tuple(mask["size"]))}
 
 
 def summarize_coco_datasets(
@@ -236,74 +188,6 @@ def summarize_coco_datasets(
         truth_dataset, found_annotations, iou_type=iou_type, sizes=sizes, backend=backend
     )
     return _summarize(precision_TRKAM, recall_TKAM, truth_dataset, label_map, sizes)
-
-
-def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """Convert to COCO's JSON boxes (left, top, width, height in pixels), float64 [N, 4]."""
-    height, width = image_hw
-    boxes_yxyx_px = np.asarray(boxes_yxyx_rel, np.float64).reshape(-1, 4) * [height, width, height, width]
-    ymin, xmin, ymax, xmax = boxes_yxyx_px.T
-    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)
-
-
-def boxes_xywh_px_to_yxyx_rel(boxes_xywh_px: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """Convert from COCO's JSON boxes, float64 [N, 4]."""
-    height, width = image_hw
-    x, y, box_width, box_height = np.asarray(boxes_xywh_px, np.float64).reshape(-1, 4).T
-    return np.stack([y, x, y + box_height, x + box_width], axis=1) / [height, width, height, width]
-
-
-def format_coco_ground_truth(
-    ground_truth: Iterable[ImageGroundTruth], label_map: LabelMap, file_names: Mapping[int, str] | None = None
-) -> dict[str, Any]:
-    """Format ground truth like a COCO annotation file; `file_names` by image id, if known."""
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for image in ground_truth:
-        height, width = image.image_hw
-        name = {} if file_names is None else {"file_name": file_names[image.image_id]}
-        images.append({"id": image.image_id, "height": height, "width": width, **name})
-        boxes_xywh_px = image.xywh_px()
-        areas = boxes_xywh_px[:, 2] * boxes_xywh_px[:, 3] if image.area_px is None else image.area_px
-        columns = zip(
-            boxes_xywh_px.tolist(),
-            np.asarray(image.class_ids).astype(int).tolist(),
-            np.asarray(image.is_crowd).astype(int).tolist(),
-            np.asarray(areas, np.float64).tolist(),
-            strict=True,
-        )
-        for box, class_id, crowd, area in columns:
-            # Ids start at 1: the COCO API treats a match with id 0 as no match.
-            key = {"id": len(annotations) + 1, "image_id": image.image_id, "category_id": class_id}
-            annotations.append({**key, "bbox": box, "area": area, "iscrowd": crowd})
-    categories = [{"id": class_id, "name": name} for class_id, name in label_map.names_by_id]
-    return {"info": {}, "images": images, "categories": categories, "annotations": annotations}
-
-
-def format_coco_results(
-    detections: Iterable[ImageDetections], hw_by_id: Mapping[int, tuple[int, int]]
-) -> list[dict[str, Any]]:
-    """Format detections like a COCO results file; `hw_by_id` has the image sizes."""
-    rows = []
-    for image in detections:
-        boxes_xywh_px = image.xywh_px(hw_by_id[image.image_id])
-        columns = zip(
-            boxes_xywh_px.tolist(),
-            np.asarray(image.class_ids).astype(int).tolist(),
-            np.asarray(image.scores, np.float64).tolist(),
-            strict=True,
-        )
-        for box, class_id, score in columns:
-            rows.append({"image_id": image.image_id, "category_id": class_id, "bbox": box, "score": score})
-    return rows
-
-
-def _check_lengths(what: str, boxes: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"{what}: boxes_yxyx_rel has shape {boxes.shape}, allowed: [N, 4].")
-    for name, values in columns.items():
-        if values.shape != (len(boxes),):
-            raise ValueError(f"{what}: {name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
 
 
 def _check_image_ids(ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]) -> None:

@@ -22,6 +22,7 @@ from detloom.trainer_module.data.input_pipeline import build_eval_dataset
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
+from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
 from detloom.trainer_module.files.event_file import EventFile
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
@@ -158,11 +159,13 @@ class _Watch:
         reading = config
         if options.one_of is not None:
             reading = replace(config, eval_input=replace(config.eval_input, sample_1_of_n_examples=options.one_of))
+        keypoints = measured_keypoints(self._detector.family.keypoints, config.eval)
         self._evaluators = {
             each.name: Evaluator(
                 self._detector,
                 build_eval_dataset(reading, label_map, each.files, batch_size=config.eval.batch_size),
                 each.files,
+                keypoints=keypoints,
             )
             for each in sets
         }

@@ -34,6 +34,7 @@ from detloom.trainer_module.detectors.supported import check_trainable
 from detloom.trainer_module.drawing.training_images import draw_augmented, draw_beside_truth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluator, bad_records_as_input_errors
+from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.run_state.evaluations import HISTORY_FILE, BestCheckpoints, EvaluationHistory
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE, Incidents, describe_incident
@@ -150,7 +151,8 @@ class _Loop:
             self.averaged_weights = AveragedWeights(average, self.trained.variables) if average else None
         self.steps = TrainSteps(train, self.detector, self.trained, self.optimizer, self.averaged_weights, strategy)
         self.eval_dataset = build_eval_dataset(config, label_map, eval_files, batch_size=config.eval.batch_size)
-        self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files)
+        keypoints = measured_keypoints(self.detector.family.keypoints, config.eval)
+        self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files, keypoints=keypoints)
         self.checkpoints = RunCheckpoints(out_dir / CHECKPOINTS_DIR, self._state(), train, is_chief=own_dir == out_dir)
         self.best = BestCheckpoints(own_dir / BEST_DIR, config.eval.best_metric, config.eval.keep_best)
         self.history = EvaluationHistory(own_dir / HISTORY_FILE)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
+from detloom.schemas.contracts.ground_truth import MASKS
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import InputReader, TrainEvalConfig
 from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, MomentumOptimizer, Optimizer
+from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.runtime.host_memory import format_bytes, process_bytes, usable_bytes
 
 _BATCHES_IN_FLIGHT = 3  # two are prefetched, one is being assembled
@@ -35,7 +37,7 @@ class MemoryEstimate:
     shuffle_buffer: int
     """Encoded images; always in host memory."""
     input_per_image: int
-    """Decoded images that are prefetched, divided by the batch size; always in host memory."""
+    """Decoded images and masks that are prefetched, divided by the batch size; always in host memory."""
     process: int
     """Memory of the process before training, without the weights if they are included."""
     host_bytes: int
@@ -111,7 +113,7 @@ def estimate_memory(
         batch_size=config.train.batch_size,
         num_parts=config.train.gradient_accumulation_steps * (1 if is_on_host else num_replicas),  # CPUs share memory
         shuffle_buffer=_shuffle_bytes(config.train_input, mean_record_bytes, split_bytes),
-        input_per_image=_BATCHES_IN_FLIGHT * _image_bytes(network),
+        input_per_image=_BATCHES_IN_FLIGHT * (_image_bytes(network) + _mask_bytes(config)),
         process=max(process_bytes() - weights, 0) if is_on_host else process_bytes(),
         host_bytes=host_bytes,
     )
@@ -168,6 +170,14 @@ def _variable_bytes(variable: keras.Variable) -> int:
 def _shuffle_bytes(reader: InputReader, mean_record_bytes: float, split_bytes: int) -> int:
     limits = reader.shuffle_buffer_size * mean_record_bytes, reader.shuffle_buffer_bytes, split_bytes
     return round(min(limits)) if reader.shuffle else 0
+
+
+def _mask_bytes(config: TrainEvalConfig) -> int:
+    """Return the bytes of the masks of one image in a batch; 0 if the detector does not learn masks."""
+    family = family_of(config.model)
+    if MASKS not in family.ground_truth_columns:
+        return 0
+    return config.train_input.max_number_of_boxes * math.prod(family.preprocessing.network_hw)
 
 
 def _image_bytes(network: keras.Model) -> int:

@@ -9,11 +9,13 @@ import keras
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.metric_names import CLASS_AP
+from detloom.schemas.contracts.metric_names import CLASS_AP, MASK
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import warnings_before_run
+from detloom.trainer_module.data.example_parser import keypoint_class_of
 from detloom.trainer_module.data.records import ExampleFeatures, list_shards, read_records
 from detloom.trainer_module.detectors.detector import Detector, Family
 from detloom.trainer_module.training.memory_estimate import check_memory, estimate_memory
@@ -40,12 +42,14 @@ def preflight(
 
     Raises:
         InputError: if classes of configuration, label map, network and data differ, a metric names an unknown class,
-            a record cannot be read, or memory is certainly insufficient.
+            a record cannot be read, the data lack the masks or keypoints that the detector learns, or memory is
+            certainly insufficient.
     """
     check_classes(detector.family, label_map, detector.network)
     check_metrics(config, label_map)
     files = list_shards(train_files)
     sample = sample_records(files)
+    check_optional_columns(sample, detector.family, label_map)
     warnings = [*warnings_before_run(config), *check_records(sample, label_map)]
     memory = estimate_memory(
         config,
@@ -83,8 +87,9 @@ def check_metrics(config: TrainEvalConfig, label_map: LabelMap) -> None:
     if config.train.early_stopping is not None:
         metrics["train.early_stopping.metric"] = config.train.early_stopping.metric
     for path, metric in metrics.items():
-        class_name = metric.removeprefix(CLASS_AP)
-        if class_name != metric and class_name not in label_map.names:
+        of_class = metric.removeprefix(MASK)
+        class_name = of_class.removeprefix(CLASS_AP)
+        if class_name != of_class and class_name not in label_map.names:
             raise InputError(
                 f"{path}: got the class {class_name!r}, allowed: those of the label map, {_list(label_map.names)}."
             )
@@ -101,12 +106,16 @@ class SampledRecord:
         where: file, position in it, and the record's own key.
         class_ids: one per box.
         class_texts: one per box, or empty.
+        num_without_mask: number of boxes without a mask, except crowds.
+        num_keypoints: number of stored keypoints of all boxes.
     """
 
     where: str
     num_bytes: int
     class_ids: tuple[int, ...]
     class_texts: tuple[str, ...]
+    num_without_mask: int = 0
+    num_keypoints: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,33 @@ def check_records(sample: RecordSample, label_map: LabelMap) -> tuple[str, ...]:
     return tuple(_class_warnings(sample, label_map, counts, unknown_texts))
 
 
+def check_optional_columns(sample: RecordSample, family: Family, label_map: LabelMap) -> None:
+    """Check that the data have the masks and keypoints that the detector learns.
+
+    Raises:
+        InputError: for a record with a box without a mask, or if no record with the class of the keypoints has any.
+    """
+    if truth.MASKS in family.ground_truth_columns:
+        for record in sample.records:
+            if record.num_without_mask:
+                raise InputError(
+                    f"{record.where}: {record.num_without_mask} of its {len(record.class_ids)} boxes have no mask, but "
+                    "the detector learns masks; ingest the data with masks (data.masks: true, or detloom ingest "
+                    "--masks), or leave out objects without a mask."
+                )
+    if truth.KEYPOINTS in family.ground_truth_columns and family.keypoints is not None:
+        keypoint_class = keypoint_class_of(family.keypoints, label_map)
+        assert keypoint_class is not None
+        class_id = label_map.class_ids[keypoint_class.class_index]
+        with_class = [record for record in sample.records if class_id in record.class_ids]
+        if with_class and not any(record.num_keypoints for record in with_class):
+            raise InputError(
+                f"{with_class[0].where}: no keypoints in this and {len(with_class) - 1} other records with the class "
+                f"{family.keypoints.class_name!r}, but the detector learns keypoints; ingest the data with keypoints "
+                "(data.keypoints: true, or detloom ingest --keypoints)."
+            )
+
+
 def _read_first(file: str, count: int) -> Iterator[SampledRecord]:
     place = 0
     try:
@@ -180,7 +216,17 @@ def _parse(serialized: bytes, where: str) -> SampledRecord:
         len(serialized),
         tuple(features.ints(keys.CLASS_ID).tolist()),
         tuple(text.decode("utf-8", errors="replace") for text in texts),
+        _count_without_mask(features),
+        len(features.floats(keys.KEYPOINT_Y)),
     )
+
+
+def _count_without_mask(features: ExampleFeatures) -> int:
+    masks, crowds = features.texts(keys.MASK), features.ints(keys.IS_CROWD).tolist()
+    num_boxes = len(features.ints(keys.CLASS_ID))
+    masks = masks if len(masks) == num_boxes else [b""] * num_boxes
+    crowds = crowds if len(crowds) == num_boxes else [0] * num_boxes
+    return sum(not mask and not is_crowd for mask, is_crowd in zip(masks, crowds, strict=True))
 
 
 def _check_ids(record: SampledRecord, label_map: LabelMap) -> None:

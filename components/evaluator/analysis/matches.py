@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T: 0.50, 0.55, ... 0.95, computed as in pycocotools
 IOU_50 = 0  # index of 0.50

@@ -15,7 +15,7 @@ from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.drawing.draw import draw_detections
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 _IMAGE_SIDE_PX = 480  # two side by side fill the page
 _JPEG_QUALITY = 80

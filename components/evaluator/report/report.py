@@ -21,7 +21,7 @@ from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page import format_page
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
-from detloom.trainer_module.evaluation.coco_metrics import (
+from detloom.trainer_module.evaluation.coco_images import (
     ImageGroundTruth,
     format_coco_ground_truth,
     format_coco_results,

@@ -10,7 +10,11 @@ from detloom.components.evaluator.evaluation import Evaluation, ImageKind, Model
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.pages.formats import format_count, format_number, format_share_digits, format_signed, shorten
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
-from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, ClassMetrics, CocoMetrics
+from detloom.trainer_module.evaluation.coco_metrics import (
+    NO_VALUE,
+    ClassMetrics,
+    CocoMetrics,
+)
 
 Json = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 LABEL_MAP = LabelMap(((1, "cat"), (3, "dog"), (4, "owl")))
 

@@ -17,7 +17,7 @@ from detloom.schemas.run_file.evaluator_and_gates import (
     ObjectSlices,
     SizeBin,
 )
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 HOSTILE = "<b>dog</b>"
 IMAGE_HW = (200, 400)

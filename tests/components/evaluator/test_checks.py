@@ -14,7 +14,7 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections
+from detloom.trainer_module.evaluation.coco_images import ImageDetections
 
 CAT_DOG = LabelMap.from_names(["cat", "dog"])
 

@@ -9,11 +9,8 @@ from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.report.report import DETECTIONS_FILE, GROUND_TRUTH_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Gates
-from detloom.trainer_module.evaluation.coco_metrics import (
-    compute_coco_metrics,
-    format_coco_ground_truth,
-    format_coco_results,
-)
+from detloom.trainer_module.evaluation.coco_images import format_coco_ground_truth, format_coco_results
+from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
 PARAMS = EvaluatorParams(gates=Gates(baseline=BaselineGate(num_resamples=100)))
 

@@ -22,6 +22,8 @@ OTHER_DEFAULTS = {
     "SigmoidFocalClassificationLoss.alpha": "if omitted, the Object Detection API uses the same weight for both",
     "ManualStepLearningRate.LearningRateSchedule.step": "required: a change at step 0, its default, is not intended",
     "TrainConfig.num_steps": "required: 0 trains nothing",
+    "CocoKeypointMetrics.KeypointLabelToSigmasEntry.key": "required: no keypoint has an empty name",
+    "CocoKeypointMetrics.KeypointLabelToSigmasEntry.value": "required: with 0, no keypoint is close enough",
     "BidirectionalFeaturePyramidNetworks.num_iterations": "required: 0 gives no pyramid",
     "BidirectionalFeaturePyramidNetworks.num_filters": "required: 0 gives no pyramid",
     "SSDRandomCropOperation.min_aspect_ratio": "required: 0 gives no window",
@@ -94,6 +96,7 @@ def test_each_field_of_the_tree_is_mapped_or_listed():
     }
     inline = {
         "BatchNorm.synchronized",
+        "Eval.keypoint_sigmas",
         "FasterRcnnFeatureExtractor.backbone",
         "FeatureExtractor.backbone",
         "InputReader.input_path",

@@ -206,7 +206,22 @@ def test_value_out_of_range_is_located(tmp_path, override, message):
             "got true, allowed: false; ",
         ),
         ("eval_input_reader { shuffle: true }", "eval_input_reader[1]", "evaluation reads only the first"),
-        ("eval_config { metrics_set: 'coco_mask_metrics' }", "eval_config.metrics_set", "got ["),
+        ("eval_config { metrics_set: 'pascal_voc_metrics' }", "eval_config.metrics_set", "got ["),
+        (
+            "train_input_reader { load_instance_masks: true }",
+            "train_input_reader.load_instance_masks",
+            "mask_type is NUMERICAL_MASKS, which is also its default",
+        ),
+        (
+            "train_input_reader { keypoint_type_weight: [0.5] }",
+            "train_input_reader.keypoint_type_weight",
+            "weights of single keypoints are not supported",
+        ),
+        (
+            "eval_config { parameterized_metric {} parameterized_metric {} }",
+            "eval_config.parameterized_metric[1]",
+            "a model has keypoints of one class",
+        ),
         ("graph_rewriter {}", "graph_rewriter", "quantization-aware training is not supported"),
         ("train_config { data_augmentation_options { rgb_to_gray {} } }", "", "returns images with one channel"),
     ],
@@ -257,6 +272,8 @@ def test_fields_of_an_unknown_extension_are_refused(refused):
         "train_config { unpad_groundtruth_tensors: false merge_multiple_label_boxes: false }",
         "eval_config { num_examples: 10 max_evals: 1 keypoint_edge { start: 1 end: 2 } skip_labels: true }",
         "train_input_reader { num_readers: 1 queue_capacity: 2 input_type: TF_EXAMPLE load_instance_masks: false }",
+        "train_input_reader { load_instance_masks: true mask_type: PNG_MASKS num_keypoints: 17 }",
+        "eval_config { eval_instance_masks: true super_categories { key: 'vehicle' value: 'car,bus' } }",
         "model { ssd { implicit_example_weight: 0.2 explicit_background_class: false } }",
         "model { ssd { post_processing { batch_non_max_suppression { use_hard_nms: true use_cpu_nms: true } } } }",
         "model { ssd { loss { equalization_loss { weight: 2 } min_num_negative_samples: 3 } } }",
@@ -327,3 +344,12 @@ def test_invalid_file_name_is_rejected(tmp_path, name):
 def test_byte_order_mark_is_skipped(tmp_path):
     (tmp_path / "F").write_bytes(b"\xef\xbb\xbfmodel {}")
     assert read_text_file(tmp_path / "F") == "model {}"
+
+
+def test_tolerances_of_keypoints_are_mapped(config_of):
+    sigmas = "keypoint_label_to_sigmas { key: 'nose' value: 0.026 } keypoint_label_to_sigmas { key: 'tail' value: 0.1 }"
+    text = f"eval_config {{ parameterized_metric {{ coco_keypoint_metrics {{ class_label: 'cat' {sigmas} }} }} }}"
+    found = config_of(FPNLITE, text).eval.keypoint_sigmas
+    assert [(each.name, each.sigma) for each in found] == [("nose", 0.026), ("tail", 0.1)]
+    masks = config_of(FPNLITE, "eval_config { metrics_set: 'coco_mask_metrics' }").eval.metrics_set
+    assert masks == ("coco_detection_metrics", "coco_mask_metrics")

@@ -59,6 +59,7 @@ PATTERNS = TEXT.filter(bool).map(re.escape)
 TEXTS = {  # others are any text
     **dict.fromkeys(("fine_tune_include", "fine_tune_exclude"), PATTERNS),
     **dict.fromkeys(("update_trainable_variables", "freeze_variables"), PATTERNS),
+    "name": TEXT.filter(bool),
     **dict.fromkeys(("metric", "best_metric"), st.sampled_from((*METRIC_NAMES, "loss", "AP/cat"))),
 }
 PAIRS = (  # the first is at most the second
@@ -117,6 +118,10 @@ def fix_anchors(values: dict[str, Any]) -> dict[str, Any]:
     layers = values["num_layers"] = values["num_layers"] % 10 + 1
     lists = {name: (values[name] * layers)[:layers] for name in ("scales", "height_stride", "width_stride")}
     return {**values, **lists, "height_offset": (), "width_offset": ()}
+
+
+def fix_eval(values: dict[str, Any]) -> dict[str, Any]:
+    return {"keypoint_sigmas": tuple({each.name: each for each in values["keypoint_sigmas"]}.values())}
 
 
 def fix_schedule(values: dict[str, Any]) -> dict[str, Any]:
@@ -209,6 +214,7 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Train": lambda values: {
         "gradient_accumulation_steps": math.gcd(values["gradient_accumulation_steps"], values["batch_size"])
     },
+    "Eval": fix_eval,
     "SsdAnchorGenerator": fix_anchors,
     "GridAnchorGenerator": lambda values: {name: values[name] + 1 for name in ("height_stride", "width_stride")},
     "MultiscaleAnchorGenerator": lambda values: {"min_level": 3, "max_level": 7},

@@ -92,13 +92,18 @@ REFUSED_VALUES = [
     (PLAIN_SSD, "model.anchor_generator: got SsdAnchorGenerator, supported: equally many anchors"),
     ({f"{HEAD}.kernel_size": 1}, f"{HEAD}.kernel_size: got 1"),
     ({f"{HEAD}.depth": 0}, f"{HEAD}.depth: got 0"),
+    ({"eval.metrics_set": ("coco_mask_metrics",)}, "eval.metrics_set: got 'coco_mask_metrics'"),
+    (
+        {"eval.keypoint_sigmas": (top.KeypointSigma(name="nose", sigma=0.1),)},
+        "eval.keypoint_sigmas: got 'nose', supported: none; the detector has no keypoints",
+    ),
     ({"train.moving_average": None}, "eval.use_moving_averages: got true, supported: true only with train.moving"),
     ({"eval_input.num_epochs": 2}, "eval_input.num_epochs: got 2"),
 ]
 # Settings that change nothing here, and why that is no loss.
 WITHOUT_EFFECT = {
     "Train.learning_rate_batch_size": "for a warning before training, not for training",
-    "Eval.metrics_set": "there is only one",
+    "Eval.metrics_set": "all metrics are computed that the detector allows",
     "InputReader.label_map_path": "the data's artifact brings it",
     "InputReader.input_path": "the data's artifact brings it",
 }

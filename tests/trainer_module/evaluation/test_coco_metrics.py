@@ -12,13 +12,12 @@ from pycocotools.cocoeval import COCOeval
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.evaluation.coco_metrics import (
-    CocoMetrics,
+from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
     ImageGroundTruth,
     boxes_yxyx_rel_to_xywh_px,
-    compute_coco_metrics,
 )
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 
 ONE = pytest.approx(1.0, abs=1e-15)  # the COCO API divides by count + 2**-52, so a single match is just below 1
 THREE_CLASSES = LabelMap(((1, "cat"), (3, "dog"), (7, "cup")))

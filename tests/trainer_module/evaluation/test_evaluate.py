@@ -1,3 +1,4 @@
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +10,11 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import KeepAspectRatioResizer
+from detloom.trainer_module.data import input_pipeline
 from detloom.trainer_module.data.input_pipeline import build_eval_dataset
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.detectors.ssd.family import SsdFamily
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator, as_training_batch
 
@@ -209,3 +213,55 @@ def test_unknown_number_is_refused_by_name(name, message):
 def test_evaluation_round_trips_through_json():
     evaluation = evaluation_of((class_row("red", 0.25),), loss=0.1)
     assert Evaluation.from_dict(evaluation.to_dict()) == evaluation
+
+
+# --- masks and keypoints --------------------------------------------------------------------------------------------
+
+
+class PointsAndMasks(SsdFamily):
+    @property
+    def ground_truth_columns(self):
+        return (*super().ground_truth_columns, "masks_GHW", "keypoints_yx_rel_GP2")
+
+    @property
+    def keypoints(self):
+        return Keypoints("red", ("top", "bottom"), (0.05, 0.05))
+
+
+def test_masks_and_keypoints_are_measured_with_their_boxes(
+    monkeypatch, tmp_path, write_records, tiny_config, make_example
+):
+    """The box and the keypoints are exact; the mask, the upper half of the box, is exact up to its edge."""
+    monkeypatch.setattr(input_pipeline, "family_of", PointsAndMasks)
+    upper = np.zeros((64, 64), np.uint8)
+    upper[16:32, 16:48] = 1
+    box, points = (0.25, 0.25, 0.75, 0.75), [(0.25, 0.5, 2), (0.75, 0.5, 2)]
+    record = make_example([box], masks=[upper], keypoints=[points])
+    dataset = build_eval_dataset(
+        tiny_config, LABEL_MAP, [str(write_records(tmp_path / "data", [record]))], batch_size=1
+    )
+    detector = outlines_of([box])
+    whole = detector.detections
+
+    def detections(outputs, true_hw_B2=None):
+        found = whole(outputs)
+        mask = tf.concat([tf.ones([1, 1, 17, 33]), tf.zeros([1, 1, 16, 33])], axis=2)
+        extra = {names.MASKS: mask, names.KEYPOINTS: tf.constant([[[[0.25, 0.5], [0.75, 0.5]]]])}
+        return {**found, **extra, names.KEYPOINT_SCORES: tf.ones([1, 1, 2])}
+
+    detector.detections = detections
+    keypoints = Keypoints("red", ("top", "bottom"), (0.05, 0.05))
+    evaluation = Evaluator(detector, dataset, keypoints=keypoints)()
+    assert evaluation.value_of("AP") == pytest.approx(1)
+    assert evaluation.value_of("keypoint_AP") == pytest.approx(1)
+    assert 0.5 < evaluation.value_of("mask_AP") <= 1
+    assert evaluation.value_of("mask_AP/red") == evaluation.value_of("mask_AP")
+    assert "mask AP" in evaluation.sentence()
+    assert "keypoint AP 1.000" in evaluation.sentence()
+    assert {"mask_AP50", "keypoint_ARl", "mask_AP/green"} <= set(evaluation.numbers())
+    assert evaluation.explain("mask_AP/green") == "no ground truth of this class"
+    assert Evaluation.from_dict(json.loads(json.dumps(evaluation.to_dict()))) == evaluation
+    plain = Evaluator(detector, dataset)()
+    assert plain.keypoint_metrics is None
+    with pytest.raises(InputError, match="'keypoint_AP', allowed in this evaluation"):
+        plain.value_of("keypoint_AP")

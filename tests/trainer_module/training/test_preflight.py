@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Eval, TrainEvalConfig
 from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.ssd.detector import SsdDetector
 from detloom.trainer_module.detectors.ssd.family import SsdFamily
 from detloom.trainer_module.training.preflight import (
@@ -19,6 +21,7 @@ from detloom.trainer_module.training.preflight import (
     SampledRecord,
     check_classes,
     check_metrics,
+    check_optional_columns,
     check_records,
     preflight,
     sample_records,
@@ -151,7 +154,8 @@ def test_record_is_read_with_key_ids_and_texts(write, make_example):
     example = with_texts(make_example([BOX, BOX], [1, 2], name="img_7"), "red", "green")
     file = write("data", [example])
     (sampled,) = sample_records([file]).records
-    assert sampled == SampledRecord(f"{file}: record 0 (img_7)", len(example), (1, 2), ("red", "green"))
+    expected = SampledRecord(f"{file}: record 0 (img_7)", len(example), (1, 2), ("red", "green"), num_without_mask=2)
+    assert sampled == expected
 
 
 def test_record_without_boxes_has_no_classes(write, make_example):
@@ -223,3 +227,40 @@ def test_warnings_of_configuration_and_data_are_combined(write, make_example):
 def test_missing_training_files_are_refused():
     with pytest.raises(InputError, match="nowhere"):
         preflight(config(), LABEL_MAP, detector(), ["nowhere/*"])
+
+
+# --- masks and keypoints --------------------------------------------------------------------------------------------
+
+
+class PointsAndMasks(SsdFamily):
+    """A family that learns masks, and two keypoints of the class "green"."""
+
+    @property
+    def ground_truth_columns(self):
+        return (*super().ground_truth_columns, "masks_GHW", "keypoints_yx_rel_GP2")
+
+    @property
+    def keypoints(self):
+        return Keypoints("green", ("left", "right"), (0.05, 0.05))
+
+
+def test_data_without_masks_are_rejected_with_the_setting(write, make_example):
+    mask = np.ones((64, 64), np.uint8)
+    masked = make_example([BOX, BOX], [1, 1], crowds=[0, 1], masks=[mask, None], name="masked")
+    without = make_example([BOX, BOX], [1, 1], masks=[mask, None], name="img_7")
+    family = PointsAndMasks(config().model)
+    check_optional_columns(sample_records([write("good", [masked])]), family, LABEL_MAP)
+    with pytest.raises(InputError, match=r"img_7.*1 of its 2 boxes have no mask.*data\.masks: true"):
+        check_optional_columns(sample_records([write("bad", [masked, without])]), family, LABEL_MAP)
+    check_optional_columns(sample_records([write("bad", [without])]), SsdFamily(config().model), LABEL_MAP)
+
+
+def test_data_without_keypoints_of_the_class_are_rejected_with_the_setting(write, make_example):
+    mask, family = np.ones((64, 64), np.uint8), PointsAndMasks(config().model)
+    other = make_example([BOX], [1], masks=[mask])
+    pointed = make_example([BOX], [2], masks=[mask], keypoints=[[(0.5, 0.5, 2), (0.2, 0.2, 0)]])
+    without = make_example([BOX], [2], masks=[mask], name="img_7")
+    for good in ([other], [without, pointed]):
+        check_optional_columns(sample_records([write("good", good)]), family, LABEL_MAP)
+    with pytest.raises(InputError, match=r"img_7.*no keypoints.*'green'.*data\.keypoints: true"):
+        check_optional_columns(sample_records([write("bad", [other, without])]), family, LABEL_MAP)

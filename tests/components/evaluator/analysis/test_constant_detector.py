@@ -6,7 +6,8 @@ from detloom.components.evaluator.comparison import compare_with_constant
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
-from detloom.trainer_module.evaluation.coco_metrics import ImageDetections, ImageGroundTruth, compute_coco_metrics
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
 LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 GATE = BaselineGate(num_resamples=200)

@@ -9,7 +9,7 @@ from pycocotools.cocoeval import COCOeval
 
 from detloom.components.evaluator.analysis import matches as rules
 from detloom.components.evaluator.analysis.matches import match_detections, pairwise_iou
-from detloom.trainer_module.evaluation.coco_metrics import format_coco_ground_truth, format_coco_results
+from detloom.trainer_module.evaluation.coco_images import format_coco_ground_truth, format_coco_results
 
 
 def match_with_pycocotools(truth, found, label_map):
