@@ -213,7 +213,9 @@ def run_inference_mode(model, preprocessed, true_shapes, num_classes, is_rounded
     prediction = model.predict(preprocessed, true_shapes)
     is_two_stage = two_stage.is_two_stage(model)
     if is_rounded:
-        names = two_stage.names_of(prediction) if is_two_stage else [name for name in prediction if name not in NOT_OUTPUTS]
+        names = (
+            two_stage.names_of(prediction) if is_two_stage else [name for name in prediction if name not in NOT_OUTPUTS]
+        )
         prediction.update({name: rounded(prediction[name]) for name in names})
         if two_stage.MASKS in prediction:
             two_stage.detect_again(model, prediction, true_shapes)

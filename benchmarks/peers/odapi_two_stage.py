@@ -1,4 +1,4 @@
-"""Values that odapi_reference.py stores of a model with two or three stages (Faster and Mask R-CNN) beside those of all models."""
+"""Values that odapi_reference.py stores of a Faster or Mask R-CNN beside those of all models."""
 
 import numpy as np
 import tensorflow as tf

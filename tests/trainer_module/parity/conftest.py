@@ -46,8 +46,9 @@ SLOW = (  # covered by others, or large
     "centernet_hourglass_104",
     "centernet_resnet50_v1_fpn",
     "centernet_resnet50_v2",
+    "mask_rcnn_inception_resnet_v2",
 )
-TWO_STAGES = "faster_rcnn"  # start of the names of models with two stages: test_faster_rcnn_parity.py
+TWO_STAGES = ("faster_rcnn", "mask_rcnn")  # starts of the names of the models of test_faster_rcnn_parity.py
 SHARED = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "parity"
 SMALL, FOLDER, OTHER_FOLDER = "small", "whole", "whole, `DETLOOM_PARITY_DIR`"
 COLUMNS = (
@@ -319,7 +320,14 @@ class Reference:
         """The ground truth as `Detector.losses` takes it."""
         boxes, classes, weights = (tf.constant(each) for each in self.padded_groundtruth())
         true_hw = self.prepared()[1]
-        return {"boxes_yxyx_rel": boxes, "class_indices": classes, "box_weights": weights, "true_hw": true_hw}
+        batch = {"boxes_yxyx_rel": boxes, "class_indices": classes, "box_weights": weights, "true_hw": true_hw}
+        masks = {name: value for name, value in self.part("groundtruth").items() if name.startswith("masks")}
+        if masks:
+            padded = np.zeros([2, 5, *masks["masks0"].shape[1:]], np.uint8)
+            for i in range(2):
+                padded[i, : len(masks[f"masks{i}"])] = masks[f"masks{i}"]
+            batch["masks_GHW"] = tf.constant(padded)
+        return batch
 
     def padded_groundtruth(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes [B, G, 4], class indices [B, G] (-1 pads) and weights [B, G]."""
@@ -373,7 +381,14 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     keras.backend.clear_session()
 
 
-@pytest.fixture(scope="module", params=sorted((Path(__file__).parent / "data").glob(f"{TWO_STAGES}*.npz")), ids=_stem)
+def _two_stage_references() -> Iterator[Any]:
+    for path in sorted((Path(__file__).parent / "data").glob("*.npz")):
+        if path.stem.startswith(TWO_STAGES):
+            marks = [pytest.mark.slow] if path.stem in SLOW else []
+            yield pytest.param(path, id=path.stem, marks=marks)
+
+
+@pytest.fixture(scope="module", params=list(_two_stage_references()))
 def two_stage_reference(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Reference]:

@@ -1,4 +1,4 @@
-"""Faster R-CNN against the Object Detection API's; bounds as in test_parity.py.
+"""Faster and Mask R-CNN against the Object Detection API's; bounds as in test_parity.py.
 
 Sampling is random in both systems. The values were made with settings that sample every anchor and every proposal, so
 that nothing is random.
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.schemas.contracts.detections import BOXES, CLASSES, MASKS, NUM_DETECTIONS, SCORES
 from detloom.trainer_module.detectors.faster_rcnn.losses import detection_targets
 from detloom.trainer_module.detectors.faster_rcnn.proposals import select_proposals
 
@@ -22,12 +22,16 @@ OUTPUTS = {  # by our output, what the reference calls it
     "offsets_BPQ4": "refined_box_encodings",
     "class_logits_BPC": "class_predictions_with_background",
 }
+MASK_OUTPUTS = {"mask_logits_BNhwL": "mask_predictions"}
 LOSSES = {
     "rpn_objectness_loss": "Loss/RPNLoss/objectness_loss",
     "rpn_box_loss": "Loss/RPNLoss/localization_loss",
     "class_loss": "Loss/BoxClassifierLoss/classification_loss",
     "box_loss": "Loss/BoxClassifierLoss/localization_loss",
 }
+
+
+MASK_LOSSES = {"mask_loss": "Loss/BoxClassifierLoss/mask_loss"}
 
 
 def worst(ours, theirs) -> float:
@@ -41,6 +45,14 @@ def relative(ours, theirs) -> float:
 
 def column_of(output: str, mode: str) -> str:
     return f"{'boxes' if 'offsets' in output else 'classes'}, {mode}"
+
+
+def has_masks(reference) -> bool:
+    return reference.config.model.number_of_stages == 3
+
+
+def losses_of(reference) -> dict[str, str]:
+    return {**LOSSES, **(MASK_LOSSES if has_masks(reference) else {})}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +72,11 @@ def batch(reference) -> dict[str, tf.Tensor]:
 
 
 def stored_predictions(reference, mode: str) -> dict[str, np.ndarray]:
-    return {ours: np.float32(reference._small[f"predictions_{mode}/{name}"] * STEP) for ours, name in OUTPUTS.items()}
+    outputs = {**OUTPUTS, **(MASK_OUTPUTS if has_masks(reference) else {})}
+    stored = {ours: np.float32(reference._small[f"predictions_{mode}/{name}"] * STEP) for ours, name in outputs.items()}
+    if has_masks(reference):  # the reference has the classes first
+        stored["mask_logits_BNhwL"] = stored["mask_logits_BNhwL"].transpose(0, 1, 3, 4, 2)
+    return stored
 
 
 def thinned(outputs, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -136,7 +152,9 @@ def test_training_mode_matches_reference(reference, record, training_step):
 
 def test_losses_gradients_and_statistics_of_a_step_match_reference(reference, record, training_step):
     expected = reference.summary["losses_train_mode"]
-    errors = {name: relative(training_step.losses[name], expected[there]) for name, there in LOSSES.items()}
+    errors = {
+        name: relative(training_step.losses[name], expected[there]) for name, there in losses_of(reference).items()
+    }
     assert max(errors.values()) < NETWORK, errors
     assert relative(training_step.penalty, expected["Loss/regularization_loss"]) < STORED
     gradient_error = relative(training_step.gradient_norm, expected["grad_global_norm"])
@@ -155,13 +173,17 @@ def test_losses_gradients_and_statistics_of_a_step_match_reference(reference, re
 
 @pytest.fixture
 def stored_outputs(reference) -> dict[str, tf.Tensor]:
-    """The reference's outputs in inference mode, under our names."""
+    """The reference's outputs in inference mode, under our names; masks are those of its detections."""
     proposals = reference.part("proposals_eval")
-    return {
+    outputs = {
         **{name: tf.constant(value) for name, value in stored_predictions(reference, "eval").items()},
         "proposals_yxyx_rel_BP4": tf.constant(proposals["boxes"]),
         "num_proposals_B": tf.constant(proposals["num"]),
     }
+    if has_masks(reference):
+        boxes, num = (reference.part("detections")[name] for name in ("detection_boxes", "num_detections"))
+        outputs |= {"mask_boxes_yxyx_rel_BN4": tf.constant(boxes), "num_masks_B": tf.cast(num, tf.int32)}
+    return outputs
 
 
 def test_proposals_from_stored_outputs_match_reference(reference, batch, stored_outputs):
@@ -204,7 +226,7 @@ def test_targets_match_reference(reference, record, batch, stored_outputs):
 def test_losses_from_stored_outputs_match_reference(reference, record, batch, stored_outputs):
     losses = reference.detector.losses(stored_outputs, batch)
     expected = reference.summary["losses_eval_mode"]
-    error = max(relative(losses[name], expected[there]) for name, there in LOSSES.items())
+    error = max(relative(losses[name], expected[there]) for name, there in losses_of(reference).items())
     record("losses", error)
     assert error < STORED
 
@@ -212,6 +234,10 @@ def test_losses_from_stored_outputs_match_reference(reference, record, batch, st
 def test_detections_from_stored_outputs_match_reference(reference, record, batch, stored_outputs):
     stored = reference.part("detections")
     detections = reference.detector.detections(stored_outputs, batch["true_hw"])
+    if has_masks(reference):
+        detections = reference.detector.detections({**stored_outputs, **detections}, batch["true_hw"])
+        record("detections", worst(detections[MASKS], stored["detection_masks"]))
+        assert worst(detections[MASKS], stored["detection_masks"]) < STORED
     error = max(
         worst(detections[BOXES], stored["detection_boxes"]), worst(detections[SCORES], stored["detection_scores"])
     )
