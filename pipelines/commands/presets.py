@@ -19,8 +19,8 @@ def presets(as_json: bool) -> None:
 
 
 def preset_rows() -> list[dict[str, Any]]:
-    """Return one mapping per preset: name, family, input size in pixels, parameters, published AP in percent, and
-    whether this version trains it."""
+    """Return one mapping per preset: name, family, input size in pixels, parameters, published AP of boxes and masks in
+    percent, and whether this version trains it."""
     from detloom.schemas.presets.presets import list_presets
     from detloom.trainer_module.detectors.supported import unsupported_settings
 
@@ -31,6 +31,7 @@ def preset_rows() -> list[dict[str, Any]]:
             "input_size": "x".join(map(str, preset.image_hw)),
             "num_parameters": preset.num_parameters,
             "coco_ap": preset.coco_ap,
+            "coco_mask_ap": preset.coco_mask_ap,
             "trained_here": not unsupported_settings(preset.config),
             "description": preset.description,
         }
@@ -39,11 +40,13 @@ def preset_rows() -> list[dict[str, Any]]:
 
 
 def format_presets() -> str:
-    header = f"{'preset':<34}  {'family':<12}  {'input':<9}  {'parameters':>10}  {'COCO AP':>7}  trained here"
+    header = (
+        f"{'preset':<38}  {'family':<12}  {'input':<9}  {'parameters':>10}  {'COCO AP':>7}  {'masks':>5}  trained here"
+    )
     lines = [
-        f"{row['name']:<34}  {row['family']:<12}  {row['input_size']:<9}  {row['num_parameters'] / 1e6:>8.1f} M  "
-        f"{row['coco_ap']:>7.1f}  {'yes' if row['trained_here'] else 'not yet'}"
+        f"{row['name']:<38}  {row['family']:<12}  {row['input_size']:<9}  {row['num_parameters'] / 1e6:>8.1f} M  "
+        f"{row['coco_ap']:>7.1f}  {row['coco_mask_ap'] or '':>5}  {'yes' if row['trained_here'] else 'not yet'}"
         for row in preset_rows()
     ]
-    notes = "Parameters: trainable, with 90 classes. COCO AP: published box AP on val2017, percent."
+    notes = "Parameters: trainable, with 90 classes. COCO AP: published AP of boxes, and of masks, on val2017, percent."
     return "\n".join([header, *lines, "", notes])

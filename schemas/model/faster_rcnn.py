@@ -49,6 +49,8 @@ class FasterRcnnFeatureExtractor:
     def __post_init__(self) -> None:
         neck, has_hyperparams = self.neck, self.conv_hyperparams is not None
         check(neck is None or isinstance(neck, Fpn), "neck", type(neck).__name__, "null or Fpn")
+        has_levels = self.backbone != "inception_resnet_v2"
+        check(neck is None or has_levels, "neck", type(neck).__name__, "null with inception_resnet_v2", "backbone")
         shown, allowed = ("set", "null without a neck") if has_hyperparams else ("null", "a value with a neck")
         check(has_hyperparams == (neck is not None), "conv_hyperparams", shown, allowed, "neck")
         overridden = self.override_base_feature_extractor_hyperparams

@@ -1,5 +1,6 @@
-"""Configurations of the detection zoo's Faster R-CNN with ResNets; see `presets.py`."""
+"""Configurations of the detection zoo's Faster R-CNN with ResNets and of its Mask R-CNN; see `presets.py`."""
 
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from detloom.schemas.model.augmentations import (
@@ -9,7 +10,7 @@ from detloom.schemas.model.augmentations import (
     RandomAdjustSaturation,
     RandomHorizontalFlip,
 )
-from detloom.schemas.model.config import InputReader, Train, TrainEvalConfig
+from detloom.schemas.model.config import Eval, InputReader, Train, TrainEvalConfig
 from detloom.schemas.model.crop_augmentations import RandomSquareCropByScale
 from detloom.schemas.model.detector import (
     BatchNonMaxSuppression,
@@ -65,6 +66,10 @@ _LONG_TRAINING: tuple[Augmentation, ...] = (
     RandomSquareCropByScale(scale_min=0.6, scale_max=1.3),
 )
 _NO_PENALTY = L2Regularizer(weight=0.0)
+_CONVOLUTIONS = ConvHyperparams(regularizer=_NO_PENALTY, initializer=TruncatedNormalInitializer(stddev=0.01))
+_FULLY_CONNECTED = ConvHyperparams(
+    regularizer=_NO_PENALTY, initializer=VarianceScalingInitializer(factor=1.0, uniform=True, mode="FAN_AVG")
+)
 
 
 def faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool = False) -> TrainEvalConfig:
@@ -75,10 +80,7 @@ def faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool = Fal
     """
     is_for_gpu = side == 1333
     predictor = MaskRcnnBoxPredictor(
-        fc_hyperparams=ConvHyperparams(
-            regularizer=_NO_PENALTY,
-            initializer=VarianceScalingInitializer(factor=1.0, uniform=True, mode="FAN_AVG"),
-        ),
+        fc_hyperparams=_FULLY_CONNECTED,
         dropout_keep_probability=1.0,
         share_box_across_classes=not (is_for_gpu or has_pyramid),
     )
@@ -87,9 +89,7 @@ def faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool = Fal
         image_resizer=_resizer(side),
         feature_extractor=_extractor(backbone, has_pyramid=has_pyramid, is_trainable=not is_for_gpu),
         first_stage_anchor_generator=_anchors(has_pyramid=has_pyramid),
-        first_stage_box_predictor_conv_hyperparams=ConvHyperparams(
-            regularizer=_NO_PENALTY, initializer=TruncatedNormalInitializer(stddev=0.01)
-        ),
+        first_stage_box_predictor_conv_hyperparams=_CONVOLUTIONS,
         second_stage_box_predictor=predictor,
         initial_crop_size=14,
         maxpool_kernel_size=2,
@@ -101,6 +101,43 @@ def faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool = Fal
     )
     train = _gpu_train() if is_for_gpu else _tpu_train(side)
     return TrainEvalConfig(model=model, train=train, eval_input=InputReader(shuffle=False, num_epochs=1))
+
+
+def mask_rcnn_config() -> TrainEvalConfig:
+    """Return the configuration of the zoo's Mask R-CNN."""
+    predictor = MaskRcnnBoxPredictor(
+        fc_hyperparams=_FULLY_CONNECTED,
+        dropout_keep_probability=1.0,
+        predict_instance_masks=True,
+        conv_hyperparams=_CONVOLUTIONS,
+        mask_height=33,
+        mask_width=33,
+        mask_prediction_num_conv_layers=4,
+        mask_prediction_conv_depth=0,
+    )
+    nms = BatchNonMaxSuppression(max_total_detections=100)
+    model = FasterRcnn(
+        number_of_stages=3,
+        image_resizer=_resizer(1024),
+        feature_extractor=FasterRcnnFeatureExtractor(backbone="inception_resnet_v2"),
+        first_stage_anchor_generator=_anchors(has_pyramid=False),
+        first_stage_box_predictor_conv_hyperparams=_CONVOLUTIONS,
+        second_stage_box_predictor=predictor,
+        initial_crop_size=17,
+        maxpool_kernel_size=1,
+        maxpool_stride=1,
+        first_stage_localization_loss_weight=2.0,
+        second_stage_localization_loss_weight=2.0,
+        second_stage_mask_prediction_loss_weight=4.0,
+        second_stage_post_processing=PostProcessing(batch_non_max_suppression=nms, score_converter="SOFTMAX"),
+    )
+    train = replace(_gpu_train(learning_rate=0.008), augmentations=(RandomHorizontalFlip(),))
+    return TrainEvalConfig(
+        model=model,
+        train=train,
+        eval=Eval(metrics_set=("coco_detection_metrics", "coco_mask_metrics")),
+        eval_input=InputReader(shuffle=False, num_epochs=1),
+    )
 
 
 def _resizer(side: int) -> ImageResizer:
@@ -147,9 +184,9 @@ def _tpu_train(side: int) -> Train:
     )
 
 
-def _gpu_train() -> Train:
+def _gpu_train(learning_rate: float = 0.01) -> Train:
     rate = CosineDecayLearningRate(
-        learning_rate_base=0.01, total_steps=200_000, warmup_learning_rate=0.0, warmup_steps=5000
+        learning_rate_base=learning_rate, total_steps=200_000, warmup_learning_rate=0.0, warmup_steps=5000
     )
     return Train(
         num_steps=200_000,

@@ -59,7 +59,7 @@ from detloom.schemas.presets.efficientdet_lite import (
     describe_efficientdet_lite,
     efficientdet_lite_config,
 )
-from detloom.schemas.presets.faster_rcnn import PUBLISHED, Published, faster_rcnn_config
+from detloom.schemas.presets.faster_rcnn import PUBLISHED, Published, faster_rcnn_config, mask_rcnn_config
 from detloom.schemas.reading.typed_dict import nearest_hint
 
 
@@ -69,7 +69,7 @@ class Preset:
 
     name: str
     """Name in run files and on the command line."""
-    family: Literal["SSD", "RetinaNet", "EfficientDet", "CenterNet", "Faster R-CNN"]
+    family: Literal["SSD", "RetinaNet", "EfficientDet", "CenterNet", "Faster R-CNN", "Mask R-CNN"]
     """Architecture."""
     config: TrainEvalConfig
     """Complete configuration; `model.num_classes` is None."""
@@ -77,6 +77,8 @@ class Preset:
     """Number of trainable weights with 90 classes, as defined in the module's docstring."""
     coco_ap: float
     """Published box AP on COCO val2017, in percent."""
+    coco_mask_ap: float | None = None
+    """Published mask AP on COCO val2017, in percent; None for a detector without masks."""
     description: str
     """Description in one sentence."""
 
@@ -112,6 +114,7 @@ def list_presets() -> tuple[Preset, ...]:
         *(_efficientdet_lite(row) for row in EFFICIENTDET_LITE),
         *(_centernet(row) for row in CENTERNETS),
         *(_faster_rcnn(row) for row in PUBLISHED),
+        _mask_rcnn(),
     )
 
 
@@ -453,4 +456,16 @@ def _faster_rcnn(row: Published) -> Preset:
         num_parameters=row.num_parameters,
         coco_ap=row.coco_ap,
         description=f"Faster R-CNN (arXiv:1506.01497) with ResNet-{depth}{pyramid}: proposals, then one look at each.",
+    )
+
+
+def _mask_rcnn() -> Preset:
+    return Preset(
+        name="mask_rcnn_inception_resnet_v2_1024x1024",
+        family="Mask R-CNN",
+        config=mask_rcnn_config(),
+        num_parameters=64_947_141,
+        coco_ap=40.4,
+        coco_mask_ap=35.5,
+        description="Mask R-CNN (arXiv:1703.06870) with Inception-ResNet V2: a Faster R-CNN that also predicts masks.",
     )

@@ -21,7 +21,7 @@ def extractor(model: FasterRcnn, **changes: object) -> FasterRcnn:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda: replace(PLAIN, number_of_stages=3), "number_of_stages: got 3, allowed: 1 or 2"),
+        (lambda: replace(PLAIN, number_of_stages=4), "number_of_stages: got 4, allowed: 1, 2 or 3"),
         (lambda: replace(PLAIN, second_stage_batch_size=301), r"second_stage_batch_size: got 301.*\(300\)"),
         (lambda: replace(PLAIN, maxpool_kernel_size=15), r"maxpool_kernel_size: got 15.*initial_crop_size \(14\)"),
         (lambda: replace(PLAIN, first_stage_max_proposals=0), "first_stage_max_proposals: got 0"),
@@ -45,6 +45,10 @@ def extractor(model: FasterRcnn, **changes: object) -> FasterRcnn:
         (lambda: extractor(PYRAMID, conv_hyperparams=None), "conv_hyperparams: got null"),
         (lambda: extractor(PYRAMID, neck=None), "conv_hyperparams: got set, allowed: null without a neck"),
         (lambda: extractor(PYRAMID, neck=BiFpn(num_iterations=1, num_filters=8)), "neck: got BiFpn, allowed: null"),
+        (
+            lambda: extractor(PYRAMID, backbone="inception_resnet_v2"),
+            "neck: got Fpn, allowed: null with inception_resnet_v2",
+        ),
         (
             lambda: extractor(PLAIN, override_base_feature_extractor_hyperparams=True),
             "override_base_feature_extractor_hyperparams: got true, allowed: false without a neck",

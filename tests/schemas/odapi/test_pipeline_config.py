@@ -174,9 +174,9 @@ def test_value_out_of_range_is_located(tmp_path, override, message):
             "faster_rcnn_resnet50_keras does not have this field",
         ),
         (
-            "model { faster_rcnn { feature_extractor { type: 'faster_rcnn_inception_resnet_v2_keras' } } }",
+            "model { faster_rcnn { feature_extractor { type: 'faster_rcnn_nas_keras' } } }",
             "model.faster_rcnn.feature_extractor.type",
-            'got "faster_rcnn_inception_resnet_v2_keras", allowed: faster_rcnn_resnet50_keras',
+            'got "faster_rcnn_nas_keras", allowed: faster_rcnn_resnet50_keras',
         ),
         (
             "model { center_net { feature_extractor { type: 'resnet_v1_18_fpn' } } }",

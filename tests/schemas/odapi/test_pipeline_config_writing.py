@@ -45,6 +45,7 @@ INTS = {  # by field name; others are 1 to 1000
     **dict.fromkeys(("height", "width", "min_dimension", "max_dimension"), st.integers(32, 8192)),
     **dict.fromkeys(("height_stride", "width_stride", "height_offset", "width_offset"), st.integers(0, 99)),
     "scales_per_octave": st.integers(1, 8),
+    **dict.fromkeys(("mask_height", "mask_width"), st.integers(1, 512)),
     **dict.fromkeys(("num_layers_before_predictor", "num_iterations", "num_layers"), st.integers(1, 32)),
 }
 FLOATS = {  # others are shares between 0 and 1
@@ -189,21 +190,29 @@ def fix_center_net_extractor(values: dict[str, Any]) -> dict[str, Any]:
 def fix_faster_rcnn_extractor(values: dict[str, Any]) -> dict[str, Any]:
     """Keep a feature pyramid, and remove what only it has without one."""
     neck, hyperparams = values["neck"], values["conv_hyperparams"]
-    if isinstance(neck, Fpn) and hyperparams is not None:
+    if isinstance(neck, Fpn) and hyperparams is not None and values["backbone"] != "inception_resnet_v2":
         return {}
     return {"neck": None, "conv_hyperparams": None, "override_base_feature_extractor_hyperparams": False}
 
 
+def fix_box_predictor(values: dict[str, Any]) -> dict[str, Any]:
+    return {"predict_instance_masks": values["predict_instance_masks"] and values["conv_hyperparams"] is not None}
+
+
 def fix_faster_rcnn(values: dict[str, Any]) -> dict[str, Any]:
-    """Choose anchors for the neck, and limits that fit together."""
-    neck, ratios = values["feature_extractor"].neck, (0.5, 2.0)
+    """Choose anchors for the neck, and limits that fit together; a pyramid has no masks."""
+    extractor, predictor = values["feature_extractor"], values["second_stage_box_predictor"]
+    if predictor.predict_instance_masks:
+        plain = fix_faster_rcnn_extractor({"neck": None, "conv_hyperparams": None})
+        values["feature_extractor"] = extractor = dataclasses.replace(extractor, **plain)
+    neck, ratios = extractor.neck, (0.5, 2.0)
     anchors: Any = GridAnchorGenerator(scales=ratios, aspect_ratios=ratios)
     if neck is not None:
         anchors = MultiscaleAnchorGenerator(aspect_ratios=ratios, min_level=neck.min_level, max_level=neck.max_level)
     loss = values["second_stage_classification_loss"]
     return {
         "first_stage_anchor_generator": anchors,
-        "number_of_stages": values["number_of_stages"] % 2 + 1,
+        "number_of_stages": 3 if predictor.predict_instance_masks else values["number_of_stages"] % 2 + 1,
         "second_stage_batch_size": min(values["second_stage_batch_size"], values["first_stage_max_proposals"]),
         "maxpool_kernel_size": min(values["maxpool_kernel_size"], values["initial_crop_size"]),
         "second_stage_classification_loss": SigmoidFocal() if isinstance(loss, PenaltyReducedFocal) else loss,
@@ -226,6 +235,7 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Loss": fix_loss,
     "CenterNet": fix_center_net,
     "FasterRcnn": fix_faster_rcnn,
+    "MaskRcnnBoxPredictor": fix_box_predictor,
     "FasterRcnnFeatureExtractor": fix_faster_rcnn_extractor,
     "CenterNetFeatureExtractor": fix_center_net_extractor,
     "ObjectDetection": lambda values: {"localization_loss": WeightedL1()},

@@ -68,7 +68,8 @@ def test_the_families_are_listed():
     two_stages = [f"faster_rcnn_resnet{depth}_v1_{size}" for depth in (50, 101, 152) for size in sizes]
     two_stages.append("faster_rcnn_resnet50_v1_fpn_640x640")
     names = [preset.name for preset in list_presets()]
-    assert names == mobilenets + resnets + efficientdets + centernets + two_stages
+    masks = ["mask_rcnn_inception_resnet_v2_1024x1024"]
+    assert names == mobilenets + resnets + efficientdets + centernets + two_stages + masks
 
 
 @pytest.mark.parametrize("name", IN_ZOO)

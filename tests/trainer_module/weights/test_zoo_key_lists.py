@@ -39,6 +39,7 @@ TWO_STAGES = (
     "faster_rcnn_resnet50_v1_fpn_640x640_coco17_tpu-8",
     "faster_rcnn_resnet101_v1_640x640_coco17_tpu-8",
     "faster_rcnn_resnet152_v1_640x640_coco17_tpu-8",
+    "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8",
 )
 # EfficientDet's ImageNet classifier, which the reference stores beside the backbone and never runs; we have none.
 UNUSED = "model/_feature_extractor/classification_backbone/"
