@@ -25,11 +25,11 @@ from detloom.schemas.contracts.metric_names import (
     METRIC_NAMES,
 )
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.boxes.masks import encode_box_masks, encode_mask_pngs
 from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
-from detloom.trainer_module.evaluation.masks import encode_box_masks, encode_mask_pngs
 
 _LOG_EVERY_SECONDS = 20.0
 _ROWS = 64  # ground truth is padded to a multiple of this, because XLA compiles the targets once per shape
