@@ -130,12 +130,14 @@ class DetectBatch(beam.DoFn):
             serialized = [batch[index] for index in whole]
             rows_by_name = {name: self._detect(model, serialized) for name, model in self._models.by_name.items()}
             for position, index in enumerate(whole):
-                found = {name: rows[position] for name, rows in rows_by_name.items()}
-                problems = [rows for rows in found.values() if isinstance(rows, str)]
-                if not problems:
-                    image_hw = records[index].image_hw
-                    found = {name: with_image_masks(rows, image_hw) for name, rows in found.items()}
-                extra = {"problem": problems[0]} if problems else {"found": found}
+                image_hw, found, problem = records[index].image_hw, {}, None
+                for name, all_rows in rows_by_name.items():
+                    rows = all_rows[position]
+                    if isinstance(rows, str):
+                        problem = problem or rows
+                    else:
+                        found[name] = with_image_masks(rows, image_hw)
+                extra = {"problem": problem} if problem else {"found": found}
                 records[index] = replace(records[index], **extra)
         self._log_progress(len(batch))
         for record in records:

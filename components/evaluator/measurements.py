@@ -232,15 +232,17 @@ def measure_masks(
     truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
 ) -> CocoMetrics | None:
     """Return the COCO metrics of masks; None unless all images have masks."""
-    if not truth or any(image.mask_counts is None for image in (*truth, *detections)):
+    columns = [image.mask_counts for image in truth] + [image.mask_counts for image in detections]
+    if not truth or any(masks is None for masks in columns):
         return None
     return compute_coco_metrics(truth, detections, label_map, iou_type="segm")
 
 
 def measure_keypoints(split: Split, detections: Sequence[ImageDetections]) -> KeypointMetrics | None:
     """Return the COCO metrics of keypoints; None unless all images have keypoints."""
-    images = (*split.ground_truth, *detections)
-    if split.keypoints is None or any(image.keypoints_yx_rel is None for image in images):
+    columns = [image.keypoints_yx_rel for image in split.ground_truth]
+    columns += [image.keypoints_yx_rel for image in detections]
+    if split.keypoints is None or any(points is None for points in columns):
         return None
     return compute_keypoint_metrics(split.ground_truth, detections, split.label_map, split.keypoints)
 

@@ -319,8 +319,8 @@ class _Boxes:
         return compute_coco_metrics(self._truth, self._found, self._label_map, iou_type="segm")
 
     def keypoint_metrics(self) -> KeypointMetrics | None:
-        has_points = all(image.keypoints_yx_rel is not None for image in (*self._truth, *self._found))
-        if self._keypoints is None or not has_points:
+        columns = [each.keypoints_yx_rel for each in self._truth] + [each.keypoints_yx_rel for each in self._found]
+        if self._keypoints is None or any(points is None for points in columns):
             return None
         return compute_keypoint_metrics(self._truth, self._found, self._label_map, self._keypoints)
 

@@ -77,11 +77,12 @@ class Prediction:
 
     def draw(self) -> Image.Image:
         """Draw the detections on the image: boxes, and masks and keypoints if the model has them."""
-        image_hw = self.image_rgb.shape[:2]
+        height, width = self.image_rgb.shape[:2]
         masks = self.rows.get(names.MASKS)
         if masks is not None:
-            pasted = [paste_mask(box, mask, image_hw) for box, mask in zip(self.boxes_yxyx_rel, masks, strict=True)]
-            masks = np.array(pasted).reshape(-1, *image_hw)
+            pairs = zip(self.boxes_yxyx_rel, masks, strict=True)
+            pasted = [paste_mask(box, mask, (height, width)) for box, mask in pairs]
+            masks = np.array(pasted).reshape(-1, height, width)
         return draw_objects(
             self.image_rgb,
             self.boxes_yxyx_rel,
