@@ -14,7 +14,7 @@ from detloom.trainer_module.evaluation.coco_metrics import (
 )
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, summarize_keypoints
 
-_NUM_KEYPOINTS = 17  # COCO's person keypoints, the only ones for which the API has localization tolerances
+_NUM_KEYPOINTS = 17  # COCO's keypoints of persons, if no category names others
 _KEY_OF_TYPE: dict[IouType, str] = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}
 
 
@@ -56,23 +56,27 @@ def compute_coco_keypoint_metrics(
 ) -> KeypointMetrics:
     """Compute the ten COCO keypoint metrics of `CocoDetections.results`.
 
-    An annotation without `keypoints` has no labelled keypoints: detections on it are ignored, as on a crowd. A missing
+    A category of the annotation file names its keypoints; otherwise they are COCO's 17 of a person. An annotation
+    without `keypoints` has no labelled keypoints: detections on it are ignored, as on a crowd. A missing
     `num_keypoints` is the number of keypoints with a visibility above 0.
 
     Raises:
-        InputError: keypoints other than COCO's 17 person keypoints, or detections without keypoints.
+        InputError: another number of keypoints, or detections without keypoints.
     """
-    _check_results(results, "keypoints")
-    return summarize_keypoints(_complete(truth, _with_keypoints), results, None, backend=backend)
+    keypoints = truth.split.keypoints
+    num_points = _NUM_KEYPOINTS if keypoints is None else len(keypoints.names)
+    _check_results(results, "keypoints", num_points)
+    dataset = _complete(truth, lambda row, _: _with_keypoints(row, num_points))
+    return summarize_keypoints(dataset, results, keypoints.sigmas if keypoints else None, backend=backend)
 
 
-def _check_results(results: Sequence[Mapping[str, Any]], iou_type: IouType) -> None:
+def _check_results(results: Sequence[Mapping[str, Any]], iou_type: IouType, num_points: int = _NUM_KEYPOINTS) -> None:
     key = _KEY_OF_TYPE[iou_type]
     for index, row in enumerate(results):
         if key not in row:
             raise InputError(f"results[{index}]: has no {key!r}, which {iou_type!r} metrics need.")
-        if iou_type == "keypoints" and len(row[key]) != 3 * _NUM_KEYPOINTS:
-            raise InputError(f"results[{index}]: {_wrong_keypoints(row[key])}.")
+        if iou_type == "keypoints" and len(row[key]) != 3 * num_points:
+            raise InputError(f"results[{index}]: {_wrong_keypoints(row[key], num_points)}.")
 
 
 def _complete(
@@ -95,15 +99,16 @@ def _with_mask(row: dict[str, Any], image_hw: tuple[int, int]) -> dict[str, Any]
     return {"segmentation": encode_mask(row["segmentation"], image_hw)}
 
 
-def _with_keypoints(row: dict[str, Any], image_hw: tuple[int, int]) -> dict[str, Any]:
-    keypoints = read_keypoints(row) if "keypoints" in row else [0] * (3 * _NUM_KEYPOINTS)
-    if len(keypoints) != 3 * _NUM_KEYPOINTS:
-        raise ValueError(_wrong_keypoints(keypoints))
+def _with_keypoints(row: dict[str, Any], num_points: int) -> dict[str, Any]:
+    keypoints = read_keypoints(row) if "keypoints" in row else [0] * (3 * num_points)
+    if len(keypoints) != 3 * num_points:
+        raise ValueError(_wrong_keypoints(keypoints, num_points))
     num_keypoints = row.get("num_keypoints", sum(visibility > 0 for visibility in keypoints[2::3]))
     if type(num_keypoints) is not int or num_keypoints < 0:
         raise ValueError(f"'num_keypoints' must be an integer of 0 or more, got {num_keypoints!r:.60}")
     return {"keypoints": keypoints, "num_keypoints": num_keypoints}
 
 
-def _wrong_keypoints(keypoints: Sequence[float]) -> str:
-    return f"'keypoints' has {len(keypoints)} numbers, allowed: {3 * _NUM_KEYPOINTS} (x, y, visibility of 17 points)"
+def _wrong_keypoints(keypoints: Sequence[float], num_points: int) -> str:
+    allowed = f"{3 * num_points} (x, y, visibility of {num_points} points)"
+    return f"'keypoints' has {len(keypoints)} numbers, allowed: {allowed}"

@@ -13,9 +13,11 @@ from detloom.components.evaluator.coco_masks import encode_mask, measure_mask
 from detloom.components.evaluator.measurements import Split
 from detloom.components.evaluator.slices import Feature
 from detloom.components.example_gen.sources.json_values import is_pixel_count, is_text, name_type, show, to_number
+from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS, sigmas_of
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
     ImageGroundTruth,
@@ -100,6 +102,7 @@ def read_coco_ground_truth(path: Path) -> CocoSplit:
             ground_truth=_group_truth(hw_by_id, annotations),
             features=[image.pop("features") for image in images],
             label_map=_read_label_map(path, categories),
+            keypoints=_keypoints_of(categories),
         ),
         file_names=[image["file_name"] for image in images],
         dataset={"info": {}, "images": images, "categories": categories, "annotations": annotations},
@@ -255,7 +258,31 @@ def _read_feature_value(value: Any) -> str | float:
 def _read_category(row: dict[str, Any]) -> dict[str, Any]:
     if not is_text(row.get("name")):
         raise ValueError(f"'name' must be text, got {_show(row, 'name')}")
-    return {"id": _read_id(row, "id"), "name": row["name"]}
+    return {"id": _read_id(row, "id"), "name": row["name"], **_read_point_names(row)}
+
+
+def _read_point_names(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of a category's keypoints and their tolerances, which the evaluator writes; {} without them."""
+    names = row.get("keypoints")
+    if names in (None, []):
+        return {}
+    if not isinstance(names, list) or len(names) > _MAX_EXTRA or not all(map(is_text, names)):
+        raise ValueError(f"'keypoints' must be a list of names, got {show(names)}")
+    if row.get("keypoint_sigmas") is None:
+        return {"keypoints": names}
+    sigmas = _read_numbers(row, "keypoint_sigmas", "a positive number for each of the keypoints", len(names))
+    if min(sigmas) <= 0:
+        raise ValueError(f"'keypoint_sigmas' must be above 0, got {show(sigmas)}")
+    return {"keypoints": names, "keypoint_sigmas": sigmas}
+
+
+def _keypoints_of(categories: Sequence[Mapping[str, Any]]) -> Keypoints | None:
+    """Return the keypoints of the first category that has some; without tolerances in the file, 17 have COCO's."""
+    for category in categories:
+        if names := category.get("keypoints"):
+            usual = tuple(COCO_SIGMAS.values()) if len(names) == len(COCO_SIGMAS) else sigmas_of(names, {})
+            return Keypoints(category["name"], tuple(names), tuple(category.get("keypoint_sigmas", usual)))
+    return None
 
 
 def _read_label_map(path: Path, categories: Sequence[Mapping[str, Any]]) -> LabelMap:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
+from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
 from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor, Override
 
 _ROUNDING = 1e-9  # metrics are means of quotients: a floor of 1.0 must not fail by rounding
@@ -354,4 +355,9 @@ def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], overrid
             for gate in results
             if gate.name != _CONTRACT and not (is_compared and gate.name == _CONSTANT and gate.verdict == "passed")
         )
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{capitalize(text)}."
+
+
+def capitalize(text: str) -> str:
+    """Begin a sentence with a capital letter, unless it begins with the name of a metric such as mask_AP."""
+    return text if text.startswith((MASK, KEYPOINT)) else f"{text[:1].upper()}{text[1:]}"

@@ -33,16 +33,24 @@ from detloom.components.evaluator.report.images import ImagePlan, draw_image, pl
 from detloom.components.evaluator.report.report import LOCK_FILE, write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
 from detloom.components.evaluator.slices import check_features
+from detloom.components.evaluator.truth_shapes import WantedShapes
 from detloom.components.storage.output_lock import hold_output
-from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.detections import MASKS, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
-from detloom.trainer_module.export.predict import LoadedSignature, check_signature, read_exported_label_map
+from detloom.trainer_module.export.predict import (
+    LoadedSignature,
+    check_signature,
+    read_exported_label_map,
+    read_keypoints,
+    read_signatures,
+)
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
 _CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
@@ -108,6 +116,7 @@ def _evaluate(
     if inputs.baseline_dir is not None and baseline_problem is None:
         paths[_BASELINE] = inputs.baseline_dir
     variants = _find_variants(inputs.tflite_dir)
+    keypoints = read_keypoints(inputs.candidate_dir)
     records = run_inference(
         make_pipeline,
         inputs.shard_patterns,
@@ -115,11 +124,13 @@ def _evaluate(
         settings.batch_size,
         f"{out_dir}/{_WORK_FOLDER}",
         feature_keys=_feature_keys(settings),
+        shapes=_shapes_of(inputs.candidate_dir, keypoints, label_map),
     )
     split = Split(
         ground_truth=[record.ground_truth(image_id) for image_id, record in enumerate(records, start=1)],
         features=[record.features for record in records],
         label_map=label_map,
+        keypoints=keypoints,
     )
     check_truth(records, label_map)
     if _BASELINE in paths and (problem := find_unusable(records, _BASELINE, label_map)):
@@ -153,6 +164,18 @@ def _evaluate(
     check_held()
     write_report(out_dir, evaluation, images)
     return evaluation
+
+
+def _shapes_of(model_dir: str, keypoints: Keypoints | None, label_map: LabelMap) -> WantedShapes:
+    """Return the shapes of the ground truth that the model's outputs are compared with, beyond boxes."""
+    signature = read_signatures(model_dir).get(SIGNATURE_EXAMPLES)
+    has_masks = signature is not None and MASKS in signature.outputs
+    if keypoints is None:
+        return WantedShapes(masks=has_masks)
+    if keypoints.class_name not in label_map.names:
+        raise InputError(f"{model_dir}: its keypoints are those of {keypoints.class_name!r}, which it does not detect.")
+    class_id = label_map.class_ids[label_map.names.index(keypoints.class_name)]
+    return WantedShapes(masks=has_masks, keypoint_class_id=class_id, num_keypoints=len(keypoints.names))
 
 
 def _measure_all(

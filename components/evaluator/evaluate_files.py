@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,16 @@ def _measure(path: Path, truth: CocoSplit, params: EvaluatorParams) -> tuple[Mea
     found = read_coco_detections(path, truth)
     kinds = iou_types_of(found.results, truth)
     others: dict[str, Any] = {}
+    measured = measure_model(truth.split, found.detections, params.settings)
+    shapes: dict[str, Any] = {}
     if "segm" in kinds:
         sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in params.settings.sizes]
-        others["segm"] = compute_coco_file_metrics(truth, found.results, "segm", sizes=sizes).to_dict()
+        shapes["masks"] = compute_coco_file_metrics(truth, found.results, "segm", sizes=sizes)
+        others["segm"] = shapes["masks"].to_dict()
     if "keypoints" in kinds:
-        others["keypoints"] = asdict(compute_coco_keypoint_metrics(truth, found.results))
-    return measure_model(truth.split, found.detections, params.settings), others
+        shapes["keypoints"] = compute_coco_keypoint_metrics(truth, found.results)
+        others["keypoints"] = shapes["keypoints"].to_dict()
+    return replace(measured, measurements=replace(measured.measurements, **shapes)), others
 
 
 def _find_images(file_names: Sequence[str], images_dir: Path | None) -> dict[str, Path]:

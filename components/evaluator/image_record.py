@@ -4,22 +4,25 @@ The files can lie in storage that others may write to, so they hold data only, w
 a line of JSON, and the bytes of the arrays that it lists.
 """
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from detloom.components.evaluator.coco_masks import encode_mask
 from detloom.components.evaluator.slices import Feature
-from detloom.schemas.contracts.detections import BOXES, CLASSES, SCORES
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.boxes.masks import as_counts
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
-from detloom.trainer_module.export.predict import Rows
+from detloom.trainer_module.export.predict import Rows, detections_of
 
 _KINDS = "bifu"  # of arrays: booleans and numbers
+_BYTES = "bytes"  # an object array [N] of bytes: run lengths of masks
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,8 +51,7 @@ class ImageRecord:
         )
 
     def detections(self, image_id: int, model_name: str) -> ImageDetections:
-        rows = self.found[model_name]
-        return ImageDetections(image_id, rows[BOXES], rows[SCORES], rows[CLASSES])
+        return detections_of(self.found[model_name], image_id)
 
 
 def encode_record(record: ImageRecord) -> bytes:
@@ -63,9 +65,15 @@ def encode_record(record: ImageRecord) -> bytes:
         "features": dict(record.features),
         "models": list(record.found),
         "problem": record.problem,
-        "arrays": [(group, name, array.dtype.str, array.shape) for group, name, array in arrays],
+        "arrays": [(group, name, *_kind_and_shape(array)) for group, name, array in arrays],
     }
-    return b"\n".join([json.dumps(head).encode(), b"".join(array.tobytes() for _, _, array in arrays)])
+    content = b"".join(b"".join(array) if array.dtype == object else array.tobytes() for _, _, array in arrays)
+    return b"\n".join([json.dumps(head).encode(), content])
+
+
+def _kind_and_shape(array: npt.NDArray[Any]) -> tuple[str, Sequence[int]]:
+    """Return the type of an array and its shape; of bytes, their lengths."""
+    return (_BYTES, [len(each) for each in array]) if array.dtype == object else (array.dtype.str, array.shape)
 
 
 def decode_record(data: bytes) -> ImageRecord:
@@ -81,6 +89,14 @@ def decode_record(data: bytes) -> ImageRecord:
         groups |= {f"found/{name}": {} for name in head["models"]}
         offset = 0
         for group, name, kind, shape in head["arrays"]:
+            if kind == _BYTES:
+                ends = list(itertools.accumulate(shape, initial=offset))
+                if min(shape, default=0) < 0 or ends[-1] > len(content):
+                    raise ValueError("a mask outside of the file")
+                counts = [content[start:end] for start, end in itertools.pairwise(ends)]
+                _check_masks(counts, tuple(head["image_hw"]))
+                groups[group][name], offset = as_counts(counts), ends[-1]
+                continue
             dtype, count = np.dtype(kind), math.prod(shape)
             if dtype.kind not in _KINDS:
                 raise ValueError(f"an array of {dtype}")
@@ -98,3 +114,9 @@ def decode_record(data: bytes) -> ImageRecord:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"intermediate file of the evaluation: cannot be read ({error}); run again.") from None
+
+
+def _check_masks(counts: Sequence[bytes], image_hw: tuple[int, int]) -> None:
+    """Raise ValueError for run lengths that do not fit the image: pycocotools' C code does not check them."""
+    for each in counts:
+        encode_mask({"size": list(image_hw), "counts": each.decode("ascii")}, image_hw)

@@ -20,18 +20,21 @@ from apache_beam.utils.shared import Shared
 
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.slices import Feature
+from detloom.components.evaluator.truth_shapes import WantedShapes, read_shapes
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
-from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature
+from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature, with_image_masks
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
 _LOG_EVERY_SECONDS = 10.0
 
 
-def parse_record(serialized: bytes, feature_keys: Sequence[str] = ()) -> ImageRecord:
+def parse_record(
+    serialized: bytes, feature_keys: Sequence[str] = (), shapes: WantedShapes | None = None
+) -> ImageRecord:
     """Parse ground truth and the named features of a serialized tf.Example; set `problem` if it is invalid."""
     try:
         features = ExampleFeatures(serialized)
@@ -59,11 +62,17 @@ def parse_record(serialized: bytes, feature_keys: Sequence[str] = ()) -> ImageRe
     area = columns.get("area_px", np.zeros(0))
     if not (np.isfinite(area) & (area >= 0)).all():
         return ImageRecord(source_id=source_id, problem=f"has an invalid value in {keys.AREA}")
-    no_crowds = {"is_crowd": np.zeros(num_boxes, bool)}
+    image_hw = (int(height[0]), int(width[0]))
+    columns = {"is_crowd": np.zeros(num_boxes, bool), **columns}
+    if shapes is not None:
+        try:
+            columns |= read_shapes(features, shapes, columns["is_crowd"].astype(bool), image_hw)
+        except ValueError as error:
+            return ImageRecord(source_id=source_id, problem=str(error))
     return ImageRecord(
         source_id=source_id,
-        image_hw=(int(height[0]), int(width[0])),
-        truth={"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **no_crowds, **columns},
+        image_hw=image_hw,
+        truth={"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **columns},
         verified_class_ids=tuple(ints(keys.IMAGE_CLASS_ID).tolist()),
         features={key: _values_of(features.raw(key)) for key in feature_keys if key in features},
     )
@@ -100,8 +109,10 @@ class DetectBatch(beam.DoFn):
         batch_size: int,
         feature_keys: Sequence[str] = (),
         num_images: int | None = None,
+        shapes: WantedShapes | None = None,
     ) -> None:
         super().__init__()
+        self._shapes = shapes
         self._num_images = num_images
         self._paths_by_name = dict(paths_by_name)
         self._feature_keys = tuple(feature_keys)
@@ -113,15 +124,20 @@ class DetectBatch(beam.DoFn):
         self._num_done, self._started, self._logged = 0, time.monotonic(), time.monotonic()
 
     def process(self, batch: list[bytes]) -> Iterator[bytes]:
-        records = [parse_record(serialized, self._feature_keys) for serialized in batch]
+        records = [parse_record(serialized, self._feature_keys, self._shapes) for serialized in batch]
         whole = [index for index, record in enumerate(records) if record.problem is None]
         if whole:
             serialized = [batch[index] for index in whole]
             rows_by_name = {name: self._detect(model, serialized) for name, model in self._models.by_name.items()}
             for position, index in enumerate(whole):
-                found = {name: rows[position] for name, rows in rows_by_name.items()}
-                problems = [rows for rows in found.values() if isinstance(rows, str)]
-                extra = {"problem": problems[0]} if problems else {"found": found}
+                image_hw, found, problem = records[index].image_hw, {}, None
+                for name, all_rows in rows_by_name.items():
+                    rows = all_rows[position]
+                    if isinstance(rows, str):
+                        problem = problem or rows
+                    else:
+                        found[name] = with_image_masks(rows, image_hw)
+                extra = {"problem": problem} if problem else {"found": found}
                 records[index] = replace(records[index], **extra)
         self._log_progress(len(batch))
         for record in records:
@@ -158,11 +174,13 @@ def detect(
     output_prefix: str,
     feature_keys: Sequence[str] = (),
     num_images: int | None = None,
+    shapes: WantedShapes | None = None,
 ) -> None:
     """Add steps to `pipeline` that read the shards, detect, and write encoded records to files at `output_prefix`.
 
     Args:
         num_images: number of images in all shards if known; only for messages.
+        shapes: see `run_inference`.
     """
     sources = [
         pipeline | f"Read[{index}]" >> beam.io.ReadFromTFRecord(pattern) for index, pattern in enumerate(shard_patterns)
@@ -171,7 +189,7 @@ def detect(
         sources
         | "Flatten" >> beam.Flatten()
         | "Batch" >> beam.BatchElements(min_batch_size=batch_size, max_batch_size=batch_size)
-        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys, num_images))
+        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys, num_images, shapes))
         | "Write" >> beam.io.WriteToTFRecord(output_prefix)
     )
 
@@ -183,6 +201,7 @@ def run_inference(
     batch_size: int,
     work_dir: str,
     feature_keys: Sequence[str] = (),
+    shapes: WantedShapes | None = None,
 ) -> list[ImageRecord]:
     """Run every model on every image of the split; return the records sorted by source id.
 
@@ -191,6 +210,7 @@ def run_inference(
         paths_by_name: SavedModel folder or `.tflite` file of each model.
         work_dir: folder for intermediate files that every worker can reach; emptied first, removed at the end.
         feature_keys: features of the examples to return in the records.
+        shapes: shapes of the ground truth to return in the records, beyond boxes.
 
     Raises:
         InputError: an empty split, a damaged shard, a model without the signature, an unusable record; names the
@@ -211,7 +231,16 @@ def run_inference(
         try:
             with make_pipeline() as pipeline:
                 num_images = _count_local(patterns)
-                detect(pipeline, patterns, paths_by_name, batch_size, f"{work_dir}/records", feature_keys, num_images)
+                detect(
+                    pipeline,
+                    patterns,
+                    paths_by_name,
+                    batch_size,
+                    f"{work_dir}/records",
+                    feature_keys,
+                    num_images,
+                    shapes,
+                )
         except Exception:
             _check_shards(patterns)
             raise

@@ -29,13 +29,16 @@ from detloom.components.evaluator.slices import (
     split_images,
 )
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import (
     NO_VALUE,
     CocoMetrics,
     compute_coco_metrics,
 )
+from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
 
 _IOU_75 = 5
 _ABOVE_ALL_SCORES = math.inf
@@ -48,11 +51,13 @@ class Split:
 
     Attributes:
         features: for each image, values of its example's features that slices use.
+        keypoints: the keypoints that are measured, if any.
     """
 
     ground_truth: Sequence[ImageGroundTruth]
     features: Sequence[Mapping[str, Feature]]
     label_map: LabelMap
+    keypoints: Keypoints | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +113,8 @@ class Measurements:
         class_agnostic: class-agnostic COCO metrics (all classes treated as one).
         best_f1: operating point of all classes together with the best F1; None without true positives.
         voc: mAP and AP by class at IoU 0.50 by the rules of PASCAL VOC and Open Images, by name of the rules.
+        masks, keypoints: COCO metrics of masks and keypoints; None if model or data have none. All else is measured on
+            boxes.
         matches, error_analysis: intermediate results; not written to files.
     """
 
@@ -123,6 +130,8 @@ class Measurements:
     calibration: Calibration
     matches: Matches = field(repr=False, compare=False)
     error_analysis: ErrorAnalysis = field(repr=False, compare=False)
+    masks: CocoMetrics | None = None
+    keypoints: KeypointMetrics | None = None
 
     @property
     def min_scores(self) -> tuple[float, ...]:
@@ -130,8 +139,24 @@ class Measurements:
         return self.confusion.min_scores
 
     def find_value(self, metric: str, slice_name: str = "") -> tuple[float | None, str]:
-        """Return a metric by name (`AP`, `AP50/cat`) for all images or a slice, or None and the reason."""
-        metrics = self.coco
+        """Return a metric by name (`AP`, `AP50/cat`, `mask_AP`) for all images or a slice, or None and the reason."""
+        if metric.startswith((MASK, KEYPOINT)):
+            return self._find_shape_value(metric, slice_name)
+        return self._find(self.coco, metric, slice_name)
+
+    def _find_shape_value(self, metric: str, slice_name: str) -> tuple[float | None, str]:
+        noun, metrics = ("keypoints", self.keypoints) if metric.startswith(KEYPOINT) else ("masks", self.masks)
+        if slice_name:
+            return None, "slices are measured on boxes only"
+        if metrics is None:
+            return None, f"the model or the data have no {noun}"
+        if isinstance(metrics, CocoMetrics):
+            return self._find(metrics, metric.removeprefix(MASK), "")
+        name = metric.removeprefix(KEYPOINT)
+        value, why_not = metrics.value_of(name), metrics.explain(name)
+        return (value, "") if why_not is None else (None, why_not)
+
+    def _find(self, metrics: CocoMetrics, metric: str, slice_name: str) -> tuple[float | None, str]:
         if slice_name:
             found = [each.metrics for each in self.slices if each.name == slice_name]
             if not found:
@@ -156,6 +181,9 @@ class Measurements:
             for name in self.__dataclass_fields__
             if name not in ("matches", "error_analysis")
         }
+        for name in ("masks", "keypoints"):  # absent for detectors of boxes
+            if plain[name] is None:
+                del plain[name]
         for each in plain["slices"]:
             del each["metrics"]["per_class"]
         return plain
@@ -195,7 +223,28 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
         calibration=measure_calibration(matches),
         matches=matches,
         error_analysis=errors,
+        masks=measure_masks(truth, detections, label_map),
+        keypoints=measure_keypoints(split, detections),
     )
+
+
+def measure_masks(
+    truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
+) -> CocoMetrics | None:
+    """Return the COCO metrics of masks; None unless all images have masks."""
+    columns = [image.mask_counts for image in truth] + [image.mask_counts for image in detections]
+    if not truth or any(masks is None for masks in columns):
+        return None
+    return compute_coco_metrics(truth, detections, label_map, iou_type="segm")
+
+
+def measure_keypoints(split: Split, detections: Sequence[ImageDetections]) -> KeypointMetrics | None:
+    """Return the COCO metrics of keypoints; None unless all images have keypoints."""
+    columns = [image.keypoints_yx_rel for image in split.ground_truth]
+    columns += [image.keypoints_yx_rel for image in detections]
+    if split.keypoints is None or any(points is None for points in columns):
+        return None
+    return compute_keypoint_metrics(split.ground_truth, detections, split.label_map, split.keypoints)
 
 
 def _measure_class(matches: Matches, label_map: LabelMap, k: int, options: MeasureOptions) -> ClassCurve:

@@ -85,6 +85,9 @@ def _key_numbers(card: Json) -> list[tuple[str, str, str]]:
         change = evaluation["comparison"]["AP"]
         ends = f"{format_signed(change['low'])} to {format_signed(change['high'])}" if change["low"] is not None else ""
         numbers.insert(2, ("Change of AP from the baseline", format_signed(change["value"]), ends))
+    for key, name in (("masks", "Mask AP"), ("keypoints", "Keypoint AP")):
+        if evaluation.get(key):  # absent for detectors of boxes
+            numbers.append((name, format_number(evaluation[key][0]["value"]), ""))
     if evaluation["latency"]:
         numbers.append(("Median latency", f"{evaluation['latency']['median_ms']:,.1f} ms", "one image"))
     if evaluation["model_bytes"] is not None:

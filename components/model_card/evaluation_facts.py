@@ -7,12 +7,13 @@ from typing import Any
 
 from detloom.components.evaluator.decision import Decision, Verdict
 from detloom.components.evaluator.report.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
-from detloom.components.evaluator.report.views import measured, metric_rows
+from detloom.components.evaluator.report.views import keypoint_rows, measured, metric_rows
 from detloom.components.model_card.read_files import count, number, number_or_none, read_json, reading, text
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, CocoNumbers
+from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
 
 Json = Mapping[str, Any]
 
@@ -35,6 +36,7 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
         candidate = _read_metrics(numbers["candidate"])
         baseline = _read_metrics(numbers["baseline"]) if numbers["baseline"] is not None else None
         variants = {text(name): _read_metrics(each) for name, each in numbers["variants"].items()}
+        shapes = _describe_shapes(numbers)
     _check_classes(candidate, label_map, folder)
     decision = read_json(f"{folder}/{DECISION_FILE}", _DECISION)
     with reading(f"{folder}/{DECISION_FILE}", _DECISION):
@@ -61,7 +63,28 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
             "latency": _describe_latency(analysis["candidate"]["costs"]["latency"]),
             "model_bytes": number_or_none(analysis["candidate"]["costs"]["model_bytes"]),
             "decision": decision,
+            **shapes,
         }
+
+
+def _describe_shapes(numbers: Json) -> dict[str, list[dict[str, Any]]]:
+    """Return rows with the metrics of `masks` and `keypoints`, if the model has them."""
+    found = {}
+    if masks := numbers.get("masks"):
+        before = None if masks["baseline"] is None else _read_metrics(masks["baseline"])
+        found["masks"] = metric_rows(_read_metrics(masks["candidate"]), before)
+    if points := numbers.get("keypoints"):
+        points_before = None if points["baseline"] is None else _read_keypoint_metrics(points["baseline"])
+        found["keypoints"] = keypoint_rows(_read_keypoint_metrics(points["candidate"]), points_before)
+    kept = ("name", "meaning", "baseline", "change")
+    return {
+        kind: [{**{key: row[key] for key in kept}, "value": row["candidate"]} for row in rows]
+        for kind, rows in found.items()
+    }
+
+
+def _read_keypoint_metrics(values: Json) -> KeypointMetrics:
+    return KeypointMetrics(**{name: number(values[name]) for name in KEYPOINT_METRIC_NAMES})
 
 
 def _read_metrics(values: Json) -> CocoMetrics:

@@ -42,6 +42,10 @@ def evaluation_blocks(card: Json) -> Iterator[Block]:
         f"{confidence} % bootstrap intervals over images ({format_count(intervals['num_resamples'])} resamples)."
     )
     yield _metrics_table(evaluation)
+    for key, title in (("masks", "Masks"), ("keypoints", "Keypoints")):
+        if evaluation.get(key):  # absent for detectors of boxes
+            yield Heading(title)
+            yield _shape_table(evaluation[key])
     yield Heading("Decision")
     yield from _decision_blocks(evaluation)
     yield Heading("Classes")
@@ -66,6 +70,18 @@ def _metrics_table(evaluation: Json) -> Table:
             row += [number_cell(metric["baseline"]), number_cell(metric["change"], format_signed)]
         rows.append([*row, {"text": metric["meaning"]}])
     numbers = ("Value", "Interval", *(("Baseline", "Change") if has_baseline else ()))
+    return Table([*columns_of("Metric", *numbers), {"title": "Meaning", "is_number": False}], rows)
+
+
+def _shape_table(metrics: Sequence[Json]) -> Table:
+    has_baseline = any(row["baseline"] is not None for row in metrics)
+    rows = []
+    for metric in metrics:
+        row = [name_cell(metric["name"]), number_cell(metric["value"])]
+        if has_baseline:
+            row += [number_cell(metric["baseline"]), number_cell(metric["change"], format_signed)]
+        rows.append([*row, {"text": metric["meaning"]}])
+    numbers = ("Value", *(("Baseline", "Change") if has_baseline else ()))
     return Table([*columns_of("Metric", *numbers), {"title": "Meaning", "is_number": False}], rows)
 
 

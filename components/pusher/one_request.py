@@ -44,7 +44,8 @@ def find_fault(model_dir: str, inputs: dict[str, str], outputs: list[str]) -> st
     missing = [name for name in outputs if name not in answers]
     if missing:
         return f"the signature {signature} has no output {', '.join(missing)}"
-    nonfinite = [name for name in outputs if not np.isfinite(np.asarray(answers[name], np.float64)).all()]
+    others = sorted(set(answers) - set(outputs))  # masks and keypoints
+    nonfinite = [name for name in (*outputs, *others) if not np.isfinite(np.asarray(answers[name], np.float64)).all()]
     return f"its outputs {', '.join(nonfinite)} contain NaN or infinity" if nonfinite else ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from detloom.pipelines.dag.check_data import check_ingested_columns
+from detloom.pipelines.dag.check_data import check_learned_columns
 from detloom.pipelines.local.console import format_columns
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import apply_layer, build_config, load_tree
@@ -67,7 +67,7 @@ def check_config(source: str, overrides: Sequence[Located] = (), override_text: 
         elif is_run_file(source):
             run = build_run(tree)  # paths as written: values of environment variables are not printed
             check_paths(run, tree, Path(source))  # raises InputError
-            check_ingested_columns(run)
+            check_learned_columns(run)
             check = _answer(source, run.config, tuple(_values(to_dict(run), tree)))
         else:
             config = build_config(tree)

@@ -231,7 +231,8 @@ def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> 
 
     coco = result.candidate.coco
     rows = [(name, f"{coco.value_of(name):.3f}", coco.explain(name) or "") for name in METRIC_NAMES]
-    rows += [(f"{kind} AP", f"{numbers['AP']:.3f}", "") for kind, numbers in others.items()]
+    shapes = (("masks AP", result.candidate.masks), ("keypoints AP", result.candidate.keypoints))
+    rows += [(name, f"{each.AP:.3f}", each.explain("AP") or "") for name, each in shapes if each is not None]
     click.echo(format_table(rows), err=as_json)
     click.echo(result.decision.sentence, err=as_json)
     click.echo(f"report: {out_dir / PAGE_FILE}", err=as_json)

@@ -21,7 +21,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.text_file import write_text_file
-from detloom.trainer_module.evaluation.coco_images import ImageDetections, format_coco_results
+from detloom.trainer_module.evaluation.coco_images import format_coco_results
 from detloom.trainer_module.export.predict import ExportedDetector, Prediction
 from detloom.trainer_module.run_state.progress import Reporter, show_progress
 
@@ -54,8 +54,7 @@ class CocoOutput:
     def add(self, name: str, prediction: Prediction) -> None:
         image_id, kept = self._ids_by_name[name], prediction.above(self._min_score)
         height, width = prediction.image_rgb.shape[:2]
-        found = ImageDetections(image_id, kept.boxes_yxyx_rel, kept.scores, kept.class_ids)
-        for row in format_coco_results([found], {image_id: (height, width)}):
+        for row in format_coco_results([kept.found(image_id)], {image_id: (height, width)}):
             self._file.write(f"{',' if self._num_rows else ''}\n{json.dumps(row)}")
             self._num_rows += 1
         if self._has_own_ids:

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from detloom.pipelines.compile.pipeline_spec import Spec, tasks_of
-from detloom.pipelines.dag.check_data import check_ingested_columns
+from detloom.pipelines.dag.check_data import check_learned_columns
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
@@ -28,7 +28,7 @@ _EXPANDED = ("$$", "$(")
 def check_run(run: RunFile, place: Place) -> None:
     """Raise InputError for settings that TFX's compiler or the backend would later refuse or lose."""
     check_trainable(run.config)
-    check_ingested_columns(run)
+    check_learned_columns(run)
     where = place.capitalize()
     if not _NAME.fullmatch(run.name):
         raise InputError(

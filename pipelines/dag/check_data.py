@@ -1,4 +1,4 @@
-"""Check that ingestion keeps what the detector learns. Imports neither TensorFlow nor TFX."""
+"""Check that ingestion and export keep what the detector learns. Imports neither TensorFlow nor TFX."""
 
 from detloom.schemas.contracts.ground_truth import KEYPOINTS, MASKS
 from detloom.schemas.errors import InputError
@@ -6,9 +6,15 @@ from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.detectors.families import family_of
 
 
-def check_ingested_columns(run: RunFile) -> None:
-    """Raise InputError if the detector learns masks or keypoints that the run's ingestion would drop."""
+def check_learned_columns(run: RunFile) -> None:
+    """Raise InputError if the run's ingestion would drop masks or keypoints that the detector learns, or its export."""
     columns = family_of(run.config.model).ground_truth_columns
     for field, column, is_kept in (("masks", MASKS, run.data.masks), ("keypoints", KEYPOINTS, run.data.keypoints)):
-        if column in columns and not is_kept:
+        if column not in columns:
+            continue
+        if not is_kept:
             raise InputError(f"data.{field}: got false, allowed: true, because the detector learns {field}.")
+        for name, got, allowed in (("tflite", list(run.export.tflite), "[]"), ("onnx", run.export.onnx, "false")):
+            if got:
+                why = f"because TensorFlow Lite and ONNX files have no {field}"
+                raise InputError(f"export.{name}: got {got}, allowed: {allowed}, {why}.")

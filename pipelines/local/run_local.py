@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from detloom.pipelines.dag.check_data import check_ingested_columns
+from detloom.pipelines.dag.check_data import check_learned_columns
 from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import log_nodes
@@ -70,7 +70,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
 def check_runs_here(run: RunFile) -> None:
     """Raise InputError for a setting that cannot be trained, or a push destination for other platforms."""
     check_trainable(run.config)
-    check_ingested_columns(run)
+    check_learned_columns(run)
     if run.push.vertex is not None:
         raise InputError(
             "push.vertex: got an endpoint, allowed on this machine: a folder of versions (push_to), because Vertex "

@@ -1,4 +1,4 @@
-"""The web page of the server: drop an image, see boxes. It uses the server's REST API."""
+"""The web page of the server: drop an image, see boxes, masks and keypoints. It uses the server's REST API."""
 
 import json
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ def format_page(model: ServedModel, *, min_score: float, max_request_bytes: int)
         "url": f"/v1/models/{model.name}/versions/{model.version}:predict",
         "signature": names.SIGNATURE_ENCODED,
         "outputs": names.OUTPUT_NAMES,
+        "shapeOutputs": (names.MASKS, names.KEYPOINTS, names.KEYPOINT_SCORES),
         "hasPixelBoxes": model.has_pixel_boxes,
         "minScore": min_score,
         "maxRequestBytes": max_request_bytes,

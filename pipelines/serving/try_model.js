@@ -5,6 +5,10 @@
 const part = (id) => document.getElementById(id);
 const settings = JSON.parse(part("app").dataset.settings);
 const [BOXES, SCORES, CLASSES, NUM_DETECTIONS] = settings.outputs;
+const [MASKS, KEYPOINTS, KEYPOINT_SCORES] = settings.shapeOutputs; // of models that have them
+const MIN_MASK_SCORE = 0.5; // a pixel is object above it, as in the evaluation
+const MIN_POINT_SCORE = 0.1; // points below are not drawn, as in all other drawings
+const MASK_OPACITY = 0.45;
 const SVG = "http://www.w3.org/2000/svg";
 const MAX_ROWS = 300;
 let found = []; // objects of the current image, by descending score
@@ -103,9 +107,40 @@ function objectsOf(prediction, image) {
     const id = Math.round(prediction[CLASSES][i]);
     const { name, rgb } = settings.classes[id] ?? { name: `#${id}`, rgb: [90, 102, 117] };
     const box = [xmin * width, ymin * height, xmax * width, ymax * height];
-    objects.push({ name, rgb, score: prediction[SCORES][i], rel: [xmin, ymin, xmax, ymax], box });
+    const shapes = { mask: prediction[MASKS]?.[i], points: pointsOf(prediction, i, units) };
+    objects.push({ name, rgb, score: prediction[SCORES][i], rel: [xmin, ymin, xmax, ymax], box, ...shapes });
   }
   return objects;
+}
+
+// Return the keypoints of an object as [x, y] relative to the image, without those that the model is not sure of.
+function pointsOf(prediction, i, units) {
+  const points = (prediction[KEYPOINTS]?.[i] ?? []).map(([y, x]) => [x / units[1], y / units[0]]);
+  return points.filter((_, k) => !(prediction[KEYPOINT_SCORES]?.[i][k] < MIN_POINT_SCORE));
+}
+
+// Draw a mask of cells over a box of this size: the corner cells are at the corners of the box, between them bilinear.
+function maskUrl(cells, [red, green, blue], width, height) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [Math.max(Math.round(width), 1), Math.max(Math.round(height), 1)];
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  const position = (i, size, count) => {
+    const at = size > 1 ? (i / (size - 1)) * (count - 1) : (count - 1) / 2;
+    return [Math.floor(at), Math.ceil(at), at - Math.floor(at)];
+  };
+  for (let y = 0; y < canvas.height; y += 1) {
+    const [top, bottom, down] = position(y, canvas.height, cells.length);
+    for (let x = 0; x < canvas.width; x += 1) {
+      const [left, right, across] = position(x, canvas.width, cells[0].length);
+      const upper = cells[top][left] + (cells[top][right] - cells[top][left]) * across;
+      const lower = cells[bottom][left] + (cells[bottom][right] - cells[bottom][left]) * across;
+      const isObject = upper + (lower - upper) * down > MIN_MASK_SCORE;
+      pixels.data.set([red, green, blue, isObject ? 255 * MASK_OPACITY : 0], 4 * (y * canvas.width + x));
+    }
+  }
+  context.putImageData(pixels, 0, 0);
+  return canvas.toDataURL();
 }
 
 async function take(file) {
@@ -195,7 +230,15 @@ function draw(objects) {
     const [left, top, right, bottom] = object.rel.map((side, i) => side * (i % 2 ? height : width));
     const [red, green, blue] = object.rgb;
     const size = { x: left, y: top, width: Math.max(right - left, 0), height: Math.max(bottom - top, 0) };
+    if (object.mask && size.width > 0 && size.height > 0) {
+      const href = maskUrl(object.mask, object.rgb, size.width, size.height);
+      labels.before(svg("image", { ...size, href, preserveAspectRatio: "none" }));
+    }
     labels.before(svg("rect", { ...size, class: "box", stroke: `rgb(${object.rgb})`, "data-index": index }));
+    for (const [x, y] of object.points) {
+      const place = { cx: x * width, cy: y * height, r: 3 };
+      labels.before(svg("circle", { ...place, fill: `rgb(${object.rgb})`, stroke: "#fff" }));
+    }
     // Black or white text by the ITU-R BT.601 luma, as in all other drawings.
     const ink = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff";
     const label = svg("text", { fill: ink });

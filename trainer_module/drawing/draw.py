@@ -18,6 +18,7 @@ _FONT_SHARE = 0.03  # of the longer side of the image
 _MASK_SHARE = 0.45  # opacity of a mask
 _POINT_SHARE = 0.008  # radius of a keypoint over the longer side of the image
 _MIN_POINT_PX = 2
+_MIN_POINT_SCORE = 0.1  # points below are not drawn
 
 
 def decode_image_rgb(image_bytes: bytes, name: str) -> npt.NDArray[np.uint8]:
@@ -87,6 +88,42 @@ def draw_detections(
     for label, corners_px, color in labels:  # after all boxes, so that no edge crosses a label
         _draw_label(pen, label, corners_px, color, font, image.size)
     return image
+
+
+def draw_objects(
+    image_rgb: npt.NDArray[np.uint8],
+    boxes_yxyx_rel: npt.NDArray[Any],
+    class_ids: Sequence[int] | npt.NDArray[Any],
+    class_names: Sequence[str],
+    scores: Sequence[float] | npt.NDArray[Any] | None = None,
+    *,
+    masks_NHW: npt.NDArray[Any] | None = None,
+    keypoints_yx_rel_NP2: npt.NDArray[Any] | None = None,
+) -> Image.Image:
+    """Draw N objects as `draw_detections` does, with their masks and keypoints if they have them.
+
+    Args:
+        masks_NHW: masks over the image; they may have another size than the image.
+        keypoints_yx_rel_NP2: NaN for points that are not drawn.
+    """
+    if masks_NHW is not None and len(masks_NHW):
+        height, width = image_rgb.shape[:2]
+        masks = [Image.fromarray(np.asarray(mask != 0, np.uint8)) for mask in masks_NHW]
+        resized = [np.asarray(mask.resize((width, height), Image.Resampling.NEAREST)) for mask in masks]
+        image_rgb = blend_masks(image_rgb, np.stack(resized), class_ids)
+    if keypoints_yx_rel_NP2 is not None:
+        image_rgb = draw_keypoints(image_rgb, keypoints_yx_rel_NP2, class_ids)
+    return draw_detections(image_rgb, boxes_yxyx_rel, class_ids, class_names, scores)
+
+
+def confident_points(
+    keypoints_yx_rel_NP2: npt.NDArray[Any] | None, scores_NP: npt.NDArray[Any] | None
+) -> npt.NDArray[Any] | None:
+    """Return the keypoints for drawing, NaN where the score is low; None without keypoints."""
+    if keypoints_yx_rel_NP2 is None or scores_NP is None:
+        return keypoints_yx_rel_NP2
+    is_sure = np.asarray(scores_NP)[..., np.newaxis] >= _MIN_POINT_SCORE
+    return np.where(is_sure, keypoints_yx_rel_NP2, np.nan)
 
 
 def blend_masks(

@@ -10,12 +10,14 @@ import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
 from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import Model, TrainEvalConfig
+from detloom.trainer_module.boxes.masks import paste_mask
 from detloom.trainer_module.data.augmentations.mixing import mixings_of
 from detloom.trainer_module.data.input_pipeline import build_train_dataset
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.drawing.draw import draw_detections
+from detloom.trainer_module.drawing.draw import confident_points, draw_objects
 
 DetectBatch = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
 MAX_IMAGES = 16  # per kind; upper limit for the configured number
@@ -68,7 +70,11 @@ def draw_train_batch(
             label_map.name_of(int(class_id)) + ("" if weight == 1 else f" x{weight:.2g}")
             for class_id, weight in zip(ids, weights, strict=True)
         ]
-        drawn.append(np.asarray(draw_detections(image, row["boxes_yxyx_rel"][is_box], ids, labels)))
+        shapes = {
+            "masks_NHW": row[truth.MASKS][is_box] if truth.MASKS in row else None,
+            "keypoints_yx_rel_NP2": row[truth.KEYPOINTS][is_box] if truth.KEYPOINTS in row else None,
+        }
+        drawn.append(np.asarray(draw_objects(image, row["boxes_yxyx_rel"][is_box], ids, labels, **shapes)))
     return drawn
 
 
@@ -105,19 +111,48 @@ def _side_by_side(
         label_map.name_of(int(class_id)) + (" (crowd)" if is_crowd else "")
         for class_id, is_crowd in zip(true_ids, row["is_crowd"][is_box], strict=True)
     ]
-    truth = draw_detections(image, row["boxes_yxyx_rel"][is_box], true_ids, true_names)
+    shown_truth = draw_objects(
+        image,
+        row["boxes_yxyx_rel"][is_box],
+        true_ids,
+        true_names,
+        masks_NHW=row[truth.MASKS][is_box][:, :rows, :columns] if truth.MASKS in row else None,
+        keypoints_yx_rel_NP2=row[truth.KEYPOINTS][is_box] if truth.KEYPOINTS in row else None,
+    )
     num_sure = int(np.count_nonzero(found[names.SCORES][: int(found[names.NUM_DETECTIONS])] >= _MIN_SCORE))
     is_sure = slice(min(num_sure, _MAX_DRAWN))  # detections are sorted by score
     found_ids = found[names.CLASSES][is_sure].astype(int)
     found_names = [label_map.name_of(int(class_id)) for class_id in found_ids]
-    scores = found[names.SCORES][is_sure]
-    detections = draw_detections(image, found[names.BOXES][is_sure], found_ids, found_names, scores)
+    detections = draw_objects(
+        image,
+        found[names.BOXES][is_sure],
+        found_ids,
+        found_names,
+        found[names.SCORES][is_sure],
+        masks_NHW=_pasted(found, is_sure, image.shape[:2]),
+        keypoints_yx_rel_NP2=_points(found, is_sure),
+    )
     of_more = f", top of {num_sure}" if num_sure > len(found_ids) else ""
     headings = (f"ground truth: {len(true_ids)}", f"score >= {_MIN_SCORE}: {len(found_ids)}{of_more}")
     panels = [
-        _under_heading(np.asarray(panel), text) for panel, text in zip((truth, detections), headings, strict=True)
+        _under_heading(np.asarray(panel), text) for panel, text in zip((shown_truth, detections), headings, strict=True)
     ]
     return arrange(panels, columns=2)
+
+
+def _pasted(found: dict[str, npt.NDArray[Any]], rows: slice, image_hw: tuple[int, ...]) -> npt.NDArray[Any] | None:
+    """Return the masks of detections over the image, bool [N, H, W]; None without masks."""
+    if names.MASKS not in found:
+        return None
+    height, width = image_hw
+    pairs = zip(found[names.BOXES][rows], found[names.MASKS][rows], strict=True)
+    return np.array([paste_mask(box, mask, (height, width)) for box, mask in pairs]).reshape(-1, height, width)
+
+
+def _points(found: dict[str, npt.NDArray[Any]], rows: slice) -> npt.NDArray[Any] | None:
+    if names.KEYPOINTS not in found:
+        return None
+    return confident_points(found[names.KEYPOINTS][rows], found[names.KEYPOINT_SCORES][rows])
 
 
 def restore_colors(image_HW3: npt.NDArray[Any], model: Model) -> npt.NDArray[np.uint8]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.trainer_module.evaluation.masks import Counts, format_mask
+from detloom.trainer_module.boxes.masks import Counts, format_mask
 
 
 @dataclass(frozen=True, eq=False)

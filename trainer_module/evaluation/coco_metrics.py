@@ -15,6 +15,7 @@ import numpy.typing as npt
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.boxes.masks import mask_area_px
 from detloom.trainer_module.evaluation.coco_backends import Backend, IouType, compute_coco_curves, uncollected
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
@@ -22,7 +23,6 @@ from detloom.trainer_module.evaluation.coco_images import (
     format_coco_ground_truth,
     format_coco_results,
 )
-from detloom.trainer_module.evaluation.masks import mask_area_px
 
 NO_VALUE = -1.0  # the COCO API's value where there is no ground truth
 

@@ -25,11 +25,11 @@ from detloom.schemas.contracts.metric_names import (
     METRIC_NAMES,
 )
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.boxes.masks import encode_box_masks, encode_mask_pngs
 from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
-from detloom.trainer_module.evaluation.masks import encode_box_masks, encode_mask_pngs
 
 _LOG_EVERY_SECONDS = 20.0
 _ROWS = 64  # ground truth is padded to a multiple of this, because XLA compiles the targets once per shape
@@ -319,8 +319,8 @@ class _Boxes:
         return compute_coco_metrics(self._truth, self._found, self._label_map, iou_type="segm")
 
     def keypoint_metrics(self) -> KeypointMetrics | None:
-        has_points = all(image.keypoints_yx_rel is not None for image in (*self._truth, *self._found))
-        if self._keypoints is None or not has_points:
+        columns = [each.keypoints_yx_rel for each in self._truth] + [each.keypoints_yx_rel for each in self._found]
+        if self._keypoints is None or any(points is None for points in columns):
             return None
         return compute_keypoint_metrics(self._truth, self._found, self._label_map, self._keypoints)
 

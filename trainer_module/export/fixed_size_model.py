@@ -6,11 +6,23 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.ground_truth import IMAGE
-from detloom.trainer_module.detectors.detector import Detector
+from detloom.schemas.contracts.ground_truth import IMAGE, KEYPOINTS, MASKS
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.detectors.detector import Detector, Family
 from detloom.trainer_module.detectors.preprocess import Preprocessing, resize_image
 
 _INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
+
+
+def check_fixed_size(family: Family) -> None:
+    """Raise InputError for a detector whose masks or keypoints a TensorFlow Lite or ONNX file would lose."""
+    columns = family.ground_truth_columns
+    lost = [noun for column, noun in ((MASKS, "masks"), (KEYPOINTS, "keypoints")) if column in columns]
+    if lost:
+        raise InputError(
+            f"export: TensorFlow Lite and ONNX files have no {' and '.join(lost)}; export neither (export.tflite: [], "
+            "export.onnx: false), and use the SavedModel."
+        )
 
 
 class FixedSizeModel(tf.Module):
@@ -26,8 +38,12 @@ class FixedSizeModel(tf.Module):
         Args:
             raw: see `Detector.fixed_size_outputs`.
             batch_size: 1 unless `raw`; None is any.
+
+        Raises:
+            InputError: if the detector has masks or keypoints.
         """
         super().__init__()
+        check_fixed_size(detector.family)
         self._detector, self._raw, self._max_detections = detector, raw, max_detections
         # As constants: the converter of TensorFlow 2.16 cannot read the variables of Keras 3.
         self._weights = [(variable, variable.numpy()) for variable in detector.network.variables]

@@ -18,13 +18,17 @@ from tensorflow.core.protobuf import saved_model_pb2
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.boxes.masks import encode_box_masks, paste_mask
 from detloom.trainer_module.data.records import ExampleFeatures
-from detloom.trainer_module.drawing.draw import decode_image_rgb, draw_detections
+from detloom.trainer_module.detectors.detector import Keypoints
+from detloom.trainer_module.drawing.draw import confident_points, decode_image_rgb, draw_objects
+from detloom.trainer_module.evaluation.coco_images import ImageDetections
 
 # TensorFlow raises any of these for a truncated or damaged file.
 _UNREADABLE = (OSError, ValueError, IndexError, RuntimeError, tf.errors.OpError)
 Rows = dict[str, npt.NDArray[Any]]
 """Detections of one image, without padding; see `schemas/contracts/detections.py`."""
+MASK_COUNTS = "mask_counts"  # replaces the masks over boxes, see `with_image_masks`
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +76,48 @@ class Prediction:
         ]
 
     def draw(self) -> Image.Image:
-        """Draw the detections on the image."""
-        return draw_detections(self.image_rgb, self.boxes_yxyx_rel, self.class_ids, self.class_names, self.scores)
+        """Draw the detections on the image: boxes, and masks and keypoints if the model has them."""
+        height, width = self.image_rgb.shape[:2]
+        masks = self.rows.get(names.MASKS)
+        if masks is not None:
+            pairs = zip(self.boxes_yxyx_rel, masks, strict=True)
+            pasted = [paste_mask(box, mask, (height, width)) for box, mask in pairs]
+            masks = np.array(pasted).reshape(-1, height, width)
+        return draw_objects(
+            self.image_rgb,
+            self.boxes_yxyx_rel,
+            self.class_ids,
+            self.class_names,
+            self.scores,
+            masks_NHW=masks,
+            keypoints_yx_rel_NP2=confident_points(self.rows.get(names.KEYPOINTS), self.rows.get(names.KEYPOINT_SCORES)),
+        )
+
+    def found(self, image_id: int = 0) -> ImageDetections:
+        """Return the detections with masks over the image."""
+        return detections_of(with_image_masks(self.rows, self.image_rgb.shape[:2]), image_id)
+
+
+def with_image_masks(rows: Rows, image_hw: tuple[int, ...]) -> Rows:
+    """Replace masks over boxes by run lengths over the image, which need little memory; other rows are unchanged."""
+    if names.MASKS not in rows:
+        return rows
+    others = {name: value for name, value in rows.items() if name != names.MASKS}
+    height, width = image_hw
+    return {**others, MASK_COUNTS: encode_box_masks(rows[names.BOXES], rows[names.MASKS], (height, width))}
+
+
+def detections_of(rows: Rows, image_id: int) -> ImageDetections:
+    """Return rows of `with_image_masks` as detections of an image."""
+    return ImageDetections(
+        image_id,
+        rows[names.BOXES],
+        rows[names.SCORES],
+        rows[names.CLASSES],
+        mask_counts=rows.get(MASK_COUNTS),
+        keypoints_yx_rel=rows.get(names.KEYPOINTS),
+        keypoint_scores=rows.get(names.KEYPOINT_SCORES),
+    )
 
 
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Rows]:
@@ -103,7 +147,10 @@ class LoadedSignature:
         if len(boxes) != len(batch):
             raise InputError(f"the model returned {len(boxes)} sets of detections for {len(batch)} images.")
         if self._in_pixels:
-            outputs[names.BOXES] = boxes / np.array([[self._image_hw(item) * 2] for item in batch], np.float32)
+            hw_B12 = np.array([[self._image_hw(item)] for item in batch], np.float32)
+            outputs[names.BOXES] = boxes / np.tile(hw_B12, 2)
+            if names.KEYPOINTS in outputs:
+                outputs[names.KEYPOINTS] = outputs[names.KEYPOINTS] / hw_B12[:, np.newaxis]
         return split_rows(outputs)
 
     def _image_hw(self, item: bytes) -> tuple[int, int]:
@@ -244,6 +291,24 @@ def read_exported_label_map(model_dir: str) -> LabelMap:
     except (tf.errors.OpError, UnicodeDecodeError):
         raise InputError(f"{path}: the model's label map cannot be read; is this an exported detector?") from None
     return parse_label_map(text, where=path)
+
+
+def read_keypoints(model_dir: str) -> Keypoints | None:
+    """Return the keypoints in the contract of a model; None if it has none.
+
+    Raises:
+        InputError: if the contract cannot be read.
+    """
+    written = _read_contract(model_dir).get("keypoints")
+    if written is None:
+        return None
+    try:
+        sigmas = tuple(float(sigma) for sigma in written["sigmas"])
+        return Keypoints(str(written["class_name"]), tuple(map(str, written["names"])), sigmas)
+    except (TypeError, KeyError, ValueError):
+        raise InputError(
+            f"{model_dir}: the keypoints in its contract cannot be read; export the model again."
+        ) from None
 
 
 def has_pixel_boxes(model_dir: str) -> bool:

@@ -22,6 +22,7 @@ from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.preprocess import decode_image
+from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
 from detloom.trainer_module.export.serving_contract import format_contract
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.weights.own_checkpoint import weights_by_path
@@ -73,14 +74,19 @@ class _Servable(tf.Module):
         outputs = self._detector.detect(prepared, true_hw_B2)
         if self._settings.box_units == "relative":
             return outputs
-        sides_B14 = tf.cast(tf.tile(image_hw_B2, [1, 2]), tf.float32)[:, tf.newaxis]
-        return {**outputs, names.BOXES: outputs[names.BOXES] * sides_B14}
+        hw_B12 = tf.cast(image_hw_B2, tf.float32)[:, tf.newaxis]
+        in_pixels = {**outputs, names.BOXES: outputs[names.BOXES] * tf.tile(hw_B12, [1, 1, 2])}
+        if names.KEYPOINTS in outputs:
+            in_pixels[names.KEYPOINTS] = outputs[names.KEYPOINTS] * hw_B12[:, tf.newaxis]
+        return in_pixels
 
     def to_relative(self, outputs: dict[str, tf.Tensor], image_hw: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature for images of `image_hw`, with relative boxes."""
+        """Return the outputs of a signature for images of `image_hw`, with relative boxes and keypoints."""
         arrays = {name: value.numpy() for name, value in outputs.items()}
         if self._settings.box_units == "pixels":
             arrays[names.BOXES] /= np.array(image_hw * 2, np.float32)
+            if names.KEYPOINTS in arrays:
+                arrays[names.KEYPOINTS] /= np.array(image_hw, np.float32)
         return arrays
 
     def signatures(self) -> dict[str, Any]:
@@ -117,7 +123,8 @@ def export_saved_model(
         (assets / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
         inputs = _make_inputs(detector.preprocessing.network_hw)
         outputs = _check_export(servable, model_dir, inputs)
-        contract = format_contract(detector.preprocessing, outputs, outputs[names.SCORES].shape[1], settings)
+        keypoints = measured_keypoints(detector.family.keypoints, config.eval)
+        contract = format_contract(detector.preprocessing, outputs, outputs[names.SCORES].shape[1], settings, keypoints)
         write_text_file(assets / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")
         _write_warm_up_requests(inputs, model_dir)
     except BaseException:

@@ -12,6 +12,7 @@ from detloom import __version__
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.model.export import Export
 from detloom.schemas.model.network import FixedShapeResizer
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.preprocess import Preprocessing
 
 _INPUTS: dict[str, dict[str, Any]] = {
@@ -23,15 +24,20 @@ _BOX_UNITS = {"relative": "0 to 1, of the image that was given", "pixels": "pixe
 
 
 def format_contract(
-    preprocessing: Preprocessing, outputs: Iterable[str], max_detections: int, settings: Export
+    preprocessing: Preprocessing,
+    outputs: Iterable[str],
+    max_detections: int,
+    settings: Export,
+    keypoints: Keypoints | None = None,
 ) -> dict[str, Any]:
     """Return the contract as plain JSON values. It contains no time, because equal files identify a model.
 
     Args:
         outputs: names of the outputs of the signatures.
         max_detections: number of rows of each output.
+        keypoints: of `measured_keypoints`, for a detector with keypoints.
     """
-    return {
+    contract: dict[str, Any] = {
         "signatures": {
             signature: {"input": {"name": names.SIGNATURE_INPUTS[signature], **facts}}
             for signature, facts in _INPUTS.items()
@@ -49,6 +55,13 @@ def format_contract(
         "network_input": describe_network_input(preprocessing),
         "versions": describe_versions(),
     }
+    if keypoints is not None:
+        contract["keypoints"] = {
+            **keypoints._asdict(),
+            "names": list(keypoints.names),
+            "sigmas": list(keypoints.sigmas),
+        }
+    return contract
 
 
 def describe_network_input(preprocessing: Preprocessing) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Select example images for the report and draw their boxes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ from detloom.components.evaluator.evaluation import Evaluation, ImageKind, Repor
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.trainer_module.drawing.draw import draw_detections
+from detloom.trainer_module.boxes.masks import Counts, decode_mask
+from detloom.trainer_module.drawing.draw import confident_points, draw_objects
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 _IMAGE_SIDE_PX = 480  # two side by side fill the page
@@ -30,12 +32,18 @@ _ERROR_TEXTS = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Boxes:
-    """The boxes drawn on one copy of an image; `scores` is None for ground truth."""
+    """The objects drawn on one copy of an image; `scores` is None for ground truth.
+
+    Masks are run lengths over the image of `mask_hw`, keypoints NaN where they are not drawn; None if there are none.
+    """
 
     label: str
     boxes_yxyx_rel: npt.NDArray[np.float64]
     class_ids: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float64] | None
+    mask_counts: Counts | None = None
+    mask_hw: tuple[int, int] = (0, 0)
+    keypoints_yx_rel: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,13 +123,14 @@ class _Planner:
             boxes_yxyx_rel=np.asarray(image.boxes_yxyx_rel, np.float64)[rows],
             class_ids=np.asarray(image.class_ids, np.int64)[rows],
             scores=None,
+            **_shapes(image, rows, image.image_hw),
         )
 
     def found(self, image_index: int, label: str = "detections") -> Boxes:
         """Return the detections at or above the operating points of their classes."""
         image = self._detections[image_index]
         least = np.array([self._min_score_by_id[int(class_id)] for class_id in image.class_ids])
-        return self._rows(image, np.flatnonzero(np.asarray(image.scores) >= least), label)
+        return self._rows(image, np.flatnonzero(np.asarray(image.scores) >= least), label, image_index)
 
     def wrong_detections(self, errors: Sequence[DetectionError]) -> Iterator[ImagePlan]:
         for error in errors:
@@ -133,7 +142,7 @@ class _Planner:
                 image_index=error.image_index,
                 text=f"{name} with score {error.score:.2f} {_ERROR_TEXTS[error.error_type]}",
                 left=self.truth(error.image_index),
-                right=self._rows(image, np.array([error.detection_index]), "wrong detection"),
+                right=self._rows(image, np.array([error.detection_index]), "wrong detection", error.image_index),
             )
 
     def missed(self, objects: Sequence[tuple[int, int]]) -> Iterator[ImagePlan]:
@@ -146,9 +155,7 @@ class _Planner:
                 kind="missed",
                 image_index=image_index,
                 text=f"{name} missed",
-                left=Boxes(
-                    label="missed object", boxes_yxyx_rel=missed.boxes_yxyx_rel, class_ids=missed.class_ids, scores=None
-                ),
+                left=replace(missed, label="missed object"),
                 right=self.found(image_index),
             )
 
@@ -158,13 +165,26 @@ class _Planner:
             text = f"objects: {len(truth.class_ids)}, detections: {len(found.class_ids)}"
             yield ImagePlan(kind="first", image_index=image_index, text=text, left=truth, right=found)
 
-    def _rows(self, image: ImageDetections, rows: npt.NDArray[np.int64], label: str) -> Boxes:
+    def _rows(self, image: ImageDetections, rows: npt.NDArray[np.int64], label: str, image_index: int) -> Boxes:
         return Boxes(
             label=label,
             boxes_yxyx_rel=np.asarray(image.boxes_yxyx_rel, np.float64)[rows],
             class_ids=np.asarray(image.class_ids, np.int64)[rows],
             scores=np.asarray(image.scores, np.float64)[rows],
+            **_shapes(image, rows, self._split.ground_truth[image_index].image_hw),
         )
+
+
+def _shapes(image: ImageGroundTruth | ImageDetections, rows: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
+    """Return the masks and keypoints of rows as attributes of `Boxes`."""
+    points = image.keypoints_yx_rel
+    if isinstance(image, ImageDetections):
+        points = confident_points(points, image.keypoint_scores)
+    return {
+        "mask_counts": None if image.mask_counts is None else image.mask_counts[rows],
+        "mask_hw": image_hw,
+        "keypoints_yx_rel": None if points is None else points[rows],
+    }
 
 
 def _wrong_by_score(errors: Sequence[DetectionError]) -> list[DetectionError]:
@@ -202,5 +222,14 @@ def _first_of_each_image(errors: Sequence[DetectionError], count: int) -> list[D
 
 def _draw(image_rgb: npt.NDArray[np.uint8], boxes: Boxes, label_map: LabelMap) -> str:
     names = [label_map.name_of(int(class_id)) for class_id in boxes.class_ids]
-    drawing = draw_detections(image_rgb, boxes.boxes_yxyx_rel, boxes.class_ids, names, boxes.scores)
+    masks = boxes.mask_counts
+    drawing = draw_objects(
+        image_rgb,
+        boxes.boxes_yxyx_rel,
+        boxes.class_ids,
+        names,
+        boxes.scores,
+        masks_NHW=None if masks is None else np.array([decode_mask(counts, boxes.mask_hw) for counts in masks]),
+        keypoints_yx_rel_NP2=boxes.keypoints_yx_rel,
+    )
     return jpeg_data_uri(drawing, _JPEG_QUALITY)

@@ -36,6 +36,7 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
         override=views.say_override(decision.override) if decision.override else "",
         has_baseline=baseline is not None,
         metric_rows=views.metric_rows(candidate.coco, before),
+        shape_tables=views.shape_tables(candidate, baseline),
         size_rows=views.size_rows(candidate.coco, before),
         agnostic_rows=views.agnostic_rows(candidate, baseline),
         variant_rows=views.variant_rows(evaluation) if evaluation.variants else (),
@@ -82,4 +83,9 @@ def summary_markdown(evaluation: Evaluation) -> str:
         cells = [format_number(row["candidate"])]
         cells += [format_number(row["baseline"]), format_signed(row["change"])] if baseline else []
         lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    for table in views.shape_tables(evaluation.candidate, baseline):
+        for row in table["rows"][:3]:
+            cells = [format_number(row["candidate"])]
+            cells += [format_number(row["baseline"]), format_signed(row["change"])] if baseline else []
+            lines.append(f"| {row['name']}, {table['title'].lower()} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

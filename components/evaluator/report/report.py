@@ -20,14 +20,15 @@ from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page import format_page
 from detloom.components.storage.storage import open_storage
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.contracts.metric_names import KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_images import (
     ImageGroundTruth,
     format_coco_ground_truth,
     format_coco_results,
 )
 
-METRICS_FILE = "metrics.json"  # CocoMetrics of "candidate" and "baseline" (or null), and of "variants" by name
+METRICS_FILE = "metrics.json"  # CocoMetrics of "candidate" and "baseline" (or null), and of "variants" by name; of
+# detectors that have them, "masks" and "keypoints" with both
 DECISION_FILE = "decision.json"  # Decision
 ANALYSIS_FILE = "analysis.json"  # see `format_analysis`
 GROUND_TRUTH_FILE = "ground_truth.json"  # COCO annotations; `file_name` is the source id, `features` are for slices
@@ -68,6 +69,7 @@ def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportIma
                 "candidate": candidate.coco.to_dict(),
                 "baseline": baseline.coco.to_dict() if baseline else None,
                 "variants": {name: metrics.to_dict() for name, metrics in evaluation.variants.items()},
+                **_shape_metrics(evaluation),
             }
         ),
         DECISION_FILE: _format_json(evaluation.decision.to_dict()),
@@ -82,6 +84,17 @@ def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportIma
     storage.delete_tree(TENSORBOARD_FOLDER)
     _write_tensorboard(storage.address(TENSORBOARD_FOLDER), evaluation)
     storage.replace_files(contents)
+
+
+def _shape_metrics(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the metrics of `masks` and `keypoints` of both models, if the candidate has them."""
+    found: dict[str, Any] = {}
+    for name in ("masks", "keypoints"):
+        candidate = getattr(evaluation.candidate, name)
+        before = getattr(evaluation.baseline, name) if evaluation.baseline else None
+        if candidate is not None:
+            found[name] = {"candidate": candidate.to_dict(), "baseline": before.to_dict() if before else None}
+    return found
 
 
 def _write_tensorboard(folder: str, evaluation: Evaluation) -> None:
@@ -121,6 +134,9 @@ def _format_comparison(evaluation: Evaluation) -> dict[str, Any]:
 def _format_ground_truth(evaluation: Evaluation) -> dict[str, Any]:
     split = evaluation.split
     content = format_coco_ground_truth(split.ground_truth, split.label_map, _names_by_id(evaluation))
+    for category in content["categories"]:
+        if split.keypoints is not None and category["name"] == split.keypoints.class_name:
+            category |= {"keypoints": list(split.keypoints.names), "keypoint_sigmas": list(split.keypoints.sigmas)}
     flags = [
         (name, np.concatenate([np.zeros(0, bool), *(_flags(image, attribute) for image in split.ground_truth)]))
         for name, attribute in (("difficult", "is_difficult"), ("group_of", "is_group_of"))
@@ -173,6 +189,12 @@ def metric_properties(evaluation: Evaluation) -> dict[str, float]:
     """Return numbers by name for a `system.Metrics` artifact, without unmeasured ones and rare classes."""
     coco = evaluation.candidate.coco
     numbers = {name: coco.value_of(name) for name in METRIC_NAMES if coco.explain(name) is None}
+    masks, keypoints = evaluation.candidate.masks, evaluation.candidate.keypoints
+    if masks is not None:
+        numbers |= {f"{MASK}{name}": masks.value_of(name) for name in METRIC_NAMES if masks.explain(name) is None}
+    if keypoints is not None:
+        measured = [name for name in KEYPOINT_METRIC_NAMES if keypoints.explain(name) is None]
+        numbers |= {f"{KEYPOINT}{name}": keypoints.value_of(name) for name in measured}
     shown = sorted(coco.per_class, key=lambda row: -row.num_boxes)[:_MAX_UI_CLASSES]
     numbers |= {f"AP/{row.name}": row.AP for row in shown if row.num_boxes}
     change = evaluation.comparison.ap_change

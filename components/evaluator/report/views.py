@@ -5,16 +5,17 @@ from typing import Any
 
 from detloom.components.evaluator.analysis.average_precision import OperatingPoint
 from detloom.components.evaluator.analysis.bootstrap import Interval
-from detloom.components.evaluator.decision import Decision, Gate, Override
+from detloom.components.evaluator.decision import Decision, Gate, Override, capitalize
 from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ModelCosts, ReportImage
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.pages.formats import format_count, format_number, format_share_digits, format_signed, shorten
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_metrics import (
     NO_VALUE,
     ClassMetrics,
     CocoMetrics,
 )
+from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
 
 Json = Mapping[str, Any]
 
@@ -47,6 +48,18 @@ _METRIC_MEANINGS = {
     "AR10": "recall, at most 10 detections",
     "AR100": "recall, at most 100 detections",
     "ARs": "recall, small",
+    "ARm": "recall, medium",
+    "ARl": "recall, large",
+}
+_KEYPOINT_MEANINGS = {
+    "AP": "mean over similarity 0.50 to 0.95",
+    "AP50": "similarity 0.50",
+    "AP75": "similarity 0.75",
+    "APm": "medium, 32 × 32 to 96 × 96 px",
+    "APl": "large, above 96 × 96 px",
+    "AR": "recall, at most 20 detections per image",
+    "AR50": "recall, similarity 0.50",
+    "AR75": "recall, similarity 0.75",
     "ARm": "recall, medium",
     "ARl": "recall, large",
 }
@@ -91,6 +104,8 @@ def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
         ("AP", format_number(measured(candidate.AP)), interval),
         ("AP50", format_number(measured(candidate.AP50)), ""),
     ]
+    shapes = (("Mask AP", evaluation.candidate.masks), ("Keypoint AP", evaluation.candidate.keypoints))
+    result += [(name, format_number(measured(each.AP)), "") for name, each in shapes if each is not None]
     if comparison.ap_change is not None:
         parts = [format_interval(comparison.ap_change, format_signed)]
         parts += [_DIFFERENCE_TEXTS[evaluation.decision.difference]] if evaluation.decision.difference else []
@@ -117,12 +132,12 @@ def variant_rows(evaluation: Evaluation) -> list[Json]:
 def gate_rows(gates: Iterable[Gate]) -> list[Json]:
     return [
         {
-            "name": f"{gate.name[:1].upper()}{gate.name[1:]}",
+            "name": capitalize(gate.name),
             "required": required,
             "measured": found,
             "verdict": gate.verdict,
             "verdict_text": _VERDICT_TEXTS[gate.verdict],
-            "sentence": f"{gate.sentence[:1].upper()}{gate.sentence[1:]}.",
+            "sentence": f"{capitalize(gate.sentence)}.",
         }
         for gate in gates
         for required, found in [_format_pair(gate)]
@@ -154,6 +169,27 @@ def metric_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[Js
     return [
         _metric_row(name, _METRIC_MEANINGS[name], *_both(candidate, baseline, name), why_not=candidate.explain(name))
         for name in METRIC_NAMES
+    ]
+
+
+def shape_tables(candidate: Measurements, baseline: Measurements | None) -> list[Json]:
+    """Return a table of COCO metrics for masks, and one for keypoints, if the candidate has them."""
+    tables: list[Json] = []
+    if candidate.masks is not None:
+        rows = metric_rows(candidate.masks, baseline.masks if baseline else None)
+        tables.append({"title": "Masks", "sentence": "The overlap is that of the pixels of the masks.", "rows": rows})
+    if candidate.keypoints is not None:
+        rows = keypoint_rows(candidate.keypoints, baseline.keypoints if baseline else None)
+        sentence = "The overlap is the object keypoint similarity. Objects without labelled keypoints are ignored."
+        tables.append({"title": "Keypoints", "sentence": sentence, "rows": rows})
+    return tables
+
+
+def keypoint_rows(candidate: KeypointMetrics, baseline: KeypointMetrics | None) -> list[Json]:
+    """Return a row for each of the ten COCO keypoint metrics."""
+    return [
+        _metric_row(name, _KEYPOINT_MEANINGS[name], *_both(candidate, baseline, name), why_not=candidate.explain(name))
+        for name in KEYPOINT_METRIC_NAMES
     ]
 
 
@@ -214,7 +250,9 @@ def class_table(evaluation: Evaluation) -> Json:
         "Wanted precision: score threshold",
         "Wanted precision: recall",
     )
-    change = ("AP change",) if baseline else ()
+    masks = evaluation.candidate.masks
+    mask_ap = {} if masks is None else {row.class_id: measured(row.AP) for row in masks.per_class}
+    change = (*(("Mask AP",) if mask_ap else ()), *(("AP change",) if baseline else ()))
     classes: Sequence[ClassMetrics] = evaluation.candidate.coco.per_class
     if len(classes) > MAX_ROWS:
         classes = sorted(classes, key=lambda row: -row.num_boxes)[:MAX_ROWS]
@@ -228,6 +266,7 @@ def class_table(evaluation: Evaluation) -> Json:
                 name_cell(row.name),
                 number_cell(row.num_boxes, format_count),
                 *(number_cell(measured(row.value_of(name))) for name in names),
+                *([number_cell(mask_ap[row.class_id])] if mask_ap else []),
                 *([number_cell(change_of(measured(row.AP), ap_before), format_signed)] if baseline else []),
                 *_point_cells(best, ("min_score", "precision", "recall")),
                 *_point_cells(wanted, ("min_score", "recall")),
@@ -368,5 +407,7 @@ def number_cell(value: float | None, format_value: Callable[[float | None], str]
     return {"text": format_value(value), "value": None if value is None else round(value, 6)}
 
 
-def _both(candidate: CocoMetrics, baseline: CocoMetrics | None, name: str) -> tuple[float | None, float | None]:
+def _both(
+    candidate: CocoMetrics | KeypointMetrics, baseline: CocoMetrics | KeypointMetrics | None, name: str
+) -> tuple[float | None, float | None]:
     return measured(candidate.value_of(name)), measured(baseline.value_of(name)) if baseline else None

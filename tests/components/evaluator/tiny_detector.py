@@ -3,6 +3,7 @@
 Class 1 is "red", class 2 is "green". A red area has score 0.9, a green one 0.8.
 """
 
+import json
 from pathlib import Path
 
 import tensorflow as tf
@@ -15,10 +16,17 @@ RED_GREEN = LabelMap.from_names(["red", "green"])
 
 
 class TinyDetector(tf.Module):
-    """Detector of colours; `shift` moves boxes down by a share of the image, `score_factor` scales scores."""
+    """Detector of colours; `shift` moves boxes down by a share of the image, `score_factor` scales scores.
 
-    def __init__(self, label_map_path: str, shift: float = 0.0, score_factor: float = 1.0) -> None:
+    With `has_shapes` it also returns masks of 3 x 5 cells, which fill the boxes, and as keypoints the upper left and
+    lower right corners of red boxes.
+    """
+
+    def __init__(
+        self, label_map_path: str, shift: float = 0.0, score_factor: float = 1.0, has_shapes: bool = False
+    ) -> None:
         super().__init__()
+        self.has_shapes = has_shapes
         self.label_map = tf.saved_model.Asset(label_map_path)
         self.shift, self.score_factor = tf.Variable(shift), score_factor
 
@@ -46,9 +54,16 @@ class TinyDetector(tf.Module):
 
     def _detect(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         types = (tf.float32,) * 4
-        return dict(
-            zip(names.OUTPUT_NAMES, tf.map_fn(self._detect_one, images, fn_output_signature=types), strict=True)
-        )
+        return self._named(tf.map_fn(self._detect_one, images, fn_output_signature=types))
+
+    def _named(self, outputs: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
+        found = dict(zip(names.OUTPUT_NAMES, outputs, strict=True))
+        if self.has_shapes:
+            is_red = tf.cast(found[names.CLASSES] == 1, tf.float32)
+            found[names.MASKS] = tf.ones([tf.shape(is_red)[0], 2, 3, 5])
+            found[names.KEYPOINTS] = tf.reshape(found[names.BOXES], [-1, 2, 2, 2])
+            found[names.KEYPOINT_SCORES] = tf.stack([is_red, is_red], axis=-1)
+        return found
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, "input_tensor")])
     def from_images(self, input_tensor: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -61,7 +76,7 @@ class TinyDetector(tf.Module):
         def detect(encoded: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return self._detect_one(tf.io.decode_image(encoded, channels=3, expand_animations=False))
 
-        return dict(zip(names.OUTPUT_NAMES, tf.map_fn(detect, image_bytes, fn_output_signature=types), strict=True))
+        return self._named(tf.map_fn(detect, image_bytes, fn_output_signature=types))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
     def from_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -76,18 +91,23 @@ def write_tiny_detector(
     shift: float = 0.0,
     score_factor: float = 1.0,
     signatures: tuple[str, ...] = tuple(names.SIGNATURE_INPUTS),
+    has_shapes: bool = False,
 ) -> Path:
     """Write the SavedModel into `folder` and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     label_map_path = folder.parent / names.ASSET_LABEL_MAP  # `save` copies it into assets/ under its own name
     write_label_map(label_map_path, label_map)
-    model = TinyDetector(str(label_map_path), shift, score_factor)
+    model = TinyDetector(str(label_map_path), shift, score_factor, has_shapes)
     functions = {
         names.SIGNATURE_IMAGES: model.from_images,
         names.SIGNATURE_ENCODED: model.from_encoded,
         names.SIGNATURE_EXAMPLES: model.from_examples,
     }
     tf.saved_model.save(model, str(folder), {name: functions[name] for name in signatures})
+    if has_shapes:
+        keypoints = {"class_name": "red", "names": ["upper left", "lower right"], "sigmas": [0.05, 0.1]}
+        contract = {"box_units": "relative", "keypoints": keypoints}
+        (folder / "assets" / names.ASSET_CONTRACT).write_text(json.dumps(contract))
     return folder
 
 

@@ -105,6 +105,29 @@ def test_training_results_are_read_from_the_run_folder(make_inputs):
     assert training["ended"] == "2026-01-01T00:00:00+00:00"  # 1767225600 s since 1970; the broken line does not count
 
 
+def test_masks_and_keypoints_are_shown_beside_the_boxes(make_inputs, own_folders):
+    def add(content):
+        points = dict.fromkeys(("AP", "AP50", "AP75", "APm", "APl", "AR", "AR50", "AR75", "ARm", "ARl"), 0.5)
+        content["masks"] = {"candidate": {**content["candidate"], "AP": 0.375}, "baseline": None}
+        content["keypoints"] = {"candidate": {**points, "APl": -1.0}, "baseline": {**points, "AP": 0.25}}
+
+    edit(own_folders / "evaluation/metrics.json", add)
+    card = build_card(make_inputs(own_folders))
+    evaluation = card["evaluation"]
+    assert evaluation["masks"][0] == {
+        "name": "AP",
+        "value": 0.375,
+        "baseline": None,
+        "change": None,
+        "meaning": "mean over IoU 0.50 to 0.95",
+    }
+    rows = {row["name"]: row for row in evaluation["keypoints"]}
+    assert (rows["AP"]["value"], rows["AP"]["change"], rows["APl"]["value"]) == (0.5, 0.25, None)
+    text = format_markdown(build_document(card))
+    assert "### Masks" in text
+    assert "### Keypoints" in text
+
+
 def test_metrics_have_intervals_baseline_and_operating_points(make_inputs):
     evaluation = build_card(make_inputs())["evaluation"]
     assert list(evaluation["metrics"])[:3] == ["AP", "AP50", "AP75"]

@@ -94,7 +94,7 @@ def test_mixed_images_come_from_training_batches(tiny_config, changed, shards):
 
 def test_label_shows_a_box_weight_other_than_one(tiny_config, monkeypatch):
     labels = []
-    monkeypatch.setattr(training_images, "draw_detections", lambda image, *args: labels.append(args[2]) or image)
+    monkeypatch.setattr(training_images, "draw_objects", lambda image, *args, **shapes: labels.append(args[2]) or image)
     batch = {
         "image": tf.zeros([1, 64, 64, 3]),
         "boxes_yxyx_rel": tf.constant([[BOX, BOX, BOX]]),

@@ -12,6 +12,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Eval, KeypointSigma
+from detloom.trainer_module.boxes.masks import encode_masks
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
@@ -21,7 +22,6 @@ from detloom.trainer_module.evaluation.coco_images import (
 )
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import compute_keypoint_metrics, measured_keypoints
-from detloom.trainer_module.evaluation.masks import encode_masks
 
 LABEL_MAP = LabelMap(((1, "car"), (7, "person")))
 KEYPOINTS = Keypoints("person", ("head", "hand", "foot"), (0.05, 0.1, 0.02))

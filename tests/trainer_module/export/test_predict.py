@@ -1,15 +1,23 @@
 import importlib.util
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.schemas.contracts.detections import ASSET_CONTRACT, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
+from detloom.schemas.contracts.detections import ASSET_CONTRACT, OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.export.predict import check_signature, has_pixel_boxes, load_detector
+from detloom.trainer_module.boxes.masks import decode_mask
+from detloom.trainer_module.export.predict import (
+    LoadedSignature,
+    check_signature,
+    has_pixel_boxes,
+    load_detector,
+    read_keypoints,
+)
 
 _SPEC = importlib.util.spec_from_file_location(
     "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
@@ -153,3 +161,54 @@ def test_a_model_without_the_signature_is_refused(tmp_path):
     check_signature(str(folder), SIGNATURE_ENCODED)
     with pytest.raises(InputError, match=r"no signature 'serving_examples', only \['serving_encoded'\]"):
         check_signature(str(folder), SIGNATURE_EXAMPLES)
+
+
+# --- masks and keypoints --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shapes_dir(tmp_path_factory):
+    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("shapes") / "export", has_shapes=True)
+
+
+def test_masks_and_keypoints_follow_their_boxes(shapes_dir):
+    """The red object is in rows 10 to 20 of 40 and columns 40 to 60 of 80; corners of the mask are at those of the box.
+
+    Row y of the image is at y / 39, so the rows from 0.25 to 0.5 are 10 to 19; columns at x / 79, so 40 to 59.
+    """
+    found = load_detector(shapes_dir).predict_bytes(encode(image_with_red_and_green())).above(0.85)
+    detections = found.found(image_id=3)
+    assert detections.image_id == 3
+    mask = np.zeros((40, 80))
+    mask[10:20, 40:60] = 1
+    np.testing.assert_array_equal(decode_mask(detections.mask_counts[0], (40, 80)), mask)
+    np.testing.assert_allclose(detections.keypoints_yx_rel, [[[0.25, 0.5], [0.5, 0.75]]])
+    np.testing.assert_allclose(detections.keypoint_scores, [[1, 1]])
+
+
+def test_masks_are_drawn_and_keypoints_with_a_low_score_are_not(shapes_dir):
+    """Keypoints of green objects have a score of 0: their dots, which reach outside of the box, are missing."""
+    found = load_detector(shapes_dir).predict_bytes(encode(image_with_red_and_green()))
+    image = np.asarray(found.draw())
+    assert tuple(image[15, 50]) != (255, 0, 0)
+    plain = replace(found, rows={name: found.rows[name] for name in OUTPUT_NAMES if name in found.rows})
+    differs = (image != np.asarray(plain.draw())).any(axis=-1)
+    assert differs[8:10, 38:42].any()
+    assert not differs[27:30].any()
+
+
+def test_keypoints_of_a_model_with_pixels_become_relative(shapes_dir, tmp_path):
+    shutil.copytree(shapes_dir, tmp_path / "model")
+    contract = tmp_path / "model" / "assets" / ASSET_CONTRACT
+    contract.write_text(contract.read_text().replace("relative", "pixels"))
+    (rows,) = LoadedSignature(str(tmp_path / "model"), SIGNATURE_ENCODED)([encode(image_with_red_and_green())])
+    np.testing.assert_allclose(rows["detection_keypoints"][0, 0], [0.25 / 40, 0.5 / 80])
+
+
+def test_keypoints_are_read_from_the_contract(shapes_dir, model_dir, tmp_path):
+    assert read_keypoints(str(shapes_dir)) == ("red", ("upper left", "lower right"), (0.05, 0.1))
+    assert read_keypoints(str(model_dir)) is None
+    shutil.copytree(shapes_dir, tmp_path / "model")
+    (tmp_path / "model" / "assets" / ASSET_CONTRACT).write_text('{"keypoints": {"names": 3}}')
+    with pytest.raises(InputError, match="the keypoints in its contract cannot be read"):
+        read_keypoints(str(tmp_path / "model"))

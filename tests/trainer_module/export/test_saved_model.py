@@ -20,10 +20,13 @@ from detloom.schemas.model.export import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module import run_fn
+from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import decode_image
 from detloom.trainer_module.export import saved_model as export
+from detloom.trainer_module.export.fixed_size_model import check_fixed_size
 from detloom.trainer_module.export.predict import LoadedSignature
+from detloom.trainer_module.export.serving_contract import format_contract
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.tfx_run import CONFIG_KEY
 from detloom.trainer_module.weights.restore import find_trained, plan_restore
@@ -232,3 +235,44 @@ def test_examples_without_a_label_map_are_refused(fn_args, tmp_path):
     (tmp_path / "examples" / LABEL_MAP_FILE).unlink()
     with pytest.raises(InputError, match=r"label_map\.pbtxt: the label map cannot be read"):
         run_fn(fn_args)
+
+
+def test_masks_and_keypoints_are_outputs_and_keypoints_have_the_unit_of_the_boxes(detector):
+    """Images of 40 x 80 pixels; a point at 0.5, 0.25 is at 20, 20 pixels."""
+    shapes = {
+        names.MASKS: tf.ones([1, 10, 3, 5]),
+        names.KEYPOINTS: tf.fill([1, 10, 2, 2], 0.5) * [1.0, 0.5],
+        names.KEYPOINT_SCORES: tf.ones([1, 10, 2]),
+    }
+    boxes = {names.BOXES: tf.fill([1, 10, 4], 0.5)}
+    with_shapes = SimpleNamespace(
+        network=detector.network,
+        preprocessing=detector.preprocessing,
+        detect=lambda images, true_hw_B2: {**boxes, **shapes},
+    )
+    prepared = tf.zeros([1, 64, 64, 3]), tf.constant([[64, 64]]), tf.constant([[40, 80]])
+    relative = export._Servable(with_shapes, Export())._detect_prepared(*prepared)
+    assert set(relative) == {names.BOXES, *shapes}
+    servable = export._Servable(with_shapes, Export(box_units="pixels"))
+    in_pixels = servable._detect_prepared(*prepared)
+    np.testing.assert_allclose(in_pixels[names.BOXES][0, 0], [20, 40, 20, 40])
+    np.testing.assert_allclose(in_pixels[names.KEYPOINTS][0, 0], [[20, 20], [20, 20]])
+    np.testing.assert_array_equal(in_pixels[names.MASKS], shapes[names.MASKS])
+    again = servable.to_relative(in_pixels, (40, 80))
+    np.testing.assert_allclose(again[names.KEYPOINTS], shapes[names.KEYPOINTS])
+
+
+def test_the_contract_names_the_keypoints(detector):
+    keypoints = Keypoints("cat", ("head", "tail"), (0.05, 0.1))
+    outputs = (*names.OUTPUT_NAMES, names.KEYPOINTS)
+    contract = format_contract(detector.preprocessing, outputs, 10, Export(), keypoints)
+    assert contract["keypoints"] == {"class_name": "cat", "names": ["head", "tail"], "sigmas": [0.05, 0.1]}
+    assert contract["outputs"][names.KEYPOINTS]["shape"] == ["B", 10, "P", 2]
+    assert "keypoints" not in format_contract(detector.preprocessing, names.OUTPUT_NAMES, 10, Export())
+
+
+def test_a_detector_with_masks_has_no_tflite_and_no_onnx_form(detector):
+    family = SimpleNamespace(ground_truth_columns=("masks_GHW",))
+    with pytest.raises(InputError, match=r"files have no masks; export neither"):
+        check_fixed_size(family)
+    check_fixed_size(detector.family)

@@ -7,7 +7,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.evaluation.masks import (
+from detloom.trainer_module.boxes.masks import (
     decode_mask,
     encode_box_masks,
     encode_mask_pngs,
