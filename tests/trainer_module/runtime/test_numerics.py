@@ -8,7 +8,7 @@ import tensorflow as tf
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 from detloom.trainer_module.layers.swish import swish
-from detloom.trainer_module.runtime.numerics import check_precision, network_precision, precision_of
+from detloom.trainer_module.runtime.numerics import check_precision, is_compiled_by_xla, network_precision, precision_of
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,16 @@ def test_bfloat16_is_refused_on_a_cpu():
     check_precision("float16")
     with pytest.raises(InputError, match=r"train\.precision: got 'bfloat16'"):
         check_precision("bfloat16")
+
+
+def test_compilation_by_xla_is_known_while_a_function_is_traced():
+    found = {}
+    for jit in (False, True):
+
+        @tf.function(jit_compile=jit)
+        def traced(jit: bool = jit) -> None:
+            found[jit] = is_compiled_by_xla()
+
+        traced()
+    assert found == {False: False, True: True}
+    assert not is_compiled_by_xla()
