@@ -54,6 +54,7 @@ def crop_features(
     rows_BPS = _sample_positions(ymin, ymax, hw_BP2[..., 0], side)
     columns_BPS = _sample_positions(xmin, xmax, hw_BP2[..., 1], side)
     start_BP = tf.gather(tf.constant(starts, tf.int32), levels_BP)
+    num_cells = sum(math.prod(hw) for hw in sizes_hw)
     corners = []
     for row_BPS, row_weight_BPS in _neighbours(rows_BPS, hw_BP2[..., 0]):
         for column_BPS, column_weight_BPS in _neighbours(columns_BPS, hw_BP2[..., 1]):
@@ -69,7 +70,6 @@ def crop_features(
         else:
             feature_BHWC = tf.reshape(cells_BNC, [-1, *sizes_hw[0], channels])
             crops = _crop_one_map(feature_BHWC, boxes_yxyx_rel_BP4, side)
-        num_cells = cells_BNC.shape[1]
         return crops, lambda gradient: _scatter_corners(gradient, corners, num_cells)
 
     return tf.ensure_shape(sample(cells_BNC), [None, boxes_yxyx_rel_BP4.shape[1], side, side, channels])

@@ -105,3 +105,14 @@ def test_half_precision_is_kept(boxes):
     crops = crop_features([tf.cast(feature, tf.bfloat16)], tf.constant(boxes), HW, 3)
     assert crops.dtype == tf.bfloat16
     np.testing.assert_allclose(tf.cast(crops, tf.float32), exact, atol=0.05)
+
+
+def test_crops_of_any_number_of_images_can_be_saved(boxes, tmp_path):
+    (feature,) = features((5, 8))
+    module = tf.Module()
+    specs = [tf.TensorSpec([None, 5, 8, 3]), tf.TensorSpec([None, 5, 4])]
+    module.crop = tf.function(lambda maps, boxes: crop_features([maps], boxes, HW, 2), input_signature=specs)
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    expected = crop_features([feature], tf.constant(boxes), HW, 2)
+    np.testing.assert_allclose(loaded.crop(feature, boxes), expected, atol=1e-5)
