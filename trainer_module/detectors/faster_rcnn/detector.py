@@ -34,12 +34,12 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.trainer_module.boxes.box_coder import decode_boxes
+from detloom.trainer_module.boxes.crops import crop_features
 from detloom.trainer_module.boxes.postprocess import build_detections
 from detloom.trainer_module.boxes.targets import Targets
 from detloom.trainer_module.detectors.activation_memory import activation_bytes
 from detloom.trainer_module.detectors.detector import Detector, Family, Tensors
 from detloom.trainer_module.detectors.faster_rcnn.anchors import build_first_stage_anchors, feature_levels
-from detloom.trainer_module.detectors.faster_rcnn.crops import crop_features
 from detloom.trainer_module.detectors.faster_rcnn.losses import (
     detection_targets,
     first_stage_losses,

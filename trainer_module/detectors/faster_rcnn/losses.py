@@ -9,9 +9,9 @@ import tensorflow as tf
 from detloom.schemas.model.detector import ArgMaxMatcher
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.losses import WeightedSmoothL1, WeightedSoftmax
+from detloom.trainer_module.boxes.crops import crop_masks
 from detloom.trainer_module.boxes.losses import box_losses, class_losses, hard_examples
 from detloom.trainer_module.boxes.targets import Targets, TargetSettings, assign_targets
-from detloom.trainer_module.detectors.faster_rcnn.crops import crop_masks
 from detloom.trainer_module.detectors.faster_rcnn.proposals import BOX_CODER
 from detloom.trainer_module.detectors.faster_rcnn.sampling import sample_balanced
 

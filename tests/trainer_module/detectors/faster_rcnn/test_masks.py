@@ -8,9 +8,9 @@ import tensorflow as tf
 from detloom.schemas.contracts.detections import BOXES, CLASSES, MASKS, NUM_DETECTIONS, OUTPUT_NAMES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import FieldError, InputError
+from detloom.trainer_module.boxes.crops import crop_masks
 from detloom.trainer_module.boxes.targets import Targets
 from detloom.trainer_module.detectors.families import build_detector, family_of
-from detloom.trainer_module.detectors.faster_rcnn.crops import crop_masks
 from detloom.trainer_module.detectors.faster_rcnn.losses import mask_loss
 from detloom.trainer_module.detectors.faster_rcnn.network import mask_depth
 

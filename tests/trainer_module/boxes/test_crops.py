@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.trainer_module.detectors.faster_rcnn.crops import choose_levels, crop_features
+from detloom.trainer_module.boxes.crops import choose_levels, crop_features
 
 HW = (64, 96)
 
