@@ -24,15 +24,23 @@ class Hourglass(NamedTuple):
 
     Attributes:
         stem_channels: channels of the first convolution.
-        channels: channels by level; level 1 has stride 4, each further level twice the stride.
+        channels: channels by level; level 1 has the stride of the stem, each further level twice the stride.
         num_blocks: residual blocks by level, for each of its paths.
         num_stacked: number of hourglasses, each with an output.
+        is_stem_strided: the stem has stride 4 and a first convolution of 7x7; otherwise stride 1 and 3x3.
+        prefix: start of the names of all layers.
     """
 
     stem_channels: int
     channels: tuple[int, ...]
     num_blocks: tuple[int, ...]
     num_stacked: int = 1
+    is_stem_strided: bool = True
+    prefix: str = ""
+
+    def name_of(self, number: int) -> str:
+        """Return the start of the names of the layers of an hourglass, counted from 1."""
+        return f"{self.prefix}hourglass{number}"
 
 
 HOURGLASSES = {
@@ -71,17 +79,18 @@ class HourglassLevel(NamedTuple):
 
 def stem_block(config: Hourglass) -> ResidualBlock:
     """Return the block after the first convolution."""
-    return ResidualBlock("stem_block", config.channels[0], strides=2, has_conv_shortcut=True)
+    strides = 2 if config.is_stem_strided else 1
+    return ResidualBlock(f"{config.prefix}stem_block", config.channels[0], strides, has_conv_shortcut=True)
 
 
 def block_between(config: Hourglass, number: int) -> ResidualBlock:
     """Return the block between an hourglass, counted from 1, and the next one."""
-    return ResidualBlock(f"hourglass{number}_next_block", config.channels[0])
+    return ResidualBlock(f"{config.name_of(number)}_next_block", config.channels[0])
 
 
 def hourglass_level(config: Hourglass, number: int, level: int = 1) -> HourglassLevel:
     """Return the blocks of an hourglass from a level on; `number` and `level` count from 1."""
-    name = f"hourglass{number}_level{level}"
+    name = f"{config.name_of(number)}_level{level}"
     channels, inner_channels = config.channels[level - 1 : level + 1]
     count, inner_count = config.num_blocks[level - 1 : level + 1]
     is_last = level == len(config.channels) - 1
@@ -106,18 +115,19 @@ def _blocks(name: str, channels: tuple[int, ...], strides: int = 1) -> tuple[Res
 
 
 def build_hourglasses(config: Hourglass, image: keras.KerasTensor) -> list[keras.KerasTensor]:
-    """Build the output of each hourglass, [B, H / 4, W / 4, `channels[0]`].
+    """Build the output of each hourglass, [B, H, W, `channels[0]`], of the stride of the stem.
 
     Sides of the image must be multiples of the stride of the last level.
     """
-    features = _conv(image, config.stem_channels, 7, "stem", strides=2)
+    kernel_size, strides = (7, 2) if config.is_stem_strided else (3, 1)
+    features = _conv(image, config.stem_channels, kernel_size, f"{config.prefix}stem", strides=strides)
     features = _residual(features, stem_block(config))
     outputs: list[keras.KerasTensor] = []
     for number in range(1, config.num_stacked + 1):
         inside = _build_level(features, hourglass_level(config, number))
-        outputs.append(_conv(inside, config.channels[0], 3, f"hourglass{number}_output"))
+        outputs.append(_conv(inside, config.channels[0], 3, f"{config.name_of(number)}_output"))
         if number < config.num_stacked:
-            name = f"hourglass{number}_next"
+            name = f"{config.name_of(number)}_next"
             merged = keras.layers.Add(name=f"{name}_add")(
                 [
                     _conv(features, config.channels[0], 1, f"{name}_input", activate=False),

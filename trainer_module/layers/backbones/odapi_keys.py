@@ -112,19 +112,20 @@ def resnet_v2_layer_names(backbone: str) -> Iterator[str]:
             yield from (f"{name}_{part}_conv" for part in ((0, 3) if block == 1 else (3,)))
 
 
-def hourglass_layer_keys(config: Hourglass) -> dict[str, str]:
+def hourglass_layer_keys(config: Hourglass, root: str = _HOURGLASSES) -> dict[str, str]:
     """Return the key of each layer of stacked hourglasses, by our layer name. The reference nests levels and blocks."""
-    stem = f"{_HOURGLASSES}/downsample_input"
-    keys = _conv_keys("stem", f"{stem}/conv_block") | _block_keys(stem_block(config), f"{stem}/residual_block")
+    stem = f"{root}/{'downsample_input' if config.is_stem_strided else 'conv_input'}"
+    first = _conv_keys(f"{config.prefix}stem", f"{stem}/conv_block")
+    keys = first | _block_keys(stem_block(config), f"{stem}/residual_block")
     for index in range(config.num_stacked):
-        name = f"hourglass{index + 1}"
-        keys |= _level_keys(hourglass_level(config, index + 1), f"{_HOURGLASSES}/hourglass_network/{index}")
-        keys |= _conv_keys(f"{name}_output", f"{_HOURGLASSES}/output_conv/{index}")
+        name = config.name_of(index + 1)
+        keys |= _level_keys(hourglass_level(config, index + 1), f"{root}/hourglass_network/{index}")
+        keys |= _conv_keys(f"{name}_output", f"{root}/output_conv/{index}")
         if index < config.num_stacked - 1:
-            keys |= _conv_keys(f"{name}_next_input", f"{_HOURGLASSES}/intermediate_conv1/{index}")
-            keys |= _conv_keys(f"{name}_next_output", f"{_HOURGLASSES}/intermediate_conv2/{index}")
+            keys |= _conv_keys(f"{name}_next_input", f"{root}/intermediate_conv1/{index}")
+            keys |= _conv_keys(f"{name}_next_output", f"{root}/intermediate_conv2/{index}")
             between = block_between(config, index + 1)
-            keys |= _block_keys(between, f"{_HOURGLASSES}/intermediate_residual/{index}")
+            keys |= _block_keys(between, f"{root}/intermediate_residual/{index}")
     return keys
 
 
