@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import odapi_keypoints as keypoints
 import odapi_two_stage as two_stage
 import tensorflow as tf
 from google.protobuf import text_format
@@ -36,6 +37,7 @@ CLASSES = ([0, 16, 44, 2], [89, 0])
 
 
 STEP = 2.0**-12  # of rounded predictions: far below the compared precision, and two bytes instead of four
+OPTIONAL_DETECTIONS = ("detection_masks", "detection_keypoints", "detection_keypoint_scores")
 NOT_OUTPUTS = ("anchors", "final_anchors", "feature_maps", "preprocessed_inputs", "extracted_features")
 
 
@@ -143,7 +145,8 @@ def outputs_of(model, prediction):
 
 
 def give_groundtruth(model, num_classes, input_shape):
-    classes = [np.asarray(each) % num_classes for each in CLASSES]
+    with_keypoints = bool(getattr(model, "_kp_params_dict", None))
+    classes = [np.asarray(each) % num_classes for each in (keypoints.CLASSES if with_keypoints else CLASSES)]
     model.provide_groundtruth(
         groundtruth_boxes_list=[tf.constant(each, tf.float32) for each in BOXES],
         groundtruth_classes_list=[tf.one_hot(each, num_classes) for each in classes],
@@ -156,6 +159,8 @@ def give_groundtruth(model, num_classes, input_shape):
         arrays[f"weights{number}"] = np.asarray(WEIGHTS[number], np.float32)
     if two_stage.is_two_stage(model) and model._number_of_stages == 3:
         arrays.update(two_stage.give_masks(model, BOXES, input_shape))
+    if with_keypoints:
+        arrays.update(keypoints.give_keypoints(model, BOXES, classes))
     return arrays
 
 
@@ -274,7 +279,7 @@ def pack(path, config, scales, parts, summary, by_variable, stride, is_thin):
         arrays[f"predictions_eval/{name}"] = np.round(value / STEP).astype(np.int32)
     if not is_thin:
         names = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
-        names = (*names, "detection_masks") if "detection_masks" in parts["detections"] else names
+        names += tuple(name for name in OPTIONAL_DETECTIONS if name in parts["detections"])
         arrays.update({f"detections/{name}": parts["detections"][name] for name in names})
     for part in ("groundtruth", *two_stage.PARTS):
         arrays.update({f"{part}/{name}": value for name, value in parts.get(part, {}).items()})
@@ -330,6 +335,8 @@ def main():
     args.output.mkdir(parents=True, exist_ok=True)
     config, num_classes = read_config(args.config, args.replace, args.classes, args.size)
     images = np.load(args.images) if args.images else lively_images(2, *args.image_hw)
+    if keypoints.has_keypoints(config):
+        keypoints.configure_label_map(config)
 
     model, preprocessed, true_shapes = build(config, True, images, num_classes)
     by_key, names, extra = layout_of(model)
@@ -376,6 +383,8 @@ def main():
     parts[f"predictions_train_stride{args.stride}"] = train_predictions
     if two_stage.is_two_stage(model):
         parts["proposals_train"] = two_stage.proposals_of(prediction)
+    if keypoints.has_keypoints(config):
+        keypoints.forget_label_map(config)
     parts["preprocessed"] = {"preprocessed": preprocessed.numpy(), "true_image_shapes": true_shapes.numpy()}
     # Keyed by the variable's name if it is unique, as in the folders of shared reference values.
     parts["moving_stats_after_train_forward"] = {

@@ -19,8 +19,8 @@ def presets(as_json: bool) -> None:
 
 
 def preset_rows() -> list[dict[str, Any]]:
-    """Return one mapping per preset: name, family, input size in pixels, parameters, published AP of boxes and masks in
-    percent, and whether this version trains it."""
+    """Return one mapping per preset: name, family, input size in pixels, parameters, published AP of boxes, masks
+    and keypoints in percent, and whether this version trains it."""
     from detloom.schemas.presets.presets import list_presets
     from detloom.trainer_module.detectors.supported import unsupported_settings
 
@@ -32,6 +32,7 @@ def preset_rows() -> list[dict[str, Any]]:
             "num_parameters": preset.num_parameters,
             "coco_ap": preset.coco_ap,
             "coco_mask_ap": preset.coco_mask_ap,
+            "coco_keypoint_ap": preset.coco_keypoint_ap,
             "trained_here": not unsupported_settings(preset.config),
             "description": preset.description,
         }
@@ -41,12 +42,16 @@ def preset_rows() -> list[dict[str, Any]]:
 
 def format_presets() -> str:
     header = (
-        f"{'preset':<38}  {'family':<12}  {'input':<9}  {'parameters':>10}  {'COCO AP':>7}  {'masks':>5}  trained here"
+        f"{'preset':<38}  {'family':<12}  {'input':<9}  {'parameters':>10}  {'COCO AP':>7}  {'masks':>5}  "
+        f"{'points':>6}  trained here"
     )
     lines = [
         f"{row['name']:<38}  {row['family']:<12}  {row['input_size']:<9}  {row['num_parameters'] / 1e6:>8.1f} M  "
-        f"{row['coco_ap']:>7.1f}  {row['coco_mask_ap'] or '':>5}  {'yes' if row['trained_here'] else 'not yet'}"
+        f"{row['coco_ap']:>7.1f}  {row['coco_mask_ap'] or '':>5}  "
+        f"{row['coco_keypoint_ap'] or '':>6}  {'yes' if row['trained_here'] else 'not yet'}"
         for row in preset_rows()
     ]
-    notes = "Parameters: trainable, with 90 classes. COCO AP: published AP of boxes, and of masks, on val2017, percent."
+    notes = (
+        "Parameters: trainable, with 90 classes. COCO AP: published AP of boxes, masks and keypoints, val2017, percent."
+    )
     return "\n".join([header, *lines, "", notes])

@@ -1,11 +1,15 @@
 """CenterNet (arXiv:1904.07850): objects are peaks of a heatmap with one channel per class, a size and an offset.
 
+It can predict the keypoints of one class, too.
+
 Names and defaults are those of the Object Detection API's `pipeline.config`, as in `model_config.py`.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
+from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
 from detloom.schemas.errors import check, check_fields
 from detloom.schemas.model.export import Export, refuse_export
 from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
@@ -28,6 +32,7 @@ CenterNetBackbone = Literal[
     "hourglass_52",
     "hourglass_104",
 ]
+_MAX_PEAK_RADIUS = 16  # each training step gathers some 3 r^2 cells for each keypoint of each object
 _MAX_STRIDE = 32  # stride of the backbone's coarsest feature map
 _MAX_STRIDE_OF_HOURGLASS = {
     "hourglass_10": 8,
@@ -114,8 +119,7 @@ class ObjectDetection:
 
     def __post_init__(self) -> None:
         check_fields(self, "0 or more", "task_loss_weight", "offset_loss_weight", "scale_loss_weight")
-        got = type(self.localization_loss).__name__
-        check(isinstance(self.localization_loss, WeightedL1), "localization_loss", got, "WeightedL1")
+        _check_l1(self.localization_loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +146,120 @@ class ObjectCenterParams:
         check_fields(self, "0 or more", "object_center_loss_weight")
         check_fields(self, "between 0 and 1", "min_box_overlap_iou")
         check_fields(self, "1 or more", "max_box_predictions", "peak_max_pool_kernel_size")
-        got = type(self.classification_loss).__name__
-        is_penalty_reduced = isinstance(self.classification_loss, PenaltyReducedFocal)
-        check(is_penalty_reduced, "classification_loss", got, "PenaltyReducedFocal")
+        _check_penalty_reduced(self.classification_loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointStd:
+    """Size of the peak of one keypoint in the heatmap."""
+
+    name: str
+    """Name of the keypoint."""
+    std: float
+    """Standard deviation of its Gaussian, as a multiple of that of the object's center."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.name), "name", "nothing", "a name")
+        check_fields(self, "above 0", "std")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointLoss:
+    """Losses of the keypoints."""
+
+    classification_loss: ClassificationLoss
+    """Loss of every cell and keypoint of the heatmap."""
+    localization_loss: LocalizationLoss
+    """Loss of the offsets and of the regression, in cells of the heatmap."""
+
+    def __post_init__(self) -> None:
+        _check_penalty_reduced(self.classification_loss)
+        _check_l1(self.localization_loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointEstimation:
+    """Keypoints of the objects of one class (arXiv:1904.07850, section 4.2).
+
+    An object's center predicts where its keypoints are. Each is moved to the nearest peak of a heatmap of its kind, if
+    there is one in the object's box.
+    """
+
+    task_name: str
+    """Name of the heads in checkpoints of the Object Detection API; letters, digits and underscores."""
+    loss: KeypointLoss
+    """Losses of heatmap, offsets and regression."""
+    keypoint_class_name: str
+    """Class whose objects have the keypoints."""
+    keypoint_label_to_std: tuple[KeypointStd, ...]
+    """The keypoints, in the order of the data. COCO's 17 keypoints of a person are taken in COCO's order, however they
+    are written."""
+    task_loss_weight: float = 1.0
+    """Factor of all losses of the keypoints."""
+    keypoint_regression_loss_weight: float = 1.0
+    """Factor of the loss of the regression from the object's center."""
+    keypoint_heatmap_loss_weight: float = 1.0
+    """Factor of the loss of the heatmap."""
+    keypoint_offset_loss_weight: float = 1.0
+    """Factor of the loss of the offsets from the cells of the heatmap."""
+    heatmap_bias_init: float = -2.19
+    """Initial bias of the heatmap's last convolution: log(p / (1 - p)) for an initial probability p."""
+    keypoint_candidate_score_threshold: float = 0.1
+    """Smallest score of a peak of the heatmap."""
+    num_candidates_per_keypoint: int = 100
+    """Largest number of peaks of each kind of keypoint per image."""
+    peak_max_pool_kernel_size: int = 3
+    """Side, in cells, of the window in which a peak must be the maximum of its kind; 1 makes every cell a peak."""
+    unmatched_keypoint_score: float = 0.1
+    """Score of a keypoint that no peak confirms."""
+    box_scale: float = 1.2
+    """Factor of the sides of an object's box in which its peaks are searched."""
+    candidate_search_scale: float = 0.3
+    """Largest distance of a peak from the regression, as a multiple of the longer side of the scaled box."""
+    offset_peak_radius: int = 0
+    """Radius, in cells, around a keypoint and around an object's center in which offsets and regression are trained."""
+    per_keypoint_offset: bool = False
+    """Predict offsets for each kind of keypoint; otherwise all share one pair of channels."""
+    clip_out_of_frame_keypoints: bool = False
+    """Move keypoints outside the image to its edge, with score 0."""
+    heatmap_head_params: PredictionHeadParams = _ONE_LAYER
+    """Head for the heatmap."""
+    offset_head_params: PredictionHeadParams = _ONE_LAYER
+    """Head for the offsets."""
+    regress_head_params: PredictionHeadParams = _ONE_LAYER
+    """Head for the regression."""
+
+    @property
+    def points(self) -> tuple[KeypointStd, ...]:
+        """The keypoints in the order of data and outputs."""
+        by_name = {each.name: each for each in self.keypoint_label_to_std}
+        if set(by_name) == set(COCO_SIGMAS):
+            return tuple(by_name[name] for name in COCO_SIGMAS)
+        return self.keypoint_label_to_std
+
+    def __post_init__(self) -> None:
+        is_name = re.fullmatch(r"\w+", self.task_name, re.ASCII) is not None
+        check(is_name, "task_name", self.task_name or "nothing", "letters, digits and underscores, such as human_pose")
+        check(bool(self.keypoint_class_name), "keypoint_class_name", "nothing", "the name of a class")
+        names = [each.name for each in self.keypoint_label_to_std]
+        check(bool(names), "keypoint_label_to_std", "nothing", "at least one keypoint")
+        check(len(set(names)) == len(names), "keypoint_label_to_std", names, "each keypoint once")
+        weights = ("heatmap", "offset", "regression")
+        check_fields(self, "0 or more", "task_loss_weight", *(f"keypoint_{each}_loss_weight" for each in weights))
+        check_fields(self, "between 0 and 1", "keypoint_candidate_score_threshold", "unmatched_keypoint_score")
+        check_fields(self, "1 or more", "num_candidates_per_keypoint", "peak_max_pool_kernel_size")
+        check_fields(self, "above 0", "box_scale", "candidate_search_scale")
+        radius = self.offset_peak_radius
+        check(0 <= radius <= _MAX_PEAK_RADIUS, "offset_peak_radius", radius, f"0 to {_MAX_PEAK_RADIUS}")
+
+
+def _check_l1(loss: LocalizationLoss) -> None:
+    check(isinstance(loss, WeightedL1), "localization_loss", type(loss).__name__, "WeightedL1")
+
+
+def _check_penalty_reduced(loss: ClassificationLoss) -> None:
+    is_penalty_reduced = isinstance(loss, PenaltyReducedFocal)
+    check(is_penalty_reduced, "classification_loss", type(loss).__name__, "PenaltyReducedFocal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +274,8 @@ class CenterNet:
     """Sizes and offsets of the boxes."""
     object_center_params: ObjectCenterParams
     """Heatmap of the object centers."""
+    keypoint_estimation_task: KeypointEstimation | None = None
+    """Keypoints of the objects of one class; null predicts only boxes."""
     num_classes: int | None = None
     """Number of classes; null uses the number in the label map. A number that differs from the label map is
     rejected."""
@@ -172,6 +289,9 @@ class CenterNet:
 
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
+        if self.keypoint_estimation_task is not None and (export.tflite or export.onnx):
+            field, got = ("tflite", list(export.tflite)) if export.tflite else ("onnx", True)
+            refuse_export(field, got, "a model with keypoints was never converted; serve the SavedModel")
         if "int8" in export.tflite:
             refuse_export("tflite", "int8", "8 bits lose the peaks, and the model detects nothing; use float16")
         if export.tflite and export.tflite_outputs == "raw":

@@ -17,6 +17,7 @@ from detloom.schemas.odapi.rules import (
     Structure,
     UnsupportedError,
     at,
+    each,
     same,
     unless,
 )
@@ -32,7 +33,12 @@ _BACKBONES = {
     "mobilenet_v2_fpn": "mobilenet_v2",
     "mobilenet_v2_fpn_sep_conv": "mobilenet_v2",
 }
-_ONLY_BOXES = "supported: object_detection_task"
+_SUPPORTED = "supported: object_detection_task, keypoint_estimation_task"
+# The class of persons by its name in COCO's label map, which label maps have as `name`, with the `display_name`.
+_DISPLAY_NAMES = {"/m/01g317": "person"}
+_DEPTH = "the depth of keypoints is not supported"
+_DEPTH_SETTINGS = ("per_keypoint_depth", "keypoint_depth_loss_weight")
+_OTHER_RANKING = Ignored(reason="is used only with another candidate_ranking_mode, which is refused")
 _SEPARABLE = "mobilenet_v2_fpn_sep_conv"
 
 
@@ -66,16 +72,20 @@ def _use_separable_conv(message: Message) -> Rule:
 CENTER_NET: dict[str, Structure] = {
     "CenterNet": Structure(
         makes=tree.CenterNet,
+        single={"keypoint_estimation_task": "keypoints of more than one class are not supported"},
         fields={
             **same("num_classes", "feature_extractor", "image_resizer", "object_detection_task"),
             **same("object_center_params", "use_depthwise"),
-            "keypoint_label_map_path": Ignored(reason="is used only with keypoint_estimation_task, which is refused"),
-            "keypoint_estimation_task": Refused(reason=f"keypoints are not supported; {_ONLY_BOXES}"),
-            "mask_estimation_task": Refused(reason=f"masks are not supported; {_ONLY_BOXES}"),
-            "densepose_estimation_task": Refused(reason=f"DensePose is not supported; {_ONLY_BOXES}"),
-            "track_estimation_task": Refused(reason=f"tracking is not supported; {_ONLY_BOXES}"),
-            "temporal_offset_task": Refused(reason=f"tracking is not supported; {_ONLY_BOXES}"),
-            "deepmac_mask_estimation": Refused(reason=f"Deep-MAC's masks are not supported; {_ONLY_BOXES}"),
+            "keypoint_label_map_path": Ignored(
+                reason="keypoint_label_to_std names the keypoints: COCO's in COCO's order, others in the order of the "
+                "file, which has to be that of the data"
+            ),
+            "keypoint_estimation_task": at("keypoint_estimation_task"),
+            "mask_estimation_task": Refused(reason=f"masks are not supported; {_SUPPORTED}"),
+            "densepose_estimation_task": Refused(reason=f"DensePose is not supported; {_SUPPORTED}"),
+            "track_estimation_task": Refused(reason=f"tracking is not supported; {_SUPPORTED}"),
+            "temporal_offset_task": Refused(reason=f"tracking is not supported; {_SUPPORTED}"),
+            "deepmac_mask_estimation": Refused(reason=f"Deep-MAC's masks are not supported; {_SUPPORTED}"),
             "compute_heatmap_sparse": Ignored(reason="selects among implementations with the same result"),
             "post_processing": Refused(reason="NMS of the heatmap's peaks is not supported"),
             "output_prediction_dict": Ignored(reason="adds outputs, does not change detections"),
@@ -102,6 +112,33 @@ CENTER_NET: dict[str, Structure] = {
             **same("task_loss_weight", "offset_loss_weight", "scale_loss_weight", "localization_loss"),
             **same("scale_head_params", "offset_head_params"),
         },
+    ),
+    "CenterNet.KeypointEstimation": Structure(
+        makes=tree.KeypointEstimation,
+        fields={
+            **same("task_name", "task_loss_weight", "loss", "keypoint_label_to_std"),
+            "keypoint_class_name": Mapped(
+                key="keypoint_class_name",
+                read=lambda name: _DISPLAY_NAMES.get(name, name),
+                note="/m/01g317, COCO's name of persons, becomes person; else the class's name in the label map",
+            ),
+            **same("keypoint_regression_loss_weight", "keypoint_heatmap_loss_weight", "keypoint_offset_loss_weight"),
+            **same("heatmap_bias_init", "keypoint_candidate_score_threshold", "num_candidates_per_keypoint"),
+            **same("peak_max_pool_kernel_size", "unmatched_keypoint_score", "box_scale", "candidate_search_scale"),
+            "candidate_ranking_mode": unless("min_distance", "the nearest candidate is taken"),
+            **each(_OTHER_RANKING, "score_distance_offset", "score_distance_multiplier", "std_dev_multiplier"),
+            **same("offset_peak_radius", "per_keypoint_offset", "clip_out_of_frame_keypoints"),
+            "predict_depth": unless(False, _DEPTH),
+            **each(Ignored(reason=f"is used only with predict_depth: {_DEPTH}"), *_DEPTH_SETTINGS),
+            "rescore_instances": unless(False, "scores of objects do not depend on their keypoints"),
+            "rescoring_threshold": Ignored(reason="is used only with rescore_instances, which is refused"),
+            "argmax_postprocessing": unless(False, "keypoints are refined with all peaks"),
+            "gaussian_denom_ratio": Ignored(reason="is used only with argmax_postprocessing, which is refused"),
+            **same("heatmap_head_params", "offset_head_params", "regress_head_params"),
+        },
+    ),
+    "CenterNet.KeypointEstimation.KeypointLabelToStdEntry": Structure(
+        makes=tree.KeypointStd, fields={"key": at("name"), "value": at("std")}
     ),
     "CenterNet.PredictionHeadParams": Structure(
         makes=tree.PredictionHeadParams, fields=same("num_filters", "kernel_sizes")

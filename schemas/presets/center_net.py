@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
 from detloom.schemas.model.augmentations import (
     Augmentation,
     RandomAbsolutePadImage,
@@ -14,10 +15,13 @@ from detloom.schemas.model.augmentations import (
 from detloom.schemas.model.center_net import (
     CenterNet,
     CenterNetFeatureExtractor,
+    KeypointEstimation,
+    KeypointLoss,
+    KeypointStd,
     ObjectCenterParams,
     ObjectDetection,
 )
-from detloom.schemas.model.config import InputReader, Train, TrainEvalConfig
+from detloom.schemas.model.config import Eval, InputReader, KeypointSigma, Train, TrainEvalConfig
 from detloom.schemas.model.crop_augmentations import RandomCropImage, RandomSquareCropByScale
 from detloom.schemas.model.losses import PenaltyReducedFocal, WeightedL1
 from detloom.schemas.model.network import KeepAspectRatioResizer
@@ -48,6 +52,9 @@ class CenterNetRow(NamedTuple):
     num_steps: int
     learning_rate: ManualStepLearningRate | CosineDecayLearningRate
     augmentations: tuple[Augmentation, ...] = (*_FLIP_AND_CROP, *_COLORS, _PAD)
+    keypoint_ap: float | None = None
+    """With the keypoints of persons."""
+    eval_input: InputReader = InputReader(shuffle=False, num_epochs=1)
 
 
 def _cosine(num_steps: int) -> CosineDecayLearningRate:
@@ -70,6 +77,22 @@ _HOURGLASS_104 = CenterNetFeatureExtractor(
     channel_means=(104.01362025, 114.03422265, 119.9165958),
     channel_stds=(73.6027665, 69.89082075, 70.9150767),
 )
+# The sizes of the heatmap's peaks are 10 times COCO's tolerances, but for the knees.
+_STDS = {**{name: round(10 * sigma, 2) for name, sigma in COCO_SIGMAS.items()}, "left_knee": 0.89, "right_knee": 0.89}
+_KEYPOINTS = KeypointEstimation(
+    task_name="human_pose",
+    loss=KeypointLoss(classification_loss=PenaltyReducedFocal(), localization_loss=WeightedL1()),
+    keypoint_class_name="person",
+    keypoint_label_to_std=tuple(KeypointStd(name=name, std=std) for name, std in sorted(_STDS.items())),
+    keypoint_regression_loss_weight=0.1,
+    offset_peak_radius=3,
+    per_keypoint_offset=True,
+)
+_SIGMAS = tuple(KeypointSigma(name=name, sigma=round(sigma, 3)) for name, sigma in COCO_SIGMAS.items())
+_FLIP_KEYPOINTS = RandomHorizontalFlip(
+    keypoint_flip_permutation=(0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
+)
+_AUGMENTATIONS_WITH_KEYPOINTS = (_FLIP_KEYPOINTS, *_FLIP_AND_CROP[1:], *_COLORS, _PAD)
 CENTERNETS = (
     CenterNetRow(
         name="centernet_resnet50_v2_512x512",
@@ -116,6 +139,55 @@ CENTERNETS = (
             RandomSquareCropByScale(scale_min=0.6, scale_max=1.3),
         ),
     ),
+    CenterNetRow(
+        name="centernet_resnet50_v1_fpn_512x512_kpts",
+        network="ResNet-50",
+        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v1"),
+        side=512,
+        num_parameters=25_742_195,
+        coco_ap=29.3,
+        num_steps=250_000,
+        learning_rate=_cosine(250_000),
+        augmentations=_AUGMENTATIONS_WITH_KEYPOINTS,
+        keypoint_ap=50.7,
+    ),
+    CenterNetRow(
+        name="centernet_resnet50_v2_512x512_kpts",
+        network="ResNet-50 V2",
+        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v2"),
+        side=512,
+        num_parameters=30_311_603,
+        coco_ap=27.6,
+        num_steps=250_000,
+        learning_rate=_cosine(250_000),
+        augmentations=_AUGMENTATIONS_WITH_KEYPOINTS,
+        keypoint_ap=48.2,
+    ),
+    CenterNetRow(
+        name="centernet_hourglass104_512x512_kpts",
+        network="two stacked hourglasses",
+        feature_extractor=_HOURGLASS_104,
+        side=512,
+        num_parameters=194_873_318,
+        coco_ap=40.0,
+        num_steps=250_000,
+        learning_rate=_cosine(250_000),
+        augmentations=_AUGMENTATIONS_WITH_KEYPOINTS,
+        keypoint_ap=61.4,
+        eval_input=InputReader(),
+    ),
+    CenterNetRow(
+        name="centernet_hourglass104_1024x1024_kpts",
+        network="two stacked hourglasses",
+        feature_extractor=_HOURGLASS_104,
+        side=1024,
+        num_parameters=194_873_318,
+        coco_ap=42.8,
+        num_steps=250_000,
+        learning_rate=_cosine(250_000),
+        augmentations=(_FLIP_KEYPOINTS, *_COLORS, RandomSquareCropByScale(scale_min=0.6, scale_max=1.3)),
+        keypoint_ap=64.5,
+    ),
 )
 
 
@@ -129,6 +201,7 @@ def centernet_config(row: CenterNetRow) -> TrainEvalConfig:
             feature_extractor=row.feature_extractor,
             object_detection_task=ObjectDetection(localization_loss=WeightedL1()),
             object_center_params=ObjectCenterParams(classification_loss=PenaltyReducedFocal()),
+            keypoint_estimation_task=_KEYPOINTS if row.keypoint_ap is not None else None,
         ),
         train=Train(
             num_steps=row.num_steps,
@@ -136,5 +209,6 @@ def centernet_config(row: CenterNetRow) -> TrainEvalConfig:
             batch_size=128,
             augmentations=row.augmentations,
         ),
-        eval_input=InputReader(shuffle=False, num_epochs=1),
+        eval=Eval(keypoint_sigmas=_SIGMAS if row.keypoint_ap is not None else ()),
+        eval_input=row.eval_input,
     )

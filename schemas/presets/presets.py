@@ -9,12 +9,13 @@ described in `efficientdet_lite.py`.
 Sources: EfficientDet's sizes are from table 1 of arXiv:1911.09070 and google/automl, efficientdet/hparams_config.py.
 `coco_ap` is from the zoo's table (research/object_detection/g3doc/tf2_detection_zoo.md), for D7x from google/automl,
 efficientdet/README.md, column AP val, and for Faster R-CNN with FPN, which is not in the table, from the zoo's
-configuration. `num_parameters` was counted with the Object Detection API 2.8.0 on each configuration with 90 classes:
-the trainable weights (without moving statistics of batch norm) between image and detections. The API also keeps parts
-of EfficientNet that it never uses: the classification layers (last 1x1 convolution, its batch norm, logits), and from
-D1 on the blocks after those that provide the features. These are, for every size, the last blocks of EfficientNet-B0's
-strides. arXiv:1911.09070 and google/automl use the last blocks of each size, like the preset of D7x
-(`features_of_last_blocks`), and therefore count more: 6.6 million for D1, 8.1 for D2.
+configuration. `coco_mask_ap` and `coco_keypoint_ap` are from the same table. `num_parameters` was counted with the
+Object Detection API 2.8.0 on each configuration with 90 classes: the trainable weights (without moving statistics of
+batch norm) between image and detections. The API also keeps parts of EfficientNet that it never uses: the
+classification layers (last 1x1 convolution, its batch norm, logits), and from D1 on the blocks after those that provide
+the features. These are, for every size, the last blocks of EfficientNet-B0's strides. arXiv:1911.09070 and
+google/automl use the last blocks of each size, like the preset of D7x (`features_of_last_blocks`), and therefore count
+more: 6.6 million for D1, 8.1 for D2.
 """
 
 import functools
@@ -79,6 +80,8 @@ class Preset:
     """Published box AP on COCO val2017, in percent."""
     coco_mask_ap: float | None = None
     """Published mask AP on COCO val2017, in percent; None for a detector without masks."""
+    coco_keypoint_ap: float | None = None
+    """Published AP of the keypoints of persons on COCO val2017, in percent; None for a detector without keypoints."""
     description: str
     """Description in one sentence."""
 
@@ -435,13 +438,17 @@ def _efficientdet_lite(row: LiteSize) -> Preset:
 
 
 def _centernet(row: CenterNetRow) -> Preset:
+    keypoints = "" if row.keypoint_ap is None else "; with the 17 keypoints of persons"
     return Preset(
         name=row.name,
         family="CenterNet",
         config=centernet_config(row),
         num_parameters=row.num_parameters,
         coco_ap=row.coco_ap,
-        description=f"CenterNet (arXiv:1904.07850) with {row.network}: peaks of a heatmap, no anchors and no NMS.",
+        coco_keypoint_ap=row.keypoint_ap,
+        description=(
+            f"CenterNet (arXiv:1904.07850) with {row.network}: peaks of a heatmap, no anchors and no NMS{keypoints}."
+        ),
     )
 
 

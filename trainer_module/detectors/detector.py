@@ -235,7 +235,10 @@ class Detector(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def count_matches(self, batch: Tensors) -> tf.Tensor:
-        """Return the normalizer of the losses (used where it is at least 1), float32; those of parts add up."""
+        """Return the normalizer of the losses (used where it is at least 1), float32; those of parts add up.
+
+        With several, return them in one vector; the first one counts the matches of boxes.
+        """
 
     def activation_bytes_per_image(self) -> int | None:
         """Estimate the bytes of one image's activations in a training step, for the memory check; None if unknown."""

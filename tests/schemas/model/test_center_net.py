@@ -3,15 +3,20 @@ import json
 
 import pytest
 
+from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import (
     CenterNet,
     CenterNetFeatureExtractor,
+    KeypointEstimation,
+    KeypointLoss,
+    KeypointStd,
     ObjectCenterParams,
     ObjectDetection,
     PredictionHeadParams,
 )
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.export import Export
 from detloom.schemas.model.losses import Loss, PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
 from detloom.schemas.model.network import FixedShapeResizer
 from detloom.schemas.odapi.mapping_center_net import CENTER_NET
@@ -128,7 +133,56 @@ def test_omitted_head_has_one_layer_and_empty_head_has_none():
 
 def test_other_center_net_tasks_are_refused():
     tasks = [name for name in CENTER_NET["CenterNet"].fields if name.endswith(("_task", "_estimation"))]
-    for task in set(tasks) - {"object_detection_task"}:
+    for task in set(tasks) - {"object_detection_task", "keypoint_estimation_task"}:
         report = parse_pipeline_config(f"model {{ center_net {{ {task} {{}} }} }}", "F")
         (note,) = (note for note in report.refused if task in note.path)
-        assert note.reason.endswith("supported: object_detection_task")
+        assert note.reason.endswith("supported: object_detection_task, keypoint_estimation_task")
+
+
+# --- keypoints --------------------------------------------------------------------------------------------------------
+
+
+def make_keypoints(*names: str, **changes: object) -> KeypointEstimation:
+    values = {
+        "task_name": "pose",
+        "loss": KeypointLoss(classification_loss=PenaltyReducedFocal(), localization_loss=WeightedL1()),
+        "keypoint_class_name": "cat",
+        "keypoint_label_to_std": tuple(KeypointStd(name=name, std=1.0) for name in names),
+    }
+    return KeypointEstimation(**(values | changes))
+
+
+def test_keypoints_of_persons_are_in_the_order_of_coco():
+    task = make_keypoints(*sorted(COCO_SIGMAS))
+    assert [each.name for each in task.points] == list(COCO_SIGMAS)
+
+
+def test_other_keypoints_are_in_their_own_order():
+    assert [each.name for each in make_keypoints("tail", "ear", "nose").points] == ["tail", "ear", "nose"]
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "message"),
+    [
+        ((), {}, "keypoint_label_to_std: got nothing, allowed: at least one keypoint"),
+        (("ear", "ear"), {}, "keypoint_label_to_std: got .*ear.*, allowed: each keypoint once"),
+        (("ear",), {"task_name": "a/b"}, "task_name: got a/b, allowed: letters, digits and underscores"),
+        (("ear",), {"keypoint_class_name": ""}, "keypoint_class_name: got nothing"),
+        (("ear",), {"offset_peak_radius": 17}, "offset_peak_radius: got 17, allowed: 0 to 16"),
+    ],
+)
+def test_impossible_keypoints_are_rejected(names, changes, message):
+    with pytest.raises(InputError, match=message):
+        make_keypoints(*names, **changes)
+
+
+@pytest.mark.parametrize(("export", "field"), [(Export(tflite=("float16",)), "tflite"), (Export(onnx=True), "onnx")])
+def test_a_model_with_keypoints_is_not_converted(export, field):
+    with pytest.raises(InputError, match=f"{field}.*a model with keypoints was never converted"):
+        make(keypoint_estimation_task=make_keypoints("ear")).check_export(export)
+
+
+def test_the_class_of_persons_has_its_displayed_name():
+    text = "keypoint_estimation_task { task_name: 'pose' keypoint_class_name: '/m/01g317' }"
+    report = parse_pipeline_config(f"model {{ center_net {{ {text} }} }}", "F")
+    assert report.located.data["model"]["keypoint_estimation_task"]["keypoint_class_name"] == "person"

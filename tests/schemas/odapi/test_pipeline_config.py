@@ -184,9 +184,19 @@ def test_value_out_of_range_is_located(tmp_path, override, message):
             'got "resnet_v1_18_fpn", allowed: resnet_v1_50_fpn, resnet_v1_101_fpn, resnet_v2_50',
         ),
         (
-            "model { center_net { keypoint_estimation_task { task_name: 'pose' } } }",
-            "model.center_net.keypoint_estimation_task[0]",
-            "keypoints are not supported; supported: object_detection_task",
+            "model { center_net { keypoint_estimation_task {} keypoint_estimation_task {} } }",
+            "model.center_net.keypoint_estimation_task[1]",
+            "keypoints of more than one class are not supported",
+        ),
+        (
+            "model { center_net { keypoint_estimation_task { predict_depth: true } } }",
+            "model.center_net.keypoint_estimation_task[0].predict_depth",
+            "got true, allowed: false; the depth of keypoints is not supported",
+        ),
+        (
+            "model { center_net { keypoint_estimation_task { candidate_ranking_mode: 'score_distance_ratio' } } }",
+            "model.center_net.keypoint_estimation_task[0].candidate_ranking_mode",
+            'got "score_distance_ratio", allowed: min_distance; the nearest candidate is taken',
         ),
         (
             "model { ssd { feature_extractor { type: 'ssd_mobilenet_v2_fpn' } } }",

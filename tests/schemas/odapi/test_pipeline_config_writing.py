@@ -125,6 +125,15 @@ def fix_eval(values: dict[str, Any]) -> dict[str, Any]:
     return {"keypoint_sigmas": tuple({each.name: each for each in values["keypoint_sigmas"]}.values())}
 
 
+def fix_keypoints(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task_name": "pose",
+        "keypoint_class_name": "cat",
+        "keypoint_label_to_std": tuple({each.name: each for each in values["keypoint_label_to_std"]}.values()),
+        "offset_peak_radius": values["offset_peak_radius"] % 17,
+    }
+
+
 def fix_schedule(values: dict[str, Any]) -> dict[str, Any]:
     steps = sorted({jump.step: jump for jump in values["schedule"]}.items())
     return {"schedule": tuple(jump for _, jump in steps)}
@@ -239,6 +248,11 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FasterRcnnFeatureExtractor": fix_faster_rcnn_extractor,
     "CenterNetFeatureExtractor": fix_center_net_extractor,
     "ObjectDetection": lambda values: {"localization_loss": WeightedL1()},
+    "KeypointLoss": lambda values: {
+        "classification_loss": PenaltyReducedFocal(beta=3.0),
+        "localization_loss": WeightedL1(),
+    },
+    "KeypointEstimation": fix_keypoints,
     "ObjectCenterParams": lambda values: {
         "classification_loss": PenaltyReducedFocal(alpha=values["min_box_overlap_iou"])
     },

@@ -69,12 +69,19 @@ TABLE_START, TABLE_END = "<!-- table: written by `make parity` -->", "<!-- end o
 # By our output, what the reference calls it.
 SSD_OUTPUTS = {"offsets_BA4": "box_encodings", "class_logits_BAC": "class_predictions_with_background"}
 CENTERNET_OUTPUTS = {"sizes_BHW2": "box|scale", "offsets_BHW2": "box|offset", "class_logits_BHWK": "object_center"}
+# After the name of the task and a slash.
+KEYPOINT_OUTPUTS = {
+    "keypoint_logits_BHWP": "keypoint|heatmap",
+    "keypoint_offsets_BHWQ": "keypoint|offset",
+    "keypoint_regression_BHWQ": "keypoint|regression",
+}
 SSD_LOSSES = {"class_loss": "Loss/classification_loss", "box_loss": "Loss/localization_loss"}
 CENTERNET_LOSSES = {
     "class_loss": "Loss/object_center",
     "size_loss": "Loss/box/scale",
     "offset_loss": "Loss/box/offset",
 }
+KEYPOINT_LOSSES = {f"keypoint_{name}_loss": f"keypoint/{name}" for name in ("heatmap", "offset", "regression")}
 # In keys that the reference stores and never uses: EfficientNet's classifier, the last batch norm of ResNet-50 V2.
 UNUSED = ("/classification_backbone/", "/_base_model/layer_with_weights-101/")
 EFFICIENTNET_PENALTY = 5e-6  # times the sum of squares, as the reference penalizes its EfficientNets
@@ -133,7 +140,12 @@ class Reference:
 
     @cached_property
     def label_map(self) -> LabelMap:
-        return LabelMap.from_names(str(each) for each in range(self.config.model.num_classes))
+        """In the reference, the second class has the keypoints."""
+        keypoints = family_of(self.config.model).keypoints
+        names = [str(each) for each in range(self.config.model.num_classes)]
+        if keypoints is not None:
+            names[1] = keypoints.class_name
+        return LabelMap.from_names(names)
 
     @cached_property
     def detector(self) -> Any:
@@ -232,15 +244,23 @@ class Reference:
         """Return the names of outputs in the reference, by our names."""
         if not self.is_center_net:
             return SSD_OUTPUTS
+        names = CENTERNET_OUTPUTS
+        if (task := self.config.model.keypoint_estimation_task) is not None:
+            names = {**names, **{ours: f"{task.task_name}|{theirs}" for ours, theirs in KEYPOINT_OUTPUTS.items()}}
         return {
             f"{ours}{suffix}": f"{theirs}{suffix.replace('_hourglass', '#')}"
             for suffix in output_suffixes(self.config.model.feature_extractor)
-            for ours, theirs in CENTERNET_OUTPUTS.items()
+            for ours, theirs in names.items()
         }
 
     @property
     def losses(self) -> dict[str, str]:
-        return CENTERNET_LOSSES if self.is_center_net else SSD_LOSSES
+        if not self.is_center_net:
+            return SSD_LOSSES
+        if (task := self.config.model.keypoint_estimation_task) is None:
+            return CENTERNET_LOSSES
+        keypoints = {ours: f"Loss/{task.task_name}/{theirs}" for ours, theirs in KEYPOINT_LOSSES.items()}
+        return {**CENTERNET_LOSSES, **keypoints}
 
     def predictions(self, mode: str) -> dict[str, np.ndarray]:
         """Return the outputs of the reference in "eval" or "train" mode, by our names; see `as_stored`."""
@@ -327,6 +347,12 @@ class Reference:
             for i in range(2):
                 padded[i, : len(masks[f"masks{i}"])] = masks[f"masks{i}"]
             batch["masks_GHW"] = tf.constant(padded)
+        points = {name: value for name, value in self.part("groundtruth").items() if name.startswith("keypoints")}
+        if points:
+            padded = np.full([2, 5, *points["keypoints0"].shape[1:]], np.nan, np.float32)
+            for i in range(2):
+                padded[i, : len(points[f"keypoints{i}"])] = points[f"keypoints{i}"]
+            batch["keypoints_yx_rel_GP2"] = tf.constant(padded)
         return batch
 
     def padded_groundtruth(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
+from detloom.schemas.contracts.detections import BOXES, CLASSES, KEYPOINT_SCORES, KEYPOINTS, NUM_DETECTIONS, SCORES
 from detloom.trainer_module.boxes.targets import assign_targets
 from detloom.trainer_module.detectors.ssd.losses import target_settings
 
@@ -40,7 +40,7 @@ def relative(ours, theirs) -> float:
 
 
 def column_of(output: str, mode: str) -> str:
-    return f"{'classes' if output.startswith('class') else 'boxes'}, {mode}"
+    return f"{'classes' if output.startswith(('class', 'keypoint_logits')) else 'boxes'}, {mode}"
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,12 @@ def test_detections_from_stored_outputs_match_reference(reference, record, store
     error = max(
         worst(detections[BOXES], stored["detection_boxes"]), worst(detections[SCORES], stored["detection_scores"])
     )
+    for name in (KEYPOINTS, KEYPOINT_SCORES):
+        if name in stored:
+            # The reference's rows after the last detection are not zeros.
+            is_row = np.arange(stored[name].shape[1]) < stored["num_detections"][:, None]
+            theirs = np.where(np.expand_dims(is_row, tuple(range(2, stored[name].ndim))), stored[name], 0.0)
+            error = max(error, worst(detections[name], theirs))
     record("detections", error)
     is_detection = np.arange(detections[CLASSES].shape[1]) < stored["num_detections"][:, None]
     np.testing.assert_array_equal(detections[NUM_DETECTIONS], stored["num_detections"])

@@ -3,32 +3,27 @@
 import tensorflow as tf
 
 from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
-from detloom.schemas.model.center_net import ObjectCenterParams
+from detloom.schemas.model.center_net import CenterNet
+from detloom.trainer_module.detectors.centernet.keypoint_decode import build_keypoints
 from detloom.trainer_module.detectors.centernet.losses import cells_of_image
-
-_SAME = 1e-6  # a value this close to the maximum around it is a peak, as in the reference
-
-
-def find_peaks(scores_BHWK: tf.Tensor, kernel_size: int) -> tf.Tensor:
-    """Return the scores, set to 0 where a square of `kernel_size` cells has a larger score of the same class."""
-    if kernel_size == 1:
-        return scores_BHWK
-    largest = tf.nn.max_pool2d(scores_BHWK, kernel_size, 1, "SAME")
-    return tf.where(largest - scores_BHWK < _SAME, scores_BHWK, 0.0)
+from detloom.trainer_module.detectors.centernet.peaks import Centers, find_peaks
 
 
 def build_centernet_detections(
-    params: ObjectCenterParams,
+    config: CenterNet,
     class_ids_K: tf.Tensor,
     outputs: dict[str, tf.Tensor],
     true_cells_hw_B2: tf.Tensor,
+    keypoint_class_index: int | None = None,
 ) -> dict[str, tf.Tensor]:
     """Decode the best `max_box_predictions` peaks; see `schemas/contracts/detections.py`.
 
     Args:
         class_ids_K: int, label-map id of each class index.
         true_cells_hw_B2: float, rows and columns of the map that are image; boxes are relative to this part.
+        keypoint_class_index: of the class with keypoints, if the detector has any.
     """
+    params = config.object_center_params
     batch_size = tf.shape(outputs["class_logits_BHWK"])[0]
     height, width, num_classes = outputs["class_logits_BHWK"].shape[1:]
     # As in training, a row or column counts if it shows any image.
@@ -45,7 +40,15 @@ def build_centernet_detections(
     boxes_yxyx_rel_BM4 = boxes_yxyx_BM4 / tf.tile(true_cells_hw_B2, [1, 2])[:, tf.newaxis]
     is_detection_BM = scores_BM > 0
     missing = [[0, 0], [0, params.max_box_predictions - num_found]]
+    keypoints = {}
+    if config.keypoint_estimation_task is not None:
+        sides_4 = tf.constant([height, width] * 2, tf.float32)
+        centers = Centers(cell_BM, corner_BM2, tf.clip_by_value(boxes_yxyx_BM4, 0.0, sides_4))
+        has_keypoints_BM = is_detection_BM & (class_index_BM == keypoint_class_index)
+        found = build_keypoints(config.keypoint_estimation_task, outputs, centers, true_cells_hw_B2, has_keypoints_BM)
+        keypoints = {name: tf.pad(each, [*missing, *[[0, 0]] * (each.shape.rank - 2)]) for name, each in found.items()}
     return {
+        **keypoints,
         BOXES: tf.pad(
             tf.where(is_detection_BM[..., tf.newaxis], tf.clip_by_value(boxes_yxyx_rel_BM4, 0.0, 1.0), 0.0),
             [*missing, [0, 0]],

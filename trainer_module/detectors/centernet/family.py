@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from detloom.schemas.contracts import ground_truth
+from detloom.schemas.contracts.keypoint_sigmas import sigmas_of
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.network import KeepAspectRatioResizer
-from detloom.trainer_module.detectors.detector import Family, Finding, check_padding
+from detloom.trainer_module.detectors.detector import Family, Finding, Keypoints, check_padding
 
 if TYPE_CHECKING:
     from detloom.trainer_module.detectors.centernet.detector import CenterNetDetector
@@ -36,6 +38,23 @@ class CenterNetFamily(Family[CenterNet]):
         """See `Family`."""
         if isinstance(self.config.image_resizer, KeepAspectRatioResizer):
             yield check_padding(self.config.image_resizer)
+
+    @property
+    def ground_truth_columns(self) -> tuple[str, ...]:
+        """See `Family`."""
+        has_keypoints = self.config.keypoint_estimation_task is not None
+        return (
+            (*ground_truth.TRAINING_COLUMNS, ground_truth.KEYPOINTS) if has_keypoints else super().ground_truth_columns
+        )
+
+    @property
+    def keypoints(self) -> Keypoints | None:
+        """See `Family`."""
+        task = self.config.keypoint_estimation_task
+        if task is None:
+            return None
+        names = tuple(each.name for each in task.points)
+        return Keypoints(task.keypoint_class_name, names, sigmas_of(names, {}))
 
     @property
     def preprocessing(self) -> "Preprocessing":

@@ -1,4 +1,4 @@
-"""Network of CenterNet: a backbone, a path up to stride 4, and three heads.
+"""Network of CenterNet: a backbone, a path up to stride 4, and three heads; with keypoints, six.
 
 The structure is that of the feature extractors `center_net_resnet_v1_fpn`, `center_net_resnet` (ResNet V2),
 `center_net_mobilenet_v2_fpn` and `center_net_hourglass` and of `make_prediction_net` in the Object Detection API, which
@@ -26,6 +26,8 @@ from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 STRIDE = 4  # of the heat map
 OUTPUTS = ("class_logits_BHWK", "sizes_BHW2", "offsets_BHW2")
+# `Q`: y and x of each of `P` keypoints; offsets without `per_keypoint_offset`: of all together.
+KEYPOINT_OUTPUTS = ("keypoint_logits_BHWP", "keypoint_offsets_BHWQ", "keypoint_regression_BHWQ")
 # Layers of the backbone that enter the top-down path, by level; level l has stride 2**l.
 _LAYER_BY_LEVEL = {
     "mobilenet_v2": {2: "block_2_add", 3: "block_5_add", 4: "block_9_add", 5: "out_relu"},
@@ -64,8 +66,8 @@ def normalize(extractor: CenterNetFeatureExtractor, image_HW3: tf.Tensor) -> tf.
 def build_centernet(config: CenterNet, num_classes: int) -> keras.Model:
     """Build the network from prepared images [B, H, W, 3] to float32 maps of a quarter of the size.
 
-    Outputs: {"class_logits_BHWK", "sizes_BHW2", "offsets_BHW2"}; sizes and offsets are in cells of the map. Outputs of
-    stacked hourglasses before the last one have the suffixes of `output_suffixes`.
+    Outputs: those of `OUTPUTS`, and with keypoints those of `KEYPOINT_OUTPUTS`; all but logits are in cells of the map.
+    Outputs of stacked hourglasses before the last one have the suffixes of `output_suffixes`.
     """
     height, width = network_hw(config.image_resizer)
     image = keras.Input((height, width, 3), name="image")
@@ -104,8 +106,19 @@ def _heads(
     class_logits = head(centers.center_head_params, num_classes, "head_class", "head_classes", bias_initializer=bias)
     sizes = head(boxes.scale_head_params, 2, "head_size", "head_size")
     offsets = head(boxes.offset_head_params, 2, "head_offset", "head_offset")
-    names = (f"{name}{suffix}" for name in OUTPUTS)
-    return dict(zip(names, (class_logits, sizes, offsets), strict=True))
+    found = dict(zip(OUTPUTS, (class_logits, sizes, offsets), strict=True))
+    if (task := config.keypoint_estimation_task) is not None:
+        num_points = len(task.points)
+        num_offsets = 2 * num_points if task.per_keypoint_offset else 2
+        bias = keras.initializers.Constant(task.heatmap_bias_init)
+        name = "head_keypoint_heatmap"
+        heatmap = head(task.heatmap_head_params, num_points, name, name, bias_initializer=bias)
+        name = "head_keypoint_offset"
+        point_offsets = head(task.offset_head_params, num_offsets, name, name)
+        name = "head_keypoint_regression"
+        regression = head(task.regress_head_params, 2 * num_points, name, name)
+        found |= dict(zip(KEYPOINT_OUTPUTS, (heatmap, point_offsets, regression), strict=True))
+    return {f"{name}{suffix}": output for name, output in found.items()}
 
 
 def _build_features(config: CenterNetFeatureExtractor, image: keras.KerasTensor) -> list[keras.KerasTensor]:

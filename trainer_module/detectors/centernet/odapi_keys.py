@@ -28,6 +28,14 @@ def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
         keys |= _head_keys(f"object_center/{index}", centers.center_head_params, "head_class", "head_classes", suffix)
         keys |= _head_keys(f"box.Sscale/{index}", boxes.scale_head_params, "head_size", "head_size", suffix)
         keys |= _head_keys(f"box.Soffset/{index}", boxes.offset_head_params, "head_offset", "head_offset", suffix)
+        if (task := config.keypoint_estimation_task) is not None:
+            for part, params in (
+                ("heatmap", task.heatmap_head_params),
+                ("offset", task.offset_head_params),
+                ("regression", task.regress_head_params),
+            ):
+                name = f"head_keypoint_{part}"
+                keys |= _head_keys(f"{task.task_name}.Skeypoint.S{part}/{index}", params, name, name, suffix)
     return keys
 
 

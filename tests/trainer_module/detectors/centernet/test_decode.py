@@ -7,9 +7,9 @@ import tensorflow as tf
 from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.center_net import CenterNet
-from detloom.trainer_module.detectors.centernet.decode import find_peaks
 from detloom.trainer_module.detectors.centernet.detector import CenterNetDetector
 from detloom.trainer_module.detectors.centernet.family import CenterNetFamily
+from detloom.trainer_module.detectors.centernet.peaks import find_peaks
 
 FIVE = LabelMap.from_names(["a", "b", "c", "d", "e"])
 

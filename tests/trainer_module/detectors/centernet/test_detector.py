@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.detections import BOXES, NUM_DETECTIONS, OUTPUT_NAMES
+from detloom.schemas.contracts.detections import BOXES, KEYPOINT_SCORES, KEYPOINTS, NUM_DETECTIONS, OUTPUT_NAMES
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
@@ -96,3 +97,89 @@ def test_training_lowers_the_loss(detector, batch):
 
     losses = [float(step()) for _ in range(30)]
     assert np.mean(losses[-3:]) < losses[0] / 3
+
+
+# --- keypoints --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cats(config, keypoint_task) -> Detector:
+    """Detect ear and tail of the second class."""
+    head = PredictionHeadParams(num_filters=(8,), kernel_sizes=(3,))
+    heads = dict.fromkeys(("heatmap_head_params", "offset_head_params", "regress_head_params"), head)
+    task = dataclasses.replace(keypoint_task, **heads)
+    keras.utils.set_random_seed(0)
+    model = dataclasses.replace(config, keypoint_estimation_task=task)
+    return build_detector(model, LabelMap.from_names(["dog", "cat"]))
+
+
+@pytest.fixture(scope="module")
+def cat_batch(batch) -> dict[str, tf.Tensor]:
+    """The ear in the middle of the box, no label for the tail of every second cat."""
+    middle = (batch["boxes_yxyx_rel"][..., :2] + batch["boxes_yxyx_rel"][..., 2:]) / 2
+    points = np.stack([middle, middle - 0.05], axis=2)
+    points[:, [0, 2]] = np.nan
+    points[::2, :, 1] = np.nan
+    return {**batch, "box_weights": tf.constant([[1.0, 1.0, 0.0]] * 4), "keypoints_yx_rel_GP2": tf.constant(points)}
+
+
+def test_a_family_with_keypoints_names_them_and_asks_for_their_ground_truth(cats, detector):
+    family = cats.family
+    assert (family.keypoints.class_name, family.keypoints.names) == ("cat", ("ear", "tail"))
+    assert "keypoints_yx_rel_GP2" in family.ground_truth_columns
+    assert detector.family.keypoints is None
+    assert "keypoints_yx_rel_GP2" not in detector.family.ground_truth_columns
+
+
+def test_losses_of_keypoints_have_the_declared_names(cats, cat_batch):
+    losses = cats.losses(cats.forward(cat_batch, training=False), cat_batch)
+    assert tuple(losses) == cats.loss_names
+    assert all(np.isfinite(loss.numpy()) and loss.numpy() > 0 for loss in losses.values())
+
+
+def test_losses_of_keypoints_of_parts_add_up_to_those_of_the_batch(cats, cat_batch):
+    outputs = cats.forward(cat_batch, training=False)
+    whole = cats.losses(outputs, cat_batch)
+    counts = [cats.count_matches({name: value[i : i + 2] for name, value in cat_batch.items()}) for i in (0, 2)]
+    np.testing.assert_allclose(counts[0] + counts[1], cats.count_matches(cat_batch))
+    parts = [
+        cats.losses(
+            {name: value[i : i + 2] for name, value in outputs.items()},
+            {name: value[i : i + 2] for name, value in cat_batch.items()},
+            counts[0] + counts[1],
+        )
+        for i in (0, 2)
+    ]
+    for name, loss in whole.items():
+        assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_losses_of_keypoints_and_their_gradients_compile_under_xla(cats, cat_batch):
+    outputs = cats.forward(cat_batch, training=False)
+
+    def step(outputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            loss = tf.add_n(list(cats.losses(outputs, cat_batch).values()))
+        return loss, tape.gradient(loss, outputs)
+
+    loss, gradients = tf.function(step, jit_compile=True, autograph=False)(outputs)
+    wanted_loss, wanted = step(outputs)
+    assert loss.numpy() == pytest.approx(wanted_loss.numpy(), rel=1e-5)
+    for name, gradient in wanted.items():
+        np.testing.assert_allclose(gradients[name], gradient, atol=1e-5)
+
+
+def test_detections_with_keypoints_compile_under_xla(cats, cat_batch):
+    outputs = cats.forward(cat_batch, training=False)
+    eager = cats.detections(outputs, cat_batch["true_hw"])
+    assert set(eager) == {*OUTPUT_NAMES, KEYPOINTS, KEYPOINT_SCORES}
+    assert eager[KEYPOINTS].shape == (4, 20, 2, 2)
+    compiled = tf.function(cats.detections, jit_compile=True, autograph=False)(outputs, cat_batch["true_hw"])
+    for name, value in eager.items():
+        np.testing.assert_allclose(compiled[name], value, atol=1e-5)
+
+
+def test_the_class_with_keypoints_must_be_in_the_label_map(cats):
+    with pytest.raises(InputError, match=r"keypoint_class_name: got 'cat', allowed: .*red, green"):
+        build_detector(cats.config, TWO)

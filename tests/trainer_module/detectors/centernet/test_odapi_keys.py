@@ -16,7 +16,8 @@ from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
 
 # The last batch norm of ResNet-50 V2, which the reference stores and never uses; we have none.
-UNUSED = {"resnet50_v2_512x512_coco17_tpu-8": "model/_feature_extractor/_base_model/layer_with_weights-101/"}
+_UNUSED_KEY = "model/_feature_extractor/_base_model/layer_with_weights-101/"
+UNUSED = dict.fromkeys(("resnet50_v2_512x512_coco17_tpu-8", "resnet50_v2_512x512_kpts_coco17_tpu-8"), _UNUSED_KEY)
 
 
 def read_keys(path: Path, unused: str) -> dict[str, tuple[int, ...]]:
@@ -70,6 +71,48 @@ def test_every_key_of_the_zoo_occurs_once_with_its_shape(
         for variable in layer.weights
     }
     assert len(set(keys.values())) == len(keys)
+    assert shapes == read_keys(reference_dir / "keys" / f"centernet_{name}.tsv", UNUSED.get(name, ""))
+    assert sum(math.prod(variable.shape) for variable in network.trainable_variables) == num_trained
+
+
+# The checkpoint of MobileNetV2 is a zoo model without a configuration.
+@pytest.mark.parametrize(
+    ("name", "preset", "num_trained"),
+    [
+        ("mobilenetv2_fpn_kpts_512x512", "centernet_resnet50_v1_fpn_512x512_kpts", 2_721_755),
+        pytest.param(
+            "resnet50_v1_fpn_512x512_kpts_coco17_tpu-8",
+            "centernet_resnet50_v1_fpn_512x512_kpts",
+            25_742_195,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "resnet50_v2_512x512_kpts_coco17_tpu-8",
+            "centernet_resnet50_v2_512x512_kpts",
+            30_311_603,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "hourglass104_512x512_kpts_coco17_tpu-32",
+            "centernet_hourglass104_512x512_kpts",
+            194_873_318,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_every_key_with_keypoints_occurs_once_with_its_shape(name, preset, num_trained, reference_dir):
+    model = find_preset(preset).config.model
+    resizer = dataclasses.replace(model.image_resizer, min_dimension=128, max_dimension=128)
+    config = dataclasses.replace(model, image_resizer=resizer)
+    if name.startswith("mobilenet"):
+        config = dataclasses.replace(config, feature_extractor=CenterNetFeatureExtractor(backbone="mobilenet_v2"))
+    network = build_centernet(config, num_classes=90)
+    keys = odapi_keys(family_of(config), network)
+    shapes = {
+        keys[f"{layer.name}/{variable.name}"]: tuple(variable.shape)
+        for layer in network.layers
+        for variable in layer.weights
+    }
     assert shapes == read_keys(reference_dir / "keys" / f"centernet_{name}.tsv", UNUSED.get(name, ""))
     assert sum(math.prod(variable.shape) for variable in network.trainable_variables) == num_trained
 
