@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import odapi_deepmac as deepmac
 import odapi_keypoints as keypoints
 import odapi_two_stage as two_stage
 import tensorflow as tf
@@ -65,7 +66,7 @@ def build(config, is_training, images, num_classes):
     tf.keras.backend.set_learning_phase(is_training)
     model = model_builder.build(config.model, is_training=is_training)
     preprocessed, true_shapes = model.preprocess(tf.cast(images, tf.float32))
-    if two_stage.is_two_stage(model):  # samples proposals in training mode
+    if two_stage.is_two_stage(model) or deepmac.is_deepmac(model):  # samples proposals, or predicts masks of the boxes
         give_groundtruth(model, num_classes, preprocessed.shape)
     model.predict(preprocessed, true_shapes)
     for module in model.submodules:
@@ -144,6 +145,10 @@ def outputs_of(model, prediction):
     return {name: prediction[name].numpy() for name in ("box_encodings", "class_predictions_with_background")}
 
 
+def has_masks(model):
+    return deepmac.is_deepmac(model) or (two_stage.is_two_stage(model) and model._number_of_stages == 3)
+
+
 def give_groundtruth(model, num_classes, input_shape):
     with_keypoints = bool(getattr(model, "_kp_params_dict", None))
     classes = [np.asarray(each) % num_classes for each in (keypoints.CLASSES if with_keypoints else CLASSES)]
@@ -157,8 +162,10 @@ def give_groundtruth(model, num_classes, input_shape):
         arrays[f"boxes{number}"] = np.asarray(BOXES[number], np.float32)
         arrays[f"classes{number}"] = classes[number].astype(np.int64)
         arrays[f"weights{number}"] = np.asarray(WEIGHTS[number], np.float32)
-    if two_stage.is_two_stage(model) and model._number_of_stages == 3:
+    if has_masks(model):
         arrays.update(two_stage.give_masks(model, BOXES, input_shape))
+    if deepmac.is_deepmac(model):
+        deepmac.pad_groundtruth(model)
     if with_keypoints:
         arrays.update(keypoints.give_keypoints(model, BOXES, classes))
     return arrays

@@ -1,6 +1,6 @@
 """CenterNet (arXiv:1904.07850): objects are peaks of a heatmap with one channel per class, a size and an offset.
 
-It can predict the keypoints of one class, too.
+It can predict the keypoints of one class, or a mask of each object, too.
 
 Names and defaults are those of the Object Detection API's `pipeline.config`, as in `model_config.py`.
 """
@@ -11,6 +11,7 @@ from typing import Literal
 
 from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
 from detloom.schemas.errors import check, check_fields
+from detloom.schemas.model.deepmac import DeepMac
 from detloom.schemas.model.export import Export, refuse_export
 from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
 from detloom.schemas.model.network import (
@@ -275,7 +276,9 @@ class CenterNet:
     object_center_params: ObjectCenterParams
     """Heatmap of the object centers."""
     keypoint_estimation_task: KeypointEstimation | None = None
-    """Keypoints of the objects of one class; null predicts only boxes."""
+    """Keypoints of the objects of one class; null predicts none."""
+    deepmac_mask_estimation: DeepMac | None = None
+    """A mask of each object (Deep-MAC); null predicts none."""
     num_classes: int | None = None
     """Number of classes; null uses the number in the label map. A number that differs from the label map is
     rejected."""
@@ -289,9 +292,11 @@ class CenterNet:
 
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
-        if self.keypoint_estimation_task is not None and (export.tflite or export.onnx):
-            field, got = ("tflite", list(export.tflite)) if export.tflite else ("onnx", True)
-            refuse_export(field, got, "a model with keypoints was never converted; serve the SavedModel")
+        tasks = {"keypoints": self.keypoint_estimation_task, "masks": self.deepmac_mask_estimation}
+        for what, task in tasks.items():
+            if task is not None and (export.tflite or export.onnx):
+                field, got = ("tflite", list(export.tflite)) if export.tflite else ("onnx", True)
+                refuse_export(field, got, f"a model with {what} was never converted; serve the SavedModel")
         if "int8" in export.tflite:
             refuse_export("tflite", "int8", "8 bits lose the peaks, and the model detects nothing; use float16")
         if export.tflite and export.tflite_outputs == "raw":
@@ -299,6 +304,9 @@ class CenterNet:
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "num_classes")
+        both = self.keypoint_estimation_task is not None and self.deepmac_mask_estimation is not None
+        allowed = "null with keypoint_estimation_task: the Object Detection API has no such detector"
+        check(not both, "deepmac_mask_estimation", "set", allowed, "keypoint_estimation_task")
         resizer = self.image_resizer
         if isinstance(resizer, KeepAspectRatioResizer):
             sides = {"max_dimension": resizer.max_dimension}

@@ -4,10 +4,12 @@ They were checked against the Object Detection API's `model_builder.py` (`_build
 `center_net_meta_arch.py` and the feature extractors named there.
 """
 
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from detloom.schemas.model import center_net as tree
+from detloom.schemas.model.deepmac import DeepMac, MaskNetwork
 from detloom.schemas.odapi.rules import (
     Depends,
     Ignored,
@@ -33,12 +35,24 @@ _BACKBONES = {
     "mobilenet_v2_fpn": "mobilenet_v2",
     "mobilenet_v2_fpn_sep_conv": "mobilenet_v2",
 }
-_SUPPORTED = "supported: object_detection_task, keypoint_estimation_task"
+_SUPPORTED = "supported: object_detection_task, keypoint_estimation_task, deepmac_mask_estimation"
 # The class of persons by its name in COCO's label map, which label maps have as `name`, with the `display_name`.
 _DISPLAY_NAMES = {"/m/01g317": "person"}
 _DEPTH = "the depth of keypoints is not supported"
 _DEPTH_SETTINGS = ("per_keypoint_depth", "keypoint_depth_loss_weight")
 _OTHER_RANKING = Ignored(reason="is used only with another candidate_ranking_mode, which is refused")
+_WEAK = "masks are trained from masks only"
+_WEAK_LOSSES = ("box_consistency", "color_consistency", "augmented_self_supervision")
+_OF_WEAK = Ignored(reason=f"is used only with a loss that is refused: {_WEAK}")
+_OF_SELF_SUPERVISION = (
+    "max_translation",
+    "flip_probability",
+    "warmup_start",
+    "warmup_steps",
+    "loss",
+    "scale_min",
+    "scale_max",
+)
 _SEPARABLE = "mobilenet_v2_fpn_sep_conv"
 
 
@@ -50,6 +64,12 @@ def _backbone(extractor: str) -> str:
 
 def _extractor(plain: Mapping[str, Any]) -> str:
     return next(name for name, backbone in _BACKBONES.items() if backbone == plain["backbone"])
+
+
+def _mask_network(name: str) -> str:
+    if name not in typing.get_args(MaskNetwork):
+        raise UnsupportedError(", ".join(typing.get_args(MaskNetwork)))
+    return name
 
 
 def _with_mobilenet(key: str) -> Depends:
@@ -85,7 +105,7 @@ CENTER_NET: dict[str, Structure] = {
             "densepose_estimation_task": Refused(reason=f"DensePose is not supported; {_SUPPORTED}"),
             "track_estimation_task": Refused(reason=f"tracking is not supported; {_SUPPORTED}"),
             "temporal_offset_task": Refused(reason=f"tracking is not supported; {_SUPPORTED}"),
-            "deepmac_mask_estimation": Refused(reason=f"Deep-MAC's masks are not supported; {_SUPPORTED}"),
+            "deepmac_mask_estimation": at("deepmac_mask_estimation"),
             "compute_heatmap_sparse": Ignored(reason="selects among implementations with the same result"),
             "post_processing": Refused(reason="NMS of the heatmap's peaks is not supported"),
             "output_prediction_dict": Ignored(reason="adds outputs, does not change detections"),
@@ -139,6 +159,26 @@ CENTER_NET: dict[str, Structure] = {
     ),
     "CenterNet.KeypointEstimation.KeypointLabelToStdEntry": Structure(
         makes=tree.KeypointStd, fields={"key": at("name"), "value": at("std")}
+    ),
+    "CenterNet.DeepMACMaskEstimation": Structure(
+        makes=DeepMac,
+        fields={
+            **same("classification_loss", "task_loss_weight", "dim", "pixel_embedding_dim", "mask_size", "use_xy"),
+            **same("allowed_masked_classes_ids", "use_instance_embedding", "num_init_channels", "use_only_last_stage"),
+            "network_type": Mapped(key="network_type", read=_mask_network),
+            "mask_num_subsamples": unless(-1, "the masks of all boxes are trained, as in the Object Detection API"),
+            "predict_full_resolution_masks": unless(False, "masks are predicted in boxes"),
+            "postprocess_crop_size": Ignored(reason="is used only with predict_full_resolution_masks"),
+            "max_roi_jitter_ratio": unless(0.0, "boxes are not moved before their masks are cropped"),
+            "jitter_mode": Ignored(reason="is used only with max_roi_jitter_ratio, which is refused"),
+            **each(unless(0.0, _WEAK), *(f"{name}_loss_weight" for name in _WEAK_LOSSES)),
+            "pointly_supervised_keypoint_loss_weight": unless(0.0, _WEAK),
+            **each(_OF_WEAK, "color_consistency_threshold", "color_consistency_dilation"),
+            **each(_OF_WEAK, "color_consistency_warmup_steps", "color_consistency_warmup_start"),
+            **each(_OF_WEAK, "box_consistency_loss_normalize", "box_consistency_tightness"),
+            **each(_OF_WEAK, *(f"augmented_self_supervision_{name}" for name in _OF_SELF_SUPERVISION)),
+            "ignore_per_class_box_overlap": unless(False, "pixels in several boxes of a class count for all of them"),
+        },
     ),
     "CenterNet.PredictionHeadParams": Structure(
         makes=tree.PredictionHeadParams, fields=same("num_filters", "kernel_sizes")

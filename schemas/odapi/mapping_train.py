@@ -36,7 +36,7 @@ def _checkpoint(message: Message) -> Rule:
 def _checkpoint_type(message: Message) -> Rule:
     text = message.scalar("fine_tune_checkpoint_type")
     if text == "fine_tune":
-        return Refused(reason="the Object Detection API has removed it; use 'detection', which does the same")
+        return _REMOVED_TYPE
     if text:
         return at("fine_tune_checkpoint_type")
     return Ignored(reason="empty: from_detection_checkpoint is used")
@@ -48,6 +48,11 @@ def _from_detection_checkpoint(message: Message) -> Rule:
     return _FROM_DETECTION
 
 
+_REMOVED_TYPE = Mapped(
+    key="fine_tune_checkpoint_type",
+    read=lambda _: "detection",
+    note="the Object Detection API has removed fine_tune; detection does the same",
+)
 _FROM_DETECTION = Mapped(
     key="fine_tune_checkpoint_type",
     read=lambda is_detector: "detection" if is_detector else "classification",

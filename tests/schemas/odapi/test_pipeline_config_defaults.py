@@ -192,9 +192,8 @@ def test_unknown_checkpoint_type_is_refused(refused):
     assert reason.startswith('got "segmentation", allowed: classification, detection, full')
 
 
-def test_removed_checkpoint_type_is_refused(refused):
-    found = refused("train_config { fine_tune_checkpoint_type: 'fine_tune' }")
-    assert "'detection'" in found["train_config.fine_tune_checkpoint_type"]
+def test_the_removed_checkpoint_type_of_centernet_is_the_one_that_replaced_it(with_train):
+    assert with_train("fine_tune_checkpoint_type: 'fine_tune'").train.fine_tune_checkpoint_type == "detection"
 
 
 def test_trained_variables_are_read(with_train):

@@ -18,7 +18,13 @@ from detloom.schemas.model.augmentations import RandomHorizontalFlip
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.crop_augmentations import SsdRandomCrop, SsdRandomCropOperation
 from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
-from detloom.schemas.model.losses import PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
+from detloom.schemas.model.losses import (
+    PenaltyReducedFocal,
+    SigmoidFocal,
+    WeightedL1,
+    WeightedSigmoid,
+    WeightedSmoothL1,
+)
 from detloom.schemas.model.network import BiFpn, ExtraFeatureLayers, Fpn
 from detloom.schemas.model.optimizers import (
     AdamWOptimizer,
@@ -183,11 +189,12 @@ def fix_loss(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def fix_center_net(values: dict[str, Any]) -> dict[str, Any]:
-    """Round sides up to multiples of 128."""
+    """Round sides up to multiples of 128; keypoints exclude masks."""
     resizer = values["image_resizer"]
     names = [name for name in ("height", "width", "max_dimension") if hasattr(resizer, name)]
     sides = {name: -(-getattr(resizer, name) // 128) * 128 for name in names}
-    return {"image_resizer": dataclasses.replace(resizer, **sides)}
+    masks = None if values["keypoint_estimation_task"] is not None else values["deepmac_mask_estimation"]
+    return {"image_resizer": dataclasses.replace(resizer, **sides), "deepmac_mask_estimation": masks}
 
 
 def fix_center_net_extractor(values: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +235,10 @@ def fix_faster_rcnn(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def fix_deepmac(values: dict[str, Any]) -> dict[str, Any]:
+    return {"mask_size": 32 * (values["mask_size"] % 8 + 1), "classification_loss": WeightedSigmoid()}
+
+
 FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Train": lambda values: {
         "gradient_accumulation_steps": math.gcd(values["gradient_accumulation_steps"], values["batch_size"])
@@ -243,6 +254,7 @@ FIXES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "ArgMaxMatcher": lambda values: {"negatives_lower_than_unmatched": True},
     "Loss": fix_loss,
     "CenterNet": fix_center_net,
+    "DeepMac": fix_deepmac,
     "FasterRcnn": fix_faster_rcnn,
     "MaskRcnnBoxPredictor": fix_box_predictor,
     "FasterRcnnFeatureExtractor": fix_faster_rcnn_extractor,

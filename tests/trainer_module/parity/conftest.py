@@ -75,6 +75,7 @@ KEYPOINT_OUTPUTS = {
     "keypoint_offsets_BHWQ": "keypoint|offset",
     "keypoint_regression_BHWQ": "keypoint|regression",
 }
+MASK_OUTPUTS = {"pixel_embeddings_BHWD": "PIXEL_EMBEDDING", "instance_embeddings_BHWE": "INSTANCE_EMBEDDING"}
 SSD_LOSSES = {"class_loss": "Loss/classification_loss", "box_loss": "Loss/localization_loss"}
 CENTERNET_LOSSES = {
     "class_loss": "Loss/object_center",
@@ -247,6 +248,8 @@ class Reference:
         names = CENTERNET_OUTPUTS
         if (task := self.config.model.keypoint_estimation_task) is not None:
             names = {**names, **{ours: f"{task.task_name}|{theirs}" for ours, theirs in KEYPOINT_OUTPUTS.items()}}
+        if self.config.model.deepmac_mask_estimation is not None:
+            names = {**names, **MASK_OUTPUTS}
         return {
             f"{ours}{suffix}": f"{theirs}{suffix.replace('_hourglass', '#')}"
             for suffix in output_suffixes(self.config.model.feature_extractor)
@@ -257,6 +260,8 @@ class Reference:
     def losses(self) -> dict[str, str]:
         if not self.is_center_net:
             return SSD_LOSSES
+        if self.config.model.deepmac_mask_estimation is not None:
+            return {**CENTERNET_LOSSES, "mask_loss": "Loss/deep_mask_estimation"}
         if (task := self.config.model.keypoint_estimation_task) is None:
             return CENTERNET_LOSSES
         keypoints = {ours: f"Loss/{task.task_name}/{theirs}" for ours, theirs in KEYPOINT_LOSSES.items()}
@@ -273,6 +278,13 @@ class Reference:
     @property
     def _pairs(self) -> list[tuple[str, str]]:
         return list(self.outputs.items())
+
+    def mask_logits(self, mode: str) -> dict[str, np.ndarray]:
+        """Return the logits of Deep-MAC's masks in the boxes of the ground truth, by our name; {} without masks."""
+        name = f"predictions_{mode}/MASK_LOGITS_GT_BOXES"
+        if self._small is None or name not in self._small:
+            return {}
+        return {"mask_logits_BGss": np.float32(self._small[name] * STEP)}
 
     def as_stored(self, outputs: Any, mode: str) -> dict[str, np.ndarray]:
         """Return the anchors or rows of our outputs that `predictions` has: every n-th if there are many."""

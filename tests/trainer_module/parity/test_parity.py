@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.detections import BOXES, CLASSES, KEYPOINT_SCORES, KEYPOINTS, NUM_DETECTIONS, SCORES
+from detloom.schemas.contracts.detections import (
+    BOXES,
+    CLASSES,
+    KEYPOINT_SCORES,
+    KEYPOINTS,
+    MASKS,
+    NUM_DETECTIONS,
+    SCORES,
+)
 from detloom.trainer_module.boxes.targets import assign_targets
 from detloom.trainer_module.detectors.ssd.losses import target_settings
 
@@ -72,7 +80,8 @@ def test_anchors_match_reference(reference, record, anchors):
 
 def test_inference_mode_matches_reference(reference, record, prepared):
     stored = reference.predictions("eval")
-    answers = reference.as_stored(reference.detector.network(prepared[0], training=False), "eval")
+    outputs = reference.detector.forward({"image": prepared[0]}, training=False)
+    answers = reference.as_stored(outputs, "eval")
     errors = {name: worst(answers[name], stored[name]) for name in stored}
     for name, error in errors.items():
         record(column_of(name, "inference"), error)
@@ -86,12 +95,14 @@ class TrainingStep:
         network = reference.detector.network
         before = [(each, each.numpy()) for each in network.non_trainable_variables]
         with tf.GradientTape() as tape:
-            outputs = network(images, training=True)
-            self.losses = reference.detector.losses(outputs, reference.batch())
+            batch = {"image": images, **reference.batch()}
+            outputs = reference.detector.forward(batch, training=True)
+            self.losses = reference.detector.losses(outputs, batch)
             self.penalty = tf.add_n(network.losses) if network.losses else tf.constant(0.0)
             total = tf.add_n([*self.losses.values(), self.penalty])
         gradients = tape.gradient(total, [each.value for each in network.trainable_variables])
         self.answers = reference.as_stored(outputs, "train")
+        self.mask_logits = {name: np.asarray(outputs[name]) for name in reference.mask_logits("train")}
         self.gradient_norm = float(tf.linalg.global_norm(gradients))
         variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
         keys = {id(each): reference.keys[name] for name, each in variables.items()}
@@ -123,6 +134,10 @@ def test_training_mode_matches_reference(reference, record, training_step):
         record(column_of(name, "training"), error, f" († {error_there:.0e})" if is_one_pixel.any() else mark)
         assert error < max(UNSTEADY.get(reference.name, 0.0), TRAINING)
         assert error_there < ONE_PIXEL
+    for name, logits in reference.mask_logits("train").items():
+        error = worst(training_step.mask_logits[name], logits)
+        record("classes, training", error)
+        assert error < TRAINING
 
 
 def test_gradients_and_statistics_match_reference(reference, record, training_step):
@@ -172,7 +187,8 @@ def stored_outputs(reference) -> dict[str, tf.Tensor]:
     """The stored outputs of the reference network, under our names."""
     if reference.is_thin:
         pytest.skip("the small file does not hold the whole answers")
-    return {name: tf.constant(each) for name, each in reference.predictions("eval").items()}
+    outputs = {**reference.predictions("eval"), **reference.mask_logits("eval")}
+    return {name: tf.constant(each) for name, each in outputs.items()}
 
 
 def test_losses_from_stored_outputs_match_reference(reference, record, stored_outputs):
@@ -189,7 +205,7 @@ def test_detections_from_stored_outputs_match_reference(reference, record, store
     error = max(
         worst(detections[BOXES], stored["detection_boxes"]), worst(detections[SCORES], stored["detection_scores"])
     )
-    for name in (KEYPOINTS, KEYPOINT_SCORES):
+    for name in (KEYPOINTS, KEYPOINT_SCORES, MASKS):  # masks pass a network, which differs by less than the bound
         if name in stored:
             # The reference's rows after the last detection are not zeros.
             is_row = np.arange(stored[name].shape[1]) < stored["num_detections"][:, None]

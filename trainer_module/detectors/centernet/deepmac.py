@@ -13,7 +13,6 @@ from detloom.schemas.model.deepmac import DeepMac
 from detloom.trainer_module.boxes.crops import crop_features, crop_masks
 from detloom.trainer_module.layers.backbones.hourglass import Hourglass, build_hourglasses
 
-PIXELS, OBJECTS = "pixel_embeddings_BHWD", "instance_embeddings_BHWE"  # outputs of the network
 _PREFIX = "head_mask_net_"
 PROJECTION = f"{_PREFIX}projection"
 _NUM_BLOCKS = {

@@ -42,10 +42,10 @@ class CenterNetFamily(Family[CenterNet]):
     @property
     def ground_truth_columns(self) -> tuple[str, ...]:
         """See `Family`."""
-        has_keypoints = self.config.keypoint_estimation_task is not None
-        return (
-            (*ground_truth.TRAINING_COLUMNS, ground_truth.KEYPOINTS) if has_keypoints else super().ground_truth_columns
-        )
+        config, columns = self.config, super().ground_truth_columns
+        points = (ground_truth.KEYPOINTS,) if config.keypoint_estimation_task is not None else ()
+        masks = (ground_truth.MASKS,) if config.deepmac_mask_estimation is not None else ()
+        return (*columns, *points, *masks)
 
     @property
     def keypoints(self) -> Keypoints | None:

@@ -28,6 +28,8 @@ STRIDE = 4  # of the heat map
 OUTPUTS = ("class_logits_BHWK", "sizes_BHW2", "offsets_BHW2")
 # `Q`: y and x of each of `P` keypoints; offsets without `per_keypoint_offset`: of all together.
 KEYPOINT_OUTPUTS = ("keypoint_logits_BHWP", "keypoint_offsets_BHWQ", "keypoint_regression_BHWQ")
+PIXELS, OBJECTS = "pixel_embeddings_BHWD", "instance_embeddings_BHWE"  # with masks, see deepmac.py
+EMBEDDING_HEAD = PredictionHeadParams(num_filters=(256,), kernel_sizes=(3,))
 # Layers of the backbone that enter the top-down path, by level; level l has stride 2**l.
 _LAYER_BY_LEVEL = {
     "mobilenet_v2": {2: "block_2_add", 3: "block_5_add", 4: "block_9_add", 5: "out_relu"},
@@ -66,7 +68,8 @@ def normalize(extractor: CenterNetFeatureExtractor, image_HW3: tf.Tensor) -> tf.
 def build_centernet(config: CenterNet, num_classes: int) -> keras.Model:
     """Build the network from prepared images [B, H, W, 3] to float32 maps of a quarter of the size.
 
-    Outputs: those of `OUTPUTS`, and with keypoints those of `KEYPOINT_OUTPUTS`; all but logits are in cells of the map.
+    Outputs: those of `OUTPUTS`, with keypoints those of `KEYPOINT_OUTPUTS`, and with masks `PIXELS` and `OBJECTS`. All
+    but logits and embeddings are in cells of the map.
     Outputs of stacked hourglasses before the last one have the suffixes of `output_suffixes`.
     """
     height, width = network_hw(config.image_resizer)
@@ -118,7 +121,20 @@ def _heads(
         name = "head_keypoint_regression"
         regression = head(task.regress_head_params, 2 * num_points, name, name)
         found |= dict(zip(KEYPOINT_OUTPUTS, (heatmap, point_offsets, regression), strict=True))
+    if (masks := config.deepmac_mask_estimation) is not None:
+        found[PIXELS] = _embedding(features, masks.pixel_embedding_dim, "head_pixel_embedding", suffix)
+        found[OBJECTS] = _embedding(features, masks.dim, "head_instance_embedding", suffix)
     return {f"{name}{suffix}": output for name, output in found.items()}
+
+
+def _embedding(features: keras.KerasTensor, channels: int, name: str, suffix: str) -> keras.KerasTensor:
+    """Build the head of an embedding; its kernel is one cell high, by a default of the reference."""
+    (filters,), (width,) = EMBEDDING_HEAD.num_filters, EMBEDDING_HEAD.kernel_sizes
+    layer = f"{name}_conv_0{suffix}"
+    hidden = keras.layers.Conv2D(filters, (1, width), padding="same", name=layer)(features)
+    hidden = keras.layers.ReLU(name=f"{layer}_activation")(hidden)
+    outputs = keras.layers.Conv2D(channels, 1, name=f"{name}{suffix}")(hidden)
+    return keras.layers.Activation("linear", dtype=tf.float32, name=f"{name}{suffix}_float32")(outputs)
 
 
 def _build_features(config: CenterNetFeatureExtractor, image: keras.KerasTensor) -> list[keras.KerasTensor]:

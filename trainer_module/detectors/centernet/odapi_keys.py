@@ -1,7 +1,12 @@
 """Keys of the layers of a CenterNet in checkpoints of the Object Detection API."""
 
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
-from detloom.trainer_module.detectors.centernet.network import centernet_backbone_config, output_suffixes
+from detloom.trainer_module.detectors.centernet.deepmac import PROJECTION, mask_hourglass
+from detloom.trainer_module.detectors.centernet.network import (
+    EMBEDDING_HEAD,
+    centernet_backbone_config,
+    output_suffixes,
+)
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES
 from detloom.trainer_module.layers.backbones.odapi_keys import (
     backbone_layer_keys,
@@ -12,6 +17,7 @@ from detloom.trainer_module.layers.backbones.odapi_keys import (
 _BACKBONE_KEY = "model/_feature_extractor/_base_model"
 _NECK_KEY = "model/_feature_extractor/_feature_extractor_model"
 _HEAD_KEY = "model/_prediction_head_dict"  # ".S" stands for the slash in a head's name
+_MASK_KEY = "model/_mask_net"
 _NECK_LEVELS = (4, 3, 2)
 _RESNETS_V2 = ("resnet50_v2", "resnet101_v2")
 
@@ -36,6 +42,15 @@ def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
             ):
                 name = f"head_keypoint_{part}"
                 keys |= _head_keys(f"{task.task_name}.Skeypoint.S{part}/{index}", params, name, name, suffix)
+        if config.deepmac_mask_estimation is not None:
+            for part in ("instance", "pixel"):
+                name, key = f"head_{part}_embedding", f"{part.upper()}_EMBEDDING/{index}"
+                keys |= _head_keys(key, EMBEDDING_HEAD, name, name, suffix)
+    if (masks := config.deepmac_mask_estimation) is not None:
+        keys |= {
+            **hourglass_layer_keys(mask_hourglass(masks), f"{_MASK_KEY}/_net"),
+            PROJECTION: f"{_MASK_KEY}/project_out",
+        }
     return keys
 
 
