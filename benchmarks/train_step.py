@@ -1,12 +1,13 @@
 """Claim: a full training step takes at most 1.06 times its own forward and backward pass, and less than the Object
 Detection API's.
 
-SSD MobileNetV2 FPNLite 320 at batch 8, EfficientDet-D0 512 and CenterNet ResNet-50 V2 512 at batch 2: full step,
-network forward and backward, targets and losses, optimizer, input. Both systems read the same records and settings,
-each in a process of its own, alternating part by part, so that a noisy machine slows both. Prints a table and writes
-JSON.
+SSD MobileNetV2 FPNLite 320 at batch 8, EfficientDet-D0 512 and CenterNet ResNet-50 V2 512 at batch 2, Faster R-CNN
+ResNet-50 FPN 640 at batch 1: full step, network forward and backward, targets and losses, optimizer, input. With two
+stages, proposals, their sampling and the crops are part of the network. Both systems read the same records and
+settings, each in a process of its own, alternating part by part, so that a noisy machine slows both. Prints a table and
+writes JSON.
 
-    python benchmarks/train_step.py [--rounds 5] [--models fpnlite d0 centernet] [--output train_step.json]
+    python benchmarks/train_step.py [--rounds 5] [--models fpnlite d0 centernet faster_rcnn] [--output train_step.json]
 """
 
 import argparse
@@ -29,6 +30,7 @@ MODELS = {
     "fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", 8),
     "d0": ("efficientdet_d0", 2),
     "centernet": ("centernet_resnet50_v2_512x512", 2),
+    "faster_rcnn": ("faster_rcnn_resnet50_v1_fpn_640x640", 1),
 }
 PARTS = ("full", "network", "losses", "optimizer", "input")
 CALLS = {"full": 3, "network": 3, "losses": 10, "optimizer": 10, "input": 16}  # calls per round

@@ -20,6 +20,12 @@ from timed_process import answer_requests
 OUTPUTS = {
     "ssd": ("box_encodings", "class_predictions_with_background"),
     "center_net": ("object_center", "box/scale", "box/offset"),
+    "faster_rcnn": (
+        "rpn_box_encodings",
+        "rpn_objectness_predictions_with_background",
+        "refined_box_encodings",
+        "class_predictions_with_background",
+    ),
 }
 
 
@@ -37,8 +43,8 @@ def read_config(path, records, label_map):
 class Parts:
     def __init__(self, config):
         tf.keras.backend.set_learning_phase(True)
-        self.is_center_net = config.model.WhichOneof("model") == "center_net"
-        self.outputs = OUTPUTS[config.model.WhichOneof("model")]
+        self.kind = config.model.WhichOneof("model")
+        self.outputs = OUTPUTS[self.kind]
         self.model = model_builder.build(config.model, is_training=True)
         dataset = inputs.train_input(config.train_config, config.train_input_reader, config.model, model=self.model)
         self.iterator = iter(dataset)
@@ -47,18 +53,29 @@ class Parts:
         self.optimizer, _ = optimizer_builder.build(config.train_config.optimizer, global_step=self.step)
         self.unpads = config.train_config.unpad_groundtruth_tensors
         self.clip = config.train_config.gradient_clipping_by_norm
-        prediction = self.model.predict(self.features["image"], self.features["true_image_shape"])
+        prediction = self.predict()
+        self.prediction = prediction if self.kind == "faster_rcnn" else {}
         self.answers = self.outputs_of(prediction)
-        levels = [] if self.is_center_net else prediction["feature_maps"]
+        levels = prediction["feature_maps"] if self.kind == "ssd" else []
         self.level_shapes = [tuple(each.shape[1:3]) for each in levels]
         self.gradients = [tf.zeros_like(each) for each in self.model.trainable_variables]
         self.functions = {
             name: tf.function(getattr(self, name)) for name in ("full", "network", "losses", "optimizer_alone")
         }
 
+    def predict(self):
+        """Run the network; with two stages, it samples proposals by the ground truth."""
+        if self.kind == "faster_rcnn":
+            self.provide_labels()
+        return self.model.predict(self.features["image"], self.features["true_image_shape"])
+
+    def provide_labels(self):
+        labels = model_lib.unstack_batch(dict(self.labels), unpad_groundtruth_tensors=self.unpads)
+        model_lib.provide_groundtruth(self.model, labels)
+
     def outputs_of(self, prediction):
         """Return the outputs in one list; those of CenterNet are lists of one."""
-        if self.is_center_net:
+        if self.kind == "center_net":
             return [prediction[name][-1] for name in self.outputs]
         return [prediction[name] for name in self.outputs]
 
@@ -75,24 +92,22 @@ class Parts:
 
     def network(self):
         with tf.GradientTape() as tape:
-            prediction = self.model.predict(self.features["image"], self.features["true_image_shape"])
-            total = tf.add_n([tf.reduce_sum(each) for each in self.outputs_of(prediction)])
+            total = tf.add_n([tf.reduce_sum(each) for each in self.outputs_of(self.predict())])
         gradients = tape.gradient(total, self.model.trainable_variables)
         return total + tf.add_n([tf.reduce_sum(each) for each in gradients if each is not None])
 
     def losses(self):
         """Compute targets and losses, and their gradient with respect to the network's outputs."""
-        labels = model_lib.unstack_batch(dict(self.labels), unpad_groundtruth_tensors=self.unpads)
-        model_lib.provide_groundtruth(self.model, labels)
+        self.provide_labels()
         height, width = self.features["image"].shape[1:3]
-        if not self.is_center_net:
+        if self.kind == "ssd":
             anchors = self.model._anchor_generator.generate(self.level_shapes, im_height=height, im_width=width)
             self.model._anchors = box_list_ops.concatenate(anchors)
         with tf.GradientTape() as tape:
             tape.watch(self.answers)
-            answers = [[each] for each in self.answers] if self.is_center_net else self.answers
-            prediction = dict(zip(self.outputs, answers))  # noqa: B905 (Python 3.9)
-            if self.is_center_net:
+            answers = [[each] for each in self.answers] if self.kind == "center_net" else self.answers
+            prediction = {**self.prediction, **dict(zip(self.outputs, answers))}  # noqa: B905 (Python 3.9)
+            if self.kind == "center_net":
                 prediction["preprocessed_inputs"] = self.features["image"]
             losses = self.model.loss(prediction, self.features["true_image_shape"])
             total = tf.add_n(list(losses.values()))

@@ -48,6 +48,9 @@ def find_unusable(records: Sequence[ImageRecord], name: str, label_map: LabelMap
             return f"in record '{record.source_id}' it returned {found}"
         if not (np.isfinite(detections.boxes_yxyx_rel).all() and np.isfinite(detections.scores).all()):
             return f"in record '{record.source_id}' it returned a box or score that is not finite"
+        points = detections.keypoints_yx_rel
+        if points is not None and not np.isfinite(points).all():
+            return f"in record '{record.source_id}' it returned a keypoint that is not finite"
     return None
 
 

@@ -239,11 +239,13 @@ def measure_masks(
 
 
 def measure_keypoints(split: Split, detections: Sequence[ImageDetections]) -> KeypointMetrics | None:
-    """Return the COCO metrics of keypoints; None unless all images have keypoints."""
+    """Return the COCO metrics of keypoints; None unless all images have these keypoints, as many as their names."""
     columns = [image.keypoints_yx_rel for image in split.ground_truth]
     columns += [image.keypoints_yx_rel for image in detections]
     if split.keypoints is None or any(points is None for points in columns):
         return None
+    if any(points is not None and points.shape[1] != len(split.keypoints.names) for points in columns):
+        return None  # a baseline with other keypoints
     return compute_keypoint_metrics(split.ground_truth, detections, split.label_map, split.keypoints)
 
 

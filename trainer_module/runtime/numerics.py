@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from tensorflow.python.framework import config as _framework_config  # no public names for these functions
+from tensorflow.python.ops import control_flow_util as _control_flow  # neither for this one
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Precision, Train
@@ -61,6 +62,13 @@ def execution_mode(config: Train) -> Iterator[None]:
 def are_operations_deterministic() -> bool:
     """Return True if deterministic operations are enabled; then there is no clock on the device either."""
     return bool(_framework_config.is_op_determinism_enabled())
+
+
+def is_compiled_by_xla() -> bool:
+    """Return True while a function that XLA compiles is traced; it cannot have operations that XLA does not support."""
+    return not tf.executing_eagerly() and bool(
+        _control_flow.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )
 
 
 def compiled_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,8 +19,9 @@ from detloom.trainer_module.evaluation.coco_images import ImageDetections
 CAT_DOG = LabelMap.from_names(["cat", "dog"])
 
 
-def make_record(class_ids=(1,), found_ids=(1,), boxes=((0.0, 0.0, 1.0, 1.0),), scores=(0.5,)):
+def make_record(class_ids=(1,), found_ids=(1,), boxes=((0.0, 0.0, 1.0, 1.0),), scores=(0.5,), point=0.5):
     rows = {
+        names.KEYPOINTS: np.full((len(found_ids), 3, 2), point, np.float32),
         names.BOXES: np.array(boxes, np.float32),
         names.SCORES: np.array(scores, np.float32),
         names.CLASSES: np.array(found_ids),
@@ -63,6 +64,7 @@ def test_objects_of_unknown_classes_are_refused_with_the_record():
         ({"found_ids": (9,)}, r"record 'a' .* class id 9, .* 2 class ids \(1 to 2\)"),
         ({"scores": (float("nan"),)}, "record 'a' .* not finite"),
         ({"boxes": ((0.0, 0.0, float("inf"), 1.0),)}, "record 'a' .* not finite"),
+        ({"point": float("nan")}, "record 'a' .* keypoint that is not finite"),
     ],
 )
 def test_unusable_model_outputs_are_found(changes, problem):

@@ -11,12 +11,15 @@ from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluate_files import FileInputs, evaluate_files
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.inference import parse_record
+from detloom.components.evaluator.measurements import Split, measure_keypoints
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.truth_shapes import WantedShapes
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor
 from detloom.trainer_module.boxes.masks import as_counts, encode_masks
+from detloom.trainer_module.detectors.detector import Keypoints
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 BOX, POINTS = (0.25, 0.25, 0.75, 0.75), [(0.25, 0.25, 2), (0.75, 0.75, 1)]
 MASK = np.zeros((64, 64), np.uint8)
@@ -105,6 +108,22 @@ def test_masks_are_not_measured_without_masks_in_the_data(run, make_example):
     assert result.candidate.masks is None
     assert not result.decision.blessed
     assert "mask_AP could not be measured (the model or the data have no masks)" in result.decision.reason
+
+
+def test_keypoints_of_another_number_are_not_measured():
+    """A baseline may have other keypoints than the candidate."""
+    truth = ImageGroundTruth(
+        1, (64, 64), np.array([BOX]), np.ones(1, int), np.zeros(1, bool), keypoints_yx_rel=np.full((1, 2, 2), 0.5)
+    )
+    keypoints = Keypoints("red", ("upper left", "lower right"), (0.05, 0.1))
+    split = Split(ground_truth=[truth], features=[{}], label_map=RED_GREEN, keypoints=keypoints)
+
+    def found(num_points):
+        points = np.full((1, num_points, 2), 0.5)
+        return ImageDetections(1, np.array([BOX]), np.ones(1), np.ones(1, int), keypoints_yx_rel=points)
+
+    assert pytest.approx(1) == measure_keypoints(split, [found(2)]).AP
+    assert measure_keypoints(split, [found(3)]) is None
 
 
 def test_records_keep_masks_of_different_lengths():

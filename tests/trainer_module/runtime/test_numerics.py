@@ -12,6 +12,7 @@ from detloom.trainer_module.runtime.numerics import (
     are_operations_deterministic,
     check_precision,
     execution_mode,
+    is_compiled_by_xla,
     network_precision,
     precision_of,
 )
@@ -76,3 +77,16 @@ def test_bfloat16_is_refused_on_a_cpu():
     check_precision("float16")
     with pytest.raises(InputError, match=r"train\.precision: got 'bfloat16'"):
         check_precision("bfloat16")
+
+
+def test_compilation_by_xla_is_known_while_a_function_is_traced():
+    found = {}
+    for jit in (False, True):
+
+        @tf.function(jit_compile=jit)
+        def traced(jit: bool = jit) -> None:
+            found[jit] = is_compiled_by_xla()
+
+        traced()
+    assert found == {False: False, True: True}
+    assert not is_compiled_by_xla()

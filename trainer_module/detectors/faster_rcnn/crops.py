@@ -1,14 +1,18 @@
 """Features of regions: bilinear samples of one feature map for each box (arXiv:1703.06870, section 3, RoIAlign).
 
 The sampling is that of `tf.image.crop_and_resize` and of `multilevel_matmul_crop_and_resize` in the Object Detection
-API: the corner samples are at the corners of the box, and cells outside of a feature map are 0. It is written with
-gathers, because XLA has no such operation.
+API: the corner samples are at the corners of the box, and cells outside of a feature map are 0. TensorFlow's operation
+is several times as fast as gathers, but XLA does not have it, and it samples one map. Pyramids, whose crops are small,
+and XLA therefore use gathers. The gradient never uses the operation's own: its threads add to the same cells without a
+lock, and part of the sum can be lost.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+
+from detloom.trainer_module.runtime.numerics import is_compiled_by_xla
 
 _UNIT_SIDE_PX = 224.0  # of the images that ResNets are trained on (arXiv:1612.03144, equation 1)
 _MIN_SHARE = 1e-12  # of the image; a padding box has no area, and the logarithm of 0 is infinite
@@ -50,15 +54,67 @@ def crop_features(
     rows_BPS = _sample_positions(ymin, ymax, hw_BP2[..., 0], side)
     columns_BPS = _sample_positions(xmin, xmax, hw_BP2[..., 1], side)
     start_BP = tf.gather(tf.constant(starts, tf.int32), levels_BP)
-    crops = tf.zeros([], cells_BNC.dtype)
+    num_cells = sum(math.prod(hw) for hw in sizes_hw)
+    corners = []
     for row_BPS, row_weight_BPS in _neighbours(rows_BPS, hw_BP2[..., 0]):
         for column_BPS, column_weight_BPS in _neighbours(columns_BPS, hw_BP2[..., 1]):
             first_BPS = start_BP[..., tf.newaxis] + row_BPS * hw_BP2[..., 1:]
             index_BPSS = first_BPS[..., :, tf.newaxis] + column_BPS[..., tf.newaxis, :]
             weight_BPSS = row_weight_BPS[..., :, tf.newaxis] * column_weight_BPS[..., tf.newaxis, :]
-            sampled = tf.gather(cells_BNC, index_BPSS, batch_dims=1)
-            crops += sampled * tf.cast(weight_BPSS, cells_BNC.dtype)[..., tf.newaxis]
-    return tf.ensure_shape(crops, [None, boxes_yxyx_rel_BP4.shape[1], side, side, channels])
+            corners.append((index_BPSS, weight_BPSS))
+
+    @tf.custom_gradient
+    def sample(cells_BNC: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        if len(features) > 1 or is_compiled_by_xla():
+            crops = _gather_corners(cells_BNC, corners)
+        else:
+            feature_BHWC = tf.reshape(cells_BNC, [-1, *sizes_hw[0], channels])
+            crops = _crop_one_map(feature_BHWC, boxes_yxyx_rel_BP4, side)
+        return crops, lambda gradient: _scatter_corners(gradient, corners, num_cells)
+
+    return tf.ensure_shape(sample(cells_BNC), [None, boxes_yxyx_rel_BP4.shape[1], side, side, channels])
+
+
+def _gather_corners(cells_BNC: tf.Tensor, corners: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
+    """Return the weighted sums of cells, [B, P, S, S, C].
+
+    Args:
+        corners: for each of the four cells around a sample, its index and its weight, [B, P, S, S].
+    """
+    crops = tf.zeros([], cells_BNC.dtype)
+    for index_BPSS, weight_BPSS in corners:
+        sampled = tf.gather(cells_BNC, index_BPSS, batch_dims=1)
+        crops += sampled * tf.cast(weight_BPSS, cells_BNC.dtype)[..., tf.newaxis]
+    return crops
+
+
+def _scatter_corners(
+    gradient_BPSSC: tf.Tensor, corners: Sequence[tuple[tf.Tensor, tf.Tensor]], num_cells: int
+) -> tf.Tensor:
+    """Return the gradient of `_gather_corners` with respect to the cells, [B, N, C]."""
+    batch_size, channels = tf.shape(gradient_BPSSC)[0], gradient_BPSSC.shape[-1]
+    first_B111 = tf.reshape(num_cells * tf.range(batch_size), [-1, 1, 1, 1])
+    total = tf.zeros([], gradient_BPSSC.dtype)
+    for index_BPSS, weight_BPSS in corners:
+        weighted = gradient_BPSSC * tf.cast(weight_BPSS, gradient_BPSSC.dtype)[..., tf.newaxis]
+        total += tf.math.unsorted_segment_sum(weighted, first_B111 + index_BPSS, batch_size * num_cells)
+    return tf.reshape(total, [-1, num_cells, channels])
+
+
+def _crop_one_map(feature_BHWC: tf.Tensor, boxes_yxyx_rel_BP4: tf.Tensor, side: int) -> tf.Tensor:
+    """Sample with TensorFlow's operation, [B, P, side, side, C].
+
+    The operation returns 0 for every sample that rounding moves out of the map. A border of zeros makes such a sample
+    lose only as much as it is outside.
+    """
+    height, width = feature_BHWC.shape[1:3]
+    last_4 = tf.constant([height - 1, width - 1, height - 1, width - 1], tf.float32)
+    bordered = tf.pad(tf.cast(feature_BHWC, tf.float32), [[0, 0], [1, 1], [1, 1], [0, 0]])
+    boxes_BP4 = (boxes_yxyx_rel_BP4 * last_4 + 1.0) / (last_4 + 2.0)
+    batch_size, num_boxes = tf.shape(boxes_BP4)[0], boxes_BP4.shape[1]
+    images_N = tf.repeat(tf.range(batch_size), num_boxes)
+    crops = tf.image.crop_and_resize(bordered, tf.reshape(boxes_BP4, [-1, 4]), images_N, [side, side])
+    return tf.cast(tf.reshape(crops, [-1, num_boxes, *crops.shape[1:]]), feature_BHWC.dtype)
 
 
 def crop_masks(

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -60,6 +61,23 @@ def fpn_config() -> FasterRcnn:
     )
 
 
+def with_masks(config: FasterRcnn, **settings: Any) -> FasterRcnn:
+    """Return the configuration with a third stage; `settings` are those of the box predictor."""
+    predictor = config.second_stage_box_predictor
+    settings = {"mask_height": 6, "mask_width": 8, "mask_prediction_conv_depth": 16, **settings}
+    hyperparams = predictor.fc_hyperparams
+    predictor = replace(predictor, predict_instance_masks=True, conv_hyperparams=hyperparams, **settings)
+    return replace(config, number_of_stages=3, second_stage_box_predictor=predictor)
+
+
+@pytest.fixture(scope="session")
+def masks_config(plain_config: FasterRcnn) -> FasterRcnn:
+    """Without a pyramid, with a mask and a box for each class."""
+    config = with_masks(plain_config)
+    predictor = replace(config.second_stage_box_predictor, share_box_across_classes=False)
+    return replace(config, second_stage_box_predictor=predictor)
+
+
 @contextlib.contextmanager
 def _thin_resnet() -> Iterator[None]:
     """Give ResNet-50 one block per level and an eighth of its channels."""
@@ -104,7 +122,14 @@ def fpn_detector(fpn_config: FasterRcnn) -> Detector:
         return build_detector(fpn_config, LABEL_MAP)
 
 
-@pytest.fixture(scope="session", params=["plain", "fpn"])
+@pytest.fixture(scope="session")
+def masks_detector(masks_config: FasterRcnn) -> Detector:
+    keras.utils.set_random_seed(0)
+    with _thin_resnet():
+        return build_detector(masks_config, LABEL_MAP)
+
+
+@pytest.fixture(scope="session", params=["plain", "fpn", "masks"])
 def detector(request: pytest.FixtureRequest) -> Detector:
     return request.getfixturevalue(f"{request.param}_detector")
 
@@ -123,13 +148,18 @@ def found(detector: Detector, batch: dict[str, tf.Tensor], trained: dict[str, tf
 
 @pytest.fixture(scope="session")
 def batch() -> dict[str, tf.Tensor]:
-    """Two images with a red and a green square on grey; the lower third of the second image is padding."""
+    """Two images with a red and a green square on grey; the lower third of the second image is padding.
+
+    The left half of each square is its mask.
+    """
     images = np.full((2, SIDE, SIDE, 3), 128, np.float32)
+    masks = np.zeros((2, 3, SIDE, SIDE), np.uint8)
     boxes_px = np.zeros((2, 3, 4), np.float32)
     boxes_px[:, :2] = [[[10, 8, 42, 40], [50, 48, 82, 80]], [[4, 50, 36, 82], [30, 6, 62, 38]]]
-    for image, boxes in zip(images, boxes_px.astype(int), strict=True):
+    for image, boxes, image_masks in zip(images, boxes_px.astype(int), masks, strict=True):
         for k, (top, left, bottom, right) in enumerate(boxes[:2]):
             image[top:bottom, left:right] = [255 * (1 - k), 255 * k, 0]
+            image_masks[k, top:bottom, left : (left + right) // 2] = 1
     images[1, 64:] = 0
     return {
         "image": tf.constant(images - 110),
@@ -137,4 +167,5 @@ def batch() -> dict[str, tf.Tensor]:
         "boxes_yxyx_rel": tf.constant(boxes_px / SIDE),
         "class_indices": tf.constant([[0, 1, -1]] * 2),
         "box_weights": tf.constant([[1.0, 1.0, 0.0]] * 2),
+        "masks_GHW": tf.constant(masks),
     }

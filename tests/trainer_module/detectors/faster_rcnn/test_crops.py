@@ -72,3 +72,47 @@ def test_the_gradient_reaches_the_features_only(boxes):
     # The weights of a sample's four cells add up to 1.
     assert tf.reduce_sum(by_feature).numpy() == pytest.approx(2 * 5 * 3 * 3 * 3, rel=1e-5)
     assert by_boxes is None
+
+
+@pytest.mark.parametrize("sizes", [[(5, 8)], [(16, 24), (8, 12)]])
+def test_crops_and_gradient_are_equal_under_xla(boxes, sizes):
+    maps, boxes = features(*sizes), tf.constant(boxes * 1.5 - 0.25)  # some samples are outside of the maps
+    weights = tf.random.stateless_normal((2, 5, 4, 4, 3), seed=[0, 0])
+
+    def crops_and_gradient() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(maps)
+            crops = crop_features(maps, boxes, HW, 4)
+            total = tf.reduce_sum(crops * weights)
+        return crops, tape.gradient(total, maps)
+
+    plain, compiled = tf.function(crops_and_gradient)(), tf.function(crops_and_gradient, jit_compile=True)()
+    for one, other in zip(tf.nest.flatten(plain), tf.nest.flatten(compiled), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_the_last_sample_is_kept_when_rounding_moves_it_out_of_the_map():
+    # 0.7 + 6 * ((1 - 0.7) * 39 / 6) / 39 may exceed 1 by rounding, for which TensorFlow's operation returns 0.
+    lows = np.linspace(0.01, 0.99, 50, dtype=np.float32)
+    boxes = tf.constant(np.stack([lows, lows, 0 * lows + 1, 0 * lows + 1], axis=-1)[np.newaxis])
+    crops = crop_features([tf.ones([1, 40, 40, 1])], boxes, HW, 7)
+    np.testing.assert_allclose(crops, np.ones([1, 50, 7, 7, 1]), atol=1e-4)
+
+
+def test_half_precision_is_kept(boxes):
+    (feature,) = features((5, 8))
+    exact = crop_features([feature], tf.constant(boxes), HW, 3)
+    crops = crop_features([tf.cast(feature, tf.bfloat16)], tf.constant(boxes), HW, 3)
+    assert crops.dtype == tf.bfloat16
+    np.testing.assert_allclose(tf.cast(crops, tf.float32), exact, atol=0.05)
+
+
+def test_crops_of_any_number_of_images_can_be_saved(boxes, tmp_path):
+    (feature,) = features((5, 8))
+    module = tf.Module()
+    specs = [tf.TensorSpec([None, 5, 8, 3]), tf.TensorSpec([None, 5, 4])]
+    module.crop = tf.function(lambda maps, boxes: crop_features([maps], boxes, HW, 2), input_signature=specs)
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    expected = crop_features([feature], tf.constant(boxes), HW, 2)
+    np.testing.assert_allclose(loaded.crop(feature, boxes), expected, atol=1e-5)

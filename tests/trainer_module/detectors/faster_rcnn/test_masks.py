@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,35 +17,15 @@ LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
 SIDE = 96
 
 
-def with_masks(config, **settings):
-    hyperparams = config.second_stage_box_predictor.fc_hyperparams
-    settings = {"mask_height": 6, "mask_width": 8, "mask_prediction_conv_depth": 16, **settings}
-    predictor = replace(
-        config.second_stage_box_predictor, predict_instance_masks=True, conv_hyperparams=hyperparams, **settings
-    )
-    return replace(config, number_of_stages=3, second_stage_box_predictor=predictor)
-
-
 @pytest.fixture(scope="module")
-def masks_config(plain_config):
-    return with_masks(plain_config)
+def with_masks(masks_config):
+    """Return a function that changes the settings of the mask head."""
 
+    def change(**settings):
+        predictor = replace(masks_config.second_stage_box_predictor, **settings)
+        return replace(masks_config, second_stage_box_predictor=predictor)
 
-@pytest.fixture(scope="module")
-def masks_detector(masks_config, thin):
-    keras.utils.set_random_seed(0)
-    with thin():
-        return build_detector(masks_config, LABEL_MAP)
-
-
-@pytest.fixture(scope="module")
-def masks_batch(batch):
-    """Of each object, the left half is its mask."""
-    masks = np.zeros((2, 3, SIDE, SIDE), np.uint8)
-    for image, boxes in enumerate((batch["boxes_yxyx_rel"].numpy() * SIDE).round().astype(int)):
-        for index, (top, left, bottom, right) in enumerate(boxes):
-            masks[image, index, top:bottom, left : (left + right) // 2] = 1
-    return {**batch, "masks_GHW": tf.constant(masks)}
+    return change
 
 
 def test_masks_are_sampled_like_features():
@@ -105,31 +84,35 @@ def test_masks_need_masks_in_the_ground_truth(masks_config, plain_config):
     assert "masks_GHW" not in family_of(plain_config).ground_truth_columns
 
 
-def test_stages_and_masks_agree(plain_config, fpn_config):
+def test_stages_and_masks_agree(plain_config, fpn_config, masks_config):
     with pytest.raises(FieldError, match=r"predict_instance_masks.*false.*true with 3 stages"):
         replace(plain_config, number_of_stages=3)
     with pytest.raises(FieldError, match=r"predict_instance_masks.*true.*else false"):
-        replace(with_masks(plain_config), number_of_stages=2)
+        replace(masks_config, number_of_stages=2)
     with pytest.raises(FieldError, match="one cell of features"):
-        with_masks(fpn_config)
+        replace(
+            masks_config,
+            feature_extractor=fpn_config.feature_extractor,
+            first_stage_anchor_generator=fpn_config.first_stage_anchor_generator,
+        )
     with pytest.raises(FieldError, match=r"conv_hyperparams.*null"):
-        replace(with_masks(plain_config).second_stage_box_predictor, conv_hyperparams=None)
+        replace(masks_config.second_stage_box_predictor, conv_hyperparams=None)
 
 
-def test_training_predicts_masks_of_proposals_and_inference_of_detections(masks_detector, masks_batch):
-    trained = masks_detector.forward(masks_batch, training=True)
+def test_training_predicts_masks_of_proposals_and_inference_of_detections(masks_detector, batch):
+    trained = masks_detector.forward(batch, training=True)
     assert trained["mask_logits_BNhwL"].shape == (2, 8, 6, 8, 2)
-    found = masks_detector.forward(masks_batch, training=False)
+    found = masks_detector.forward(batch, training=False)
     assert found["mask_logits_BNhwL"].shape == (2, 10, 6, 8, 2)
     for outputs in (trained, found):
-        losses = masks_detector.losses(outputs, masks_batch)
+        losses = masks_detector.losses(outputs, batch)
         assert tuple(losses) == masks_detector.loss_names
         assert losses["mask_loss"].numpy() >= 0
 
 
-def test_detections_have_the_mask_of_their_class(masks_detector, masks_batch):
-    outputs = masks_detector.forward(masks_batch, training=False)
-    found = tf.function(masks_detector.detections, autograph=False)(outputs, masks_batch["true_hw"])
+def test_detections_have_the_mask_of_their_class(masks_detector, batch):
+    outputs = masks_detector.forward(batch, training=False)
+    found = tf.function(masks_detector.detections, autograph=False)(outputs, batch["true_hw"])
     assert set(found) == {*OUTPUT_NAMES, MASKS}
     masks, classes = found[MASKS].numpy(), found[CLASSES].numpy()
     assert masks.shape == (2, 10, 6, 8)
@@ -138,46 +121,44 @@ def test_detections_have_the_mask_of_their_class(masks_detector, masks_batch):
         for row in range(10):
             channels = {0: np.zeros((6, 8)), 2: probabilities[image, row, ..., 0], 5: probabilities[image, row, ..., 1]}
             np.testing.assert_allclose(masks[image, row], channels[int(classes[image, row])], atol=1e-6)
-    without = masks_detector._detections_without_masks(outputs, masks_batch["true_hw"])
+    without = masks_detector._detections_without_masks(outputs, batch["true_hw"])
     np.testing.assert_array_equal(found[BOXES], without[BOXES])
     assert found[NUM_DETECTIONS].numpy().min() > 0
 
 
-def test_regions_of_masks_are_relative_to_the_padded_input(masks_detector, masks_batch):
+def test_regions_of_masks_are_relative_to_the_padded_input(masks_detector, batch):
     """The lower third of the second image is padding; boxes of detections are relative to the image without it."""
-    outputs = masks_detector.forward(masks_batch, training=False)
+    outputs = masks_detector.forward(batch, training=False)
     share = np.array([[1, 1, 1, 1], [64 / 96, 1, 64 / 96, 1]])[:, np.newaxis]
     np.testing.assert_allclose(outputs["mask_boxes_yxyx_rel_BN4"], outputs[BOXES].numpy() * share, atol=1e-6)
 
 
-def test_a_class_agnostic_head_predicts_one_mask(plain_config, masks_batch):
-    detector = build_detector(with_masks(plain_config, masks_are_class_agnostic=True), LABEL_MAP)
-    found = detector.detect(masks_batch["image"], masks_batch["true_hw"])
+def test_a_class_agnostic_head_predicts_one_mask(with_masks, batch):
+    detector = build_detector(with_masks(masks_are_class_agnostic=True), LABEL_MAP)
+    found = detector.detect(batch["image"], batch["true_hw"])
     assert found[MASKS].shape == (2, 10, 6, 8)
     is_row = found[CLASSES].numpy() > 0
     assert found[MASKS].numpy()[is_row].min() > 0
     assert not found[MASKS].numpy()[~is_row].any()
 
 
-def test_the_maps_can_be_enlarged_after_the_convolutions(plain_config, masks_batch):
+def test_the_maps_can_be_enlarged_after_the_convolutions(with_masks, batch):
     """A region has 4 x 4 cells after the pool."""
-    config = with_masks(plain_config, convolve_then_upsample_masks=True, mask_height=8, mask_width=12)
+    config = with_masks(convolve_then_upsample_masks=True, mask_height=8, mask_width=12)
     detector = build_detector(config, LABEL_MAP)
-    assert detector.forward(masks_batch, training=True)["mask_logits_BNhwL"].shape == (2, 8, 8, 12, 2)
+    assert detector.forward(batch, training=True)["mask_logits_BNhwL"].shape == (2, 8, 8, 12, 2)
     with pytest.raises(InputError, match=r"mask_height, mask_width: got 7, 12.*multiples of \d"):
-        build_detector(
-            with_masks(plain_config, convolve_then_upsample_masks=True, mask_height=7, mask_width=12), LABEL_MAP
-        )
+        build_detector(with_masks(convolve_then_upsample_masks=True, mask_height=7, mask_width=12), LABEL_MAP)
 
 
-def test_only_the_masks_of_positive_proposals_train_the_mask_head(masks_detector, masks_batch):
+def test_only_the_masks_of_positive_proposals_train_the_mask_head(masks_detector, batch):
     variables = [each for each in masks_detector.network.trainable_variables if "mask" in each.path]
     gradients = []
-    for classes in (masks_batch["class_indices"], tf.fill([2, 3], -1)):
-        batch = {**masks_batch, "class_indices": classes, "box_weights": tf.cast(classes >= 0, tf.float32)}
+    for classes in (batch["class_indices"], tf.fill([2, 3], -1)):
+        batch = {**batch, "class_indices": classes, "box_weights": tf.cast(classes >= 0, tf.float32)}
         proposals = batch["boxes_yxyx_rel"]
         with tf.GradientTape() as tape:
-            outputs = masks_detector.forward(masks_batch, training=True)
+            outputs = masks_detector.forward(batch, training=True)
             outputs["mask_boxes_yxyx_rel_BN4"] = tf.concat(
                 [proposals, outputs["mask_boxes_yxyx_rel_BN4"][:, 3:]], axis=1
             )

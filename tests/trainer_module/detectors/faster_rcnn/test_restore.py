@@ -51,7 +51,8 @@ def test_other_classes_leave_the_layers_that_depend_on_them(detector, zoo_checkp
     other = build_detector(detector.config, LabelMap.from_names(["a", "b", "c"]))
     fresh = set(variables_by_path(other.network)) - restored(other, zoo_checkpoint, "auto")
     is_shared = detector.config.second_stage_box_predictor.share_box_across_classes
-    layers = ("classes",) if is_shared else ("classes", "classes_offsets")
+    layers = {"classes"} if is_shared else {"classes", "classes_offsets"}
+    layers |= {"classes_masks"} if detector.config.number_of_stages == 3 else set()
     assert fresh == {f"head/{layer}/{name}" for layer in layers for name in ("kernel", "bias")}
 
 

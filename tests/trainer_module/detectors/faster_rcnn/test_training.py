@@ -15,11 +15,11 @@ from detloom.trainer_module.training.loop import train
 RED_GREEN = LabelMap.from_names(["red", "green"])
 
 
-@pytest.fixture(scope="module")
-def config(fpn_config) -> TrainEvalConfig:
+@pytest.fixture(scope="module", params=["fpn", "masks"])
+def config(request) -> TrainEvalConfig:
     optimizer = AdamOptimizer(learning_rate=ConstantLearningRate(learning_rate=1e-3))
     return TrainEvalConfig(
-        model=fpn_config,
+        model=request.getfixturevalue(f"{request.param}_config"),
         train=Train(
             num_steps=4, batch_size=2, steps_per_call=2, optimizer=optimizer, monitoring=Monitoring(num_images=0)
         ),
@@ -32,7 +32,13 @@ def config(fpn_config) -> TrainEvalConfig:
 def shards(tmp_path_factory, make_example, write_records) -> tuple[list[str], list[str]]:
     folder = tmp_path_factory.mktemp("data")
     corners = np.random.default_rng(0).uniform(0, 0.4, (8, 2))
-    images = [make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{i}") for i, (y, x) in enumerate(corners)]
+    masks = [np.zeros((64, 64)) for _ in corners]
+    for mask, (y, x) in zip(masks, (64 * corners).astype(int), strict=True):
+        mask[y : y + 32, x : x + 16] = 1
+    images = [
+        make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{i}", masks=[mask])
+        for i, ((y, x), mask) in enumerate(zip(corners, masks, strict=True))
+    ]
     return [str(write_records(folder / "Split-train" / "data", images))], [
         str(write_records(folder / "Split-eval" / "data", images[:3]))
     ]
@@ -77,3 +83,7 @@ def test_an_exported_model_equals_the_one_in_memory_at_any_batch_size(result, co
         outputs = loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=images)
         assert outputs[names.BOXES].shape == (batch_size, 10, 4)
         assert outputs[names.SCORES].shape == (batch_size, 10)
+        has_masks = config.model.number_of_stages == 3
+        assert (names.MASKS in outputs) == has_masks
+        if has_masks:
+            assert outputs[names.MASKS].shape == (batch_size, 10, 6, 8)
