@@ -65,7 +65,7 @@ class Evaluation:
         if name in self.losses:
             return self.losses[name]
         metrics, own_name = self._metrics_of(name)
-        if metrics is None or (isinstance(metrics, KeypointMetrics) and own_name not in KEYPOINT_METRIC_NAMES):
+        if metrics is None:
             known = ", ".join([*self._coco_numbers(), f"{CLASS_AP}<class name>", *self.losses])
             raise InputError(f"metric: got {name!r}, allowed in this evaluation: {known}.")
         class_name = own_name.removeprefix(CLASS_AP)
@@ -82,7 +82,8 @@ class Evaluation:
     def _metrics_of(self, name: str) -> tuple[CocoMetrics | KeypointMetrics | None, str]:
         """Return the metrics that have this name, None if there are none, and the name without its prefix."""
         if name.startswith(KEYPOINT):
-            return self.keypoint_metrics, name.removeprefix(KEYPOINT)
+            own_name = name.removeprefix(KEYPOINT)
+            return (self.keypoint_metrics if own_name in KEYPOINT_METRIC_NAMES else None), own_name
         metrics, name = (self.mask_metrics, name.removeprefix(MASK)) if name.startswith(MASK) else (self.metrics, name)
         is_known = name in METRIC_NAMES or name.startswith(CLASS_AP)
         return (metrics if is_known else None), name

@@ -13,6 +13,7 @@ from detloom.schemas.model import config as top
 from detloom.schemas.model import detector as model
 from detloom.schemas.model import network as network
 from detloom.schemas.model import optimizers as optimizers
+from detloom.schemas.model.augmentations import Mosaic, RandomHorizontalFlip
 from detloom.schemas.presets.presets import find_preset, list_presets
 from detloom.schemas.reading.typed_dict import nested_dataclasses
 from detloom.trainer_module.detectors.supported import check_trainable, unsupported_settings
@@ -107,6 +108,7 @@ WITHOUT_EFFECT = {
     "InputReader.label_map_path": "the data's artifact brings it",
     "InputReader.input_path": "the data's artifact brings it",
 }
+READ_BY_PROPERTY = {"KeypointEstimation.keypoint_label_to_std": "points"}  # of the same class
 # Where the settings of a module of `schemas/model` are read.
 READ_IN = {
     "config": ("data", "evaluation", "runtime", "run_state", "training", "weights"),
@@ -145,7 +147,8 @@ def test_every_setting_is_trained_or_refused(cls):
     read = frozenset().union(*map(names_read_in, READ_IN[cls.__module__.rpartition(".")[2]]))
     for field in dataclasses.fields(cls):
         name = f"{cls.__name__}.{field.name}"
-        assert field.name in read or name in REFUSED or name in WITHOUT_EFFECT, f"{name} is read nowhere"
+        is_read = READ_BY_PROPERTY.get(name, field.name) in read
+        assert is_read or name in REFUSED or name in WITHOUT_EFFECT, f"{name} is read nowhere"
 
 
 @pytest.mark.parametrize(("settings", "start"), [*REFUSED.values(), *REFUSED_VALUES])
@@ -231,6 +234,27 @@ def test_an_unsupported_setting_of_a_faster_rcnn_is_named(changed, settings, sta
     config = find_preset("faster_rcnn_resnet50_v1_640x640").config
     parts = unsupported_settings(changed(config, {f"model.{path}": value for path, value in settings.items()}))
     assert [part for part in parts if part.startswith(f"model.{start}")], parts
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        ({"train.augmentations": (Mosaic(),)}, "train.augmentations[0]: got Mosaic, supported: all except Mosaic"),
+        (
+            {"train.augmentations": (RandomHorizontalFlip(keypoint_flip_permutation=(1, 0)),)},
+            "train.augmentations[0].keypoint_flip_permutation: got '[1, 0]', supported: each of 0 to 16 once",
+        ),
+        (
+            {"eval.keypoint_sigmas": (top.KeypointSigma(name="tail", sigma=0.1),)},
+            "eval.keypoint_sigmas: got 'tail', supported: each of nose, left_eye",
+        ),
+    ],
+)
+def test_an_unsupported_setting_with_keypoints_is_named(changed, settings, start):
+    config = find_preset("centernet_resnet50_v2_512x512_kpts").config
+    assert not unsupported_settings(config)
+    (part,) = unsupported_settings(changed(config, settings))
+    assert part.startswith(start)
 
 
 def test_the_detector_of_every_preset_is_supported():

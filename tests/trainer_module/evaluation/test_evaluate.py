@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.trainer_module.data import input_pipeline
@@ -17,6 +18,7 @@ from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.ssd.family import SsdFamily
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator, as_training_batch
+from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
 BOXES = ((0.125, 0.125, 0.5, 0.5), (0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.25, 0.25))
@@ -87,6 +89,14 @@ def test_detections_are_matched_with_the_ground_truth_of_their_image(dataset_of,
     assert evaluation.value_of("AP50") == pytest.approx(0.8 * 58 / 101)
     assert evaluation.value_of("AP/red") == pytest.approx(0.8 * 58 / 101)
     assert evaluation.explain("AP/green") == "no ground truth of this class"
+
+
+def test_losses_of_keypoints_are_no_metrics_of_keypoints():
+    points = KeypointMetrics(**dict.fromkeys(KEYPOINT_METRIC_NAMES, -1.0))
+    evaluation = replace(evaluation_of(keypoint_heatmap_loss=2.0), keypoint_metrics=points)
+    assert evaluation.value_of("keypoint_heatmap_loss") == 2
+    assert evaluation.explain("keypoint_heatmap_loss") is None
+    assert evaluation.explain("keypoint_AP") == "no ground truth with labelled keypoints"
 
 
 def test_losses_are_means_over_the_images_and_loss_is_their_sum(dataset_of, five_images):
