@@ -73,7 +73,8 @@ def test_killed_evaluation_leaves_complete_files_and_the_page_last(tmp_path, mon
 def test_damaged_shard_is_named_and_ends_the_evaluation_without_a_page(run, tmp_path, damage):
     shard = max((tmp_path / "examples/Split-test").iterdir())
     content = shard.read_bytes()
-    shard.write_bytes(content[:-5] if damage == "truncated" else content[:-9] + b"?" + content[-8:])
+    changed = content[:-9] + bytes([content[-9] ^ 0xFF]) + content[-8:]
+    shard.write_bytes(content[:-5] if damage == "truncated" else changed)
     with pytest.raises(InputError, match=f"{shard.name}: ") as caught:
         run(tmp_path / "out")
     assert len(str(caught.value)) < 300
