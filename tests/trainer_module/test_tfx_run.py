@@ -117,7 +117,7 @@ def test_execution_resumes_a_failed_one(fn_args, stubbed, tmp_path):
     with pytest.raises(RuntimeError):
         run_fn(fn_args)
     stubbed.fail = False
-    second = SimpleNamespace(**{**vars(fn_args), "model_run_dir": fn_args.model_run_dir.replace("12", "13")})
+    second = SimpleNamespace(**{**vars(fn_args), "model_run_dir": fn_args.model_run_dir.rpartition("12")[0] + "13"})
     run_fn(second)
     assert stubbed.resumed_from == ["nothing", "half"]
     assert stubbed.exports == 1
@@ -132,7 +132,7 @@ def test_finished_run_is_not_resumed(fn_args, stubbed):
         SimpleNamespace(
             **{
                 **vars(fn_args),
-                "model_run_dir": fn_args.model_run_dir.replace("12", "13"),
+                "model_run_dir": fn_args.model_run_dir.rpartition("12")[0] + "13",
                 "serving_model_dir": fn_args.serving_model_dir.replace("12", "13"),
             }
         )

@@ -115,6 +115,7 @@ READ_IN = {
     "detector": ("boxes", "detectors"),
     "losses": ("boxes", "detectors"),
     "center_net": ("detectors/centernet",),
+    "deepmac": ("detectors/centernet",),
     "faster_rcnn": ("detectors/faster_rcnn",),
     "network": ("boxes", "detectors", "layers"),
     "optimizers": ("training",),
