@@ -133,7 +133,7 @@ def test_finished_run_is_not_resumed(fn_args, stubbed):
             **{
                 **vars(fn_args),
                 "model_run_dir": fn_args.model_run_dir.rpartition("12")[0] + "13",
-                "serving_model_dir": fn_args.serving_model_dir.replace("12", "13"),
+                "serving_model_dir": fn_args.serving_model_dir.replace("/12/", "/13/"),
             }
         )
     )
