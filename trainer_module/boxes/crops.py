@@ -50,18 +50,9 @@ def crop_features(
     else:
         levels_BP = choose_levels(boxes_yxyx_rel_BP4, len(features), network_hw)
     hw_BP2 = tf.gather(tf.constant(sizes_hw, tf.int32), levels_BP)
-    ymin, xmin, ymax, xmax = tf.unstack(boxes_yxyx_rel_BP4, axis=-1)
-    rows_BPS = _sample_positions(ymin, ymax, hw_BP2[..., 0], side)
-    columns_BPS = _sample_positions(xmin, xmax, hw_BP2[..., 1], side)
     start_BP = tf.gather(tf.constant(starts, tf.int32), levels_BP)
     num_cells = sum(math.prod(hw) for hw in sizes_hw)
-    corners = []
-    for row_BPS, row_weight_BPS in _neighbours(rows_BPS, hw_BP2[..., 0]):
-        for column_BPS, column_weight_BPS in _neighbours(columns_BPS, hw_BP2[..., 1]):
-            first_BPS = start_BP[..., tf.newaxis] + row_BPS * hw_BP2[..., 1:]
-            index_BPSS = first_BPS[..., :, tf.newaxis] + column_BPS[..., tf.newaxis, :]
-            weight_BPSS = row_weight_BPS[..., :, tf.newaxis] * column_weight_BPS[..., tf.newaxis, :]
-            corners.append((index_BPSS, weight_BPSS))
+    corners = _corners(boxes_yxyx_rel_BP4, start_BP, hw_BP2, (side, side))
 
     @tf.custom_gradient
     def sample(cells_BNC: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -75,12 +66,52 @@ def crop_features(
     return tf.ensure_shape(sample(cells_BNC), [None, boxes_yxyx_rel_BP4.shape[1], side, side, channels])
 
 
-def _gather_corners(cells_BNC: tf.Tensor, corners: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
-    """Return the weighted sums of cells, [B, P, S, S, C].
+def crop_masks(
+    masks_BGHW: tf.Tensor, indices_BN: tf.Tensor, boxes_yxyx_rel_BN4: tf.Tensor, mask_hw: tuple[int, int]
+) -> tf.Tensor:
+    """Sample one mask inside of each box like a feature map, float32 [B, N, h, w], 0 to 1.
 
     Args:
-        corners: for each of the four cells around a sample, its index and its weight, [B, P, S, S].
+        indices_BN: int32, index of the mask of each box.
+        boxes_yxyx_rel_BN4: relative to the masks.
     """
+    height, width = masks_BGHW.shape[2:]
+    pixels_BL = tf.reshape(masks_BGHW, [tf.shape(masks_BGHW)[0], -1])
+    hw_BN2 = tf.broadcast_to(tf.constant([height, width]), [*tf.unstack(tf.shape(indices_BN)), 2])
+    crops_BNhw = tf.zeros([])
+    for index_BNhw, weight_BNhw in _corners(boxes_yxyx_rel_BN4, indices_BN * (height * width), hw_BN2, mask_hw):
+        crops_BNhw += tf.cast(tf.gather(pixels_BL, index_BNhw, batch_dims=1), tf.float32) * weight_BNhw
+    return crops_BNhw
+
+
+_Corners = Sequence[tuple[tf.Tensor, tf.Tensor]]
+
+
+def _corners(
+    boxes_yxyx_rel_BP4: tf.Tensor, start_BP: tf.Tensor, hw_BP2: tf.Tensor, samples_hw: tuple[int, int]
+) -> _Corners:
+    """Return index and weight, [B, P, h, w], of each of the four cells around every sample.
+
+    Args:
+        start_BP: index of the first cell of the box's map.
+        hw_BP2: rows and columns of this map.
+        samples_hw: rows and columns of samples.
+    """
+    ymin, xmin, ymax, xmax = tf.unstack(boxes_yxyx_rel_BP4, axis=-1)
+    rows_BPh = _sample_positions(ymin, ymax, hw_BP2[..., 0], samples_hw[0])
+    columns_BPw = _sample_positions(xmin, xmax, hw_BP2[..., 1], samples_hw[1])
+    found = []
+    for row_BPh, row_weight_BPh in _neighbours(rows_BPh, hw_BP2[..., 0]):
+        for column_BPw, column_weight_BPw in _neighbours(columns_BPw, hw_BP2[..., 1]):
+            first_BPh = start_BP[..., tf.newaxis] + row_BPh * hw_BP2[..., 1:]
+            index_BPhw = first_BPh[..., :, tf.newaxis] + column_BPw[..., tf.newaxis, :]
+            weight_BPhw = row_weight_BPh[..., :, tf.newaxis] * column_weight_BPw[..., tf.newaxis, :]
+            found.append((index_BPhw, weight_BPhw))
+    return found
+
+
+def _gather_corners(cells_BNC: tf.Tensor, corners: _Corners) -> tf.Tensor:
+    """Return the weighted sums of cells, [B, P, S, S, C]."""
     crops = tf.zeros([], cells_BNC.dtype)
     for index_BPSS, weight_BPSS in corners:
         sampled = tf.gather(cells_BNC, index_BPSS, batch_dims=1)
@@ -88,9 +119,7 @@ def _gather_corners(cells_BNC: tf.Tensor, corners: Sequence[tuple[tf.Tensor, tf.
     return crops
 
 
-def _scatter_corners(
-    gradient_BPSSC: tf.Tensor, corners: Sequence[tuple[tf.Tensor, tf.Tensor]], num_cells: int
-) -> tf.Tensor:
+def _scatter_corners(gradient_BPSSC: tf.Tensor, corners: _Corners, num_cells: int) -> tf.Tensor:
     """Return the gradient of `_gather_corners` with respect to the cells, [B, N, C]."""
     batch_size, channels = tf.shape(gradient_BPSSC)[0], gradient_BPSSC.shape[-1]
     first_B111 = tf.reshape(num_cells * tf.range(batch_size), [-1, 1, 1, 1])
@@ -111,35 +140,10 @@ def _crop_one_map(feature_BHWC: tf.Tensor, boxes_yxyx_rel_BP4: tf.Tensor, side: 
     last_4 = tf.constant([height - 1, width - 1, height - 1, width - 1], tf.float32)
     bordered = tf.pad(tf.cast(feature_BHWC, tf.float32), [[0, 0], [1, 1], [1, 1], [0, 0]])
     boxes_BP4 = (boxes_yxyx_rel_BP4 * last_4 + 1.0) / (last_4 + 2.0)
-    batch_size, num_boxes = tf.shape(boxes_BP4)[0], boxes_BP4.shape[1]
+    batch_size, num_boxes = tf.unstack(tf.shape(boxes_BP4)[:2])
     images_N = tf.repeat(tf.range(batch_size), num_boxes)
     crops = tf.image.crop_and_resize(bordered, tf.reshape(boxes_BP4, [-1, 4]), images_N, [side, side])
-    return tf.cast(tf.reshape(crops, [-1, num_boxes, *crops.shape[1:]]), feature_BHWC.dtype)
-
-
-def crop_masks(
-    masks_BGHW: tf.Tensor, indices_BN: tf.Tensor, boxes_yxyx_rel_BN4: tf.Tensor, mask_hw: tuple[int, int]
-) -> tf.Tensor:
-    """Sample one mask inside of each box like a feature map, float32 [B, N, h, w], 0 to 1.
-
-    Args:
-        indices_BN: int32, index of the mask of each box.
-        boxes_yxyx_rel_BN4: relative to the masks.
-    """
-    height, width = masks_BGHW.shape[2:]
-    pixels_BL = tf.reshape(masks_BGHW, [tf.shape(masks_BGHW)[0], -1])
-    first_BN11 = (indices_BN * (height * width))[..., tf.newaxis, tf.newaxis]
-    ymin, xmin, ymax, xmax = tf.unstack(boxes_yxyx_rel_BN4, axis=-1)
-    height_BN, width_BN = (tf.fill(tf.shape(ymin), side) for side in (height, width))
-    rows_BNh = _sample_positions(ymin, ymax, height_BN, mask_hw[0])
-    columns_BNw = _sample_positions(xmin, xmax, width_BN, mask_hw[1])
-    crops_BNhw = tf.zeros([])
-    for row_BNh, row_weight_BNh in _neighbours(rows_BNh, height_BN):
-        for column_BNw, column_weight_BNw in _neighbours(columns_BNw, width_BN):
-            index_BNhw = first_BN11 + row_BNh[..., :, tf.newaxis] * width + column_BNw[..., tf.newaxis, :]
-            weight_BNhw = row_weight_BNh[..., :, tf.newaxis] * column_weight_BNw[..., tf.newaxis, :]
-            crops_BNhw += tf.cast(tf.gather(pixels_BL, index_BNhw, batch_dims=1), tf.float32) * weight_BNhw
-    return crops_BNhw
+    return tf.cast(tf.reshape(crops, [batch_size, num_boxes, *crops.shape[1:]]), feature_BHWC.dtype)
 
 
 def _sample_positions(low_BP: tf.Tensor, high_BP: tf.Tensor, size_BP: tf.Tensor, side: int) -> tf.Tensor:

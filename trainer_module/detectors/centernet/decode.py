@@ -6,7 +6,7 @@ from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS,
 from detloom.schemas.model.center_net import CenterNet
 from detloom.trainer_module.detectors.centernet.keypoint_decode import build_keypoints
 from detloom.trainer_module.detectors.centernet.losses import cells_of_image
-from detloom.trainer_module.detectors.centernet.peaks import Centers, find_peaks
+from detloom.trainer_module.detectors.centernet.peaks import Centers, at_cells, find_peaks
 
 
 def build_centernet_detections(
@@ -34,8 +34,8 @@ def build_centernet_detections(
     scores_BM, place_BM = tf.math.top_k(peaks_BN, num_found)
     cell_BM, class_index_BM = place_BM // num_classes, place_BM % num_classes
     corner_BM2 = tf.cast(tf.stack([cell_BM // width, cell_BM % width], axis=-1), tf.float32)
-    size_BM2 = tf.maximum(_at_cells(outputs["sizes_BHW2"], cell_BM), 0.0)
-    center_BM2 = corner_BM2 + _at_cells(outputs["offsets_BHW2"], cell_BM)
+    size_BM2 = tf.maximum(at_cells(outputs["sizes_BHW2"], cell_BM), 0.0)
+    center_BM2 = corner_BM2 + at_cells(outputs["offsets_BHW2"], cell_BM)
     boxes_yxyx_BM4 = tf.concat([center_BM2 - size_BM2 / 2, center_BM2 + size_BM2 / 2], axis=-1)
     boxes_yxyx_rel_BM4 = boxes_yxyx_BM4 / tf.tile(true_cells_hw_B2, [1, 2])[:, tf.newaxis]
     is_detection_BM = scores_BM > 0
@@ -59,8 +59,3 @@ def build_centernet_detections(
         ),
         NUM_DETECTIONS: tf.reduce_sum(tf.cast(is_detection_BM, tf.float32), axis=1),
     }
-
-
-def _at_cells(map_BHW2: tf.Tensor, cell_BM: tf.Tensor) -> tf.Tensor:
-    """Return the values [B, M, 2] of a map at cells."""
-    return tf.gather(tf.reshape(map_BHW2, [tf.shape(map_BHW2)[0], -1, 2]), cell_BM, batch_dims=1)

@@ -9,28 +9,26 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.deepmac import DeepMac
+from detloom.schemas.model.deepmac import DeepMac, MaskNetwork
 from detloom.trainer_module.boxes.crops import crop_features, crop_masks
+from detloom.trainer_module.detectors.centernet.peaks import at_cells
 from detloom.trainer_module.layers.backbones.hourglass import Hourglass, build_hourglasses
 
 _PREFIX = "head_mask_net_"
 PROJECTION = f"{_PREFIX}projection"
-_NUM_BLOCKS = {
-    "hourglass10": (1, 1),
-    "hourglass20": (1, 2, 2),
-    "hourglass32": (2, 2, 2, 2),
-    "hourglass52": (2, 2, 2, 2, 2, 4),
-    "hourglass100": (4, 4, 4, 4, 4, 8),
+# Channels by level, as multiples of those of the first convolution, and residual blocks by level.
+_LEVELS: dict[MaskNetwork, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "hourglass10": ((2, 2), (1, 1)),
+    "hourglass20": ((2, 2, 3), (1, 2, 2)),
+    "hourglass32": ((2, 2, 3, 3), (2, 2, 2, 2)),
+    "hourglass52": ((2, 2, 3, 3, 3, 4), (2, 2, 2, 2, 2, 4)),
+    "hourglass100": ((2, 2, 3, 3, 3, 4), (4, 4, 4, 4, 4, 8)),
 }
 
 
 def mask_hourglass(config: DeepMac) -> Hourglass:
-    """Return the settings of the mask network. It has twice to four times the channels of its first convolution."""
-    num_blocks = _NUM_BLOCKS[config.network_type]
-    num_levels = len(num_blocks)
-    factors = [2, 2, *[3] * (num_levels - 2)]
-    if num_levels == len(_NUM_BLOCKS["hourglass52"]):
-        factors[-1] = 4
+    """Return the settings of the mask network."""
+    factors, num_blocks = _LEVELS[config.network_type]
     channels = tuple(config.num_init_channels * factor for factor in factors)
     return Hourglass(config.num_init_channels, channels, num_blocks, is_stem_strided=False, prefix=_PREFIX)
 
@@ -60,12 +58,11 @@ def mask_logits(
     Args:
         boxes_yxyx_rel_BN4: relative to the network's input; there is no gradient for them.
     """
-    side, num_boxes = config.mask_size, boxes_yxyx_rel_BN4.shape[1]
+    side = config.mask_size
     height, width = pixels_BHWD.shape[1:3]
     boxes_yxyx_rel_BN4 = tf.stop_gradient(boxes_yxyx_rel_BN4)
     inputs = [crop_features([pixels_BHWD], boxes_yxyx_rel_BN4, (height, width), side)]
-    batch_size = tf.shape(pixels_BHWD)[0]
-    shape = [batch_size, num_boxes, side, side]
+    shape = [*tf.unstack(tf.shape(boxes_yxyx_rel_BN4)[:2]), side, side]  # evaluation pads to any number of boxes
     if config.use_xy:
         steps = tf.linspace(-1.0, 1.0, side)
         yx_SS2 = tf.stack(tf.meshgrid(steps, steps, indexing="ij"), axis=-1)
@@ -74,8 +71,8 @@ def mask_logits(
         objects_BNE = _at_centers(objects_BHWE, boxes_yxyx_rel_BN4)
         inputs.append(tf.broadcast_to(objects_BNE[:, :, tf.newaxis, tf.newaxis], [*shape, objects_BNE.shape[-1]]))
     inputs_BNssC = tf.concat(inputs, axis=-1)
-    logits = network(tf.reshape(inputs_BNssC, [-1, *inputs_BNssC.shape[2:]]), training=training)
-    return tf.reshape(logits, shape)
+    logits = network(tf.reshape(inputs_BNssC, [-1, side, side, network.input.shape[-1]]), training=training)
+    return tf.ensure_shape(tf.reshape(logits, shape), [None, boxes_yxyx_rel_BN4.shape[1], side, side])
 
 
 def trained_mask_weights(
@@ -96,8 +93,8 @@ def mask_loss(
 
     The target of a box is the part of its own mask that it covers.
     """
-    side, num_boxes = logits_BGss.shape[2], logits_BGss.shape[1]
-    own_BG = tf.broadcast_to(tf.range(num_boxes), tf.shape(weights_BG))
+    side = logits_BGss.shape[2]
+    own_BG = tf.broadcast_to(tf.range(tf.shape(weights_BG)[1]), tf.shape(weights_BG))
     target_BGss = crop_masks(masks_BGHW, own_BG, boxes_yxyx_rel_BG4, (side, side))
     loss_BGss = tf.nn.sigmoid_cross_entropy_with_logits(labels=target_BGss, logits=logits_BGss)
     return tf.reduce_sum(tf.reduce_mean(loss_BGss, axis=[2, 3]) * weights_BG)
@@ -119,8 +116,8 @@ def check_mask_classes(config: DeepMac, label_map: LabelMap) -> None:
 
 def _at_centers(objects_BHWE: tf.Tensor, boxes_yxyx_rel_BN4: tf.Tensor) -> tf.Tensor:
     """Return the embedding of the cell at the center of each box, [B, N, E]."""
-    height, width, channels = objects_BHWE.shape[1:]
+    height, width = objects_BHWE.shape[1:3]
     low_BN2, high_BN2 = tf.split(boxes_yxyx_rel_BN4, 2, axis=-1)
     cell_BN2 = tf.cast((low_BN2 + high_BN2) / 2 * tf.constant([height, width], tf.float32), tf.int32)
     row_BN, column_BN = tf.unstack(tf.clip_by_value(cell_BN2, 0, tf.constant([height - 1, width - 1])), axis=-1)
-    return tf.gather(tf.reshape(objects_BHWE, [-1, height * width, channels]), row_BN * width + column_BN, batch_dims=1)
+    return at_cells(objects_BHWE, row_BN * width + column_BN)

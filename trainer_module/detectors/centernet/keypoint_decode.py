@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.detections import KEYPOINT_SCORES, KEYPOINTS
 from detloom.schemas.model.center_net import KeypointEstimation
-from detloom.trainer_module.detectors.centernet.peaks import Centers, find_peaks
+from detloom.trainer_module.detectors.centernet.peaks import Centers, at_cells, find_peaks
 
 _FAR = 1e5  # distance of no peak, in cells
 
@@ -59,11 +59,9 @@ def _peaks(task: KeypointEstimation, outputs: dict[str, tf.Tensor]) -> tuple[tf.
 
 def _regressed(regression_BHWQ: tf.Tensor, centers: Centers) -> tf.Tensor:
     """Return the keypoints [B, M, P, 2] that the objects' centres predict, in cells."""
-    batch_size, num_channels = tf.shape(regression_BHWQ)[0], regression_BHWQ.shape[-1]
-    cells_BNQ = tf.reshape(regression_BHWQ, [batch_size, -1, num_channels])
-    shift_BMQ = tf.gather(cells_BNQ, centers.cell_BM, batch_dims=1)
-    num_centers = centers.cell_BM.shape[1]
-    shift_BMP2 = tf.reshape(shift_BMQ, [batch_size, num_centers, num_channels // 2, 2])
+    shift_BMQ = at_cells(regression_BHWQ, centers.cell_BM)
+    num_centers, num_channels = shift_BMQ.shape[1:]
+    shift_BMP2 = tf.reshape(shift_BMQ, [-1, num_centers, num_channels // 2, 2])
     return centers.corner_BM2[:, :, tf.newaxis] + shift_BMP2
 
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.losses import PenaltyReducedFocal, WeightedL1
 from detloom.trainer_module.detectors.centernet.network import OUTPUTS, output_suffixes
+from detloom.trainer_module.detectors.centernet.peaks import at_cells
 from detloom.trainer_module.detectors.centernet.targets import CenterNetTargets
 
 _LOWEST_PROBABILITY = 1e-4  # as in the reference; it and 1 minus it are the limits, so that the loss stays finite
@@ -75,6 +76,6 @@ def cells_of_image(true_cells_hw_B2: tf.Tensor, map_hw: tuple[int, int]) -> tf.T
 
 def _l1_at_centers(map_BHW2: tf.Tensor, targets_BG2: tf.Tensor, targets: CenterNetTargets) -> tf.Tensor:
     """Return the sum over all boxes of the absolute error of the map at their centres."""
-    cells_BN2 = tf.reshape(map_BHW2, [tf.shape(map_BHW2)[0], -1, 2])
-    predicted_BG2 = tf.gather(cells_BN2, targets.cell_BG, batch_dims=1)
-    return tf.reduce_sum(tf.abs(predicted_BG2 - targets_BG2) * targets.box_weight_BG[..., tf.newaxis])
+    return tf.reduce_sum(
+        tf.abs(at_cells(map_BHW2, targets.cell_BG) - targets_BG2) * targets.box_weight_BG[..., tf.newaxis]
+    )

@@ -1,4 +1,4 @@
-"""Peaks of the heat maps of CenterNet (arXiv:1904.07850, section 4)."""
+"""Peaks of the heat maps of CenterNet (arXiv:1904.07850, section 4), and the values of other maps at them."""
 
 from typing import NamedTuple
 
@@ -27,3 +27,9 @@ def find_peaks(scores_BHWK: tf.Tensor, kernel_size: int) -> tf.Tensor:
         return scores_BHWK
     largest = tf.nn.max_pool2d(scores_BHWK, kernel_size, 1, "SAME")
     return tf.where(largest - scores_BHWK < _SAME, scores_BHWK, 0.0)
+
+
+def at_cells(map_BHWC: tf.Tensor, cell_BM: tf.Tensor) -> tf.Tensor:
+    """Return the values [B, M, C] of a map at cells, given by their row-major indices."""
+    cells_BNC = tf.reshape(map_BHWC, [tf.shape(map_BHWC)[0], -1, map_BHWC.shape[-1]])
+    return tf.gather(cells_BNC, cell_BM, batch_dims=1)

@@ -22,6 +22,7 @@ and with masks, in training of the proposals (`N` = `P`), in inference of the de
     detection_...            in inference: the detections without their masks
 """
 
+import math
 from dataclasses import dataclass
 
 import keras
@@ -92,7 +93,8 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             outputs["random_BA"] = self.networks.random.uniform(tf.shape(outputs["rpn_offsets_BA4"])[:2])
         if self.networks.second_stage is None:
             return outputs
-        proposals = self._proposals(outputs, batch.get(truth.TRUE_HW))
+        true_hw_B2 = self._true_hw(outputs, batch.get(truth.TRUE_HW))
+        proposals = self._proposals(outputs, true_hw_B2)
         if training and config.hard_example_miner is None:
             proposals = self._sample(proposals, batch)
         boxes_rel_BP4 = proposals.boxes_yxyx_px_BP4 / self._sides_4()
@@ -109,9 +111,8 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             return outputs
         mask_boxes_rel_BN4, num_masks_B = boxes_rel_BP4, proposals.num_B
         if not training:
-            outputs |= self._detections_without_masks(outputs, batch.get(truth.TRUE_HW))
-            share_hw_B2 = self._image_share_hw(outputs, batch.get(truth.TRUE_HW))
-            mask_boxes_rel_BN4 = outputs[BOXES] * tf.tile(share_hw_B2, [1, 2])[:, tf.newaxis]
+            outputs |= self._detections_without_masks(outputs, true_hw_B2)
+            mask_boxes_rel_BN4 = outputs[BOXES] * tf.tile(self._image_share_hw(true_hw_B2), [1, 2])[:, tf.newaxis]
             num_masks_B = tf.cast(outputs[NUM_DETECTIONS], tf.int32)
             found = self._apply_to_regions(self.networks.third_stage, features, mask_boxes_rel_BN4, training=False)
         return {
@@ -130,18 +131,19 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         num_boxes = boxes_rel_BN4.shape[1]
         return {name: tf.reshape(value, [-1, num_boxes, *value.shape[1:]]) for name, value in outputs.items()}
 
-    def _image_share_hw(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> tf.Tensor:
-        """Return rows and columns that are image, over those of the network's input, [B, 2]."""
+    def _true_hw(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> tf.Tensor:
+        """Return rows and columns that are image, [B, 2]; those of the whole input if they are not given."""
         if true_hw_B2 is None:
-            return tf.ones([tf.shape(outputs["rpn_offsets_BA4"])[0], 2])
+            return tf.tile(tf.constant([self.network_hw]), [tf.shape(outputs["rpn_offsets_BA4"])[0], 1])
+        return true_hw_B2
+
+    def _image_share_hw(self, true_hw_B2: tf.Tensor) -> tf.Tensor:
+        """Return rows and columns that are image, over those of the network's input, float32 [B, 2]."""
         return tf.cast(true_hw_B2, tf.float32) / self._sides_4()[:2]
 
-    def _proposals(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> Proposals:
-        offsets_BA4 = outputs["rpn_offsets_BA4"]
-        if true_hw_B2 is None:
-            true_hw_B2 = tf.tile(tf.constant([self.network_hw]), [tf.shape(offsets_BA4)[0], 1])
-        anchors_A4 = self._anchors_of(outputs)
-        return select_proposals(self.config, anchors_A4, offsets_BA4, outputs["objectness_logits_BA2"], true_hw_B2)
+    def _proposals(self, outputs: Tensors, true_hw_B2: tf.Tensor) -> Proposals:
+        offsets_BA4, logits_BA2 = outputs["rpn_offsets_BA4"], outputs["objectness_logits_BA2"]
+        return select_proposals(self.config, self._anchors_of(outputs), offsets_BA4, logits_BA2, true_hw_B2)
 
     def _sample(self, proposals: Proposals, batch: Tensors) -> Proposals:
         """Choose the proposals that train the second stage."""
@@ -191,23 +193,26 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         )
         if self.networks.second_stage is not None:
             proposals_px_BP4 = outputs["proposals_yxyx_rel_BP4"] * self._sides_4()
+            targets = self._detection_targets(proposals_px_BP4, batch)
             losses |= second_stage_losses(
                 self.config,
                 proposals_px_BP4,
                 outputs["num_proposals_B"],
-                self._detection_targets(proposals_px_BP4, batch),
+                targets,
                 outputs["offsets_BPQ4"],
                 outputs["class_logits_BPC"],
             )
         if self.networks.third_stage is not None:
             boxes_rel_BN4 = outputs["mask_boxes_yxyx_rel_BN4"]
+            if boxes_rel_BN4 is not outputs["proposals_yxyx_rel_BP4"]:  # they are the same in training
+                targets = self._detection_targets(boxes_rel_BN4 * self._sides_4(), batch)
             weights_BN = tf.cast(tf.range(boxes_rel_BN4.shape[1]) < outputs["num_masks_B"][:, tf.newaxis], tf.float32)
             mean = mask_loss(
                 self.config,
                 batch[truth.MASKS],
                 boxes_rel_BN4,
                 weights_BN,
-                self._detection_targets(boxes_rel_BN4 * self._sides_4(), batch),
+                targets,
                 outputs["mask_logits_BNhwL"],
             )
             losses["mask_loss"] = mean * self.count_matches(batch)
@@ -249,7 +254,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
     def detections(self, outputs: Tensors, true_hw_B2: tf.Tensor | None = None) -> Tensors:
         """See `Detector`. Masks need outputs of inference mode."""
         if BOXES not in outputs:
-            return self._detections_without_masks(outputs, true_hw_B2)
+            return self._detections_without_masks(outputs, self._true_hw(outputs, true_hw_B2))
         found = {name: outputs[name] for name in (BOXES, SCORES, CLASSES, NUM_DETECTIONS)}
         logits_BNhwL = outputs["mask_logits_BNhwL"]
         num_masks = logits_BNhwL.shape[-1]
@@ -259,15 +264,12 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             is_class_BNL = tf.reduce_max(is_class_BNL, axis=-1, keepdims=True)
         return {**found, MASKS: tf.einsum("bnhwl,bnl->bnhw", tf.sigmoid(logits_BNhwL), is_class_BNL)}
 
-    def _detections_without_masks(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> Tensors:
-        batch_size = tf.shape(outputs["rpn_offsets_BA4"])[0]
-        if true_hw_B2 is None:
-            true_hw_B2 = tf.tile(tf.constant([self.network_hw]), [batch_size, 1])
+    def _detections_without_masks(self, outputs: Tensors, true_hw_B2: tf.Tensor) -> Tensors:
         if self.networks.second_stage is None:
             return self._detections_of_proposals(self._proposals(outputs, true_hw_B2), true_hw_B2)
         offsets_BPQ4, boxes_rel_BP4 = outputs["offsets_BPQ4"], outputs["proposals_yxyx_rel_BP4"]
         boxes_px_BPQ4 = decode_boxes(BOX_CODER, offsets_BPQ4, (boxes_rel_BP4 * self._sides_4())[:, :, tf.newaxis])
-        boxes_rel_BN4 = tf.reshape(boxes_px_BPQ4 / self._sides_4(), [batch_size, -1, 4])
+        boxes_rel_BN4 = tf.reshape(boxes_px_BPQ4 / self._sides_4(), [-1, math.prod(offsets_BPQ4.shape[1:3]), 4])
         logits_BPC = outputs["class_logits_BPC"]
         is_proposal_BP1 = (tf.range(logits_BPC.shape[1]) < outputs["num_proposals_B"][:, tf.newaxis])[..., tf.newaxis]
         padding_C = _NO_OBJECT * (2 * tf.one_hot(0, logits_BPC.shape[-1]) - 1)
@@ -277,7 +279,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             lambda indices_BM: tf.gather(boxes_rel_BN4, indices_BM, batch_dims=1),
             tf.constant(self.label_map.class_ids),
             has_background=True,
-            image_share_hw_B2=tf.cast(true_hw_B2, tf.float32) / self._sides_4()[:2],
+            image_share_hw_B2=self._image_share_hw(true_hw_B2),
             has_boxes_per_class=offsets_BPQ4.shape[2] > 1,
         )
 

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.detections import BOXES, CLASSES, MASKS, OUTPUT_NAMES
+from detloom.schemas.contracts.detections import BOXES, CLASSES, MASKS, OUTPUT_NAMES, SIGNATURE_IMAGES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import FieldError, InputError
-from detloom.schemas.model.center_net import CenterNet, CenterNetFeatureExtractor, PredictionHeadParams
+from detloom.schemas.model.center_net import CenterNet
+from detloom.schemas.model.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
 from detloom.schemas.model.deepmac import DeepMac
 from detloom.schemas.model.export import Export
 from detloom.schemas.model.losses import WeightedSoftmax
+from detloom.schemas.model.optimizers import AdamOptimizer, ConstantLearningRate
 from detloom.schemas.odapi.pipeline_config import parse_pipeline_config, read_pipeline_config
 from detloom.trainer_module.detectors.centernet.deepmac import mask_hourglass, mask_loss, trained_mask_weights
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
+from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, Hourglass
+from detloom.trainer_module.training.loop import train
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
 
 FIVE = LabelMap(((1, "a"), (2, "b"), (4, "c"), (7, "d"), (8, "e")))
@@ -35,19 +39,8 @@ TINY = DeepMac(
 
 
 @pytest.fixture(scope="module")
-def config(center_net_configs) -> CenterNet:
-    base = center_net_configs["resnet50"]
-    head = PredictionHeadParams(num_filters=(4,), kernel_sizes=(3,))
-    return dataclasses.replace(
-        base,
-        feature_extractor=CenterNetFeatureExtractor(backbone="hourglass_104"),
-        object_detection_task=dataclasses.replace(
-            base.object_detection_task, scale_head_params=head, offset_head_params=head
-        ),
-        object_center_params=dataclasses.replace(base.object_center_params, center_head_params=head),
-        image_resizer=dataclasses.replace(base.image_resizer, min_dimension=128, max_dimension=128),
-        deepmac_mask_estimation=TINY,
-    )
+def config(hourglass_config) -> CenterNet:
+    return dataclasses.replace(hourglass_config, deepmac_mask_estimation=TINY)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +110,7 @@ def test_losses_of_parts_add_up_to_those_of_the_batch(detector, batch):
 
 
 def test_only_masks_of_the_allowed_classes_are_trained():
-    """By their ids in the label map: 1 and 7 are the indices 0 and 3."""
+    """They are chosen by ids of the label map: 1 and 7 are the indices 0 and 3."""
     indices, weights = tf.constant([[0, 1, 3, 3, -1]]), tf.constant([[1.0, 1.0, 0.5, 0.0, 1.0]])
     assert trained_mask_weights(TINY, FIVE, indices, weights).numpy().tolist() == [[1, 0, 0.5, 0, 0]]
     every = dataclasses.replace(TINY, allowed_masked_classes_ids=())
@@ -144,6 +137,22 @@ def test_detections_have_the_mask_in_their_box(detector, batch):
     expected = tf.sigmoid(detector._mask_logits(outputs, "", boxes, training=False)).numpy()
     np.testing.assert_allclose(found[MASKS].numpy()[is_row], expected[is_row], atol=1e-5)
     assert not found[MASKS].numpy()[~is_row].any()
+
+
+def test_losses_of_evaluation_take_any_number_of_boxes(detector, batch):
+    """The evaluation of a split pads its boxes to a number that is not known when the graph is built."""
+    spec = {name: tf.TensorSpec([None, *each.shape[1:]], each.dtype) for name, each in batch.items()}
+    for name in ("boxes_yxyx_rel", "class_indices", "box_weights", "masks_GHW"):
+        if name in spec:
+            spec[name] = tf.TensorSpec([None, None, *batch[name].shape[2:]], batch[name].dtype)
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def losses(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return detector.losses(detector.forward(batch, training=False), batch)
+
+    expected = detector.losses(detector.forward(batch, training=False), batch)
+    for name, loss in losses(batch).items():
+        assert float(loss) == pytest.approx(float(expected[name]), rel=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{"use_xy": False}, {"use_instance_embedding": False}])
@@ -221,13 +230,32 @@ def test_every_key_of_the_zoo_occurs_once_with_its_shape(reference_dir, monkeypa
 
 
 @pytest.mark.slow
-def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch):
-    def step() -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            loss = tf.add_n(list(detector.losses(detector.forward(batch, training=True), batch).values()))
-        return loss, tape.gradient(loss, detector.network.trainable_variables)
+def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch, assert_step_compiles):
+    assert_step_compiles(detector, batch)
 
-    eager, _ = step()
-    compiled, gradients = tf.function(step, jit_compile=True)()
-    assert compiled.numpy() == pytest.approx(eager.numpy(), rel=1e-3)
-    assert all(np.isfinite(gradient.numpy()).all() for gradient in gradients)
+
+@pytest.mark.slow
+def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_example, write_records):
+    """The mask of each object is its left half."""
+    corners = np.random.default_rng(0).uniform(0, 0.4, (6, 2))
+    masks = np.zeros((6, 64, 64), np.uint8)
+    for mask, (y, x) in zip(masks, (64 * corners).astype(int), strict=True):
+        mask[y : y + 32, x : x + 16] = 1
+    images = [
+        make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{i}", masks=[masks[i]])
+        for i, (y, x) in enumerate(corners)
+    ]
+    shards = [[str(write_records(tmp_path / f"Split-{split}" / "data", images))] for split in ("train", "eval")]
+    optimizer = AdamOptimizer(learning_rate=ConstantLearningRate(learning_rate=1e-3))
+    whole = TrainEvalConfig(
+        model=config,
+        train=Train(num_steps=2, batch_size=2, optimizer=optimizer, monitoring=Monitoring(num_images=0)),
+        eval=Eval(batch_size=2, evaluate_every=2, best_metric="mask_AP"),
+        train_input=InputReader(max_number_of_boxes=4),
+    )
+    result = train(whole, FIVE, *shards, tmp_path / "run")
+    export_saved_model(result.detector, whole, tmp_path / "model")  # raises if a signature differs
+    outputs = tf.saved_model.load(str(tmp_path / "model")).signatures[SIGNATURE_IMAGES](
+        input_tensor=tf.zeros([3, 50, 70, 3], tf.uint8)
+    )
+    assert outputs[MASKS].shape == (3, config.max_detections, 8, 8)

@@ -152,7 +152,7 @@ def test_the_second_stage_counts_for_each_proposal_in_the_memory_estimate(plain_
 
 
 @pytest.mark.slow
-def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch):
+def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch, assert_step_compiles):
     """All anchors and proposals are sampled, because XLA draws other random numbers."""
     every = {
         "first_stage_minibatch_size": 1000,
@@ -162,18 +162,7 @@ def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, b
     }
     detector = replace(detector, family=replace(detector.family, config=replace(detector.config, **every)))
 
-    def step() -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            loss = tf.add_n(list(detector.losses(detector.forward(batch, training=True), batch).values()))
-        gradients = tape.gradient(
-            loss, detector.network.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        return loss, gradients
-
-    eager, _ = step()
-    compiled, gradients = tf.function(step, jit_compile=True)()
-    assert compiled.numpy() == pytest.approx(eager.numpy(), rel=1e-3)
-    assert all(np.isfinite(gradient.numpy()).all() for gradient in gradients)
+    assert_step_compiles(detector, batch, unconnected_gradients="zero")
 
 
 @pytest.mark.slow
