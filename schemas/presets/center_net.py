@@ -1,5 +1,6 @@
 """The presets of the detection zoo's CenterNets; see `presets.py`."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
@@ -31,6 +32,7 @@ from detloom.schemas.model.optimizers import (
     LearningRateStep,
     ManualStepLearningRate,
 )
+from detloom.schemas.presets.preset import Preset
 
 _FLIP_AND_CROP = (
     RandomHorizontalFlip(),
@@ -191,7 +193,7 @@ CENTERNETS = (
 )
 
 
-def centernet_config(row: CenterNetRow) -> TrainEvalConfig:
+def _config(row: CenterNetRow) -> TrainEvalConfig:
     """Return the configuration of a preset."""
     return TrainEvalConfig(
         model=CenterNet(
@@ -212,3 +214,19 @@ def centernet_config(row: CenterNetRow) -> TrainEvalConfig:
         eval=Eval(keypoint_sigmas=_SIGMAS if row.keypoint_ap is not None else ()),
         eval_input=row.eval_input,
     )
+
+
+def center_net_presets() -> Iterator[Preset]:
+    """Yield the presets."""
+    for row in CENTERNETS:
+        keypoints = "" if row.keypoint_ap is None else "; with the 17 keypoints of persons"
+        peaks = f"peaks of a heatmap, no anchors and no NMS{keypoints}"
+        yield Preset(
+            name=row.name,
+            family="CenterNet",
+            config=_config(row),
+            num_parameters=row.num_parameters,
+            coco_ap=row.coco_ap,
+            coco_keypoint_ap=row.keypoint_ap,
+            description=f"CenterNet (arXiv:1904.07850) with {row.network}: {peaks}.",
+        )

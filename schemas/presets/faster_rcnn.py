@@ -1,7 +1,8 @@
 """Configurations of the detection zoo's Faster R-CNN with ResNets and of its Mask R-CNN; see `presets.py`."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from detloom.schemas.model.augmentations import (
     Augmentation,
@@ -32,6 +33,7 @@ from detloom.schemas.model.network import (
     VarianceScalingInitializer,
 )
 from detloom.schemas.model.optimizers import ClipByGlobalNorm, CosineDecayLearningRate, MomentumOptimizer
+from detloom.schemas.presets.preset import Preset
 
 Backbone = Literal["resnet50_v1", "resnet101_v1", "resnet152_v1"]
 
@@ -72,7 +74,7 @@ _FULLY_CONNECTED = ConvHyperparams(
 )
 
 
-def faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool = False) -> TrainEvalConfig:
+def _faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool) -> TrainEvalConfig:
     """Return a configuration of the zoo.
 
     Args:
@@ -84,26 +86,22 @@ def faster_rcnn_config(backbone: Backbone, side: int, *, has_pyramid: bool = Fal
         dropout_keep_probability=1.0,
         share_box_across_classes=not (is_for_gpu or has_pyramid),
     )
-    nms = BatchNonMaxSuppression(max_total_detections=100 if is_for_gpu else 300)
-    model = FasterRcnn(
+    model = _model(
+        predictor,
+        100 if is_for_gpu else 300,
         image_resizer=_resizer(side),
         feature_extractor=_extractor(backbone, has_pyramid=has_pyramid, is_trainable=not is_for_gpu),
         first_stage_anchor_generator=_anchors(has_pyramid=has_pyramid),
-        first_stage_box_predictor_conv_hyperparams=_CONVOLUTIONS,
-        second_stage_box_predictor=predictor,
         initial_crop_size=14,
         maxpool_kernel_size=2,
         maxpool_stride=2,
-        first_stage_localization_loss_weight=2.0,
-        second_stage_localization_loss_weight=2.0,
-        second_stage_post_processing=PostProcessing(batch_non_max_suppression=nms, score_converter="SOFTMAX"),
         clip_anchors_to_image=not is_for_gpu,
     )
     train = _gpu_train() if is_for_gpu else _tpu_train(side)
     return TrainEvalConfig(model=model, train=train, eval_input=InputReader(shuffle=False, num_epochs=1))
 
 
-def mask_rcnn_config() -> TrainEvalConfig:
+def _mask_rcnn_config() -> TrainEvalConfig:
     """Return the configuration of the zoo's Mask R-CNN."""
     predictor = MaskRcnnBoxPredictor(
         fc_hyperparams=_FULLY_CONNECTED,
@@ -115,21 +113,17 @@ def mask_rcnn_config() -> TrainEvalConfig:
         mask_prediction_num_conv_layers=4,
         mask_prediction_conv_depth=0,
     )
-    nms = BatchNonMaxSuppression(max_total_detections=100)
-    model = FasterRcnn(
+    model = _model(
+        predictor,
+        100,
         number_of_stages=3,
         image_resizer=_resizer(1024),
         feature_extractor=FasterRcnnFeatureExtractor(backbone="inception_resnet_v2"),
         first_stage_anchor_generator=_anchors(has_pyramid=False),
-        first_stage_box_predictor_conv_hyperparams=_CONVOLUTIONS,
-        second_stage_box_predictor=predictor,
         initial_crop_size=17,
         maxpool_kernel_size=1,
         maxpool_stride=1,
-        first_stage_localization_loss_weight=2.0,
-        second_stage_localization_loss_weight=2.0,
         second_stage_mask_prediction_loss_weight=4.0,
-        second_stage_post_processing=PostProcessing(batch_non_max_suppression=nms, score_converter="SOFTMAX"),
     )
     train = replace(_gpu_train(learning_rate=0.008), augmentations=(RandomHorizontalFlip(),))
     return TrainEvalConfig(
@@ -137,6 +131,19 @@ def mask_rcnn_config() -> TrainEvalConfig:
         train=train,
         eval=Eval(metrics_set=("coco_detection_metrics", "coco_mask_metrics")),
         eval_input=InputReader(shuffle=False, num_epochs=1),
+    )
+
+
+def _model(predictor: MaskRcnnBoxPredictor, max_detections: int, **settings: Any) -> FasterRcnn:
+    """Return a model with the settings that all have in common."""
+    nms = BatchNonMaxSuppression(max_total_detections=max_detections)
+    return FasterRcnn(
+        first_stage_box_predictor_conv_hyperparams=_CONVOLUTIONS,
+        second_stage_box_predictor=predictor,
+        first_stage_localization_loss_weight=2.0,
+        second_stage_localization_loss_weight=2.0,
+        second_stage_post_processing=PostProcessing(batch_non_max_suppression=nms, score_converter="SOFTMAX"),
+        **settings,
     )
 
 
@@ -194,4 +201,34 @@ def _gpu_train(learning_rate: float = 0.01) -> Train:
         batch_size=16,
         augmentations=_LONG_TRAINING,
         gradient_clipping=ClipByGlobalNorm(norm=10.0),
+    )
+
+
+def faster_rcnn_presets() -> Iterator[Preset]:
+    """Yield the presets without masks."""
+    for row in PUBLISHED:
+        depth = row.backbone.removeprefix("resnet").removesuffix("_v1")
+        size = "800x1333" if row.side == 1333 else f"{row.side}x{row.side}"
+        pyramid = " and a feature pyramid (arXiv:1612.03144)" if row.has_pyramid else ""
+        network = f"ResNet-{depth}{pyramid}"
+        yield Preset(
+            name=f"faster_rcnn_resnet{depth}_v1_{'fpn_' if row.has_pyramid else ''}{size}",
+            family="Faster R-CNN",
+            config=_faster_rcnn_config(row.backbone, row.side, has_pyramid=row.has_pyramid),
+            num_parameters=row.num_parameters,
+            coco_ap=row.coco_ap,
+            description=f"Faster R-CNN (arXiv:1506.01497) with {network}: proposals, then one look at each.",
+        )
+
+
+def mask_rcnn_preset() -> Preset:
+    """Return the preset with masks."""
+    return Preset(
+        name="mask_rcnn_inception_resnet_v2_1024x1024",
+        family="Mask R-CNN",
+        config=_mask_rcnn_config(),
+        num_parameters=64_947_141,
+        coco_ap=40.4,
+        coco_mask_ap=35.5,
+        description="Mask R-CNN (arXiv:1703.06870) with Inception-ResNet V2: a Faster R-CNN that also predicts masks.",
     )

@@ -19,7 +19,6 @@ more: 6.6 million for D1, 8.1 for D2.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from detloom.schemas.errors import InputError
@@ -53,45 +52,16 @@ from detloom.schemas.model.network import (
     WeightSharedConvolutionalBoxPredictor,
 )
 from detloom.schemas.model.optimizers import CosineDecayLearningRate, MomentumOptimizer
-from detloom.schemas.presets.center_net import CENTERNETS, CenterNetRow, centernet_config
+from detloom.schemas.presets.center_net import center_net_presets
 from detloom.schemas.presets.efficientdet_lite import (
     EFFICIENTDET_LITE,
     LiteSize,
     describe_efficientdet_lite,
     efficientdet_lite_config,
 )
-from detloom.schemas.presets.faster_rcnn import PUBLISHED, Published, faster_rcnn_config, mask_rcnn_config
+from detloom.schemas.presets.faster_rcnn import faster_rcnn_presets, mask_rcnn_preset
+from detloom.schemas.presets.preset import Preset
 from detloom.schemas.reading.typed_dict import nearest_hint
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """A published detector."""
-
-    name: str
-    """Name in run files and on the command line."""
-    family: Literal["SSD", "RetinaNet", "EfficientDet", "CenterNet", "Faster R-CNN", "Mask R-CNN"]
-    """Architecture."""
-    config: TrainEvalConfig
-    """Complete configuration; `model.num_classes` is None."""
-    num_parameters: int
-    """Number of trainable weights with 90 classes, as defined in the module's docstring."""
-    coco_ap: float
-    """Published box AP on COCO val2017, in percent."""
-    coco_mask_ap: float | None = None
-    """Published mask AP on COCO val2017, in percent; None for a detector without masks."""
-    coco_keypoint_ap: float | None = None
-    """Published AP of the keypoints of persons on COCO val2017, in percent; None for a detector without keypoints."""
-    description: str
-    """Description in one sentence."""
-
-    @property
-    def image_hw(self) -> tuple[int, int]:
-        """Height and width of the network's input in pixels."""
-        resizer = self.config.model.image_resizer
-        if isinstance(resizer, FixedShapeResizer):
-            return resizer.height, resizer.width
-        return resizer.max_dimension, resizer.max_dimension  # padded to a square
 
 
 def find_preset(name: str) -> Preset:
@@ -115,9 +85,9 @@ def list_presets() -> tuple[Preset, ...]:
         *(_retinanet(row) for row in _RETINANET),
         *(_efficientdet(row) for row in _EFFICIENTDET),
         *(_efficientdet_lite(row) for row in EFFICIENTDET_LITE),
-        *(_centernet(row) for row in CENTERNETS),
-        *(_faster_rcnn(row) for row in PUBLISHED),
-        _mask_rcnn(),
+        *center_net_presets(),
+        *faster_rcnn_presets(),
+        mask_rcnn_preset(),
     )
 
 
@@ -434,45 +404,4 @@ def _efficientdet_lite(row: LiteSize) -> Preset:
         num_parameters=row.num_parameters,
         coco_ap=row.coco_ap,
         description=describe_efficientdet_lite(row),
-    )
-
-
-def _centernet(row: CenterNetRow) -> Preset:
-    keypoints = "" if row.keypoint_ap is None else "; with the 17 keypoints of persons"
-    return Preset(
-        name=row.name,
-        family="CenterNet",
-        config=centernet_config(row),
-        num_parameters=row.num_parameters,
-        coco_ap=row.coco_ap,
-        coco_keypoint_ap=row.keypoint_ap,
-        description=(
-            f"CenterNet (arXiv:1904.07850) with {row.network}: peaks of a heatmap, no anchors and no NMS{keypoints}."
-        ),
-    )
-
-
-def _faster_rcnn(row: Published) -> Preset:
-    depth = row.backbone.removeprefix("resnet").removesuffix("_v1")
-    size = "800x1333" if row.side == 1333 else f"{row.side}x{row.side}"
-    pyramid = " and a feature pyramid (arXiv:1612.03144)" if row.has_pyramid else ""
-    return Preset(
-        name=f"faster_rcnn_resnet{depth}_v1_{'fpn_' if row.has_pyramid else ''}{size}",
-        family="Faster R-CNN",
-        config=faster_rcnn_config(row.backbone, row.side, has_pyramid=row.has_pyramid),
-        num_parameters=row.num_parameters,
-        coco_ap=row.coco_ap,
-        description=f"Faster R-CNN (arXiv:1506.01497) with ResNet-{depth}{pyramid}: proposals, then one look at each.",
-    )
-
-
-def _mask_rcnn() -> Preset:
-    return Preset(
-        name="mask_rcnn_inception_resnet_v2_1024x1024",
-        family="Mask R-CNN",
-        config=mask_rcnn_config(),
-        num_parameters=64_947_141,
-        coco_ap=40.4,
-        coco_mask_ap=35.5,
-        description="Mask R-CNN (arXiv:1703.06870) with Inception-ResNet V2: a Faster R-CNN that also predicts masks.",
     )
