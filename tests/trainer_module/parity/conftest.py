@@ -353,29 +353,23 @@ class Reference:
         boxes, classes, weights = (tf.constant(each) for each in self.padded_groundtruth())
         true_hw = self.prepared()[1]
         batch = {"boxes_yxyx_rel": boxes, "class_indices": classes, "box_weights": weights, "true_hw": true_hw}
-        masks = {name: value for name, value in self.part("groundtruth").items() if name.startswith("masks")}
-        if masks:
-            padded = np.zeros([2, 5, *masks["masks0"].shape[1:]], np.uint8)
-            for i in range(2):
-                padded[i, : len(masks[f"masks{i}"])] = masks[f"masks{i}"]
-            batch["masks_GHW"] = tf.constant(padded)
-        points = {name: value for name, value in self.part("groundtruth").items() if name.startswith("keypoints")}
-        if points:
-            padded = np.full([2, 5, *points["keypoints0"].shape[1:]], np.nan, np.float32)
-            for i in range(2):
-                padded[i, : len(points[f"keypoints{i}"])] = points[f"keypoints{i}"]
-            batch["keypoints_yx_rel_GP2"] = tf.constant(padded)
+        if "masks0" in self.part("groundtruth"):
+            batch["masks_GHW"] = tf.constant(self._padded("masks", 0))
+        if "keypoints0" in self.part("groundtruth"):
+            batch["keypoints_yx_rel_GP2"] = tf.constant(self._padded("keypoints", np.nan))
         return batch
 
     def padded_groundtruth(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes [B, G, 4], class indices [B, G] (-1 pads) and weights [B, G]."""
-        truth = self.part("groundtruth")
-        boxes, classes, weights = np.zeros([2, 5, 4], np.float32), np.full([2, 5], -1), np.zeros([2, 5], np.float32)
-        for i in range(2):
-            count = len(truth[f"boxes{i}"])
-            for padded, name in ((boxes, "boxes"), (classes, "classes"), (weights, "weights")):
-                padded[i, :count] = truth[f"{name}{i}"]
-        return boxes, classes.astype(np.int32), weights
+        return self._padded("boxes", 0), self._padded("classes", -1).astype(np.int32), self._padded("weights", 0)
+
+    def _padded(self, name: str, padding: float) -> np.ndarray:
+        """Return a part of the ground truth of both images with five rows each."""
+        parts = [self.part("groundtruth")[f"{name}{image}"] for image in range(2)]
+        padded = np.full([2, 5, *parts[0].shape[1:]], padding, parts[0].dtype)
+        for rows, part in zip(padded, parts, strict=True):
+            rows[: len(part)] = part
+        return padded
 
 
 def _every(array: np.ndarray, stride: int) -> np.ndarray:
@@ -403,10 +397,6 @@ def _references() -> Iterator[Any]:
     if folder := os.environ.get("DETLOOM_PARITY_DIR"):
         for path in sorted(Path(folder).glob("*/pipeline.config")):
             yield pytest.param((path.parent, OTHER_FOLDER), id=f"{path.parent.name}-other", marks=[pytest.mark.slow])
-
-
-def _stem(path: Path) -> str:
-    return path.stem
 
 
 _errors: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}  # by model, source and column: error and mark
