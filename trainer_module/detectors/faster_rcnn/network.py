@@ -184,7 +184,7 @@ def _join_levels(levels: list[keras.KerasTensor]) -> keras.KerasTensor:
 def _build_second_stage(
     predictor: MaskRcnnBoxPredictor, regions: keras.KerasTensor, num_classes: int
 ) -> dict[str, keras.KerasTensor]:
-    mean = keras.layers.GlobalAveragePooling2D(keepdims=True, name="head_mean")(regions)
+    mean = keras.layers.GlobalAveragePooling2D(name="head_mean")(regions)
     layers = ConvLayers(predictor.fc_hyperparams, freeze_batchnorm=False)
 
     def head(num_outputs: int, name: str) -> keras.KerasTensor:
@@ -192,7 +192,7 @@ def _build_second_stage(
         if predictor.use_dropout:
             inputs = keras.layers.Dropout(1 - predictor.dropout_keep_probability, name=f"{name}_dropout")(mean)
         outputs = keras.layers.Dense(num_outputs, name=name, **layers.kernel())(inputs)
-        outputs = keras.layers.Flatten()(layers.normalize(outputs, f"{name}_bn"))
+        outputs = _normalize_regions(layers, outputs, f"{name}_bn")
         return keras.layers.Activation("linear", dtype=tf.float32)(outputs)
 
     class_logits = head(num_classes + 1, "head_classes")
@@ -287,8 +287,15 @@ def _build_region_features(config: FasterRcnnFeatureExtractor, pooled: keras.Ker
     if config.neck is None:
         return build_resnet_v1_level(extractor, pooled, _SECOND_STAGE_LEVEL, freeze_batchnorm=is_frozen)
     layers = ConvLayers(extractor.conv_hyperparams, is_frozen)
-    # One cell with all features of the region: batch norm needs maps.
-    flat = keras.layers.Reshape((1, 1, math.prod(pooled.shape[1:])), name="neck_region_flat")(pooled)
+    flat = keras.layers.Flatten(name="neck_region_flat")(pooled)
     features = keras.layers.Dense(_NUM_DENSE_UNITS, activation="relu", name="neck_region_dense_1")(flat)
-    features = layers.normalize(features, "neck_region_bn")
-    return keras.layers.Dense(_NUM_DENSE_UNITS, activation="relu", name="neck_region_dense_2")(features)
+    features = _normalize_regions(layers, features, "neck_region_bn")
+    features = keras.layers.Dense(_NUM_DENSE_UNITS, activation="relu", name="neck_region_dense_2")(features)
+    return keras.layers.Reshape((1, 1, _NUM_DENSE_UNITS), name="neck_region_cell")(features)
+
+
+def _normalize_regions(layers: ConvLayers, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    """Apply batch norm, which needs maps, to the features [N, channels] of regions."""
+    channels = features.shape[-1]
+    normalized = layers.normalize(keras.layers.Reshape((1, 1, channels))(features), name)
+    return keras.layers.Reshape((channels,))(normalized)
