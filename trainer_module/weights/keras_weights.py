@@ -136,11 +136,6 @@ def _download(extractor: _Extractor | None) -> dict[str, np.ndarray]:
             f"train.fine_tune_checkpoint: got '{IMAGENET}', but keras.applications does not name the layers of "
             "inception_resnet_v2; allowed: a checkpoint of the Object Detection API."
         )
-    if extractor.backbone.startswith("efficientnet-lite"):
-        raise InputError(
-            f"train.fine_tune_checkpoint: got '{IMAGENET}', but keras.applications has no {extractor.backbone}; "
-            "allowed: the path of a .pth file with its weights (docs/fine_tuning.md), or a checkpoint of a detector."
-        )
     try:
         model = _application(extractor)(include_top=False, weights="imagenet")
     except Exception as error:  # Keras raises a bare Exception without network access

@@ -15,6 +15,7 @@ from detloom.schemas.contracts import detections
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import IMAGENET
 from detloom.trainer_module.detectors.detector import AutomlSource, Family
+from detloom.trainer_module.layers.backbones.efficientnet import is_efficientnet_lite
 from detloom.trainer_module.weights.keras_weights import is_keras_file, read_keras_weights
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_classification_keys, odapi_keys
 from detloom.trainer_module.weights.own_checkpoint import (
@@ -25,6 +26,7 @@ from detloom.trainer_module.weights.own_checkpoint import (
     find_best_weights,
     read_class_names,
 )
+from detloom.trainer_module.weights.packaged_weights import find_packaged_weights
 from detloom.trainer_module.weights.read_checkpoint import (
     CheckpointFile,
     access_errors_as_input_errors,
@@ -108,11 +110,13 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
     paths = list(variables_by_path(network))
     where = _tidy(where)
     check_path(where)
-    if where == IMAGENET or is_keras_file(where):
-        extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
-        return _from_keras(where, read_keras_weights(where, extractor), paths)
+    extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
     if is_torch_file(where):
-        return _from_torch(where, read_torch_weights(where, getattr(family.config, "feature_extractor", None)), paths)
+        return _from_torch(where, read_torch_weights(where, extractor), paths)
+    if where == IMAGENET and extractor is not None and is_efficientnet_lite(extractor.backbone):
+        return _from_torch(where, read_torch_weights(find_packaged_weights(extractor.backbone), extractor), paths)
+    if where == IMAGENET or is_keras_file(where):
+        return _from_keras(where, read_keras_weights(where, extractor), paths)
     with access_errors_as_input_errors(where):
         path = _find_in_folder(where)
     file = read_checkpoint(path)

@@ -331,8 +331,3 @@ def test_other_backbones_have_no_pytorch_files(path):
         read_torch_weights(str(path), mobilenet)
     with pytest.raises(InputError, match=r"the detector has its own backbone"):
         read_torch_weights(str(path), None)
-
-
-def test_imagenet_is_refused_with_the_file_that_helps(detector):
-    with pytest.raises(InputError, match=r"keras\.applications has no efficientnet-lite0; allowed: .*\.pth file"):
-        find_stored_weights("imagenet", detector.family, detector.network)
