@@ -1,13 +1,15 @@
 """Claim: an exported model, from images to detections, takes at most 1.3 times the bare network with 90 classes; one
 signature serves every batch size.
 
-SSD MobileNetV2 FPNLite 320 and EfficientDet-D0 512, 90 and 3 classes, batches of 1 and 8 images of 640x480: the
-exported model, its network alone on preprocessed images, and, if its environment exists (`make peer-odapi`), the Object
-Detection API's exported model. Weights come from the reference checkpoints in the shared folder, otherwise they are
-random, and then all scores are nearly equal. Each system runs in its own process, and they alternate, so that a noisy
-machine slows all. Prints a table and writes JSON.
+SSD MobileNetV2 FPNLite 320, EfficientDet-D0 512, CenterNet ResNet-50 V2 512 and Faster R-CNN ResNet-50 FPN 640, 90 and
+3 classes, batches of 1 and 8 images of 640x480: the exported model, its network alone on preprocessed images (with two
+stages, proposals and crops are part of it), and, if its environment exists (`make peer-odapi`), the Object Detection
+API's exported model. Weights come from the reference checkpoints in the shared folder, if it has them. Otherwise they
+are random, and then all scores are nearly equal. Each system runs in its own process, and they alternate, so that a
+noisy machine slows all. Prints a table and writes JSON.
 
-    python benchmarks/inference.py [--rounds 5] [--models fpnlite d0] [--classes 90 3] [--output inference.json]
+    python benchmarks/inference.py [--rounds 5] [--models fpnlite d0 centernet faster_rcnn] [--classes 90 3]
+                                   [--output inference.json]
 """
 
 import argparse
@@ -30,6 +32,8 @@ PEER_SCRIPT = Path(__file__).parent / "peers/odapi_inference.py"
 MODELS = {
     "fpnlite": ("ssd_mobilenet_v2_fpnlite_320x320", "ssd_mobilenet_v2_fpnlite_320x320"),
     "d0": ("efficientdet_d0", "ssd_efficientdet_d0_512x512"),
+    "centernet": ("centernet_resnet50_v2_512x512", "centernet_resnet50_v2_512x512"),
+    "faster_rcnn": ("faster_rcnn_resnet50_v1_fpn_640x640", "faster_rcnn_resnet50_v1_fpn_640x640"),
 }  # preset, folder of the reference checkpoint
 BATCH_SIZES = {1: 8, 8: 2}  # calls per round
 
@@ -136,13 +140,13 @@ def summarize(result: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
-    print(f"{'ms':40}{'network':>9}{'ours':>8}{'odapi':>8}  ours/network  odapi/ours")
+    print(f"{'ms':52}{'network':>9}{'ours':>8}{'odapi':>8}  ours/network  odapi/ours")
     for name, result in results.items():
         for batch_size, row in result["summary"].items():
             odapi, ratio = (f"{row[key]:.1f}" if key in row else "-" for key in ("odapi", "odapi_to_ours"))
             label = f"{name}, {result['weights']} weights, batch {batch_size}"
             print(
-                f"{label:40}{row['network']:9.1f}{row['ours']:8.1f}{odapi:>8}{row['ours_to_network']:14.2f}{ratio:>12}"
+                f"{label:52}{row['network']:9.1f}{row['ours']:8.1f}{odapi:>8}{row['ours_to_network']:14.2f}{ratio:>12}"
             )
     print(f"load of the machine: {max(result['load'] for result in results.values()):.1f} of {os.cpu_count()} cores")
     if not any("odapi" in row for result in results.values() for row in result["summary"].values()):

@@ -36,7 +36,7 @@ from tools.time_to_map_report import RunScores, write_report  # noqa: E402
 
 from detloom.schemas.reading.typed_dict import to_canonical_json  # noqa: E402
 
-OUR_SCRIPT = ROOT / "benchmarks/tools/bccd_train.py"
+OUR_SCRIPT = ROOT / "benchmarks/tools/our_train.py"
 PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
 SYSTEMS = ("ours", "zoo", "same")
 CALIBRATION_STEPS = 50  # measured twice, because the first steps include tracing

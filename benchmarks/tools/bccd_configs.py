@@ -28,7 +28,7 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
     checkpoint_every_n = max(1, round(config.train.num_steps * minutes / RECIPE_MINUTES / NUM_CHECKPOINTS))
     num_steps = checkpoint_every_n * NUM_CHECKPOINTS
     optimizer = replace(
-        config.train.optimizer, learning_rate=_with_length(config.train.optimizer.learning_rate, num_steps)
+        config.train.optimizer, learning_rate=with_length(config.train.optimizer.learning_rate, num_steps)
     )
     train = replace(
         config.train,
@@ -42,7 +42,7 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
     return replace(config, train=train, eval=replace(config.eval, evaluate_every=num_steps))
 
 
-def _with_length(rate: LearningRate, num_steps: int) -> LearningRate:
+def with_length(rate: LearningRate, num_steps: int) -> LearningRate:
     """Return a schedule that ends at another step, with a proportional warm-up."""
     assert isinstance(rate, CosineDecayLearningRate), rate
     warmup_steps = max(1, round(rate.warmup_steps * num_steps / rate.total_steps))
@@ -56,7 +56,7 @@ def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Pa
     if isinstance(optimizer, AdamWOptimizer):
         unsaid.append(f"train.optimizer: Adam for AdamW, without its weight_decay of {optimizer.weight_decay}")
         optimizer = AdamOptimizer(learning_rate=optimizer.learning_rate, epsilon=optimizer.epsilon)
-    rate = _with_length(optimizer.learning_rate, num_steps)
+    rate = with_length(optimizer.learning_rate, num_steps)
     train = replace(
         config.train,
         num_steps=num_steps,

@@ -1,7 +1,7 @@
 """Our counterpart of `peers/odapi_train.py`: training with checkpoints, and detections of each checkpoint.
 
-python bccd_train.py train CONFIG_JSON EXAMPLES RUN_DIR
-python bccd_train.py detect CONFIG_JSON RECORDS OUTPUT_DIR CHECKPOINT...
+python our_train.py train CONFIG_JSON EXAMPLES RUN_DIR
+python our_train.py detect CONFIG_JSON RECORDS OUTPUT_DIR CHECKPOINT...
 """
 
 import itertools
