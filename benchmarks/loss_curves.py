@@ -56,13 +56,10 @@ def write_records(run: RunFile, output: Path) -> None:
 def configuration(run: RunFile, num_steps: int, num_classes: int, records: Path) -> TrainEvalConfig:
     """Return settings that both systems read in the same way."""
     config = run.config
-    optimizer = replace(
-        config.train.optimizer, learning_rate=with_length(config.train.optimizer.learning_rate, num_steps)
-    )
     train = replace(
         config.train,
         num_steps=num_steps,
-        optimizer=optimizer,
+        optimizer=with_length(config.train.optimizer, num_steps),
         augmentations=(),
         moving_average=None,
         early_stopping=None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from detloom.schemas.model.config import Eval, TrainEvalConfig
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import WeightSharedConvolutionalBoxPredictor
-from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, LearningRate
+from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, Optimizer
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.run_file.read_run_file import read_run_file
@@ -27,13 +27,10 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
     config = read_run_file(SAMPLE).config
     checkpoint_every_n = max(1, round(config.train.num_steps * minutes / RECIPE_MINUTES / NUM_CHECKPOINTS))
     num_steps = checkpoint_every_n * NUM_CHECKPOINTS
-    optimizer = replace(
-        config.train.optimizer, learning_rate=with_length(config.train.optimizer.learning_rate, num_steps)
-    )
     train = replace(
         config.train,
         num_steps=num_steps,
-        optimizer=optimizer,
+        optimizer=with_length(config.train.optimizer, num_steps),
         seed=seed,
         checkpoint_every_n=checkpoint_every_n,
         max_to_keep=2 * NUM_CHECKPOINTS,
@@ -42,11 +39,12 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
     return replace(config, train=train, eval=replace(config.eval, evaluate_every=num_steps))
 
 
-def with_length(rate: LearningRate, num_steps: int) -> LearningRate:
-    """Return a schedule that ends at another step, with a proportional warm-up."""
+def with_length(optimizer: Optimizer, num_steps: int) -> Optimizer:
+    """Return an optimizer whose schedule ends at another step, with a proportional warm-up."""
+    rate = optimizer.learning_rate
     assert isinstance(rate, CosineDecayLearningRate), rate
     warmup_steps = max(1, round(rate.warmup_steps * num_steps / rate.total_steps))
-    return replace(rate, total_steps=num_steps, warmup_steps=warmup_steps)
+    return replace(optimizer, learning_rate=replace(rate, total_steps=num_steps, warmup_steps=warmup_steps))
 
 
 def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Path) -> tuple[str, list[str]]:
@@ -56,11 +54,10 @@ def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Pa
     if isinstance(optimizer, AdamWOptimizer):
         unsaid.append(f"train.optimizer: Adam for AdamW, without its weight_decay of {optimizer.weight_decay}")
         optimizer = AdamOptimizer(learning_rate=optimizer.learning_rate, epsilon=optimizer.epsilon)
-    rate = with_length(optimizer.learning_rate, num_steps)
     train = replace(
         config.train,
         num_steps=num_steps,
-        optimizer=replace(optimizer, learning_rate=rate),
+        optimizer=with_length(optimizer, num_steps),
         fine_tune_checkpoint_type="detection",  # unused: the peer does not support our "auto"
         checkpoint_every_n=1000,  # defaults: in the peer these are arguments, not configuration
         max_to_keep=3,
