@@ -1,9 +1,9 @@
 """Claim: EfficientDet-Lite0 on BCCD, from ImageNet weights and from random ones, loses at most 0.008 AP in 8 bits.
 
 Runs the whole pipeline of pipelines/samples/bccd.yaml with EfficientDet-Lite0 twice, with the same settings and seed:
-from the installed ImageNet weights and from random ones. Each run exports float32 and int8 files,
-which the evaluator measures on the test split; their latency is measured here, image by image and in turn. A run that
-exists in the output folder is not repeated. Prints a table and writes lite_bccd.json.
+from the installed ImageNet weights and from random ones. Each run exports float32 and int8 files, which the evaluator
+measures on the test split; their latency is measured here, image by image and in turn. A run that exists in the output
+folder is not repeated. Prints a table and writes lite_bccd.json.
 
     python benchmarks/lite_bccd.py [--output DIR] [--steps 1000]
 """

@@ -4,7 +4,7 @@ Detection API's own training loop.
 Takes run files, such as those in `digits/`; both systems train the number of steps on its records in the same order,
 without augmentation, from the weights that the peer's loop has drawn. Two-stage detectors draw anchors and proposals at
 random in each step, so their losses are not equal in each step. Prints the means of parts of the run, and writes
-NAME.svg with both curves and NAME.json with the loss of each step.
+NAME.svg with both curves and NAME.json with all losses of each step.
 
     DIGITS_DIR=... python benchmarks/loss_curves.py benchmarks/digits/*.yaml [--steps 200] [--output DIR]
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's `detloom`
 
-from tools.bccd_configs import split_extension, with_length  # noqa: E402
+from tools.comparable_settings import split_extension, with_length  # noqa: E402
 from tools.disturbance import run_child  # noqa: E402
 from tools.surroundings import NO_PEER, PEER_PYTHON, has_peer  # noqa: E402
 
@@ -37,6 +37,8 @@ from detloom.schemas.run_file.read_run_file import RunFile, read_run_file  # noq
 PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
 OUR_SCRIPT = ROOT / "benchmarks/tools/our_train.py"
 NUM_PARTS = 5
+TOTALS = {"detloom": "loss", "Object Detection API": "Loss/total_loss"}  # name of the total loss by system
+Losses = dict[str, dict[int, float]]  # by name and step
 
 
 def write_records(run: RunFile, output: Path) -> None:
@@ -93,7 +95,7 @@ def run_peer(what: str, config_path: Path, *arguments: object) -> None:
 
 
 def name_keypoints(text: str, config: TrainEvalConfig, path: Path) -> str:
-    """Write the order of keypoints in the data to a label map, from which the peer reads it, and name that file."""
+    """Write the class and the order of keypoints in the data to a label map, and name it where the peer reads it."""
     task = getattr(config.model, "keypoint_estimation_task", None)
     if task is None:
         return text
@@ -101,7 +103,10 @@ def name_keypoints(text: str, config: TrainEvalConfig, path: Path) -> str:
         f'  keypoints {{ id: {number} label: "{point.name}" }}\n'
         for number, point in enumerate(task.keypoint_label_to_std)
     )
-    path.write_text(f'item {{\n  name: "{task.keypoint_class_name}"\n  id: 1\n{points}}}\n', encoding="utf-8")
+    label_map = read_label_map(Path(config.train_input.label_map_path))
+    (class_id,) = (each for each, name in label_map.names_by_id if name == task.keypoint_class_name)
+    item = f'item {{\n  name: "{task.keypoint_class_name}"\n  id: {class_id}\n{points}}}\n'
+    path.write_text(item, encoding="utf-8")
     text = text.replace(
         "train_input_reader {\n", f"train_input_reader {{\n  num_keypoints: {len(task.keypoint_label_to_std)}\n", 1
     )
@@ -115,27 +120,31 @@ def train_ours(config: TrainEvalConfig, records: Path, folder: Path) -> None:
     run_child([sys.executable, str(OUR_SCRIPT), *arguments], folder / "ours.log")
 
 
-def read_our_losses(folder: Path) -> dict[int, float]:
-    """Return the total loss of each step."""
-    lines = [json.loads(line) for line in (folder / "ours/train_log.jsonl").read_text().splitlines()]
-    return {line["step"]: line["loss"] for line in lines if "loss" in line and line.get("kind", "train") == "train"}
+def read_our_losses(folder: Path) -> Losses:
+    losses: Losses = {}
+    for line in map(json.loads, (folder / "ours/train_log.jsonl").read_text().splitlines()):
+        if line["kind"] == "train":
+            for name in line:
+                if name.endswith("loss"):
+                    losses.setdefault(name, {})[line["step"]] = line[name]
+    return losses
 
 
-def read_peer_losses(folder: Path) -> dict[int, float]:
-    """Return the total loss of each step, with the number that the step has afterwards."""
+def read_peer_losses(folder: Path) -> Losses:
+    """Return the losses by the peer's names; a step has the number that it has afterwards, as ours do."""
     import tensorflow as tf
 
-    losses = {}
+    losses: Losses = {}
     for path in (folder / "peer/train").glob("*tfevents*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                if value.tag == "Loss/total_loss":
-                    losses[event.step] = float(tf.make_ndarray(value.tensor))
+                if value.tag.startswith("Loss/"):
+                    losses.setdefault(value.tag, {})[event.step] = float(tf.make_ndarray(value.tensor))
     return losses
 
 
 def compare(run_file: Path, num_steps: int, output: Path) -> dict[str, dict[int, float]]:
-    """Train both, write the curves, and return the losses by system and step."""
+    """Train both, write losses and curves, and return the total losses by system and step."""
     run = read_run_file(run_file)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -149,15 +158,13 @@ def compare(run_file: Path, num_steps: int, output: Path) -> dict[str, dict[int,
         run_peer("draw", config_path, weights.parent, config.train.seed)
         run_peer("train", config_path, folder / "peer", num_steps, num_steps, config.train.seed, 1)
         train_ours(config, records, folder)
-        losses = {
-            "detloom": read_our_losses(folder),
-            "Object Detection API": read_peer_losses(folder),
-        }
+        losses = {"detloom": read_our_losses(folder), "Object Detection API": read_peer_losses(folder)}
     (output / f"{run.name}.json").write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
-    lines = [Line(name=system, points=sorted(of_steps.items())) for system, of_steps in losses.items()]
+    totals = {system: losses[system][name] for system, name in TOTALS.items()}
+    lines = [Line(name=system, points=sorted(of_steps.items())) for system, of_steps in totals.items()]
     chart = format_svg(f"{run.name}: training loss from the same weights", "step", "loss", lines)
     (output / f"{run.name}.svg").write_text(chart, encoding="utf-8")
-    return losses
+    return totals
 
 
 def means(of_steps: Mapping[int, float], num_steps: int) -> Sequence[float]:
@@ -175,8 +182,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--output", type=Path, default=Path("loss_curves"))
     args = parser.parse_args()
+    if args.steps < NUM_PARTS:
+        parser.error(f"--steps: got {args.steps}, allowed: at least {NUM_PARTS}, the number of means")
     if not has_peer():
-        sys.exit(NO_PEER)
+        print(f"odapi: {NO_PEER}")
+        return
     os.environ["PYTHONPATH"] = str(ROOT)  # for child processes
     args.output.mkdir(parents=True, exist_ok=True)
     for run_file in args.run_files:

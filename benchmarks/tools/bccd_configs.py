@@ -1,15 +1,15 @@
 """Configurations for BCCD (`time_to_map.py`): our recipe, and its version for the Object Detection API."""
 
-import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
+
+from tools.comparable_settings import split_extension, with_length
 
 from detloom.schemas.model.config import Eval, TrainEvalConfig
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import WeightSharedConvolutionalBoxPredictor
-from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, CosineDecayLearningRate, Optimizer
+from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.run_file.read_run_file import read_run_file
@@ -18,7 +18,6 @@ SAMPLE = Path(__file__).parents[2] / "pipelines/samples/bccd.yaml"
 RECIPE_MINUTES = 20  # the duration that its number of steps is made for
 NUM_CHECKPOINTS = 10
 CLASSES = ("RBC", "WBC", "Platelets")
-_EXTENSION = re.compile(r"\[detloom\.overrides\] \{\n(?P<settings>(?:  set: .*\n)*)\}\n\Z")
 
 
 def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
@@ -37,14 +36,6 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
         early_stopping=None,
     )
     return replace(config, train=train, eval=replace(config.eval, evaluate_every=num_steps))
-
-
-def with_length(optimizer: Optimizer, num_steps: int) -> Optimizer:
-    """Return an optimizer whose schedule ends at another step, with a proportional warm-up."""
-    rate = optimizer.learning_rate
-    assert isinstance(rate, CosineDecayLearningRate), rate
-    warmup_steps = max(1, round(rate.warmup_steps * num_steps / rate.total_steps))
-    return replace(optimizer, learning_rate=replace(rate, total_steps=num_steps, warmup_steps=warmup_steps))
 
 
 def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Path) -> tuple[str, list[str]]:
@@ -73,15 +64,6 @@ def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Pa
     text = format_pipeline_config(replace(config, model=model, train=train, eval=evaluation, **readers))
     text, more = split_extension(text)
     return text, [*unsaid, *more]
-
-
-def split_extension(text: str) -> tuple[str, list[str]]:
-    """Return the part that the Object Detection API reads, and the settings in our extension at the end."""
-    found = _EXTENSION.search(text)
-    if not found:
-        return text, []
-    lines = found["settings"].splitlines()
-    return text[: found.start()], [json.loads(line.strip().removeprefix("set: ")) for line in lines]
 
 
 def _zoo_config(ours: TrainEvalConfig) -> TrainEvalConfig:

@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 import time_to_map
 from time_to_map import steps_within
-from tools.bccd_configs import NUM_CHECKPOINTS, our_config, peer_config, split_extension
+from tools.bccd_configs import NUM_CHECKPOINTS, our_config, peer_config
 from tools.coco_scores import Score, score_files
+from tools.comparable_settings import split_extension
 from tools.time_to_map_report import RunScores, leads_at_their_checkpoints, value_at, write_report
 
 from detloom.schemas.contracts import example_keys as keys

@@ -15,6 +15,7 @@ from detloom.schemas.model.network import BiFpn
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.weights import torch_file
+from detloom.trainer_module.weights.packaged_weights import find_packaged_weights
 from detloom.trainer_module.weights.restore import find_trained, plan_restore, restore
 from detloom.trainer_module.weights.restore_report import format_report
 from detloom.trainer_module.weights.stored_weights import find_stored_weights
@@ -331,3 +332,14 @@ def test_other_backbones_have_no_pytorch_files(path):
         read_torch_weights(str(path), mobilenet)
     with pytest.raises(InputError, match=r"the detector has its own backbone"):
         read_torch_weights(str(path), None)
+
+
+def test_imagenet_restores_the_whole_backbone_from_the_installed_file(detector):
+    train = train_with("imagenet")
+    report = restore(train, detector, find_trained(train, detector))
+    assert (report.refusal, report.mode) == ("", "classification")
+    stored = read_torch_file(find_packaged_weights("efficientnet-lite0"))
+    variables = variables_by_path(detector.network)
+    kernel, mean = (variables[f"backbone/{name}"].numpy() for name in ("stem_conv/kernel", "stem_bn/moving_mean"))
+    np.testing.assert_array_equal(kernel, stored["_conv_stem.weight"].transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(mean, stored["_bn0.running_mean"])
