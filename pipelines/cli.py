@@ -13,6 +13,7 @@ from detloom.pipelines.commands.export import export
 from detloom.pipelines.commands.export_data import export_coco, export_yolo
 from detloom.pipelines.commands.image_check import image_check
 from detloom.pipelines.commands.ingest import ingest
+from detloom.pipelines.commands.init import init
 from detloom.pipelines.commands.inspect import inspect
 from detloom.pipelines.commands.lineage import lineage
 from detloom.pipelines.commands.manifest import COMMANDS as MANIFEST_COMMANDS
@@ -41,6 +42,7 @@ def cli() -> None:
 
 for command in (
     run,
+    init,
     demo,
     config,
     presets,

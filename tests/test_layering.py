@@ -19,8 +19,8 @@ ROOMS = {
     "tfx_run tuner __init__",
     "components": "properties artifact_types pages storage record_files similarity example_gen dataset_validator "
     "evaluator model_card pusher retrain notifier resolvers",
-    "pipelines": "samples dag lineage serving compile container local backends manifests timer kubeflow_runner "
-    "local_runner vertex_runner commands cli",
+    "pipelines": "samples dag lineage serving compile container local first_run backends manifests timer "
+    "kubeflow_runner local_runner vertex_runner commands cli",
 }
 # Roots that a layer must not import; of `schemas`, the only ones it may beside the standard library.
 FORBIDDEN = {"trainer_module": {"tfx", "tfx_bsl", "apache_beam", "ml_metadata", "kfp"}}

@@ -1,11 +1,19 @@
 """`detloom run` and `detloom demo`: run a pipeline on this machine."""
 
+import logging
+import time
 from pathlib import Path
 
 import click
 
+from detloom.pipelines.commands.init import recipe_options
 from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
+from detloom.pipelines.first_run.wishes import Wishes
+from detloom.schemas.errors import InputError
+from detloom.schemas.presets.recipes import Quality
 
+_LOGGER = logging.getLogger("detloom")
+_FIRST_RUN_FILE = "run.yaml"  # in the workspace of a folder
 _WORKSPACE = click.option(
     "--workspace",
     type=FOLDER,
@@ -15,22 +23,48 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Be
 
 
 @click.command()
-@click.argument("run_file", type=PATH)
+@click.argument("source", type=PATH)
 @override_options
 @_WORKSPACE
+@recipe_options
 @_VERBOSE
 @click.option("--explain", is_flag=True, help="Run nothing; print for each step whether it would run, and why.")
-def run(run_file: Path, settings: tuple[str, ...], workspace: Path | None, verbose: bool, explain: bool) -> None:
-    """Run the pipeline of RUN_FILE on this machine: data in, blessed and pushed model out.
+def run(
+    source: Path,
+    settings: tuple[str, ...],
+    workspace: Path | None,
+    budget: float | None,
+    quality: Quality | None,
+    data_format: str | None,
+    verbose: bool,
+    explain: bool,
+) -> None:
+    """Run the pipeline of SOURCE on this machine: data in, blessed and pushed model out.
+
+    SOURCE is a run file, or a folder of labelled images. For a folder, the settings are chosen as `detloom init` does,
+    and written to run.yaml in the workspace. A later run of the folder uses this file, unless --budget, --quality or
+    --format is given.
 
     Steps that have not changed since the last run in the same workspace are cached. The exit code is 0 if the run ends
     with a decision, even if the model is not blessed, and 1 if it fails. If another run uses the workspace, nothing is
     run and the exit code is 75.
+
+    \b
+    Example: detloom run photos/cells --budget 20m
+             detloom run cells.yaml --set train.num_steps=2000
     """
+    is_any_given = any(each is not None for each in (budget, quality, data_format))
+    if source.is_dir():
+        wishes = Wishes.of_options(budget, quality, data_format)
+        source, workspace = _prepare_first_run(source, workspace, wishes, keeps_file=not is_any_given)
+    elif is_any_given:
+        raise InputError(
+            f"{source}: got --budget, --quality or --format with a run file, allowed: with a folder of images."
+        )
     from detloom.pipelines.local.run_local import run_locally
     from detloom.schemas.run_file.read_run_file import read_run_file
 
-    read = read_run_file(run_file, workspace, read_override_options(settings))
+    read = read_run_file(source, workspace, read_override_options(settings))
     if explain:
         from detloom.pipelines.local.console import show_log
         from detloom.pipelines.local.explain import explain_run, format_explanations
@@ -39,6 +73,34 @@ def run(run_file: Path, settings: tuple[str, ...], workspace: Path | None, verbo
         click.echo(format_explanations(explain_run(read)))
     else:
         click.echo(run_locally(read, verbose=verbose))
+
+
+def _prepare_first_run(folder: Path, workspace: Path | None, wishes: Wishes, *, keeps_file: bool) -> tuple[Path, Path]:
+    """Return the run file and the workspace of a folder; write the file unless an earlier one is kept."""
+    from detloom.pipelines.first_run.write_run_file import name_of_folder, write_run_file
+    from detloom.pipelines.local.console import show_log
+
+    started = time.monotonic()
+    show_log()
+    name = name_of_folder(folder)
+    workspace = workspace or Path("detloom_runs", name)
+    run_file = workspace / _FIRST_RUN_FILE
+    if run_file.exists() and _data_folder(run_file) != folder.resolve():
+        raise InputError(
+            f"{run_file}: its data is {_data_folder(run_file)}, not {folder}; choose another folder with --workspace."
+        )
+    if keeps_file and run_file.exists():
+        _LOGGER.info("Using the settings in %s; give --budget, --quality or --format to choose again.", run_file)
+    else:
+        write_run_file(folder, run_file, name, wishes, started)
+        _LOGGER.info("Wrote %s; its comments explain the settings.", run_file)
+    return run_file, workspace
+
+
+def _data_folder(run_file: Path) -> Path:
+    from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+
+    return (run_file.parent / build_run(load_run_tree(run_file)[0]).data.path).resolve()
 
 
 @click.command()

@@ -1,0 +1,92 @@
+"""`detloom init`: write a run file for a folder of labelled images."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.pipelines.commands.options import FILE, FOLDER
+from detloom.pipelines.first_run.wishes import Wishes
+from detloom.schemas.errors import InputError
+from detloom.schemas.presets.recipes import QUALITIES, Quality
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType):
+    """A duration such as 20m or 1h30m, converted to seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = _DURATION.fullmatch(str(value))
+        hours, minutes, seconds = (int(each or 0) for each in match.groups()) if match else (0, 0, 0)
+        total = 3600 * hours + 60 * minutes + seconds
+        if not 0 < total <= 30 * 24 * 3600:
+            self.fail(f"{value!r} is not a duration, allowed: such as 20m, 90s or 1h30m; at most 720h.", param, ctx)
+        return float(total)
+
+
+def recipe_options(command: _Command) -> _Command:
+    """Add --budget, --quality and --format to a command."""
+    for option in (
+        click.option(
+            "--format", "data_format", type=click.Choice(FORMATS), help="Format of the labels. Default: detected."
+        ),
+        click.option(
+            "--quality",
+            type=click.Choice(QUALITIES),
+            help=f"Size of the network and of its input. Default: {Wishes.quality}.",
+        ),
+        click.option(
+            "--budget",
+            type=Duration(),
+            metavar="DURATION",
+            help="Time limit of the run, such as 20m; the step time is measured, and the schedule planned for it.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("folder", type=FOLDER)
+@click.option("-o", "--output", type=FILE, help="The run file. Default: the name of the folder, with .yaml.")
+@click.option("--name", default="", help="Name of the pipeline. Default: from the name of the folder.")
+@recipe_options
+@click.option("--force", is_flag=True, help="Replace an existing run file.")
+def init(
+    folder: Path,
+    output: Path | None,
+    name: str,
+    budget: float | None,
+    quality: Quality | None,
+    data_format: str | None,
+    force: bool,
+) -> None:
+    """Write a run file for the labelled images in FOLDER, with the reason for each choice as a comment.
+
+    Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data. Change the file as
+    you like, then run it.
+
+    \b
+    Example: detloom init photos/cells -o cells.yaml --budget 20m
+             detloom run cells.yaml
+    """
+    from detloom.pipelines.first_run.write_run_file import name_of_folder, write_run_file
+    from detloom.pipelines.local.console import show_log
+
+    started = time.monotonic()
+    show_log()
+    name = name or name_of_folder(folder)
+    output = output or Path(f"{name}.yaml")
+    if output.exists() and not force:
+        raise InputError(f"{output}: exists already; give another name with -o, or replace it with --force.")
+    wishes = Wishes.of_options(budget, quality, data_format)
+    write_run_file(folder, output, name, wishes, started)
+    click.echo(f"Wrote {output}. Next: detloom run {output}")

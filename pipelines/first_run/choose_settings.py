@@ -1,0 +1,215 @@
+"""Choose the settings of a first run from what a folder contains, with the reason for each choice."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from detloom.components.dataset_validator.statistics.anchor_fit import RECALL_IOU, suggest_anchors
+from detloom.pipelines.first_run.scan_data import DataScan
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.detector import MultiscaleAnchorGenerator
+from detloom.schemas.presets import recipes
+from detloom.schemas.presets.recipes import RECIPES, Quality
+
+SPLIT_SHARES = {"train": 0.75, "eval": 0.1, "test": 0.15}
+_SMALL_OBJECT_SHARE = 0.1  # quantile that MIN_OBJECT_SIDE_PX is compared with
+_LARGE_OBJECT_SHARE = 0.95
+_MIN_IMAGES = 20
+_MAX_RATIO = 2.0  # of the input's sides; longer images are compressed
+_FEW_ANCHORS_RECALL = 0.97  # below, a location gets twice as many anchors
+_EXAMPLE_AP50 = 0.9  # for which the confidence interval is computed
+_NUM_EVALUATIONS = 4
+
+
+@dataclass
+class Choices:
+    """A run file as a tree, and the reason for each choice by its key ("data.splits", "model.image_resizer", ...)."""
+
+    settings: dict[str, Any]
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
+    """Return the settings for a data set.
+
+    Args:
+        name: name of the pipeline.
+
+    The schedule has no time limit; `set_num_steps` plans one.
+
+    Raises:
+        InputError: if the data set is too small to be split.
+    """
+    recipe = RECIPES[quality]
+    reasons: dict[str, str] = {}
+    data, num_images = _choose_splits(scan, reasons)
+    input_hw = _choose_input(scan, quality, reasons)
+    anchors = _choose_anchors(scan, input_hw, reasons)
+    levels = {"max_level": anchors.max_level}
+    batch_norm = {"conv_hyperparams": {"batch_norm": {"decay": recipes.BATCH_NORM_DECAY}}}
+    num_train = num_images["train"]
+    batch_size = max(1, min(recipes.BATCH_SIZE, num_train // 4))
+    num_steps = math.ceil(recipe.num_epochs * num_train / batch_size)
+    num_steps = min(max(num_steps, recipes.MIN_PLANNED_STEPS), recipes.MAX_PLANNED_STEPS)
+    reasons["train.num_steps"] = f"{num_steps * batch_size / num_train:.0f} passes over {num_train} training images"
+    max_boxes = max(20, math.ceil(1.2 * scan.max_boxes / 10) * 10)
+    reasons["train_input"] = f"an image has up to {scan.max_boxes} objects; augmentation may add some"
+    reasons["detector"] = (
+        f"quality {quality}: ImageNet weights of its backbone, {recipe.backbone}, are installed with detloom"
+    )
+    settings = {
+        "name": name,
+        "data": data,
+        "detector": recipe.detector,
+        "model": {
+            "image_resizer": {"type": "FixedShapeResizer", "height": input_hw[0], "width": input_hw[1]},
+            "feature_extractor": {"neck": levels, **batch_norm},
+            "anchor_generator": {
+                **levels,
+                "anchor_scale": anchors.anchor_scale,
+                "aspect_ratios": list(anchors.aspect_ratios),
+                "scales_per_octave": anchors.scales_per_octave,
+            },
+            "box_predictor": batch_norm,
+            "loss": {"localization_weight": 2.0},
+            "post_processing": {"batch_non_max_suppression": {"score_threshold": 0.001, "soft_nms_sigma": 0.4}},
+        },
+        "train": {
+            "batch_size": batch_size,
+            **recipes.training_settings(num_steps),
+            "augmentations": recipes.augmentations(scan.image_hw),
+        },
+        "train_input": {"max_number_of_boxes": max_boxes},
+        "eval": {
+            "batch_size": batch_size,
+            "evaluate_every": math.ceil(num_steps / _NUM_EVALUATIONS),
+            "use_moving_averages": True,
+        },
+    }
+    return Choices(settings, reasons)
+
+
+def set_num_steps(choices: Choices, step_seconds: float, seconds: float) -> None:
+    """Plan the schedule for a run that must end after `seconds`.
+
+    Raises:
+        InputError: if there is no time for a useful training.
+    """
+    train = choices.settings["train"]
+    wanted = train["num_steps"]
+    possible = math.floor(recipes.training_seconds(seconds) / step_seconds)
+    if possible < recipes.MIN_STEPS:
+        needed = recipes.run_seconds(recipes.MIN_STEPS * step_seconds)
+        raise InputError(
+            f"--budget: got {format_minutes(seconds)}, required: at least {format_minutes(needed)}, because a step "
+            f"takes {step_seconds:.2f} s here and fewer than {recipes.MIN_STEPS} steps learn little. Give more time, "
+            "or a smaller --quality."
+        )
+    if possible >= wanted:
+        choices.reasons["train.num_steps"] += (
+            f"; the {possible} steps that fit into {format_minutes(seconds)} at {step_seconds:.2f} s each would overfit"
+        )
+        return
+    train.update(recipes.training_settings(possible))
+    choices.settings["eval"]["evaluate_every"] = math.ceil(possible / _NUM_EVALUATIONS)
+    choices.reasons["train.num_steps"] = (
+        f"a step takes {step_seconds:.2f} s on this machine; with start-up and evaluation, the run ends in "
+        f"{format_minutes(seconds)}"
+    )
+
+
+def format_minutes(seconds: float) -> str:
+    return f"{seconds / 60:.3g} minutes"
+
+
+def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> tuple[dict[str, Any], Mapping[str, int]]:
+    """Return the section `data`, and the number of images by split."""
+    data: dict[str, Any] = {"format": scan.data_format, "path": scan.root}
+    reasons["data.format"] = scan.evidence
+    classes = ", ".join(f"{name} {number}" for name, number in scan.boxes_by_class.most_common(20))
+    part = "" if scan.is_complete else f"; of the first {scan.total_images} images"
+    reasons["data.path"] = f"{scan.total_images} images; objects: {classes}{part}"
+    own = _own_splits(scan)
+    if own and not scan.shared_images:
+        data["splits"] = own
+        images = {split: scan.num_images[_name_of(scan, source)] for split, source in own.items()}
+        reasons["data.splits"] = f"those of the data set: {_counts(images)} images; {_interval(scan, images['test'])}"
+        return data, images
+    total = scan.total_images
+    if total < _MIN_IMAGES:
+        raise InputError(f"{scan.root}: got {total} images, required: at least {_MIN_IMAGES}, to divide them.")
+    data["split_by_ratio"] = dict(SPLIT_SHARES)
+    images = {split: round(share * total) for split, share in SPLIT_SHARES.items()}
+    why = "the data set has no splits for training, evaluation and test"
+    if scan.shared_images:
+        why = f"the data set's own splits share images ({' = '.join(scan.shared_images)})"
+    reasons["data.split_by_ratio"] = (
+        f"{why}; images that look the same stay together; about {_counts(images)} images; "
+        f"{_interval(scan, images['test'])}"
+    )
+    return data, images
+
+
+def _own_splits(scan: DataScan) -> dict[str, str]:
+    """Return the source of train, eval and test; empty if the data set does not have all, or two of them are empty."""
+    names = {"train": "train", "eval": "val", "test": "test"}
+    if not all(scan.num_images[name] for name in names.values()):
+        return {}
+    return {split: scan.splits[name] for split, name in names.items()}
+
+
+def _name_of(scan: DataScan, source: str) -> str:
+    return next(name for name, each in scan.splits.items() if each == source)
+
+
+def _counts(images: Mapping[str, int]) -> str:
+    return ", ".join(f"{split} {number}" for split, number in images.items())
+
+
+def _interval(scan: DataScan, num_images: int) -> str:
+    """Describe the accuracy of AP50 on a test split of independent images.
+
+    The normal approximation of the binomial distribution, with one detection per object; images have several objects,
+    so it is a lower bound.
+    """
+    num_objects = max(1, round(sum(scan.boxes_by_class.values()) * num_images / scan.total_images))
+    half = 1.96 * math.sqrt(_EXAMPLE_AP50 * (1 - _EXAMPLE_AP50) / num_objects)
+    return f"with about {num_objects} test objects, an AP50 of {_EXAMPLE_AP50} is uncertain by at least {half:.2f}"
+
+
+def _choose_input(scan: DataScan, quality: Quality, reasons: dict[str, str]) -> tuple[int, int]:
+    recipe = RECIPES[quality]
+    sides = np.sqrt(scan.box_sizes_hw().prod(axis=1))  # of a square object, as a share of a square input's side
+    small, large = float(np.quantile(sides, _SMALL_OBJECT_SHARE)), float(np.quantile(sides, _LARGE_OBJECT_SHARE))
+    side = min(max(recipe.input_side, recipes.MIN_OBJECT_SIDE_PX / small), recipe.max_input_side)
+    height, width = scan.image_hw
+    ratio = min(max(width / height, 1 / _MAX_RATIO), _MAX_RATIO)
+    exact = (side / math.sqrt(ratio), side * math.sqrt(ratio))
+    multiple = recipes.INPUT_MULTIPLE
+    input_h, input_w = (multiple * max(1, round(each / multiple)) for each in exact)
+    pixels = math.sqrt(input_h * input_w)
+    reasons["model.image_resizer"] = (
+        f"images are {height} x {width} (median); objects have sides of {small * pixels:.0f} to {large * pixels:.0f} "
+        "px here (10th and 95th percentile)"
+    )
+    return input_h, input_w
+
+
+def _choose_anchors(scan: DataScan, input_hw: tuple[int, int], reasons: dict[str, str]) -> MultiscaleAnchorGenerator:
+    boxes = (scan.boxes * np.array([*input_hw, *input_hw]))[:: max(1, len(scan.boxes) // recipes.MAX_FITTED_BOXES)]
+    hw = np.tile(np.array(input_hw, np.int64), (len(boxes), 1))
+    large = np.quantile(np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(axis=1)), _LARGE_OBJECT_SHARE)
+    start = recipes.ANCHORS
+    if large > recipes.LARGE_OBJECT_SIDE_PX:
+        start = replace(start, max_level=recipes.MAX_LEVEL_OF_LARGE_OBJECTS)
+    best = suggest_anchors(start, boxes, hw, RECALL_IOU)
+    if best.fit.recall < _FEW_ANCHORS_RECALL:
+        best = suggest_anchors(replace(start, aspect_ratios=(0.5, 2.0)), boxes, hw, RECALL_IOU)
+    fit = best.fit
+    reasons["model.anchor_generator"] = (
+        f"fitted to {len(boxes)} objects: {fit.recall:.1%} overlap an anchor by half, mean best IoU {fit.mean_iou:.2f}"
+    )
+    return best.generator

@@ -1,0 +1,70 @@
+"""Write the chosen settings as a run file with a comment on each choice."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from detloom.pipelines.first_run.choose_settings import Choices
+
+_INLINE_WIDTH = 100
+_LINE_WIDTH = 118
+
+
+def format_run_file(choices: Choices, header: str) -> str:
+    """Return the run file as YAML.
+
+    Args:
+        header: first lines, without comment signs.
+    """
+    lines = [f"# {line}".rstrip() for line in header.splitlines()]
+    for key, value in choices.settings.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"{key}:"]
+            lines += _format_mapping(value, choices.reasons, (key,))
+        else:
+            lines += _format_entry(key, value, choices.reasons, ())
+    return "\n".join(lines) + "\n"
+
+
+def _format_mapping(tree: Mapping[str, Any], reasons: Mapping[str, str], path: tuple[str, ...]) -> Iterator[str]:
+    own_reason = reasons.get(".".join(path), "")
+    indent = "  " * len(path)
+    if own_reason and len(path) == 1:
+        yield from _comment(own_reason, indent)
+    for key, value in tree.items():
+        yield from _format_entry(key, value, reasons, path)
+
+
+def _format_entry(key: str, value: Any, reasons: Mapping[str, str], path: tuple[str, ...]) -> Iterator[str]:
+    indent = "  " * len(path)
+    reason = reasons.get(".".join((*path, key)), "")
+    if reason:
+        yield from _comment(reason, indent)
+    inline = f"{indent}{key}: {_inline(value)}"
+    if len(inline) <= _INLINE_WIDTH or not isinstance(value, Mapping | list):
+        yield inline
+    elif isinstance(value, Mapping):
+        yield f"{indent}{key}:"
+        for name, each in value.items():
+            yield from _format_entry(name, each, reasons, (*path, key))
+    else:
+        yield f"{indent}{key}:"
+        yield from (f"{indent}  - {_inline(each)}" for each in value)
+
+
+def _inline(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _comment(text: str, indent: str) -> Iterator[str]:
+    """Yield comment lines; a line break in the name of a class or file must not end the comment."""
+    line = f"{indent}#"
+    for word in re.sub(r"[^\S ]|[\x00-\x1f\x7f\x85\u2028\u2029]", " ", text).split(" "):
+        if len(line) + 1 + len(word) > _LINE_WIDTH and line != f"{indent}#":
+            yield line
+            line = f"{indent}#"
+        line += f" {word}"
+    yield line

@@ -1,0 +1,64 @@
+"""Write a run file for a folder of labelled images."""
+
+import logging
+import re
+import time
+from pathlib import Path
+
+from detloom.pipelines.first_run.choose_settings import Choices, choose_settings, format_minutes, set_num_steps
+from detloom.pipelines.first_run.run_file_text import format_run_file
+from detloom.pipelines.first_run.scan_data import DataScan, scan_data
+from detloom.pipelines.first_run.wishes import Wishes
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def name_of_folder(folder: Path) -> str:
+    """Return a name for the pipeline of a folder."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_")
+    return name[:63] or "detector"
+
+
+def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, started: float) -> None:
+    """Scan a folder, choose the settings, and write the run file.
+
+    Args:
+        output: the file; it is replaced.
+        name: name of the pipeline.
+        started: time from which the limit counts, by `time.monotonic()`.
+
+    Raises:
+        InputError: if the folder has no labelled images, or the time is too short.
+    """
+    scan = scan_data(str(folder.resolve()), wishes.data_format)
+    _LOGGER.info("%s: %s images, %s objects.", folder, scan.total_images, sum(scan.boxes_by_class.values()))
+    choices = choose_settings(scan, name, wishes.quality)
+    header = f"Written by `detloom init` for {folder.resolve()}, quality {wishes.quality}"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    draft = output.with_name(f".{output.name}.draft")
+    try:
+        if wishes.seconds is not None:
+            header += f", budget {format_minutes(wishes.seconds)}"
+            config = _write_and_check(choices, header, draft)
+            step_seconds = _measure_step(config, scan)
+            set_num_steps(choices, step_seconds, wishes.seconds - (time.monotonic() - started))
+        _write_and_check(choices, header, draft)
+        draft.replace(output)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_and_check(choices: Choices, header: str, path: Path) -> TrainEvalConfig:
+    """Write the run file and return the configuration that it describes."""
+    path.write_text(format_run_file(choices, f"{header}."), encoding="utf-8")
+    tree, _ = load_run_tree(path)
+    return build_run(tree).config
+
+
+def _measure_step(config: TrainEvalConfig, scan: DataScan) -> float:
+    from detloom.trainer_module.training.step_time import measure_step_seconds  # late: imports TensorFlow
+
+    _LOGGER.info("Measuring the time of a training step ...")
+    return measure_step_seconds(config, list(scan.boxes_by_class), scan.image_hw)

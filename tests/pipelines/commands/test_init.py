@@ -1,0 +1,89 @@
+"""Test `detloom init`, and `detloom run` with a folder."""
+
+import click
+import pytest
+from command_line import detloom_command, sentence
+
+from detloom.pipelines.commands.init import Duration
+from detloom.schemas.run_file.read_run_file import read_run_file
+
+LISTS = {
+    "train": [f"c{i}" for i in range(8)],
+    "val": ["dz1", "c8"],
+    "test": ["dz2", "c9"],
+}
+
+
+def test_init_writes_a_run_file_that_can_be_read(make_voc, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = make_voc(**LISTS)
+    result = detloom_command("init", folder)
+    assert result.exit_code == 0, result.output
+    assert "Next: detloom run voc.yaml" in result.output
+    run = read_run_file(tmp_path / "voc.yaml")
+    assert run.data.format == "voc"
+    assert run.data.splits.eval == "val"
+    assert run.train.fine_tune_checkpoint == "imagenet"
+    assert "# 12 images; objects: cat 12, dog 2" in (tmp_path / "voc.yaml").read_text()
+
+
+def test_init_replaces_a_file_only_with_force(make_voc, tmp_path):
+    folder, output = make_voc(**LISTS), tmp_path / "a.yaml"
+    output.write_text("mine")
+    result = detloom_command("init", folder, "-o", output)
+    assert result.exit_code == 1
+    assert "exists already" in sentence(result)
+    assert output.read_text() == "mine"
+    assert detloom_command("init", folder, "-o", output, "--force").exit_code == 0
+    assert read_run_file(output).name == "voc"
+
+
+def test_init_of_an_empty_folder_leaves_no_file(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = detloom_command("init", tmp_path / "empty", "-o", tmp_path / "out/a.yaml")
+    assert result.exit_code == 1
+    assert "no format is recognised" in sentence(result)
+    assert not (tmp_path / "out").exists()
+
+
+def test_budget_of_a_run_file_is_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text("name: a")
+    result = detloom_command("run", tmp_path / "a.yaml", "--budget", "5m")
+    assert result.exit_code == 1
+    assert "allowed: with a folder of images" in sentence(result)
+
+
+def test_run_of_a_folder_keeps_its_settings(make_voc, tmp_path):
+    folder, workspace = make_voc(**LISTS), tmp_path / "runs"
+    first = detloom_command("run", folder, "--workspace", workspace, "--quality", "fast", "--explain")
+    assert first.exit_code == 0, first.output
+    written = (workspace / "run.yaml").read_text()
+    assert "quality fast" in written
+    (workspace / "run.yaml").write_text(f"{written}# changed\n")
+    second = detloom_command("run", folder, "--workspace", workspace, "--explain")
+    assert second.exit_code == 0, second.output
+    assert (workspace / "run.yaml").read_text().endswith("# changed\n")
+    third = detloom_command("run", folder, "--workspace", workspace, "--quality", "balanced", "--explain")
+    assert third.exit_code == 0, third.output
+    assert "quality balanced" in (workspace / "run.yaml").read_text()
+
+
+def test_run_of_another_folder_with_the_same_name_is_refused(make_voc, tmp_path):
+    folder, workspace = make_voc(**LISTS), tmp_path / "runs"
+    assert detloom_command("run", folder, "--workspace", workspace, "--explain").exit_code == 0
+    other = tmp_path / "other/voc"
+    other.mkdir(parents=True)
+    result = detloom_command("run", other, "--workspace", workspace, "--explain")
+    assert result.exit_code == 1
+    assert "choose another folder with --workspace" in sentence(result)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("90s", 90), ("1h1s", 3601)])
+def test_durations(text, seconds):
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "20", "0m", "m", "-5m", "1000h", "20 m", "1m1h"])
+def test_wrong_durations_are_refused(text):
+    with pytest.raises(click.BadParameter, match="is not a duration"):
+        Duration().convert(text, None, None)

@@ -1,0 +1,106 @@
+"""Test the choice of settings."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from detloom.pipelines.first_run.choose_settings import choose_settings, set_num_steps
+from detloom.pipelines.first_run.scan_data import scan_data
+from detloom.schemas.errors import InputError
+from detloom.schemas.presets import recipes
+
+
+def input_hw(choices):
+    resizer = choices.settings["model"]["image_resizer"]
+    return resizer["height"], resizer["width"]
+
+
+def test_a_data_set_without_splits_is_divided(make_scan):
+    choices = choose_settings(make_scan(), "cells", "balanced")
+    assert choices.settings["data"]["split_by_ratio"] == {"train": 0.75, "eval": 0.1, "test": 0.15}
+    assert (
+        "about 15 test objects, an AP50 of 0.9 is uncertain by at least 0.15"
+        in (choices.reasons["data.split_by_ratio"])
+    )
+
+
+def test_splits_of_the_data_set_are_used(make_coco):
+    scan = scan_data(str(make_coco({"train": [1, 2, 3, 4], "val": [5], "test": [6]})))
+    data = choose_settings(scan, "cells", "balanced").settings["data"]
+    assert data["splits"] == {
+        "train": "annotations/train.json", "eval": "annotations/val.json", "test": "annotations/test.json",
+    }  # fmt: skip
+
+
+def test_splits_that_share_images_are_divided_again(make_coco):
+    scan = scan_data(str(make_coco({"train": list(range(30)), "val": [30], "test": [3]})))
+    choices = choose_settings(scan, "cells", "balanced")
+    assert "splits" not in choices.settings["data"]
+    assert "images/test_3.png = images/train_3.png" in choices.reasons["data.split_by_ratio"]
+
+
+def test_too_few_images_are_refused(make_scan):
+    with pytest.raises(InputError, match="got 19 images, required: at least 20"):
+        choose_settings(make_scan(num_images=19), "cells", "balanced")
+
+
+@pytest.mark.parametrize(
+    ("quality", "size", "expected"),
+    [
+        ("fast", (0.2, 0.2), (256, 320)),
+        ("balanced", (0.2, 0.2), (320, 416)),
+        ("best", (0.2, 0.2), (384, 512)),
+        ("balanced", (0.05, 0.05), (352, 448)),  # 20 px
+        ("balanced", (0.01, 0.01), (448, 576)),  # the largest
+    ],
+)
+def test_the_input_has_the_shape_of_the_images_and_shows_small_objects(make_scan, quality, size, expected):
+    assert input_hw(choose_settings(make_scan(size), "cells", quality)) == expected
+
+
+def test_a_very_long_image_is_compressed(make_scan):
+    scan = make_scan()
+    scan.image_sizes = [(100, 1000)]
+    height, width = input_hw(choose_settings(scan, "cells", "balanced"))
+    assert (height, width) == (256, 512)
+
+
+def test_anchors_fit_long_objects(make_scan):
+    anchors = choose_settings(make_scan((0.5, 0.1)), "cells", "balanced").settings["model"]["anchor_generator"]
+    assert max(anchors["aspect_ratios"]) < 0.4  # 0.1 * 416 / (0.5 * 320) = 0.26
+
+
+def test_large_objects_get_another_level(make_scan):
+    anchors = choose_settings(make_scan((0.9, 0.9)), "cells", "balanced").settings["model"]["anchor_generator"]
+    assert anchors["max_level"] == 7
+
+
+def test_the_schedule_fits_the_time(make_scan):
+    choices = choose_settings(make_scan(), "cells", "balanced")
+    set_num_steps(choices, 0.5, 400)
+    train = choices.settings["train"]
+    assert recipes.run_seconds(0.5 * train["num_steps"]) <= 400 < recipes.run_seconds(0.5 * (train["num_steps"] + 1))
+    assert train["optimizer"]["learning_rate"]["total_steps"] == train["num_steps"]
+    assert choices.settings["eval"]["evaluate_every"] * 4 >= train["num_steps"]
+
+
+def test_more_time_than_needed_changes_no_step(make_scan):
+    choices = choose_settings(make_scan(), "cells", "balanced")
+    num_steps = choices.settings["train"]["num_steps"]
+    set_num_steps(choices, 0.5, 36_000)
+    assert choices.settings["train"]["num_steps"] == num_steps
+    assert "would overfit" in choices.reasons["train.num_steps"]
+
+
+def test_too_little_time_is_refused_with_the_time_needed(make_scan):
+    with pytest.raises(InputError, match=r"--budget: got 2 minutes, required: at least \d"):
+        set_num_steps(choose_settings(make_scan(), "cells", "balanced"), 0.5, 120)
+
+
+def test_a_class_name_cannot_end_a_comment(make_scan):
+    from detloom.pipelines.first_run.run_file_text import format_run_file
+
+    scan = replace(make_scan(), boxes_by_class=Counter({"a\nname: other\u2028b\r": 100}))
+    text = format_run_file(choose_settings(scan, "cells", "balanced"), "x")
+    assert [line for line in text.splitlines() if line.startswith("name:")] == ["name: cells"]

@@ -1,0 +1,54 @@
+"""Test the scan of a folder."""
+
+import numpy as np
+import pytest
+
+from detloom.pipelines.first_run.scan_data import scan_data
+from detloom.schemas.errors import InputError
+
+
+def test_scan_counts_images_objects_and_sizes(make_coco):
+    scan = scan_data(str(make_coco({"train": [1, 2, 3], "val": [4], "test": [5, 6]})))
+    assert scan.data_format == "coco"
+    assert dict(scan.num_images) == {"train": 3, "val": 1, "test": 2}
+    assert dict(scan.boxes_by_class) == {"cell": 6, "platelet": 6}
+    assert scan.image_hw == (60, 80)
+    assert scan.max_boxes == 2
+    np.testing.assert_allclose(scan.box_sizes_hw(), np.tile([0.2, 0.2], (12, 1)))
+    assert scan.is_complete
+    assert not scan.shared_images
+
+
+def test_equal_files_in_two_splits_are_found(make_coco):
+    scan = scan_data(str(make_coco({"train": [1, 2, 3], "val": [4], "test": [3]})))
+    assert sorted(scan.shared_images) == ["images/test_3.png", "images/train_3.png"]
+
+
+def test_equal_files_in_one_split_are_not_reported(make_coco):
+    folder = make_coco({"train": [1, 2], "val": [4], "test": [5]})
+    images = folder / "images"
+    (images / "train_1.png").write_bytes((images / "train_2.png").read_bytes())
+    assert not scan_data(str(folder)).shared_images
+
+
+def test_unreadable_images_keep_the_size_that_the_labels_state(make_coco):
+    folder = make_coco({"train": [1, 2], "val": [4], "test": [5]})
+    (folder / "images/train_1.png").unlink()
+    (folder / "images/train_2.png").write_bytes(b"no image")
+    scan = scan_data(str(folder))
+    assert scan.total_images == 4
+    assert scan.image_sizes == [(60, 80)] * 3  # the damaged file has no size
+
+
+def test_images_without_labels_are_refused(tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(InputError, match="images without labels, required: labelled images"):
+        scan_data(str(tmp_path))
+
+
+def test_a_data_set_without_objects_is_refused(make_coco):
+    folder = make_coco({"train": []})
+    with pytest.raises(InputError, match="no object whose image can be read"):
+        scan_data(str(folder))

@@ -1,0 +1,54 @@
+"""Measure how long a training step takes on this machine, on generated images."""
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.trainer_module.data.input_pipeline import build_train_dataset
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.training.optimizers import build_optimizer
+from detloom.trainer_module.training.overfit_check import make_images
+from detloom.trainer_module.training.step import TrainSteps
+from detloom.trainer_module.weights.restore import find_trained
+
+NUM_CALLS, STEPS_PER_CALL = 4, 3
+_LOGGER = logging.getLogger(__name__)
+
+
+def measure_step_seconds(config: TrainEvalConfig, class_names: Sequence[str], image_hw: tuple[int, int]) -> float:
+    """Return the median seconds of a training step with reading and augmentation, after compilation.
+
+    Args:
+        config: the weights are random ones; the moving average is not computed.
+        image_hw: height and width of the stored images, in pixels.
+    """
+    label_map = LabelMap.from_names(class_names)
+    keras.utils.set_random_seed(config.train.seed)
+    detector = build_detector(config.model, label_map)
+    trained = find_trained(config.train, detector)
+    optimizer = build_optimizer(config.train.optimizer)
+    optimizer.build(trained.variables)
+    steps = TrainSteps(config.train, detector, trained, optimizer, None, tf.distribute.get_strategy())
+    with tempfile.TemporaryDirectory(prefix="detloom-step-time-") as folder:
+        file = str(Path(folder, "images.tfrecord"))
+        with tf.io.TFRecordWriter(file) as writer:
+            for record in make_images(label_map, image_hw):
+                writer.write(record)
+        batches = iter(build_train_dataset(config, label_map, [file], batch_size=config.train.batch_size))
+        steps.run(batches, STEPS_PER_CALL)  # compiles
+        seconds = []
+        for _ in range(NUM_CALLS):
+            started = time.perf_counter()
+            steps.run(batches, STEPS_PER_CALL)
+            seconds.append((time.perf_counter() - started) / STEPS_PER_CALL)
+    _LOGGER.info("A training step takes %s s.", ", ".join(f"{each:.2f}" for each in np.sort(seconds)))
+    return statistics.median(seconds)
