@@ -1,4 +1,4 @@
-"""Choose the settings of a first run from what a folder contains, with the reason for each choice."""
+"""Choose the settings of a first run from the content of a folder, with the reason for each choice."""
 
 import math
 from collections.abc import Mapping

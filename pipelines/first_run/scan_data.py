@@ -29,7 +29,7 @@ MAX_IMAGES = 2_000  # images that are opened for their size
 
 @dataclass
 class DataScan:
-    """What a folder contains, as far as it was read.
+    """Content of a folder, as far as it was read.
 
     Attributes:
         splits: the data set's own splits, source by name; empty if it has none.

@@ -1,4 +1,4 @@
-"""What a user decides about a first run."""
+"""Decisions of the user about a first run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from detloom.schemas.presets.recipes import Quality
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the user decides; everything else is chosen.
+    """Decisions of the user; everything else is chosen.
 
     Attributes:
         seconds: time limit of the run; the step time is then measured. None plans a schedule without a limit.
