@@ -51,7 +51,7 @@ def run(
 
     \b
     Example: detloom run photos/cells --budget 20m
-             detloom run cells.yaml --set train.num_steps=2000
+             detloom run cells.yaml --set train.seed=1
     """
     is_any_given = any(each is not None for each in (budget, quality, data_format))
     if source.is_dir():
@@ -85,11 +85,10 @@ def _prepare_first_run(folder: Path, workspace: Path | None, wishes: Wishes, *, 
     name = name_of_folder(folder)
     workspace = workspace or Path("detloom_runs", name)
     run_file = workspace / _FIRST_RUN_FILE
-    if run_file.exists() and _data_folder(run_file) != folder.resolve():
-        raise InputError(
-            f"{run_file}: its data is {_data_folder(run_file)}, not {folder}; choose another folder with --workspace."
-        )
-    if keeps_file and run_file.exists():
+    exists = run_file.exists()
+    if exists and (other := _data_folder(run_file)) != folder.resolve():
+        raise InputError(f"{run_file}: its data is {other}, not {folder}; choose another folder with --workspace.")
+    if exists and keeps_file:
         _LOGGER.info("Using the settings in %s; give --budget, --quality or --format to choose again.", run_file)
     else:
         write_run_file(folder, run_file, name, wishes, started)

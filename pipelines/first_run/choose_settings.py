@@ -9,12 +9,12 @@ import numpy as np
 
 from detloom.components.dataset_validator.statistics.anchor_fit import RECALL_IOU, suggest_anchors
 from detloom.pipelines.first_run.scan_data import DataScan
+from detloom.pipelines.local.time_limits import format_duration
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.presets import recipes
 from detloom.schemas.presets.recipes import RECIPES, Quality
 
-SPLIT_SHARES = {"train": 0.75, "eval": 0.1, "test": 0.15}
 _SMALL_OBJECT_SHARE = 0.1  # quantile that MIN_OBJECT_SIDE_PX is compared with
 _LARGE_OBJECT_SHARE = 0.95
 _MIN_IMAGES = 20
@@ -22,6 +22,7 @@ _MAX_RATIO = 2.0  # of the input's sides; longer images are compressed
 _FEW_ANCHORS_RECALL = 0.97  # below, a location gets twice as many anchors
 _EXAMPLE_AP50 = 0.9  # for which the confidence interval is computed
 _NUM_EVALUATIONS = 4
+_OWN_SPLITS = {"train": "train", "eval": "val", "test": "test"}  # names of the readers of data sets
 
 
 @dataclass
@@ -33,12 +34,10 @@ class Choices:
 
 
 def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
-    """Return the settings for a data set.
+    """Return the settings for a data set, with a schedule without a time limit; `limit_time` shortens it.
 
     Args:
         name: name of the pipeline.
-
-    The schedule has no time limit; `set_num_steps` plans one.
 
     Raises:
         InputError: if the data set is too small to be split.
@@ -56,10 +55,10 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
     num_steps = min(max(num_steps, recipes.MIN_PLANNED_STEPS), recipes.MAX_PLANNED_STEPS)
     reasons["train.num_steps"] = f"{num_steps * batch_size / num_train:.0f} passes over {num_train} training images"
     max_boxes = max(20, math.ceil(1.2 * scan.max_boxes / 10) * 10)
-    reasons["train_input"] = f"an image has up to {scan.max_boxes} objects; augmentation may add some"
-    reasons["detector"] = (
-        f"quality {quality}: ImageNet weights of its backbone, {recipe.backbone}, are installed with detloom"
+    reasons["train_input.max_number_of_boxes"] = (
+        f"an image has up to {scan.max_boxes} objects; augmentation may add some"
     )
+    reasons["detector"] = f"quality {quality}; the ImageNet weights of its backbone are installed with detloom"
     settings = {
         "name": name,
         "data": data,
@@ -74,8 +73,8 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
                 "scales_per_octave": anchors.scales_per_octave,
             },
             "box_predictor": batch_norm,
-            "loss": {"localization_weight": 2.0},
-            "post_processing": {"batch_non_max_suppression": {"score_threshold": 0.001, "soft_nms_sigma": 0.4}},
+            "loss": {"localization_weight": recipes.LOCALIZATION_WEIGHT},
+            "post_processing": {"batch_non_max_suppression": recipes.SUPPRESSION},
         },
         "train": {
             "batch_size": batch_size,
@@ -85,44 +84,47 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
         "train_input": {"max_number_of_boxes": max_boxes},
         "eval": {
             "batch_size": batch_size,
-            "evaluate_every": math.ceil(num_steps / _NUM_EVALUATIONS),
+            "evaluate_every": _evaluate_every(num_steps),
             "use_moving_averages": True,
         },
     }
     return Choices(settings, reasons)
 
 
-def set_num_steps(choices: Choices, step_seconds: float, seconds: float) -> None:
-    """Plan the schedule for a run that must end after `seconds`.
+def limit_time(choices: Choices, step_seconds: float, seconds: float, spent: float) -> None:
+    """Shorten the schedule of a run that must end in time.
+
+    Args:
+        step_seconds: seconds of a training step.
+        seconds: time limit of the whole run.
+        spent: seconds of it that have passed.
 
     Raises:
         InputError: if there is no time for a useful training.
     """
-    train = choices.settings["train"]
-    wanted = train["num_steps"]
-    possible = math.floor(recipes.training_seconds(seconds) / step_seconds)
-    if possible < recipes.MIN_STEPS:
-        needed = recipes.run_seconds(recipes.MIN_STEPS * step_seconds)
+    train, step = choices.settings["train"], f"{step_seconds:.2f} s"
+    num_steps = math.floor(recipes.training_seconds(seconds - spent) / step_seconds)
+    if num_steps < recipes.MIN_STEPS:
+        needed = spent + recipes.run_seconds(recipes.MIN_STEPS * step_seconds)
+        required = format_duration(60 * math.ceil(needed / 60))
         raise InputError(
-            f"--budget: got {format_minutes(seconds)}, required: at least {format_minutes(needed)}, because a step "
-            f"takes {step_seconds:.2f} s here and fewer than {recipes.MIN_STEPS} steps learn little. Give more time, "
-            "or a smaller --quality."
+            f"--budget: got {format_duration(seconds)}, required: at least {required}, because a step takes {step} "
+            f"here and fewer than {recipes.MIN_STEPS} steps learn little. Give more time, or a smaller --quality."
         )
-    if possible >= wanted:
+    if num_steps >= train["num_steps"]:
         choices.reasons["train.num_steps"] += (
-            f"; the {possible} steps that fit into {format_minutes(seconds)} at {step_seconds:.2f} s each would overfit"
+            f"; the {num_steps} steps that fit into {format_duration(seconds)} at {step} each would overfit"
         )
         return
-    train.update(recipes.training_settings(possible))
-    choices.settings["eval"]["evaluate_every"] = math.ceil(possible / _NUM_EVALUATIONS)
+    train.update(recipes.training_settings(num_steps))
+    choices.settings["eval"]["evaluate_every"] = _evaluate_every(num_steps)
     choices.reasons["train.num_steps"] = (
-        f"a step takes {step_seconds:.2f} s on this machine; with start-up and evaluation, the run ends in "
-        f"{format_minutes(seconds)}"
+        f"a step takes {step} on this machine; with start-up and evaluation, the run ends in {format_duration(seconds)}"
     )
 
 
-def format_minutes(seconds: float) -> str:
-    return f"{seconds / 60:.3g} minutes"
+def _evaluate_every(num_steps: int) -> int:
+    return math.ceil(num_steps / _NUM_EVALUATIONS)
 
 
 def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> tuple[dict[str, Any], Mapping[str, int]]:
@@ -130,19 +132,18 @@ def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> tuple[dict[str, A
     data: dict[str, Any] = {"format": scan.data_format, "path": scan.root}
     reasons["data.format"] = scan.evidence
     classes = ", ".join(f"{name} {number}" for name, number in scan.boxes_by_class.most_common(20))
-    part = "" if scan.is_complete else f"; of the first {scan.total_images} images"
+    part = "" if scan.is_complete else "; of the first records of each split"
     reasons["data.path"] = f"{scan.total_images} images; objects: {classes}{part}"
-    own = _own_splits(scan)
-    if own and not scan.shared_images:
-        data["splits"] = own
-        images = {split: scan.num_images[_name_of(scan, source)] for split, source in own.items()}
+    if all(scan.num_images[name] for name in _OWN_SPLITS.values()) and not scan.shared_images:
+        data["splits"] = {split: scan.splits[name] for split, name in _OWN_SPLITS.items()}
+        images = {split: scan.num_images[name] for split, name in _OWN_SPLITS.items()}
         reasons["data.splits"] = f"those of the data set: {_counts(images)} images; {_interval(scan, images['test'])}"
         return data, images
     total = scan.total_images
     if total < _MIN_IMAGES:
         raise InputError(f"{scan.root}: got {total} images, required: at least {_MIN_IMAGES}, to divide them.")
-    data["split_by_ratio"] = dict(SPLIT_SHARES)
-    images = {split: round(share * total) for split, share in SPLIT_SHARES.items()}
+    data["split_by_ratio"] = dict(recipes.SPLIT_SHARES)
+    images = {split: round(share * total) for split, share in recipes.SPLIT_SHARES.items()}
     why = "the data set has no splits for training, evaluation and test"
     if scan.shared_images:
         why = f"the data set's own splits share images ({' = '.join(scan.shared_images)})"
@@ -151,18 +152,6 @@ def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> tuple[dict[str, A
         f"{_interval(scan, images['test'])}"
     )
     return data, images
-
-
-def _own_splits(scan: DataScan) -> dict[str, str]:
-    """Return the source of train, eval and test; empty if the data set does not have all, or two of them are empty."""
-    names = {"train": "train", "eval": "val", "test": "test"}
-    if not all(scan.num_images[name] for name in names.values()):
-        return {}
-    return {split: scan.splits[name] for split, name in names.items()}
-
-
-def _name_of(scan: DataScan, source: str) -> str:
-    return next(name for name, each in scan.splits.items() if each == source)
 
 
 def _counts(images: Mapping[str, int]) -> str:

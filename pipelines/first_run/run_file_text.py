@@ -22,19 +22,11 @@ def format_run_file(choices: Choices, header: str) -> str:
     for key, value in choices.settings.items():
         if isinstance(value, Mapping):
             lines += ["", f"{key}:"]
-            lines += _format_mapping(value, choices.reasons, (key,))
+            for name, each in value.items():
+                lines += _format_entry(name, each, choices.reasons, (key,))
         else:
             lines += _format_entry(key, value, choices.reasons, ())
     return "\n".join(lines) + "\n"
-
-
-def _format_mapping(tree: Mapping[str, Any], reasons: Mapping[str, str], path: tuple[str, ...]) -> Iterator[str]:
-    own_reason = reasons.get(".".join(path), "")
-    indent = "  " * len(path)
-    if own_reason and len(path) == 1:
-        yield from _comment(own_reason, indent)
-    for key, value in tree.items():
-        yield from _format_entry(key, value, reasons, path)
 
 
 def _format_entry(key: str, value: Any, reasons: Mapping[str, str], path: tuple[str, ...]) -> Iterator[str]:

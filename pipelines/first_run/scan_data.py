@@ -23,8 +23,8 @@ from detloom.components.example_gen.sources.source_record import Evidence, Reade
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import Data
 
-MAX_RECORDS = 20_000  # records that are read; more would not change a choice
-MAX_IMAGES = 2_000  # images that are opened for their size
+MAX_RECORDS = 20_000  # records of a split that are read; more would not change a choice
+MAX_IMAGES = 2_000  # images of a split that are opened for their size
 
 
 @dataclass
@@ -33,13 +33,13 @@ class DataScan:
 
     Attributes:
         splits: the data set's own splits, source by name; empty if it has none.
-        num_images: by split; the split is "" without own splits.
+        num_images: by split, at most MAX_RECORDS; the split is "" without own splits.
         boxes_by_class: number of objects by class.
         image_sizes: height and width of images in pixels.
         boxes: [N, 4] ymin, xmin, ymax, xmax of objects as shares of their images.
         max_boxes: largest number of objects of one image.
-        shared_images: two files with the same bytes in different splits; empty if there are none.
-        is_complete: False if the folder has more than MAX_RECORDS records.
+        shared_images: two opened files with the same bytes in different splits; empty if there are none.
+        is_complete: False if a split has more than MAX_RECORDS records.
     """
 
     root: str
@@ -88,38 +88,38 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
     scan = DataScan(root, data_format, evidence.sentence, evidence.splits)
     boxes: list[tuple[float, float, float, float]] = []
     split_of_image: dict[bytes, tuple[str, str]] = {}
-    for number, (split, record) in enumerate(_read_records(folder, data_format, evidence.splits, scan)):
-        if number == MAX_RECORDS:
-            scan.is_complete = False
-            break
-        scan.num_images[split] += 1
-        scan.boxes_by_class.update(each.class_name for each in record.objects)
-        scan.max_boxes = max(scan.max_boxes, len(record.objects))
-        image = _read_image(folder, record) if number < MAX_IMAGES else b""
-        image_hw = _size_of(record, image)
-        if image and len(evidence.splits) > 1:
-            first = split_of_image.setdefault(hashlib.sha256(image).digest(), (split, record.image_path))
-            if first[0] != split and not scan.shared_images:
-                scan.shared_images = (first[1], record.image_path)
-        if image_hw is not None:
-            scan.image_sizes.append(image_hw)
-            boxes += _relative_boxes(record, image_hw)
+    for split, source in (evidence.splits or {"": ""}).items():
+        for record in _read_records(folder, scan, split, source):
+            image = _read_image(folder, record) if scan.num_images[split] < MAX_IMAGES else b""
+            scan.num_images[split] += 1
+            scan.boxes_by_class.update(each.class_name for each in record.objects)
+            scan.max_boxes = max(scan.max_boxes, len(record.objects))
+            if image and len(evidence.splits) > 1:
+                first = split_of_image.setdefault(hashlib.sha256(image).digest(), (split, record.image_path))
+                if first[0] != split:
+                    scan.shared_images = scan.shared_images or (first[1], record.image_path)
+            image_hw = _size_of(record, image)
+            if image_hw is not None and min(image_hw) > 0:
+                scan.image_sizes.append(image_hw)
+                boxes += _relative_boxes(record, image_hw)
     _check_found(scan, boxes)
     scan.boxes = np.array(boxes)
     return scan
 
 
-def _read_records(
-    folder: DataFolder, data_format: str, splits: Mapping[str, str], scan: DataScan
-) -> Iterator[tuple[str, SourceRecord]]:
-    settings = ReaderSettings()
-    for split, source in (splits or {"": ""}).items():
-        for chunk in list_chunks(data_format, folder, split, source, settings):
-            for item in read_chunk(data_format, folder, chunk, settings):
-                if isinstance(item, SourceRecord):
-                    yield split, item
-                elif isinstance(item, SourceClass):
-                    scan.boxes_by_class[item.name] += 0
+def _read_records(folder: DataFolder, scan: DataScan, split: str, source: str) -> Iterator[SourceRecord]:
+    """Yield the first MAX_RECORDS records of a split; note classes, and whether there are more records."""
+    settings, number = ReaderSettings(), 0
+    for chunk in list_chunks(scan.data_format, folder, split, source, settings):
+        for item in read_chunk(scan.data_format, folder, chunk, settings):
+            if isinstance(item, SourceClass):
+                scan.boxes_by_class[item.name] += 0
+            elif isinstance(item, SourceRecord):
+                if number == MAX_RECORDS:
+                    scan.is_complete = False
+                    return
+                number += 1
+                yield item
 
 
 def _read_image(folder: DataFolder, record: SourceRecord) -> bytes:
@@ -131,6 +131,7 @@ def _read_image(folder: DataFolder, record: SourceRecord) -> bytes:
 
 
 def _size_of(record: SourceRecord, image: bytes) -> tuple[int, int] | None:
+    """Return height and width of an image, or those that its labels state if it was not read."""
     if image:
         try:
             return read_image_header(image).upright_hw

@@ -5,12 +5,15 @@ import re
 import time
 from pathlib import Path
 
-from detloom.pipelines.first_run.choose_settings import Choices, choose_settings, format_minutes, set_num_steps
+from detloom.pipelines.first_run.choose_settings import Choices, choose_settings, limit_time
 from detloom.pipelines.first_run.run_file_text import format_run_file
 from detloom.pipelines.first_run.scan_data import DataScan, scan_data
 from detloom.pipelines.first_run.wishes import Wishes
+from detloom.pipelines.local.time_limits import format_duration
+from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+from detloom.schemas.run_file.run_file import check_name
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -30,20 +33,25 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
         started: time from which the limit counts, by `time.monotonic()`.
 
     Raises:
-        InputError: if the folder has no labelled images, or the time is too short.
+        InputError: if the folder has no labelled images, the name or the path cannot be written to a run file, or the
+            time is too short.
     """
-    scan = scan_data(str(folder.resolve()), wishes.data_format)
+    check_name(name)
+    root = str(folder.resolve())
+    if "{" in root:
+        raise InputError(f"{root}: got a path with '{{', which a run file would expand; rename the folder.")
+    scan = scan_data(root, wishes.data_format)
     _LOGGER.info("%s: %s images, %s objects.", folder, scan.total_images, sum(scan.boxes_by_class.values()))
     choices = choose_settings(scan, name, wishes.quality)
-    header = f"Written by `detloom init` for {folder.resolve()}, quality {wishes.quality}"
+    header = f"Written by `detloom init` for {root}, quality {wishes.quality}"
     output.parent.mkdir(parents=True, exist_ok=True)
     draft = output.with_name(f".{output.name}.draft")
     try:
         if wishes.seconds is not None:
-            header += f", budget {format_minutes(wishes.seconds)}"
+            header += f", budget {format_duration(wishes.seconds)}"
             config = _write_and_check(choices, header, draft)
             step_seconds = _measure_step(config, scan)
-            set_num_steps(choices, step_seconds, wishes.seconds - (time.monotonic() - started))
+            limit_time(choices, step_seconds, wishes.seconds, spent=time.monotonic() - started)
         _write_and_check(choices, header, draft)
         draft.replace(output)
     finally:

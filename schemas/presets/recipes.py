@@ -21,9 +21,7 @@ class Recipe:
     """
 
     detector: str
-    """Name of the preset."""
-    backbone: str
-    """Backbone of the preset; its ImageNet weights are installed with detloom."""
+    """Name of the preset; the ImageNet weights of its backbone are installed with detloom."""
     input_side: int
     """Size of the input, unless objects are too small in it."""
     max_input_side: int
@@ -33,17 +31,12 @@ class Recipe:
 
 
 RECIPES: Mapping[Quality, Recipe] = {
-    "fast": Recipe(
-        detector="efficientdet_lite0", backbone="efficientnet-lite0", input_side=288, max_input_side=384, num_epochs=20
-    ),
-    "balanced": Recipe(
-        detector="efficientdet_lite0", backbone="efficientnet-lite0", input_side=352, max_input_side=512, num_epochs=30
-    ),
-    "best": Recipe(
-        detector="efficientdet_lite1", backbone="efficientnet-lite1", input_side=448, max_input_side=640, num_epochs=40
-    ),
+    "fast": Recipe(detector="efficientdet_lite0", input_side=288, max_input_side=384, num_epochs=20),
+    "balanced": Recipe(detector="efficientdet_lite0", input_side=352, max_input_side=512, num_epochs=30),
+    "best": Recipe(detector="efficientdet_lite1", input_side=448, max_input_side=640, num_epochs=40),
 }
 
+SPLIT_SHARES = {"train": 0.75, "eval": 0.1, "test": 0.15}  # of data sets without splits of their own
 BATCH_SIZE = 8
 MIN_STEPS = 200  # fewer learn little
 MIN_PLANNED_STEPS, MAX_PLANNED_STEPS = 700, 30_000  # without a time limit
@@ -52,8 +45,11 @@ INPUT_MULTIPLE = 32  # sides of the input are multiples; the coarsest level of t
 ANCHORS = MultiscaleAnchorGenerator(
     anchor_scale=3.0, aspect_ratios=(1.0,), scales_per_octave=3, max_level=6, strides_from_feature_maps=True
 )  # before they are fitted to the data
+MAX_FITTED_BOXES = 2000
 MAX_LEVEL_OF_LARGE_OBJECTS = 7
 LARGE_OBJECT_SIDE_PX = 260  # with larger objects, the pyramid gets another level
+LOCALIZATION_WEIGHT = 2.0
+SUPPRESSION = {"score_threshold": 0.001, "soft_nms_sigma": 0.4}
 LEARNING_RATE = 1.5e-3
 WARMUP_SHARE = 0.08
 FREEZE = ("^backbone/(stem|block[123])",)  # general features, which few images do not improve
@@ -102,8 +98,8 @@ def augmentations(image_hw: tuple[int, int]) -> list[dict[str, Any]]:
             "type": "RandomCropImage",
             "min_area": 0.6,
             "min_object_covered": 0.3,
-            "min_aspect_ratio": round(0.75 * ratio, 2),
-            "max_aspect_ratio": round(1.33 * ratio, 2),
+            "min_aspect_ratio": float(f"{0.75 * ratio:.3g}"),
+            "max_aspect_ratio": float(f"{1.33 * ratio:.3g}"),
         },
         {"type": "RandomAdjustBrightness"},
         {"type": "RandomAdjustContrast"},
@@ -112,7 +108,6 @@ def augmentations(image_hw: tuple[int, int]) -> list[dict[str, Any]]:
 
 # --- planning -------------------------------------------------------------------------------------------------------
 
-MAX_FITTED_BOXES = 2000
 START_AND_END_SECONDS = 140.0
 """Seconds of a run beside training: start-up, ingestion, data report, export, evaluation, push."""
 TRAINING_SHARE = 0.85

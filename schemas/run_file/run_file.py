@@ -108,8 +108,7 @@ class RunFile:
     """Settings for Vertex AI."""
 
     def __post_init__(self) -> None:
-        allowed = "lower case letters, digits, '-', '_'; at most 63"
-        check(bool(_NAME.fullmatch(self.name)), "name", repr(self.name), allowed)
+        check_name(self.name)
         subjects = tuple(each.subject for each in self.evaluator.image_slices)
         for kind in ("floors", "changes"):
             for asked in getattr(self.gates, kind):
@@ -138,6 +137,11 @@ class RunFile:
     @property
     def config(self) -> TrainEvalConfig:
         return TrainEvalConfig(**{section: getattr(self, section) for section in CONFIG_SECTIONS})
+
+
+def check_name(name: str) -> None:
+    """Raise FieldError for a text that cannot be the name of a pipeline."""
+    check(bool(_NAME.fullmatch(name)), "name", repr(name), "lower case letters, digits, '-', '_'; at most 63")
 
 
 def _check_search(tuner: Tuner, config: TrainEvalConfig) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts.label_map import LabelMap
@@ -50,5 +49,5 @@ def measure_step_seconds(config: TrainEvalConfig, class_names: Sequence[str], im
             started = time.perf_counter()
             steps.run(batches, STEPS_PER_CALL)
             seconds.append((time.perf_counter() - started) / STEPS_PER_CALL)
-    _LOGGER.info("A training step takes %s s.", ", ".join(f"{each:.2f}" for each in np.sort(seconds)))
+    _LOGGER.info("A training step takes %s s.", ", ".join(f"{each:.2f}" for each in sorted(seconds)))
     return statistics.median(seconds)

@@ -46,6 +46,27 @@ def test_init_of_an_empty_folder_leaves_no_file(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("part", ["a{SPAN}", "a${HOME}"])
+def test_init_refuses_a_path_that_a_run_file_would_expand(make_voc, tmp_path, part):
+    folder = make_voc(**LISTS).rename(tmp_path / part)
+    result = detloom_command("init", folder, "-o", tmp_path / "a.yaml")
+    assert result.exit_code == 1
+    assert "rename the folder" in sentence(result)
+    assert not (tmp_path / "a.yaml").exists()
+
+
+def test_init_refuses_a_name_before_it_reads(tmp_path):
+    result = detloom_command("init", tmp_path / "nowhere", "--name", "Bad Name")
+    assert result.exit_code == 1
+    assert "name: got 'Bad Name', allowed: lower case letters" in sentence(result)
+
+
+def test_init_with_a_format_that_is_not_there_is_refused(make_voc, tmp_path):
+    result = detloom_command("init", make_voc(**LISTS), "--format", "coco", "-o", tmp_path / "a.yaml")
+    assert result.exit_code == 1
+    assert "no COCO annotation file found" in sentence(result)
+
+
 def test_budget_of_a_run_file_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("name: a")
     result = detloom_command("run", tmp_path / "a.yaml", "--budget", "5m")

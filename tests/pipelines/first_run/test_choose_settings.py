@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from detloom.pipelines.first_run.choose_settings import choose_settings, set_num_steps
+from detloom.pipelines.first_run.choose_settings import choose_settings, limit_time
 from detloom.pipelines.first_run.scan_data import scan_data
 from detloom.schemas.errors import InputError
 from detloom.schemas.presets import recipes
@@ -66,6 +66,14 @@ def test_a_very_long_image_is_compressed(make_scan):
     assert (height, width) == (256, 512)
 
 
+@pytest.mark.parametrize("image_hw", [(1, 4000), (4000, 1)])
+def test_augmentations_of_extreme_images_are_valid(make_scan, image_hw):
+    from detloom.schemas.model.crop_augmentations import RandomCropImage
+
+    crop = next(each for each in recipes.augmentations(image_hw) if each["type"] == "RandomCropImage")
+    RandomCropImage(**{key: value for key, value in crop.items() if key != "type"})
+
+
 def test_anchors_fit_long_objects(make_scan):
     anchors = choose_settings(make_scan((0.5, 0.1)), "cells", "balanced").settings["model"]["anchor_generator"]
     assert max(anchors["aspect_ratios"]) < 0.4  # 0.1 * 416 / (0.5 * 320) = 0.26
@@ -78,7 +86,7 @@ def test_large_objects_get_another_level(make_scan):
 
 def test_the_schedule_fits_the_time(make_scan):
     choices = choose_settings(make_scan(), "cells", "balanced")
-    set_num_steps(choices, 0.5, 400)
+    limit_time(choices, 0.5, 400, spent=0)
     train = choices.settings["train"]
     assert recipes.run_seconds(0.5 * train["num_steps"]) <= 400 < recipes.run_seconds(0.5 * (train["num_steps"] + 1))
     assert train["optimizer"]["learning_rate"]["total_steps"] == train["num_steps"]
@@ -88,14 +96,26 @@ def test_the_schedule_fits_the_time(make_scan):
 def test_more_time_than_needed_changes_no_step(make_scan):
     choices = choose_settings(make_scan(), "cells", "balanced")
     num_steps = choices.settings["train"]["num_steps"]
-    set_num_steps(choices, 0.5, 36_000)
+    limit_time(choices, 0.5, 36_000, spent=0)
     assert choices.settings["train"]["num_steps"] == num_steps
     assert "would overfit" in choices.reasons["train.num_steps"]
 
 
 def test_too_little_time_is_refused_with_the_time_needed(make_scan):
-    with pytest.raises(InputError, match=r"--budget: got 2 minutes, required: at least \d"):
-        set_num_steps(choose_settings(make_scan(), "cells", "balanced"), 0.5, 120)
+    choices = choose_settings(make_scan(), "cells", "balanced")
+    with pytest.raises(InputError, match="--budget: got 2 min, required: at least 5 min"):
+        limit_time(choices, 0.5, 120, spent=30)
+    limit_time(choices, 0.5, 300, spent=30)
+    assert choices.settings["train"]["num_steps"] >= recipes.MIN_STEPS
+
+
+def test_time_that_has_passed_shortens_the_schedule(make_scan):
+    found = []
+    for spent in (0, 100):
+        choices = choose_settings(make_scan(), "cells", "balanced")
+        limit_time(choices, 0.5, 400, spent=spent)
+        found.append(choices.settings["train"]["num_steps"])
+    assert found[0] - found[1] == pytest.approx(100 * recipes.TRAINING_SHARE / 0.5, abs=1)
 
 
 def test_a_class_name_cannot_end_a_comment(make_scan):

@@ -1,5 +1,7 @@
 """Test the scan of a folder."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,33 @@ def test_unreadable_images_keep_the_size_that_the_labels_state(make_coco):
     scan = scan_data(str(folder))
     assert scan.total_images == 4
     assert scan.image_sizes == [(60, 80)] * 3  # the damaged file has no size
+
+
+def test_large_splits_are_read_in_part(make_coco, monkeypatch):
+    monkeypatch.setattr("detloom.pipelines.first_run.scan_data.MAX_RECORDS", 2)
+    scan = scan_data(str(make_coco({"train": [1, 2, 3], "val": [4, 5], "test": [6]})))
+    assert dict(scan.num_images) == {"train": 2, "val": 2, "test": 1}
+    assert not scan.is_complete
+
+
+def test_sizes_of_images_that_are_not_opened_come_from_the_labels(make_coco, monkeypatch):
+    monkeypatch.setattr("detloom.pipelines.first_run.scan_data.MAX_IMAGES", 1)
+    folder = make_coco({"train": [1, 2, 3]})
+    for path in (folder / "images").glob("train_[23].png"):
+        path.unlink()
+    assert scan_data(str(folder)).image_sizes == [(60, 80)] * 3
+
+
+@pytest.mark.parametrize("box", [[float("nan"), 6, 16, 12], [8, 6, 0, 0], [500, 6, 16, 12]])
+def test_boxes_without_an_area_in_the_image_are_left_out(make_coco, box):
+    folder = make_coco({"train": [1, 2]})
+    path = folder / "annotations/train.json"
+    content = json.loads(path.read_text())
+    content["annotations"][0]["bbox"] = box
+    path.write_text(json.dumps(content))
+    scan = scan_data(str(folder))
+    assert len(scan.boxes) == 3
+    assert np.isfinite(scan.boxes).all()
 
 
 def test_images_without_labels_are_refused(tmp_path):
