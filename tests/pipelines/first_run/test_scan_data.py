@@ -57,6 +57,17 @@ def test_sizes_of_images_that_are_not_opened_come_from_the_labels(make_coco, mon
     assert scan_data(str(folder)).image_sizes == [(60, 80)] * 3
 
 
+@pytest.mark.parametrize("height", [0, -60])
+def test_impossible_sizes_in_the_labels_are_left_out(make_coco, height):
+    folder = make_coco({"train": [1, 2]})
+    path = folder / "annotations/train.json"
+    content = json.loads(path.read_text())
+    content["images"][0]["height"] = height
+    path.write_text(json.dumps(content))
+    (folder / "images/train_1.png").unlink()
+    assert scan_data(str(folder)).image_sizes == [(60, 80)]
+
+
 @pytest.mark.parametrize("box", [[float("nan"), 6, 16, 12], [8, 6, 0, 0], [500, 6, 16, 12]])
 def test_boxes_without_an_area_in_the_image_are_left_out(make_coco, box):
     folder = make_coco({"train": [1, 2]})
