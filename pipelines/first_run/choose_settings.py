@@ -54,9 +54,9 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
     num_steps = math.ceil(recipe.num_epochs * num_train / batch_size)
     num_steps = min(max(num_steps, recipes.MIN_PLANNED_STEPS), recipes.MAX_PLANNED_STEPS)
     reasons["train.num_steps"] = f"{num_steps * batch_size / num_train:.0f} passes over {num_train} training images"
-    max_boxes = max(20, math.ceil(1.2 * scan.max_boxes / 10) * 10)
+    max_boxes = max(20, math.ceil(2 * scan.max_boxes / 10) * 10)
     reasons["train_input.max_number_of_boxes"] = (
-        f"an image has up to {scan.max_boxes} objects; augmentation may add some"
+        f"an image has up to {scan.max_boxes} objects; a mosaic of four images may have more"
     )
     reasons["detector"] = f"quality {quality}; the ImageNet weights of its backbone are installed with detloom"
     settings = {

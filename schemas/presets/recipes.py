@@ -31,9 +31,9 @@ class Recipe:
 
 
 RECIPES: Mapping[Quality, Recipe] = {
-    "fast": Recipe(detector="efficientdet_lite0", input_side=288, max_input_side=384, num_epochs=20),
-    "balanced": Recipe(detector="efficientdet_lite0", input_side=352, max_input_side=512, num_epochs=30),
-    "best": Recipe(detector="efficientdet_lite1", input_side=448, max_input_side=640, num_epochs=40),
+    "fast": Recipe(detector="efficientdet_lite0", input_side=288, max_input_side=384, num_epochs=30),
+    "balanced": Recipe(detector="efficientdet_lite0", input_side=352, max_input_side=512, num_epochs=55),
+    "best": Recipe(detector="efficientdet_lite1", input_side=448, max_input_side=640, num_epochs=60),
 }
 
 SPLIT_SHARES = {"train": 0.75, "eval": 0.1, "test": 0.15}  # of data sets without splits of their own
@@ -103,6 +103,7 @@ def augmentations(image_hw: tuple[int, int]) -> list[dict[str, Any]]:
         },
         {"type": "RandomAdjustBrightness"},
         {"type": "RandomAdjustContrast"},
+        {"type": "Mosaic", "probability": 0.5, "min_scale": 0.5, "max_scale": 1.2},
     ]
 
 
