@@ -12,12 +12,13 @@ from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources.formats import find_evidence, list_chunks
 from detloom.components.example_gen.sources.source_record import ReaderSettings
 from detloom.components.example_gen.sources.tfrecord import read_label_map as find_label_map
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.checkpoint_address import is_web_address, parse_archive_address
 from detloom.schemas.model.config import IMAGENET, PLACEHOLDER
 from detloom.schemas.odapi.pipeline_config import PipelineConfigReport
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.text_file import read_text_file
 
 TRAIN, EVAL = "train_input", "eval_input"  # sections of the configuration
 _FIELDS = {TRAIN: "train_input_reader", EVAL: "eval_input_reader"}  # their names in a pipeline.config
@@ -77,7 +78,7 @@ def find_inputs(
         root=root,
         sources=sources,
         label_map_path=label_map_path,
-        label_map=read_label_map(root / label_map_path),
+        label_map=_read_label_map(root / label_map_path),
         checkpoint=weights,
         notes=notes,
     )
@@ -239,7 +240,12 @@ def _find_label_map(named: _NamedInputs, folder: DataFolder, sources: dict[str, 
 
 
 def _differ(one: Path, other: Path) -> bool:
-    return not one.samefile(other) and read_label_map(one) != read_label_map(other)
+    return not one.samefile(other) and _read_label_map(one) != _read_label_map(other)
+
+
+def _read_label_map(path: Path) -> LabelMap:
+    """Read a label map of bounded size; unlike an artifact's, it may be any file that the configuration names."""
+    return parse_label_map(read_text_file(path), str(path))
 
 
 # --- checkpoint -------------------------------------------------------------------------------------------------------

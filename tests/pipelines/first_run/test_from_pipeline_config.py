@@ -280,6 +280,13 @@ def test_another_label_map_beside_the_records_is_refused(migrate, project):
         migrate()
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "data"])
+def test_a_label_map_that_is_not_a_file(migrate, project, path):
+    write_config(project, READERS.replace("data/label_map.pbtxt", path))
+    with pytest.raises(InputError, match=path):
+        migrate()
+
+
 def test_no_label_map(migrate, project):
     (project / "data/label_map.pbtxt").unlink()
     with pytest.raises(InputError, match=r"copy the label map of the records to \S+/data/label_map"):
