@@ -67,7 +67,7 @@ def parse_archive_address(text: str) -> ArchiveAddress:
         raise InputError(f"got '#{redact(fragment)}' at the end of {url}, allowed: #sha256= and 64 hexadecimal digits.")
     if parts.scheme.lower() == "http" and match is None:
         raise InputError(
-            f"got '{redact(text)}', allowed: https, or http with #sha256=... at the end, because others on the network "
-            "can change what http transfers."
+            f"got '{redact(text)}', allowed: https://{url.partition('://')[2]}, or http with #sha256=... at the end, "
+            "because others on the network can change what http transfers."
         )
     return ArchiveAddress(url, match[1].lower() if match else "")

@@ -23,7 +23,7 @@ def test_an_address_with_and_without_a_hash():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("http://host/a.tar.gz", "allowed: https, or http with #sha256="),
+        ("http://host/a.tar.gz", "allowed: https://host/a.tar.gz, or http with #sha256="),
         (f"{URL}#sha256=12", "allowed: #sha256= and 64 hexadecimal digits"),
         (f"{URL}#md5={HASH}", "allowed: #sha256= and 64 hexadecimal digits"),
         ("https://user:pass@host/a.tar.gz", "with a user or parameters"),

@@ -157,6 +157,7 @@ def test_an_archive_of_the_zoo_is_downloaded_once(server, cache, caplog):
 
 def test_an_archive_in_the_layout_of_automl(server, cache):
     files = {f"d0/model.{suffix}": b"x" for suffix in ("index", "data-00000-of-00001", "meta")}
+    files["d0/._model.index"] = b"an attribute of a Mac"
     assert fetch_archive(server.serve(pack(files)), cache).endswith("/d0/model")
 
 
@@ -322,7 +323,7 @@ def test_a_full_disk(server, cache, monkeypatch):
 
 
 def test_a_setting_that_is_not_allowed_is_not_downloaded(server):
-    with pytest.raises(InputError, match=r"train\.fine_tune_checkpoint: got .*allowed: https, or http with #sha256"):
+    with pytest.raises(InputError, match=r"checkpoint: got .*allowed: https://127.*, or http with #sha256"):
         fetch_checkpoint(f"{server.url}/ssd.tar.gz")
 
 
