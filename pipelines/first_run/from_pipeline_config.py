@@ -94,20 +94,21 @@ def _choose(
     *,
     is_other_checkpoint: bool,
 ) -> Choices:
-    folder, reasons = Path(os.path.abspath(output)).parent, {}
+    folder = Path(os.path.abspath(output)).parent
+    reasons: dict[str, str] = {}
     data: dict[str, Any] = {"format": "tfrecord", "path": _relative(inputs.root, folder)}
     reasons["data.path"] = f"label map: {inputs.label_map_path}, {inputs.label_map.num_classes} classes"
     train_source = inputs.sources[TRAIN]
-    if EVAL in inputs.sources:
-        source = inputs.sources[EVAL]
+    source = inputs.sources.get(EVAL, train_source)
+    if source != train_source:
         data["splits"] = {"train": train_source, "eval": source, "test": source}
         reasons["data.splits"] = "`test` measures the exported model; the Object Detection API has no such split"
     else:
         data["split_by_ratio"] = {"source": train_source}
-        reasons["data.split_by_ratio"] = "the configuration names no evaluation records"
+        reasons["data.split_by_ratio"] = "the configuration names no other records for evaluation"
     columns = family_of(parsed.model).ground_truth_columns
     data |= {key: True for key, column in (("masks", MASKS), ("keypoints", KEYPOINTS)) if column in columns}
-    settings = {"name": name, "data": data, "detector": _relative(config, folder)}
+    settings: dict[str, Any] = {"name": name, "data": data, "detector": _relative(config, folder)}
     reasons["detector"] = "stays as it is; the sections below override its values"
     num_classes = inputs.label_map.num_classes
     if parsed.model.num_classes not in (None, num_classes):

@@ -61,8 +61,10 @@ def find_inputs(
         InputError: lists all inputs that are not usable, each with the next step.
     """
     named = _NamedInputs(config, report)
-    problems, notes = [], []
-    root, sources, label_map_path, weights = Path(), {}, "", ""
+    problems: list[str] = []
+    notes: list[str] = []
+    root, label_map_path, weights = Path(), "", ""
+    sources: dict[str, str] = {}
     try:
         root, sources = _find_in_folder(named, records, notes) if records else _find_named(named)
         label_map_path = _find_label_map(named, DataFolder(str(root)), sources, notes)

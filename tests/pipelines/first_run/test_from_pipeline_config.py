@@ -189,8 +189,9 @@ def test_shards_in_two_folders_beside_each_other(migrate, project):
     assert run.data.splits.eval == "val/pets.record-?????-of-00001"
 
 
-def test_without_evaluation_records_the_training_records_are_split(migrate, project):
-    write_config(project, READERS.splitlines()[1])
+@pytest.mark.parametrize("readers", [READERS.splitlines()[1], READERS.replace("val.record", "train.record")])
+def test_without_evaluation_records_the_training_records_are_split(migrate, project, readers):
+    write_config(project, readers)
     run, decisions = migrate()
     assert run.data.split_by_ratio.source == "train.record"
     assert any("data.split_by_ratio" in each for each in decisions)
