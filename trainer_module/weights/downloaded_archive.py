@@ -312,7 +312,7 @@ def _unpack(archive: Path, folder: Path) -> None:
             if file.peek(2)[:2] == _GZIP_MAGIC:
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))
             stream: Any = _BoundedStream(file)
-            tar = stack.enter_context(tarfile.open(fileobj=stream, mode="r:"))
+            tar: Any = stack.enter_context(tarfile.open(fileobj=stream, mode="r:"))
             num_members = 0
             while (member := tar.next()) is not None:
                 num_members += 1
