@@ -55,13 +55,34 @@ def recipe_options(command: _Command) -> _Command:
 
 
 @click.command()
-@click.argument("folder", type=FOLDER)
-@click.option("-o", "--output", type=FILE, help="The run file. Default: the name of the folder, with .yaml.")
-@click.option("--name", default="", help="Name of the pipeline. Default: from the name of the folder.")
+@click.argument("folder", type=FOLDER, required=False)
+@click.option(
+    "--from-odapi",
+    "config",
+    type=FILE,
+    metavar="FILE",
+    help="A pipeline.config of the Object Detection API, instead of FOLDER.",
+)
+@click.option(
+    "--records",
+    type=FOLDER,
+    help="With --from-odapi: folder of the TFRecord files. Default: from the configuration.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="PATH",
+    help="With --from-odapi: initial weights, as train.fine_tune_checkpoint; '' for random weights. Default: from "
+    "the configuration.",
+)
+@click.option("-o", "--output", type=FILE, help="The run file. Default: the name of the pipeline, with .yaml.")
+@click.option("--name", default="", help="Name of the pipeline. Default: from the name of FOLDER or of the file.")
 @recipe_options
 @click.option("--force", is_flag=True, help="Replace an existing run file.")
 def init(
-    folder: Path,
+    folder: Path | None,
+    config: Path | None,
+    records: Path | None,
+    checkpoint: str | None,
     output: Path | None,
     name: str,
     budget: float | None,
@@ -74,10 +95,31 @@ def init(
     Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data. Change the file as
     you like, then run it.
 
+    With --from-odapi, write a run file that reads a pipeline.config of the Object Detection API with its TFRecord files
+    and its checkpoint, and a page about what is mapped, what is ignored, and what you have to decide.
+
     \b
     Example: detloom init photos/cells -o cells.yaml --budget 20m
+             detloom init --from-odapi models/pets/pipeline.config -o pets.yaml
              detloom run cells.yaml
     """
+    wishes = Wishes.of_options(budget, quality, data_format)
+    if config is not None:
+        if folder is not None or wishes != Wishes():
+            raise InputError(
+                "--from-odapi: got FOLDER, --budget, --quality or --format as well, allowed: --records, --checkpoint, "
+                "--output, --name and --force; the configuration states the rest."
+            )
+        _init_from_odapi(config, records, checkpoint, output, name, force)
+    elif folder is None:
+        raise InputError("init: got no FOLDER, allowed: a folder of labelled images, or --from-odapi with a file.")
+    elif records is not None or checkpoint is not None:
+        raise InputError("--records and --checkpoint: allowed with --from-odapi only.")
+    else:
+        _init_from_folder(folder, output, name, wishes, force)
+
+
+def _init_from_folder(folder: Path, output: Path | None, name: str, wishes: Wishes, force: bool) -> None:
     from detloom.pipelines.first_run.write_run_file import name_of_folder, write_run_file
     from detloom.pipelines.local.console import show_log
 
@@ -85,8 +127,27 @@ def init(
     show_log()
     name = name or name_of_folder(folder)
     output = output or Path(f"{name}.yaml")
-    if output.exists() and not force:
-        raise InputError(f"{output}: exists already; give another name with -o, or replace it with --force.")
-    wishes = Wishes.of_options(budget, quality, data_format)
+    _check_absent(output, force)
     write_run_file(folder, output, name, wishes, started)
     click.echo(f"Wrote {output}. Next: detloom run {output}")
+
+
+def _init_from_odapi(
+    config: Path, records: Path | None, checkpoint: str | None, output: Path | None, name: str, force: bool
+) -> None:
+    from detloom.pipelines.first_run.from_pipeline_config import name_of_config, page_of, write_migration
+
+    name = name or name_of_config(config)
+    output = output or Path(f"{name}.yaml")
+    page = page_of(output)
+    for path in (output, page):
+        _check_absent(path, force)
+    decisions = write_migration(config, output, name, records, checkpoint)
+    click.echo(f"Wrote {output}, and {page} about what is mapped and what is ignored. To decide:")
+    click.echo("\n".join(f"- {each}" for each in decisions))
+    click.echo(f"Next: detloom run {output}")
+
+
+def _check_absent(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise InputError(f"{path}: exists already; give another name with -o, or replace it with --force.")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     "--checkpoint",
     default="",
     metavar="PATH",
-    help="Checkpoint (path without extension), model folder, Keras file, or imagenet. Default: the configuration's.",
+    help="Checkpoint (path without extension), model folder, Keras file, https address of an archive, or imagenet. "
+    "Default: the configuration's.",
 )
 @click.option(
     "--mode", type=click.Choice(get_args(FineTuneMode)), help="What to restore. Default: the configuration's."
@@ -52,12 +53,14 @@ def restore_report(
     The exit code is 1 if the checkpoint would be refused.
     """
     from detloom.pipelines.commands.config_check import read_training_config
+    from detloom.pipelines.local.console import show_log
     from detloom.trainer_module.detectors.families import build_detector
     from detloom.trainer_module.weights.restore import find_trained, plan_restore
     from detloom.trainer_module.weights.restore_report import format_report
 
     if (source is None) == (preset is None):
         raise InputError("restore-report: set exactly one of --config and --preset.")
+    show_log()  # the progress of a download
     config = read_training_config(source or preset or "", read_override_options(settings))
     train = replace(
         config.train,

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from detloom.components.dataset_validator.statistics.anchor_fit import RECALL_IOU, suggest_anchors
+from detloom.pipelines.first_run.run_file_text import Choices
 from detloom.pipelines.first_run.scan_data import DataScan
 from detloom.pipelines.local.time_limits import format_duration
 from detloom.schemas.errors import InputError
@@ -23,14 +24,6 @@ _FEW_ANCHORS_RECALL = 0.97  # below, a location gets twice as many anchors
 _EXAMPLE_AP50 = 0.9  # for which the confidence interval is computed
 _NUM_EVALUATIONS = 4
 _OWN_SPLITS = {"train": "train", "eval": "val", "test": "test"}  # names of the readers of data sets
-
-
-@dataclass
-class Choices:
-    """A run file as a tree, and the reason for each choice by its key ("data.splits", "model.image_resizer", ...)."""
-
-    settings: dict[str, Any]
-    reasons: dict[str, str] = field(default_factory=dict)
 
 
 def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:

@@ -2,14 +2,39 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from detloom.pipelines.first_run.choose_settings import Choices
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+from detloom.schemas.run_file.run_file import RunFile
 
 _INLINE_WIDTH = 100
 _LINE_WIDTH = 118
+
+
+@dataclass
+class Choices:
+    """A run file as a tree, and the reason for each choice by its key ("data.splits", "model.image_resizer", ...)."""
+
+    settings: dict[str, Any]
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def check_no_variable(root: str) -> None:
+    """Raise InputError for a path of a data folder that a run file would expand."""
+    if "{" in root:
+        raise InputError(f"{root}: got a path with '{{', which a run file would expand; rename the folder.")
+
+
+def write_and_check(choices: Choices, header: str, path: Path) -> RunFile:
+    """Write the run file and return its content."""
+    path.write_text(format_run_file(choices, f"{header}."), encoding="utf-8")
+    tree, _ = load_run_tree(path)
+    return build_run(tree)
 
 
 def format_run_file(choices: Choices, header: str) -> str:

@@ -5,14 +5,12 @@ import re
 import time
 from pathlib import Path
 
-from detloom.pipelines.first_run.choose_settings import Choices, choose_settings, limit_time
-from detloom.pipelines.first_run.run_file_text import format_run_file
+from detloom.pipelines.first_run.choose_settings import choose_settings, limit_time
+from detloom.pipelines.first_run.run_file_text import check_no_variable, write_and_check
 from detloom.pipelines.first_run.scan_data import DataScan, scan_data
 from detloom.pipelines.first_run.wishes import Wishes
 from detloom.pipelines.local.time_limits import format_duration
-from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
 from detloom.schemas.run_file.run_file import check_name
 
 _LOGGER = logging.getLogger(__name__)
@@ -38,8 +36,7 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
     """
     check_name(name)
     root = str(folder.resolve())
-    if "{" in root:
-        raise InputError(f"{root}: got a path with '{{', which a run file would expand; rename the folder.")
+    check_no_variable(root)
     scan = scan_data(root, wishes.data_format)
     _LOGGER.info("%s: %s images, %s objects.", folder, scan.total_images, sum(scan.boxes_by_class.values()))
     choices = choose_settings(scan, name, wishes.quality)
@@ -49,20 +46,13 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
     try:
         if wishes.seconds is not None:
             header += f", budget {format_duration(wishes.seconds)}"
-            config = _write_and_check(choices, header, draft)
+            config = write_and_check(choices, header, draft).config
             step_seconds = _measure_step(config, scan)
             limit_time(choices, step_seconds, wishes.seconds, spent=time.monotonic() - started)
-        _write_and_check(choices, header, draft)
+        write_and_check(choices, header, draft)
         draft.replace(output)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _write_and_check(choices: Choices, header: str, path: Path) -> TrainEvalConfig:
-    """Write the run file and return the configuration that it describes."""
-    path.write_text(format_run_file(choices, f"{header}."), encoding="utf-8")
-    tree, _ = load_run_tree(path)
-    return build_run(tree).config
 
 
 def _measure_step(config: TrainEvalConfig, scan: DataScan) -> float:

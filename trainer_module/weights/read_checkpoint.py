@@ -176,7 +176,7 @@ def _check_files(path: str) -> None:
 
 def _what_is_there(path: str) -> str:
     if tf.io.gfile.isdir(path):
-        latest = _newest_checkpoint(path) or _newest_checkpoint(f"{path}/checkpoints") or _only_checkpoint(path)
+        latest = newest_checkpoint(path) or newest_checkpoint(f"{path}/checkpoints") or _only_checkpoint(path)
         hint = f" Did you mean '{latest}'?" if latest else ""
         return f"{path} is a folder; there is no {path}.index.{hint}"
     if tf.io.gfile.exists(path):
@@ -184,7 +184,7 @@ def _what_is_there(path: str) -> str:
     return f"no checkpoint {path}: there is no {path}.index."
 
 
-def _newest_checkpoint(folder: str) -> str:
+def newest_checkpoint(folder: str) -> str:
     """Return the newest checkpoint of TensorFlow's list in the folder; empty if the folder does not have it.
 
     The list may come from elsewhere and name any path: only the file name is used.

@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from detloom.schemas.contracts import detections
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.checkpoint_address import is_web_address
 from detloom.schemas.model.config import IMAGENET
 from detloom.trainer_module.detectors.detector import AutomlSource, Family
 from detloom.trainer_module.layers.backbones.efficientnet import is_efficientnet_lite
+from detloom.trainer_module.weights.downloaded_archive import fetch_checkpoint
 from detloom.trainer_module.weights.keras_weights import is_keras_file, read_keras_weights
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_classification_keys, odapi_keys
 from detloom.trainer_module.weights.own_checkpoint import (
@@ -109,7 +111,11 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
     """
     paths = list(variables_by_path(network))
     where = _tidy(where)
-    check_path(where)
+    if is_web_address(where):
+        place = fetch_checkpoint(where)
+    else:
+        check_path(where)
+        place = where
     extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
     if is_torch_file(where):
         return _from_torch(where, read_torch_weights(where, extractor), paths)
@@ -117,8 +123,8 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
         return _from_torch(where, read_torch_weights(find_packaged_weights(extractor.backbone), extractor), paths)
     if where == IMAGENET or is_keras_file(where):
         return _from_keras(where, read_keras_weights(where, extractor), paths)
-    with access_errors_as_input_errors(where):
-        path = _find_in_folder(where)
+    with access_errors_as_input_errors(place):
+        path = _find_in_folder(place)
     file = read_checkpoint(path)
     if not file.stores_objects:
         return _from_names(where, file, family, network)

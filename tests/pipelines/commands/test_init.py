@@ -67,6 +67,20 @@ def test_init_with_a_format_that_is_not_there_is_refused(make_voc, tmp_path):
     assert "no COCO annotation file found" in sentence(result)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "got no FOLDER, allowed: a folder of labelled images, or --from-odapi"),
+        (("data", "--from-odapi", "a.config"), "got FOLDER, --budget, --quality or --format as well"),
+        (("--from-odapi", "a.config", "--budget", "5m"), "got FOLDER, --budget, --quality or --format as well"),
+        (("data", "--records", "records"), "--records and --checkpoint: allowed with --from-odapi only"),
+        (("data", "--checkpoint", ""), "--records and --checkpoint: allowed with --from-odapi only"),
+    ],
+)
+def test_init_refuses_options_that_do_not_belong_together(arguments, message):
+    assert message in sentence(detloom_command("init", *arguments))
+
+
 def test_budget_of_a_run_file_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("name: a")
     result = detloom_command("run", tmp_path / "a.yaml", "--budget", "5m")

@@ -1,7 +1,9 @@
 """Modes, notes and errors of restoring, on a small detector with weights in the Object Detection API's layout."""
 
 import json
+import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -11,7 +13,9 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.checkpoint_address import parse_archive_address
 from detloom.trainer_module.detectors.families import build_detector, family_of
+from detloom.trainer_module.weights.downloaded_archive import archive_by_hand, cache_folder
 from detloom.trainer_module.weights.odapi_keys import odapi_keys
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 from detloom.trainer_module.weights.restore import find_trained, plan_restore, restore
@@ -87,6 +91,19 @@ def test_mode_restores_its_parts(tiny_config, detector, stored, mode, parts):
 
 def test_auto_is_full_if_all_classes_agree(tiny_config, detector, stored):
     assert plan(tiny_config, detector, stored[0]).report.mode == "full"
+
+
+def test_an_archive_at_an_address_is_restored(tiny_config, detector, stored, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    address = "https://host.invalid/tiny.tar.gz"
+    by_hand = archive_by_hand(parse_archive_address(address), cache_folder())
+    by_hand.parent.mkdir(parents=True)
+    with tarfile.open(by_hand, "w:gz") as archive:
+        for path in Path(stored[0]).parent.glob("ckpt-0.*"):
+            archive.add(path, f"tiny/checkpoint/{path.name}")
+    report = plan(tiny_config, detector, address).report
+    assert (report.mode, report.refusal) == ("full", "")
+    assert f"from {address}" in report.sentence()
 
 
 def test_auto_leaves_only_the_last_class_layer_initialized_if_classes_differ(tiny_config, three, stored):

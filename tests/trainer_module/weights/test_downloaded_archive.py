@@ -1,0 +1,517 @@
+"""Archives from a web server: the cache, faults of the network, and archives that are made to do harm."""
+
+import gzip
+import hashlib
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.checkpoint_address import ArchiveAddress
+from detloom.trainer_module.weights import downloaded_archive
+from detloom.trainer_module.weights.downloaded_archive import (
+    archive_by_hand,
+    cache_folder,
+    fetch_archive,
+    fetch_checkpoint,
+)
+
+ZOO = {
+    "ssd/pipeline.config": b"model {}",
+    "ssd/checkpoint/checkpoint": b'model_checkpoint_path: "ckpt-0"',
+    "ssd/checkpoint/ckpt-0.index": b"index",
+    "ssd/checkpoint/ckpt-0.data-00000-of-00001": b"data" * 1000,
+    "ssd/saved_model/saved_model.pb": b"graph",
+    "ssd/saved_model/variables/variables.index": b"other index",
+    "ssd/saved_model/variables/variables.data-00000-of-00001": b"other data",
+}
+Respond = Callable[[BaseHTTPRequestHandler], None]
+
+
+class Server:
+    """A web server on this machine; `responses` has a function by path."""
+
+    def __init__(self) -> None:
+        self.responses: dict[str, Respond] = {}
+        self.requests: Counter[str] = Counter()
+        self.ended = threading.Event()  # lets functions that wait return
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.requests[self.path] += 1
+                server.responses[self.path](self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def address(self, path: str = "/ssd.tar.gz", sha256: str = "") -> ArchiveAddress:
+        return ArchiveAddress(self.url + path, sha256)
+
+    def serve(self, data: bytes, path: str = "/ssd.tar.gz", length: int | None = None) -> ArchiveAddress:
+        """Respond with these bytes; `length` is the stated number, -1 states none."""
+
+        def respond(request: BaseHTTPRequestHandler) -> None:
+            request.send_response(200)
+            if length != -1:
+                request.send_header("Content-Length", str(len(data) if length is None else length))
+            request.end_headers()
+            request.wfile.write(data)
+
+        self.responses[path] = respond
+        return self.address(path)
+
+    def redirect(self, target: str, path: str = "/ssd.tar.gz") -> ArchiveAddress:
+        def respond(request: BaseHTTPRequestHandler) -> None:
+            request.send_response(302)
+            request.send_header("Location", target)
+            request.end_headers()
+
+        self.responses[path] = respond
+        return self.address(path)
+
+    def stop(self) -> None:
+        self.ended.set()
+        self.http.shutdown()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def pack(files: dict[str, bytes], *members: tarfile.TarInfo) -> bytes:
+    """Return a tar.gz with files, and other members without content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        for member in members:
+            tar.addfile(member)
+    return buffer.getvalue()
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+def refusal(address: ArchiveAddress, cache: Path) -> str:
+    """Return the message of a failed download, which leaves nothing but the lock's file."""
+    with pytest.raises(InputError) as caught:
+        fetch_archive(address, cache)
+    assert [path for path in cache.iterdir() if path.suffix != ".lock"] == []
+    assert str(caught.value).startswith(f"train.fine_tune_checkpoint: {address} ")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_of_the_zoo_is_downloaded_once(server, cache, caplog):
+    caplog.set_level(logging.INFO, "detloom")
+    address = server.serve(pack(ZOO))
+    path = Path(fetch_archive(address, cache))
+    assert path.name == "ckpt-0"
+    assert path.with_name("ckpt-0.index").read_bytes() == b"index"
+    assert path.with_name("ckpt-0.data-00000-of-00001").read_bytes() == b"data" * 1000
+    assert fetch_archive(address, cache) == str(path)
+    assert server.requests == {"/ssd.tar.gz": 1}
+    names = {each.name for each in path.parents[2].rglob("*") if each.is_file()}
+    assert names == {"checkpoint", "ckpt-0.index", "ckpt-0.data-00000-of-00001"}  # no SavedModel
+    assert sorted(each.suffix for each in cache.iterdir()) == ["", ".lock"]
+    assert f"{server.url}/ssd.tar.gz: downloading" in caplog.text
+
+
+def test_an_archive_in_the_layout_of_automl(server, cache):
+    files = {f"d0/model.{suffix}": b"x" for suffix in ("index", "data-00000-of-00001", "meta")}
+    files["d0/._model.index"] = b"an attribute of a Mac"
+    assert fetch_archive(server.serve(pack(files)), cache).endswith("/d0/model")
+
+
+def test_a_tar_without_gzip(server, cache):
+    assert fetch_archive(server.serve(gzip.decompress(pack(ZOO))), cache).endswith("/ckpt-0")
+
+
+def test_equal_names_at_other_addresses_are_other_entries(server, cache):
+    paths = {
+        fetch_archive(server.serve(pack({f"{name}.index": b""}), f"/{name}/ssd.tar.gz"), cache) for name in ("a", "b")
+    }
+    assert {path.rpartition("/")[2] for path in paths} == {"a", "b"}
+
+
+def test_of_several_checkpoints_the_newest_is_taken(server, cache):
+    files = {"checkpoint": b'model_checkpoint_path: "ckpt-2"', "ckpt-1.index": b"", "ckpt-2.index": b""}
+    assert fetch_archive(server.serve(pack(files)), cache).endswith("/ckpt-2")
+
+
+def test_several_checkpoints_without_a_list(server, cache):
+    address = server.serve(pack({"a/ckpt-1.index": b"", "b/ckpt-2.index": b""}))
+    assert "it contains 2 checkpoints (a/ckpt-1, b/ckpt-2)" in refusal(address, cache)
+
+
+def test_an_archive_without_a_checkpoint(server, cache):
+    saved_model = {name: data for name, data in ZOO.items() if "saved_model" in name}
+    assert "it contains no checkpoint" in refusal(server.serve(pack(saved_model)), cache)
+
+
+def test_a_hash_is_checked(server, cache):
+    data = pack(ZOO)
+    server.serve(data)
+    digest = hashlib.sha256(data).hexdigest()
+    assert fetch_archive(server.address(sha256=digest), cache).endswith("/ckpt-0")
+
+
+def test_another_hash_is_refused(server, cache):
+    data = pack(ZOO)
+    server.serve(data)
+    message = refusal(server.address(sha256="0" * 64), cache)
+    assert f"its SHA-256 is {hashlib.sha256(data).hexdigest()}, allowed: {'0' * 64}" in message
+
+
+def test_a_leftover_of_a_killed_process_is_replaced(server, cache):
+    address = server.serve(pack(ZOO))
+    entry = Path(fetch_archive(address, cache)).parents[2]
+    entry.rename(entry.with_name(f".{entry.name}"))  # as before the rename
+    (entry.with_name(f".{entry.name}") / "archive").write_bytes(b"half")
+    assert fetch_archive(address, cache).endswith("/ckpt-0")
+    assert not entry.with_name(f".{entry.name}").exists()
+
+
+def test_two_at_once_download_once(server, cache):
+    address, data = server.serve(pack(ZOO)), pack(ZOO)
+    both_asked = threading.Barrier(2)
+
+    def slow(request: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.1)
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(data)
+
+    def fetch() -> str:
+        both_asked.wait()
+        return fetch_archive(address, cache)
+
+    server.responses["/ssd.tar.gz"] = slow
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(fetch) for _ in range(2))
+        assert first.result() == second.result()
+    assert server.requests == {"/ssd.tar.gz": 1}
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from detloom.schemas.model.checkpoint_address import ArchiveAddress
+from detloom.trainer_module.weights.downloaded_archive import fetch_archive
+print(fetch_archive(ArchiveAddress(sys.argv[1]), Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.slow  # three processes import TensorFlow
+def test_a_killed_process_and_two_at_once(server, cache):
+    data, started = pack(ZOO), threading.Event()
+
+    def half(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        request.wfile.write(data[: len(data) // 2])
+        started.set()
+        server.ended.wait()
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", FETCH, str(address), str(cache)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+
+    address = server.serve(data)
+    server.responses["/ssd.tar.gz"] = half
+    process = start()
+    assert started.wait(120)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    server.serve(data)
+    both = [start(), start()]
+    paths = {process.communicate(timeout=120)[0].strip() for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(paths) == 1
+    assert Path(f"{paths.pop()}.index").read_bytes() == b"index"
+    assert server.requests == {"/ssd.tar.gz": 2}
+
+
+# --- without a network ------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_that_was_copied_by_hand_is_used(server, cache):
+    address = server.address()
+    server.stop()
+    message = refusal(address, cache)
+    assert "Connection refused" in message
+    by_hand = archive_by_hand(address, cache)
+    assert f"copy the archive to {by_hand}, or" in message
+    by_hand.write_bytes(pack(ZOO))
+    assert fetch_archive(address, cache).endswith("/ckpt-0")
+    assert by_hand.exists()
+
+
+def test_a_wrong_archive_that_was_copied_by_hand_is_named(server, cache):
+    address = server.address(sha256="0" * 64)
+    cache.mkdir()
+    by_hand = archive_by_hand(address, cache)
+    by_hand.write_bytes(pack(ZOO))
+    with pytest.raises(InputError, match=r"its SHA-256 is .*; it was copied to .*\.tar\.gz by hand"):
+        fetch_archive(address, cache)
+
+
+def test_the_cache_is_in_the_folder_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "detloom/checkpoints"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_folder() == Path("/home/me/.cache/detloom/checkpoints")
+    monkeypatch.setenv("HOME", "relative")  # as "~" of a user without an entry
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        cache_folder()
+
+
+def test_a_cache_that_cannot_be_written(server, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"the cache folder \S+ cannot be used \(Not a directory\).*XDG_CACHE_HOME"):
+        fetch_archive(server.serve(pack(ZOO)), tmp_path / "file/cache")
+
+
+def test_a_full_disk(server, cache, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(downloaded_archive.shutil, "copyfileobj", full)
+    address = server.serve(pack(ZOO))
+    with pytest.raises(InputError, match=r"cache folder \S+ cannot be used \(No space left on device\); free space"):
+        fetch_archive(address, cache)
+
+
+def test_a_setting_that_is_not_allowed_is_not_downloaded(server):
+    with pytest.raises(InputError, match=r"checkpoint: got .*allowed: https://127.*, or http with #sha256"):
+        fetch_checkpoint(f"{server.url}/ssd.tar.gz")
+
+
+# --- faults of the network --------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_ends_early(server, cache):
+    data = pack(ZOO)
+    message = refusal(server.serve(data[:-10], length=len(data)), cache)
+    assert f"the connection ended after {len(data) - 10:,} of {len(data):,} bytes; try again" in message
+
+
+def test_a_truncated_archive_without_a_length(server, cache):
+    assert "it is damaged" in refusal(server.serve(pack(ZOO)[:-10], length=-1), cache)
+
+
+def test_a_page_instead_of_an_archive(server, cache):
+    assert "it is damaged or not a tar archive" in refusal(server.serve(b"<html>Not found</html>"), cache)
+
+
+@pytest.mark.parametrize("sends_headers", [True, False])
+def test_a_server_that_stalls(server, cache, monkeypatch, sends_headers):
+    monkeypatch.setattr(downloaded_archive, "STALL_SECONDS", 0.1)
+
+    def stall(request: BaseHTTPRequestHandler) -> None:
+        if sends_headers:
+            request.send_response(200)
+            request.send_header("Content-Length", "1000")
+            request.end_headers()
+            request.wfile.write(b"x")
+            request.wfile.flush()
+        server.ended.wait()
+
+    server.responses["/ssd.tar.gz"] = stall
+    assert "the server sent nothing for 0.1 s" in refusal(server.address(), cache)
+
+
+def test_a_server_that_sends_a_byte_from_time_to_time(server, cache, monkeypatch):
+    monkeypatch.setattr(downloaded_archive, "MAX_SECONDS", 0.05)
+
+    def drip(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        while not server.ended.wait(0.02):
+            request.wfile.write(b"x")
+
+    server.responses["/ssd.tar.gz"] = drip
+    assert "it took more than 0.05 s" in refusal(server.address(), cache)
+
+
+def test_a_missing_file(server, cache):
+    server.responses["/ssd.tar.gz"] = lambda request: request.send_error(404)
+    assert "cannot be downloaded: the server responded 404 Not Found" in refusal(server.address(), cache)
+
+
+def test_a_response_that_is_not_http(server, cache):
+    server.responses["/ssd.tar.gz"] = lambda request: request.wfile.write(b"garbage\r\n\r\n")
+    assert "cannot be downloaded" in refusal(server.address(), cache)
+
+
+def test_a_redirect_is_followed_if_a_hash_fixes_the_content(server, cache):
+    data = pack(ZOO)
+    server.serve(data, "/elsewhere")
+    server.redirect("/elsewhere")
+    assert fetch_archive(server.address(sha256=hashlib.sha256(data).hexdigest()), cache).endswith("/ckpt-0")
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/a.tar.gz", "http://127.0.0.1/a.tar.gz"])
+def test_other_redirects_are_refused(server, cache, target):
+    message = refusal(server.redirect(target), cache)
+    assert target in message
+    assert "redirect" in message.lower()
+
+
+def test_an_endless_redirect(server, cache):
+    server.redirect("/ssd.tar.gz")
+    assert "the server responded 302" in refusal(server.address(sha256="0" * 64), cache)
+    assert server.requests.total() < 20
+
+
+# --- archives that are made to do harm --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil.index", "/tmp/evil.index", "a/../../evil.index", "a\\..\\evil.index", "a/\x1b[2J.index", ".."]
+)
+def test_names_that_lead_out_of_the_folder(server, cache, name):
+    message = refusal(server.serve(pack({**ZOO, name: b"evil"})), cache)
+    assert "has an absolute path, '..' or a character that is not allowed" in message
+    assert message.isprintable()
+    assert not list(cache.parent.rglob("evil*"))
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        special("link.index", tarfile.SYMTYPE, "/etc/passwd"),
+        special("folder", tarfile.SYMTYPE, "/tmp"),
+        special("hard.index", tarfile.LNKTYPE, "ssd/checkpoint/ckpt-0.index"),
+        special("pipe", tarfile.FIFOTYPE),
+        special("device", tarfile.CHRTYPE),
+        special("sparse.index", tarfile.GNUTYPE_SPARSE),
+    ],
+    ids=lambda member: member.name,
+)
+def test_links_and_special_files(server, cache, member):
+    message = refusal(server.serve(pack(ZOO, member)), cache)
+    assert f"its member '{member.name}' is a link or a special file" in message
+
+
+def test_a_file_that_is_there_twice(server, cache):
+    again = tarfile.TarInfo("ssd/checkpoint/ckpt-0.index")
+    assert "it has two members 'ssd/checkpoint/ckpt-0.index'" in refusal(server.serve(pack(ZOO, again)), cache)
+
+
+def test_a_name_that_is_too_long(server, cache):
+    assert "has a name that is too long" in refusal(server.serve(pack({f"{'a' * 300}.index": b""})), cache)
+
+
+def test_an_archive_that_becomes_large(server, cache, monkeypatch):
+    monkeypatch.setattr(downloaded_archive, "MAX_UNPACKED_BYTES", 2**20)
+    data = pack({"notes.txt": bytes(2**21), **ZOO})  # not a file that is written
+    assert len(data) < 10_000
+    assert "unpacked, it has more than 1,048,576 bytes" in refusal(server.serve(data), cache)
+
+
+def test_many_files_that_become_large_together(server, cache, monkeypatch):
+    monkeypatch.setattr(downloaded_archive, "MAX_UNPACKED_BYTES", 2**20)
+    data = pack({f"{number}.index": bytes(2**18) for number in range(5)})
+    assert "unpacked, it has more than 1,048,576 bytes" in refusal(server.serve(data), cache)
+
+
+def test_a_stated_size_of_terabytes(server, cache):
+    member = tarfile.TarInfo("ckpt-0.index")
+    member.size = 2**42
+    assert "unpacked, it has more than" in refusal(server.serve(gzip.compress(member.tobuf())), cache)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_a_header_that_would_fill_the_memory(server, cache, kind):
+    member = special("name", kind)
+    member.size = 2**32
+    data = gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20))
+    assert "it has a header of 4,294,967,296 bytes, allowed: 65,536" in refusal(server.serve(data), cache)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE])
+def test_a_long_chain_of_headers(server, cache, kind):
+    member = special("name", kind)
+    assert "cannot be used" in refusal(server.serve(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) * 3000)), cache)
+
+
+def test_headers_do_not_stay_in_memory(server, cache):
+    files = {f"{number:04}.txt": b"" for number in range(200)}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for name in files:
+            member = tarfile.TarInfo(name)
+            member.pax_headers = {"comment": "x" * 60_000}
+            tar.addfile(member)
+    address = server.serve(buffer.getvalue())
+    tracemalloc.start()
+    refusal(address, cache)
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000  # of 12 million bytes of comments
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_negative_size(server, cache, kind):
+    member = special("ckpt-0.index", kind)
+    member.size = -1024
+    assert "cannot be used" in refusal(server.serve(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) * 3)), cache)
+
+
+def test_too_many_members(server, cache, monkeypatch):
+    monkeypatch.setattr(downloaded_archive, "MAX_FILES", 10)
+    folders = [special(f"{number}", tarfile.DIRTYPE) for number in range(20)]
+    assert "it has more than 10 members" in refusal(server.serve(pack({}, *folders)), cache)
+
+
+@pytest.mark.parametrize("length", [None, -1])
+def test_an_archive_that_is_too_large(server, cache, monkeypatch, length):
+    monkeypatch.setattr(downloaded_archive, "MAX_ARCHIVE_BYTES", 1000)
+    message = refusal(server.serve(os.urandom(300_000), length=length), cache)
+    assert "bytes or more, allowed: 1,000" in message
+
+
+def test_damaged_bytes(server, cache):
+    data = bytearray(pack({**ZOO, "x.index": os.urandom(5000)}))
+    data[len(data) // 2] ^= 0xFF
+    assert "it is damaged" in refusal(server.serve(bytes(data)), cache)
