@@ -6,6 +6,7 @@ from pathlib import Path
 
 from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.report import charts as charts
+from detloom.components.evaluator.report import tables as tables
 from detloom.components.evaluator.report import views as views
 from detloom.components.pages.formats import (
     escape_markdown,
@@ -42,13 +43,13 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
         variant_rows=views.variant_rows(evaluation) if evaluation.variants else (),
         voc_rows=views.voc_rows(candidate, baseline),
         intervals=charts.interval_view(evaluation.comparison, num_boxes_by_id),
-        classes=views.class_table(evaluation),
+        classes=tables.class_table(evaluation),
         curves=charts.curve_charts(candidate.curves, num_boxes_by_id),
         calibration=charts.calibration_view(candidate.calibration),
         errors=charts.error_view(candidate.errors, baseline.errors if baseline else None),
         confusion=charts.confusion_view(candidate.confusion),
-        slices=views.slice_table(candidate, baseline),
-        objects=views.object_table(candidate, baseline),
+        slices=tables.slice_table(candidate, baseline),
+        objects=tables.object_table(candidate, baseline),
         image_groups=views.image_groups(shown),
         num_left_out=len(images) - len(shown),
         training=charts.training_charts(evaluation.training),

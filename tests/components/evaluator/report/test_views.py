@@ -12,6 +12,7 @@ from detloom.components.evaluator.analysis.error_types import ErrorType
 from detloom.components.evaluator.decision import Gate
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
 from detloom.components.evaluator.report import charts as charts
+from detloom.components.evaluator.report import tables as tables
 from detloom.components.evaluator.report import views as views
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
@@ -102,7 +103,7 @@ def test_voc_rows_have_both_models(evaluation):
 
 
 def test_a_class_row_contains_metrics_and_operating_points(evaluation):
-    table = views.class_table(evaluation)
+    table = tables.class_table(evaluation)
     titles = [column["title"] for column in table["columns"]]
     cat, dog = table["rows"]
     assert len(titles) == len(cat) == 15
@@ -114,14 +115,14 @@ def test_a_class_row_contains_metrics_and_operating_points(evaluation):
 
 
 def test_the_class_table_is_limited_to_classes_with_the_most_boxes(evaluation, monkeypatch):
-    monkeypatch.setattr(views, "MAX_ROWS", 1)
-    table = views.class_table(evaluation)
+    monkeypatch.setattr(tables, "MAX_ROWS", 1)
+    table = tables.class_table(evaluation)
     assert [row[0]["text"] for row in table["rows"]] == ["<b>dog</b>"]
     assert table["num_more"] == 1
 
 
 def test_small_slices_are_marked(evaluation):
-    table = views.slice_table(evaluation.candidate, evaluation.baseline)
+    table = tables.slice_table(evaluation.candidate, evaluation.baseline)
     north, south = table["rows"]
     assert texts_of(north)[:4] == ["image/camera=north", "2", "3", "1.000"]
     # AP of the baseline is (1 + 0) / 2.
@@ -130,7 +131,7 @@ def test_small_slices_are_marked(evaluation):
 
 
 def test_object_slices_have_their_recall(evaluation):
-    table = views.object_table(evaluation.candidate, evaluation.baseline)
+    table = tables.object_table(evaluation.candidate, evaluation.baseline)
     # The side (square root of the area) is 139 for 120 x 160 pixels and 160 for 160 x 160.
     assert [texts_of(row)[:3] for row in table["rows"]] == [
         ["side_px=below 150", "1", "1.000"],
