@@ -12,6 +12,7 @@ from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, ClassMetric
 
 Json = Mapping[str, Any]
 MAX_ROWS = 500  # per table; limits the page for very large label maps
+_COMPARED = ("AP", "AP50")  # of each class with the baseline
 _NOTE = {"title": "", "is_number": False}
 
 
@@ -30,13 +31,12 @@ def class_table(evaluation: Evaluation) -> Json:
     )
     masks = evaluation.candidate.masks
     mask_ap = {} if masks is None else {row.class_id: measured(row.AP) for row in masks.per_class}
-    change = (*(("Mask AP",) if mask_ap else ()), *(("AP change",) if baseline else ()))
+    change = tuple(text for name in _COMPARED for text in (f"Baseline {name}", f"{name} change")) if baseline else ()
     classes: Sequence[ClassMetrics] = evaluation.candidate.coco.per_class
     if len(classes) > MAX_ROWS:
         classes = sorted(classes, key=lambda row: -row.num_boxes)[:MAX_ROWS]
     rows = []
     for row in classes:
-        ap_before = measured(before[row.class_id].AP) if row.class_id in before else None
         curve = curves.get(row.class_id)
         best, wanted = (curve.best_f1, curve.wanted) if curve else (None, None)
         rows.append(
@@ -45,13 +45,25 @@ def class_table(evaluation: Evaluation) -> Json:
                 number_cell(row.num_boxes, format_count),
                 *(number_cell(measured(row.value_of(name))) for name in names),
                 *([number_cell(mask_ap[row.class_id])] if mask_ap else []),
-                *([number_cell(change_of(measured(row.AP), ap_before), format_signed)] if baseline else []),
+                *(_compared_cells(row, before.get(row.class_id)) if baseline else []),
                 *_point_cells(best, ("min_score", "precision", "recall")),
                 *_point_cells(wanted, ("min_score", "recall")),
             ]
         )
     num_left_out = len(evaluation.candidate.coco.per_class) - len(rows)
-    return {"columns": columns_of("Class", "Boxes", *names, *change, *points), "rows": rows, "num_more": num_left_out}
+    return {
+        "columns": columns_of("Class", "Boxes", *names, *(("Mask AP",) if mask_ap else ()), *change, *points),
+        "rows": rows,
+        "num_more": num_left_out,
+    }
+
+
+def _compared_cells(row: ClassMetrics, before: ClassMetrics | None) -> list[Json]:
+    cells = []
+    for name in _COMPARED:
+        value, value_before = measured(row.value_of(name)), measured(before.value_of(name)) if before else None
+        cells += [number_cell(value_before), number_cell(change_of(value, value_before), format_signed)]
+    return cells
 
 
 def _point_cells(point: OperatingPoint | None, fields: Sequence[str]) -> list[Json]:

@@ -1,9 +1,9 @@
-"""Convert an evaluation to plain values for the page's template: texts, rows of metrics, groups of example images."""
+"""Convert an evaluation to plain values for the page's template: texts, rows of metrics."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from detloom.components.evaluator.decision import Decision, Gate, Override, capitalize
-from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ModelCosts, ReportImage
+from detloom.components.evaluator.evaluation import Evaluation, ModelCosts
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.tables import Json, change_of, format_interval, measured
 from detloom.components.pages.formats import format_count, format_number, format_share_digits, format_signed
@@ -68,13 +68,6 @@ _VOC_NAMES = {
         "a group counts as one object; detections of classes not verified for an image are ignored",
     ),
 }
-_IMAGE_GROUPS: tuple[tuple[ImageKind, str, str], ...] = (
-    ("false", "Wrong detections with the highest scores", "Some may be real objects without a label."),
-    ("missed", "Largest missed objects", "Labelled objects that the candidate did not detect, the largest first."),
-    ("better", "Most improved images", "The candidate's F1 exceeds the baseline's by the largest margins."),
-    ("worse", "Most degraded images", "The candidate's F1 is below the baseline's by the largest margins."),
-    ("first", "First images of the split", "Selected regardless of their result."),
-)
 
 
 def headline(decision: Decision) -> tuple[str, str]:
@@ -84,6 +77,16 @@ def headline(decision: Decision) -> tuple[str, str]:
     if decision.blessed and any(gate.verdict == "waived" for gate in decision.gates):
         return "Blessed without a floor", "warned"
     return ("Blessed", "passed") if decision.blessed else ("Not blessed", "failed")
+
+
+def next_step(decision: Decision) -> str:
+    """Return a sentence about what follows from the decision."""
+    if decision.blessed:
+        return "Next: the Pusher of the pipeline pushes this model. Without a pipeline, push it with detloom push."
+    return (
+        "Next: the model is not pushed. The sections Errors and Example images show what it gets wrong; the limits are "
+        "those of gates in the run file."
+    )
 
 
 def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
@@ -262,15 +265,6 @@ def health_rows(data_health: Iterable[tuple[str, str, str]]) -> list[Json]:
         }
         for name, value, verdict in data_health
     ]
-
-
-def image_groups(images: Sequence[ReportImage]) -> list[Json]:
-    """Group the example images by kind; omit empty groups."""
-    groups = [
-        {"title": title, "sentence": sentence, "images": [each for each in images if each.kind == kind]}
-        for kind, title, sentence in _IMAGE_GROUPS
-    ]
-    return [group for group in groups if group["images"]]
 
 
 def format_mib(num_bytes: int) -> str:

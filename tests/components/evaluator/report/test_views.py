@@ -12,7 +12,6 @@ from detloom.components.evaluator.analysis.error_types import ErrorType
 from detloom.components.evaluator.decision import Gate
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
 from detloom.components.evaluator.report import charts as charts
-from detloom.components.evaluator.report import tables as tables
 from detloom.components.evaluator.report import views as views
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
@@ -100,44 +99,6 @@ def test_voc_rows_have_both_models(evaluation):
     # The candidate makes no errors; the baseline has AP 1 for the cat and 0 for the dogs.
     assert (rows["PASCAL VOC 2010"]["candidate"], rows["PASCAL VOC 2010"]["baseline"]) == (1.0, 0.5)
     assert len(rows) == 5
-
-
-def test_a_class_row_contains_metrics_and_operating_points(evaluation):
-    table = tables.class_table(evaluation)
-    titles = [column["title"] for column in table["columns"]]
-    cat, dog = table["rows"]
-    assert len(titles) == len(cat) == 15
-    assert texts_of(dog)[:4] == ["<b>dog</b>", "2", "1.000", "1.000"]
-    # The candidate detects all dogs with a score of at least 0.7, the baseline none.
-    assert texts_of(dog)[titles.index("AP change") :] == ["+1.000", "0.700", "1.000", "1.000", "0.700", "1.000"]
-    assert texts_of(cat)[titles.index("APs")] == "–"
-    assert cat[titles.index("APs")]["value"] is None
-
-
-def test_the_class_table_is_limited_to_classes_with_the_most_boxes(evaluation, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_ROWS", 1)
-    table = tables.class_table(evaluation)
-    assert [row[0]["text"] for row in table["rows"]] == ["<b>dog</b>"]
-    assert table["num_more"] == 1
-
-
-def test_small_slices_are_marked(evaluation):
-    table = tables.slice_table(evaluation.candidate, evaluation.baseline)
-    north, south = table["rows"]
-    assert texts_of(north)[:4] == ["image/camera=north", "2", "3", "1.000"]
-    # AP of the baseline is (1 + 0) / 2.
-    assert texts_of(north)[-2:] == ["+0.500", ""]
-    assert texts_of(south) == ["image/camera=south", "1", "0", "–", "–", "–", "–", "few images"]
-
-
-def test_object_slices_have_their_recall(evaluation):
-    table = tables.object_table(evaluation.candidate, evaluation.baseline)
-    # The side (square root of the area) is 139 for 120 x 160 pixels and 160 for 160 x 160.
-    assert [texts_of(row)[:3] for row in table["rows"]] == [
-        ["side_px=below 150", "1", "1.000"],
-        ["side_px=150 or more", "2", "1.000"],
-    ]
-    assert table["rows"][0][-1]["text"] == "few objects"
 
 
 def test_an_unknown_verdict_of_the_data_is_shown_unchanged():
