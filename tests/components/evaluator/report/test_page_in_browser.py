@@ -15,6 +15,7 @@ from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator
 NAMES = ["</script><script>window.hacked = 1</script>", "\"><img src=x onerror='window.hacked = 1'>", 'o\'wl & "co"']
 SLIDER = "document.querySelector('#by-score input[data-model=\"{}\"]')"
 TABLE = "Array.from(document.querySelectorAll('#by-score tbody tr'), row => Array.from(row.cells, c => c.textContent))"
+IS_ENLARGED = "Boolean(document.querySelector('dialog[open] .zoom-stage .picture')?.style.width)"
 # The classes of the boxes that are drawn, in the order of the page.
 DRAWN = """Array.from(document.querySelectorAll(".boxes g")).filter(box => getComputedStyle(box).display !== "none")
     .map(({classList}) => [...classList].filter(name => name !== "plain" && name !== "subject").join(" "))"""
@@ -32,12 +33,17 @@ def evaluation(make_good_split):
 
 
 @pytest.fixture(scope="module")
-def address(evaluation, tmp_path_factory):
+def plans(evaluation):
     evaluation, before = evaluation
+    return plan_images(evaluation, 2, baseline=before)
+
+
+@pytest.fixture(scope="module")
+def address(evaluation, plans, tmp_path_factory):
+    evaluation, _ = evaluation
     image = np.asarray(Image.linear_gradient("L").resize((300, 300)).convert("RGB"))
     images = [
-        draw_image(plan, image, evaluation.file_names[plan.image_index], evaluation.split.label_map)
-        for plan in plan_images(evaluation, 2, baseline=before)
+        draw_image(plan, image, evaluation.file_names[plan.image_index], evaluation.split.label_map) for plan in plans
     ]
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(format_page(evaluation, images), encoding="utf-8")
@@ -102,6 +108,19 @@ def test_the_slider_moves_by_keys_and_its_copy_and_the_boxes_follow(tab):
     assert tab.evaluate(DRAWN) == before
 
 
+def test_boxes_with_at_least_the_score_are_drawn(tab, evaluation, plans):
+    evaluation, _ = evaluation
+    found = [each for plan in plans for each in plan.objects if each.layer == "candidate"]
+    labels = tab.evaluate("document.querySelector('[data-labels]').dataset.labels").split(",")
+    best = evaluation.candidate.best_f1.min_score
+    for step in range(30, 90, 7):
+        slider = SLIDER.format(0)
+        tab.evaluate(f"{slider}.value = {step}, {slider}.dispatchEvent(new Event('input'))")
+        score = best if step == labels.index(f"{best:.3f}") else float(labels[step])
+        drawn = [each for each in tab.evaluate(DRAWN) if each.startswith("candidate")]
+        assert drawn == [f"candidate {each.outcome}" for each in found if each.score >= score]
+
+
 def test_exact_ties_are_rounded_as_in_python(browser, make_image, label_map, tmp_path):
     boxes = [(1, 0, 6 * k, 5, 6 * k + 5) for k in range(16)]
     truth, found = make_image(1, truth=boxes, found=[(*boxes[0], 0.9)])
@@ -147,7 +166,7 @@ def test_the_baseline_is_a_layer(tab):
 def test_an_image_is_enlarged_moved_and_closed_by_keys(tab):
     tab.evaluate("document.querySelector('.zoomable').focus()")
     tab.press("Enter")
-    tab.wait_for("document.querySelector('dialog[open] .zoom-stage .picture')?.offsetWidth > 300")
+    tab.wait_for(IS_ENLARGED)
     assert tab.evaluate("document.querySelector('dialog strong').textContent").startswith(NAMES[0])
     assert tab.evaluate("document.querySelector('dialog [data-zoom-tools]') !== null")
     picture = "document.querySelector('.zoom-stage .picture')"
@@ -164,7 +183,7 @@ def test_an_image_is_enlarged_moved_and_closed_by_keys(tab):
     tab.press("Escape")
     assert tab.evaluate("document.querySelector('dialog[open]')") is None
     assert tab.evaluate("document.activeElement.matches('.zoomable')")
-    assert tab.evaluate("document.querySelector('main [data-zoom-tools]') !== null")
+    tab.wait_for("document.querySelector('main [data-zoom-tools]') !== null")
 
 
 def test_keyboard_focus_is_visible(tab):
@@ -179,7 +198,7 @@ def test_the_page_fits_a_phone_in_light_and_dark(tab, is_dark):
     red, green, blue = map(int, tab.evaluate("getComputedStyle(document.body).backgroundColor")[4:-1].split(","))
     assert (max(red, green, blue) < 60) == is_dark
     tab.evaluate("document.querySelector('.zoomable').click()")
-    tab.wait_for("document.querySelector('dialog[open] .zoom-stage .picture')?.offsetWidth > 0")
+    tab.wait_for(IS_ENLARGED)
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert tab.evaluate("document.querySelector('dialog').scrollWidth <= innerWidth")
 
