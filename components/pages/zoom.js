@@ -34,7 +34,8 @@
     picture.style.height = `${view.height * view.zoom}px`;
     picture.style.left = `${view.left}px`;
     picture.style.top = `${view.top}px`;
-    picture.style.setProperty("--zoom", view.zoom);
+    const { naturalWidth } = picture.querySelector("img");
+    picture.style.setProperty("--zoom", Math.max((view.zoom * view.width) / (naturalWidth || 1), 1)); // for texts
   }
 
   function fit() {

@@ -85,7 +85,7 @@ def next_step(decision: Decision) -> str:
         return "Next: the Pusher of the pipeline pushes this model. Without a pipeline, push it with detloom push."
     return (
         "Next: the model is not pushed. The sections Errors and Example images show what it gets wrong; the limits are "
-        "those of gates in the run file."
+        "in the section gates of the run file."
     )
 
 
