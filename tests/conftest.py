@@ -61,7 +61,7 @@ def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless browser for tests of pages; skips where none is installed."""
-    from browser import BROWSERS, Browser, find_browser
+    from headless_browser import BROWSERS, Browser, find_browser
 
     path = find_browser()
     if path is None:
