@@ -10,12 +10,13 @@ _MAX_IMAGE_CHARS = 3_500_000  # keeps the page below 5 MB
 _OBJECT_CHARS = 180  # of markup
 _TEXT_PX = 26  # height of a label
 # Name in score_and_layers.js, class of the color, text. Detections on crowds belong to the correct ones.
-LAYERS = (
+_LAYERS = (
     ("truth", "truth", "ground truth"),
     ("true", "true", "correct detections"),
     ("false", "false", "false positives"),
     ("missed", "missed", "missed objects"),
     ("labels", "", "labels"),
+    ("masks", "", "masks"),
 )
 _IMAGE_GROUPS: tuple[tuple[ImageKind, str, str], ...] = (
     ("false", "Wrong detections with the highest scores", "Some may be real objects without a label."),
@@ -41,6 +42,12 @@ def image_groups(images: Sequence[ReportImage], start_steps: Sequence[int]) -> l
         for kind, title, sentence in _IMAGE_GROUPS
     ]
     return [group for group in groups if group["images"]]
+
+
+def layers_of(images: Sequence[ReportImage]) -> list[tuple[str, str, str]]:
+    """Return the layers as (name, color, text), with masks only if there are any."""
+    has_masks = any(each.mask_uri for image in images for each in image.objects)
+    return [layer for layer in _LAYERS if has_masks or layer[0] != "masks"]
 
 
 def fit(images: Sequence[ReportImage]) -> list[ReportImage]:

@@ -7,7 +7,7 @@ from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.report import charts as charts
 from detloom.components.evaluator.report import tables as tables
 from detloom.components.evaluator.report import views as views
-from detloom.components.evaluator.report.image_views import LAYERS, fit, image_groups
+from detloom.components.evaluator.report.image_views import fit, image_groups, layers_of
 from detloom.components.evaluator.report.thresholds import MIN_DRAWN_SCORE, threshold_view
 from detloom.components.pages.formats import (
     escape_markdown,
@@ -58,7 +58,7 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
         objects=tables.object_table(candidate, baseline),
         by_score=by_score,
         image_groups=image_groups(shown, [model["start"] for model in by_score["models"]]),
-        layers=LAYERS,
+        layers=layers_of(shown),
         min_drawn_score=f"{MIN_DRAWN_SCORE:g}",
         num_left_out=len(images) - len(shown),
         training=charts.training_charts(evaluation.training),

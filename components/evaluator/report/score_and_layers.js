@@ -9,7 +9,7 @@
     rows: element.dataset.counts.split(";").map(parseRow),
   }));
   const tableRows = Array.from(document.querySelector("#by-score tbody").rows); // keep their order when sorted
-  const layers = { truth: true, true: true, false: true, missed: true, labels: true };
+  const layers = { truth: true, true: true, false: true, missed: true };
   let shown = "0"; // index of the model whose boxes are drawn, or "both"
 
   // Counts above a threshold are sums from its step on.
@@ -109,8 +109,8 @@
   for (const box of document.querySelectorAll("input[data-layer]")) {
     box.addEventListener("change", () => {
       layers[box.dataset.layer] = box.checked;
-      document.documentElement.classList.toggle("no-labels", !layers.labels);
-      document.documentElement.classList.toggle("hides-true", !layers.true); // then ground truth needs its labels
+      // Labels and masks are hidden by CSS, which shows those of detected objects only without the correct detections.
+      document.documentElement.classList.toggle(`no-${box.dataset.layer}`, !box.checked);
       updateBoxes();
     });
   }

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.evaluator.report.image_views import image_groups
+from detloom.components.evaluator.report.image_views import image_groups, layers_of
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
 evaluations = importlib.util.module_from_spec(_SPEC)
@@ -39,6 +39,14 @@ def test_the_subject_is_marked():
         view_of(layer="candidate", outcome="false", steps=(90,), is_subject=True)["classes"]
         == "candidate false subject"
     )
+
+
+def test_only_images_with_masks_have_a_layer_of_masks():
+    drawn = evaluations.make_object(mask_uri="data:image/png;base64,AAAA")
+    plain, masked = (evaluations.make_image(objects=objects) for objects in ((), (drawn,)))
+    names = ["truth", "true", "false", "missed", "labels"]
+    assert [layer for layer, *_ in layers_of([plain])] == names
+    assert [layer for layer, *_ in layers_of([plain, masked])] == [*names, "masks"]
 
 
 def test_labels_stay_inside_the_image():

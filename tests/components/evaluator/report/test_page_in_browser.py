@@ -154,6 +154,17 @@ def test_each_layer_can_be_hidden(tab):
     assert tab.evaluate(boxes) == everything
 
 
+def test_ground_truth_has_labels_where_no_detection_has_one(tab):
+    labelled = """Array.from(new Set(Array.from(document.querySelectorAll(".boxes g text"))
+        .filter(text => text.getBoundingClientRect().width > 0)
+        .map(text => ["missed", "truth", "candidate"].find(name => text.parentElement.classList.contains(name))))).sort()"""
+    assert tab.evaluate(labelled) == ["candidate", "missed"]
+    tab.evaluate("document.querySelector('input[data-layer=true]').click()")
+    assert tab.evaluate(labelled) == ["candidate", "missed", "truth"]
+    tab.evaluate("document.querySelector('input[data-layer=labels]').click()")
+    assert tab.evaluate(labelled) == []
+
+
 def test_the_baseline_is_a_layer(tab):
     layers = f"Array.from(new Set({DRAWN}.map(each => each.split(' ')[0])))"
     assert tab.evaluate(layers) == ["truth", "candidate"]
