@@ -157,7 +157,9 @@ def test_each_layer_can_be_hidden(tab):
 def test_ground_truth_has_labels_where_no_detection_has_one(tab):
     labelled = """Array.from(new Set(Array.from(document.querySelectorAll(".boxes g text"))
         .filter(text => text.getBoundingClientRect().width > 0)
-        .map(text => ["missed", "truth", "candidate"].find(name => text.parentElement.classList.contains(name))))).sort()"""
+        .map(text => text.parentElement.classList)
+        .map(list => ["missed", "truth", "candidate"].find(name => list.contains(name)))))
+        .sort()"""
     assert tab.evaluate(labelled) == ["candidate", "missed"]
     tab.evaluate("document.querySelector('input[data-layer=true]').click()")
     assert tab.evaluate(labelled) == ["candidate", "missed", "truth"]
