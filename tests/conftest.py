@@ -59,6 +59,19 @@ def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless browser for tests of pages; skips where none is installed."""
+    from headless_browser import BROWSERS, Browser, find_browser
+
+    path = find_browser()
+    if path is None:
+        pytest.skip(f"no browser on the PATH; looked for: {', '.join(BROWSERS)} (Debian: apt install chromium)")
+    browser = Browser(path, tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
 def make_example() -> Callable[..., bytes]:
     """Return a function that makes a tf.Example with a gray PNG; every box is filled with a color of its class."""
     import tensorflow as tf

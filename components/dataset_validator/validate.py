@@ -115,7 +115,8 @@ def _draw_images(
     report["images"] = [
         {"topic": topic, "split": place.split, "record_key": place.record_key} for topic, place in places
     ]
-    return draw_images([place for _, place in places], label_map, max_pixels=max_pixels)
+    in_grid = dict.fromkeys(place for _, place in chosen)
+    return draw_images([*(place for _, place in shown), *in_grid], label_map, max_pixels=max_pixels)
 
 
 def validate_examples(

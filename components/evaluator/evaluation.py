@@ -20,23 +20,55 @@ ImageKind = Literal["false", "missed", "better", "worse", "first"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportObject:
+    """An object that the report draws over an example image.
+
+    Attributes:
+        layer: ground truth, or detections of one of the models.
+        outcome: "plain" for ground truth; "ignored" for a detection on a crowd.
+        is_subject: the error for which the image was selected.
+        box_xywh_px: in pixels of the JPEG.
+        label: class name and score.
+        steps: of a detection, its step on the slider of its model (see `ScoreSteps.steps_of`); of ground truth, the
+            step of the detection that each model matches to it, 0 without one.
+        mask_uri: PNG over `mask_area_px`; empty without a mask.
+        points_xy_px: keypoints that are drawn.
+    """
+
+    layer: Literal["truth", "candidate", "baseline"]
+    outcome: Literal["plain", "crowd", "true", "false", "ignored"]
+    box_xywh_px: tuple[float, float, float, float]
+    label: str
+    steps: tuple[int, ...]
+    is_subject: bool = False
+    mask_uri: str = ""
+    points_xy_px: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def mask_area_px(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the whole pixels of the box, at least one."""
+        x, y, width, height = self.box_xywh_px
+        left, top = int(x), int(y)
+        return left, top, max(int(x + width), left + 1), max(int(y + height), top + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportImage:
-    """One example image of the report: two copies side by side, as JPEG data URIs.
+    """One example image of the report, with the objects that are drawn over it.
 
     Attributes:
         name: name of the image.
         text: caption.
-        left_uri, right_uri: ground truth and candidate; for `better` and `worse` baseline and candidate.
-        left_label, right_label: short titles of the two copies.
+        uri: JPEG as a data URI.
+        size_wh: size of the JPEG in pixels.
     """
 
     kind: ImageKind
     name: str
     text: str
-    left_uri: str
-    right_uri: str
-    left_label: str
-    right_label: str
+    uri: str
+    size_wh: tuple[int, int]
+    objects: tuple[ReportObject, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from detloom.components.evaluator.decision import Decision
-from detloom.components.evaluator.report.views import (
-    MAX_ROWS,
-    change_of,
-    columns_of,
-    format_mib,
-    headline,
-    name_cell,
-    number_cell,
-)
+from detloom.components.evaluator.report.tables import MAX_ROWS, change_of, columns_of, name_cell, number_cell
+from detloom.components.evaluator.report.views import format_mib, headline
 from detloom.components.model_card.evaluation_view import evaluation_blocks
 from detloom.components.model_card.model_facts import format_learning_rate
 from detloom.components.model_card.render import (

@@ -7,7 +7,8 @@ from typing import Any
 
 from detloom.components.evaluator.decision import Decision, Verdict
 from detloom.components.evaluator.report.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
-from detloom.components.evaluator.report.views import keypoint_rows, measured, metric_rows
+from detloom.components.evaluator.report.tables import measured
+from detloom.components.evaluator.report.views import keypoint_rows, metric_rows
 from detloom.components.model_card.read_files import count, number, number_or_none, read_json, reading, text
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES

@@ -4,15 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from detloom.components.evaluator.decision import Gate, Override
-from detloom.components.evaluator.report.views import (
-    MAX_ROWS,
-    columns_of,
-    format_mib,
-    gate_rows,
-    name_cell,
-    number_cell,
-    say_override,
-)
+from detloom.components.evaluator.report.tables import MAX_ROWS, columns_of, name_cell, number_cell
+from detloom.components.evaluator.report.views import format_mib, gate_rows, say_override
 from detloom.components.model_card.render import Block, Facts, Heading, Table, Text
 from detloom.components.pages.formats import (
     format_count,

@@ -11,6 +11,7 @@ from detloom.components.pages import formats
 
 _HERE = Path(__file__).parent
 _SORT_SCRIPT = "sort_tables.js"
+ZOOM_SCRIPT = "zoom.js"  # for pages with zoomable pictures
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,13 @@ def load_template(folder: Path, name: str) -> jinja2.Template:
     environment.filters["number"] = environment.filters["distance"] = formats.format_number
     environment.filters["signed"] = formats.format_signed
     environment.filters["short"] = formats.shorten
-    environment.globals["sort_script"] = read_script(_HERE / _SORT_SCRIPT)
+    environment.globals["sort_script"] = read_shared_script(_SORT_SCRIPT)
     return environment.get_template(name)
+
+
+def read_shared_script(name: str) -> InlineScript:
+    """Read one of the scripts of this folder."""
+    return read_script(_HERE / name)
 
 
 def read_script(path: Path) -> InlineScript:

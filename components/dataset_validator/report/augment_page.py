@@ -10,7 +10,7 @@ from PIL import Image
 from detloom.components.dataset_validator.report.inspect_page import choose_page, choose_places, find_splits, write_page
 from detloom.components.dataset_validator.statistics.image_sample import Place, read_places
 from detloom.components.pages.formats import jpeg_data_uri
-from detloom.components.pages.load_template import load_template
+from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_shared_script
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
@@ -70,6 +70,7 @@ def write_augment_page(
         notes=notes,
         augmentations=_view_augmentations(config),
         rows=rows,
+        scripts=[read_shared_script(ZOOM_SCRIPT)],
     )
     write_page(page, text)
     return page

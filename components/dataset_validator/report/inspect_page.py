@@ -3,6 +3,7 @@
 It shows records as stored; `augment_page.py` shows them after augmentation.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,19 +11,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from detloom.components.dataset_validator.checks import RULES
 from detloom.components.dataset_validator.report import views as views
 from detloom.components.dataset_validator.report.build_report import describe_split
+from detloom.components.dataset_validator.report.image_grid import FILTER_SCRIPT, Listed, grid_view
 from detloom.components.dataset_validator.report.views import DrawnImage, draw_images
 from detloom.components.dataset_validator.statistics.collect_statistics import UnreadableExample, parse_example
 from detloom.components.dataset_validator.statistics.image_sample import ImageSample, Place
 from detloom.components.dataset_validator.statistics.split_statistics import BoxLimits, SplitStatistics
 from detloom.components.pages.formats import format_count
-from detloom.components.pages.load_template import load_template
+from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
 from detloom.components.properties import SPLIT_PREFIX
 from detloom.components.record_files import list_shards, read_records
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 
+_HERE = Path(__file__).parent
 INSPECT_HTML = "inspect.html"
 MAX_IMAGES = 200
 _MAX_PAGE_BYTES = 12_000_000  # bytes of images: 200 of usual size
@@ -65,10 +69,25 @@ def write_inspect_page(
     label_map = read_label_map(folder / LABEL_MAP_FILE)
     wanted_id = _find_class(label_map, class_name)
     seen = _read(folder, splits, label_map, wanted_id, -(-num_images // len(splits)))
-    places = [place for name in splits for place in seen.sample.places(f"sample:{name}")][:num_images]
+    chosen = _choose(seen.sample, splits, num_images)
+    places = list(dict.fromkeys(place for _, place in chosen))
     images = draw_images(places, label_map, max_pixels=_MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
-    write_page(page, _render(folder.name, seen, label_map, places, images, class_name))
+    write_page(page, _render(folder.name, seen, label_map, chosen, images, class_name))
     return page
+
+
+def _choose(sample: ImageSample, splits: Sequence[str], num_images: int) -> list[tuple[str, Place]]:
+    """Return topics and places of at most `num_images` images: up to half of them with problems, then random ones."""
+    topics = [f"problem:{check}" for check in sample.topics("problem")]
+    chosen = [(topic, place) for topic in topics for place in sample.places(topic)]
+    shown = set(list(dict.fromkeys(place for _, place in chosen))[: num_images // 2])
+    chosen = [(topic, place) for topic, place in chosen if place in shown]
+    by_turn = itertools.zip_longest(*(sample.places(f"sample:{name}") for name in splits))
+    for place in (each for turn in by_turn for each in turn if each is not None):
+        if place not in shown and len(shown) < num_images:
+            shown.add(place)
+            chosen.append(("sample", place))
+    return chosen
 
 
 def choose_page(output: Path, default_name: str) -> Path:
@@ -129,9 +148,9 @@ def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: i
                     except UnreadableExample as error:
                         statistics.add_unreadable(str(error))
                         continue
-                    statistics.update(labels, known_ids, limits)
+                    problems = statistics.update(labels, known_ids, limits)
                     if wanted_id is None or wanted_id in labels.class_ids_N:
-                        seen.sample.add(Place(name, labels.record_key, path, number, offset), ())
+                        seen.sample.add(Place(name, labels.record_key, path, number, offset), (), problems)
             except tf.errors.OpError:
                 seen.notes.append(f"{name}/{Path(path).name} is damaged; records after the damage are not shown.")
     return seen
@@ -141,7 +160,7 @@ def _render(
     name: str,
     seen: _Seen,
     label_map: LabelMap,
-    places: Sequence[Place],
+    chosen: Sequence[tuple[str, Place]],
     images: dict[tuple[str, str], DrawnImage],
     class_name: str | None,
 ) -> str:
@@ -152,29 +171,24 @@ def _render(
     num_examples = sum(part.num_examples for part in seen.splits.values())
     num_boxes = sum(part.num_boxes for part in seen.splits.values())
     notes = list(seen.notes)
-    missing = len({(place.split, place.record_key) for place in places}) - len(images)
+    missing = len({(place.split, place.record_key) for _, place in chosen}) - len(images)
     if missing:
         notes.append(f"{missing} of the selected images cannot be decoded or do not fit into the page.")
     containing = f" with {class_name}" if class_name is not None else ""
-    parts = [
-        {
-            "title": f"{split}: samples{containing}",
-            "text": "A random sample, selected by a hash of the record key.",
-            "entries": views.image_entries([(p.split, p.record_key) for p in places if p.split == split], images),
-        }
-        for split in splits
-    ]
-    return load_template(Path(__file__).parent, "inspect.html.j2").render(
+    titles = {name: rule.title for name, rule in RULES.items()}
+    return load_template(_HERE, "inspect.html.j2").render(
         name=name,
         sentence=(
             f"{format_count(num_examples)} images with {format_count(num_boxes)} boxes of "
             f"{label_map.num_classes} classes; splits: {', '.join(splits)}."
         ),
         notes=notes,
-        samples=[part for part in parts if part["entries"]],
+        grid=grid_view([Listed(topic, place.split, place.record_key) for topic, place in chosen], titles, images),
+        grid_text=f"A random sample of each split{containing}, and the first images of each problem.",
         splits=list(splits),
         count_rows=views.count_rows(splits),
         class_rows=views.class_rows(splits),
         histograms=views.split_histograms(splits),
         maps=views.position_maps(splits),
+        scripts=[read_script(_HERE / FILTER_SCRIPT), read_shared_script(ZOOM_SCRIPT)],
     )

@@ -7,14 +7,16 @@ from typing import Any
 
 from detloom.components.dataset_validator.findings import format_apart
 from detloom.components.dataset_validator.report import views as views
+from detloom.components.dataset_validator.report.image_grid import FILTER_SCRIPT, Listed, grid_view
 from detloom.components.dataset_validator.report.views import DrawnImages, Json
 from detloom.components.pages import charts
 from detloom.components.pages.formats import format_count, format_number, format_share
-from detloom.components.pages.load_template import load_template
+from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
 from detloom.components.properties import DATASET_REPORT_FILE
 from detloom.components.storage.storage import open_storage
 
 REPORT_HTML = "report.html"
+_HERE = Path(__file__).parent
 _TEMPLATE = "report.html.j2"
 MAX_SHOWN_GROUPS = 6  # groups of duplicates shown with images, exact and near each
 MAX_SHOWN_MEMBERS = 4  # images per group
@@ -37,16 +39,16 @@ def write_report(folder: Path, report: Json, images: DrawnImages) -> None:
 
 
 def render_html(report: Json, images: DrawnImages) -> str:
-    """Render the report as one HTML page without scripts and without external resources."""
+    """Render the report as one HTML page without external resources."""
     splits = report["splits"]
     titles = {check["check"]: check["title"] for check in report["checks"]}
     listed = report.get("images", [])
-    return load_template(Path(__file__).parent, _TEMPLATE).render(
+    return load_template(_HERE, _TEMPLATE).render(
         report=report,
         headline=_HEADLINES[report["verdict"]],
         facts=_list_facts(report),
         checks=_view_checks(report["checks"]),
-        problems=views.problem_parts(listed, titles, images),
+        grid=grid_view([Listed(**entry) for entry in listed if entry["topic"] != "duplicate"], titles, images),
         splits=list(splits),
         count_rows=views.count_rows(splits),
         class_rows=views.class_rows(splits),
@@ -55,7 +57,7 @@ def render_html(report: Json, images: DrawnImages) -> str:
         anchors=_view_anchors(report["anchors"], report["train_split"]) if report["anchors"] else None,
         histograms=views.split_histograms(splits),
         maps=views.position_maps(splits),
-        samples=views.sample_parts(listed, images),
+        scripts=[read_script(_HERE / FILTER_SCRIPT), read_shared_script(ZOOM_SCRIPT)],
     )
 
 

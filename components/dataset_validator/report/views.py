@@ -1,7 +1,7 @@
 """Convert the content of a report to plain values for the templates: texts, bars, shares, drawn images."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from detloom.trainer_module.drawing.draw import draw_detections
 
 MAX_PAGE_BYTES = 4_000_000  # all images as data URIs, so that the page stays below 5 MB
 MAX_DRAWN_BOXES = 300  # more boxes would hide the image
-_SIDE_PX = 360  # longer side of a drawn image: three fit side by side on a usual page
+_SIDE_PX = 480  # longer side of a drawn image
 _JPEG_QUALITY = 75
 _MAX_NAME_CHARS = 24  # longest class name drawn at a box
 Json = Mapping[str, Any]
@@ -41,6 +41,8 @@ _DISTRIBUTIONS = (
     ("Image size: longer side, px", "image_sizes_px"),
     ("Image width / height", "image_aspect_ratios"),
 )
+# Square root of the area in pixels, with the limits of COCO's small, medium and large objects.
+_BOX_SIZES = ((32.0, "small, below 32 px"), (96.0, "medium, 32 to 96 px"), (float("inf"), "large, above 96 px"))
 _MAX_CLASS_ROWS = 500  # rows of a table; keeps the page small for a label map of any size
 
 
@@ -51,6 +53,7 @@ class DrawnImage:
     Attributes:
         data_uri: JPEG with the boxes drawn.
         note: limitation of the drawing, or "".
+        class_names, box_sizes: distinct, of all boxes; sizes as in `_BOX_SIZES`.
     """
 
     split: str
@@ -59,6 +62,8 @@ class DrawnImage:
     num_boxes: int
     data_uri: str
     note: str = ""
+    class_names: tuple[str, ...] = ()
+    box_sizes: tuple[str, ...] = ()
 
 
 DrawnImages = Mapping[tuple[str, str], DrawnImage]
@@ -136,35 +141,6 @@ def image_entries(records: Iterable[tuple[str, str]], images: DrawnImages) -> li
     return [{"image": images.get(record), "name": f"{record[0]}/{record[1]}"} for record in dict.fromkeys(records)]
 
 
-def sample_parts(listed: Sequence[Json], images: DrawnImages) -> list[Json]:
-    """Return the sections of sample images: some of each split and some of each class."""
-    samples = [(entry["split"], entry["record_key"]) for entry in listed if entry["topic"] == "sample"]
-    classes = [
-        {"image": images[record], "name": f"{entry['topic'].partition(':')[2]} – {record[0]}/{record[1]}"}
-        for entry in listed
-        if entry["topic"].startswith("class:") and (record := (entry["split"], entry["record_key"])) in images
-    ]
-    text = "A random sample, selected by a hash of the record key."
-    parts = [
-        {"title": "Samples", "text": text, "entries": image_entries(samples, images)},
-        {"title": "One image per class", "text": "", "entries": classes},
-    ]
-    return [part for part in parts if part["entries"]]
-
-
-def problem_parts(listed: Sequence[Json], titles: Mapping[str, str], images: DrawnImages) -> list[Json]:
-    """Return the images of the first affected records of each check."""
-    by_check: dict[str, list[tuple[str, str]]] = {}
-    for entry in listed:
-        kind, _, check = entry["topic"].partition(":")
-        if kind == "problem":
-            by_check.setdefault(check, []).append((entry["split"], entry["record_key"]))
-    return [
-        {"title": titles.get(check, check), "entries": image_entries(records, images)}
-        for check, records in by_check.items()
-    ]
-
-
 def draw_images(
     places: Iterable[Place], label_map: LabelMap, *, max_pixels: int, max_bytes: int = MAX_PAGE_BYTES
 ) -> dict[tuple[str, str], DrawnImage]:
@@ -202,21 +178,33 @@ def draw_record(place: Place, serialized: bytes, label_map: LabelMap, max_pixels
         return None
     small.thumbnail((_SIDE_PX, _SIDE_PX))
     heights, widths = features.ints(keys.IMAGE_HEIGHT).tolist(), features.ints(keys.IMAGE_WIDTH).tolist()
+    image_hw = (heights[0] if heights else small.height, widths[0] if widths else small.width)
     columns = [features.floats(key) for key in keys.BOX_KEYS_YXYX]
     class_ids = features.ints(keys.CLASS_ID).tolist()
     num_boxes = min(len(class_ids), *(len(column) for column in columns))
     num_drawn = min(num_boxes, MAX_DRAWN_BOXES)
-    boxes: npt.NDArray[np.float64] = np.array([column[:num_drawn] for column in columns], np.float64).T
-    names = [_one_line(label_map.name_of(class_id)) for class_id in class_ids[:num_drawn]]
-    image = draw_detections(np.asarray(small), boxes, class_ids[:num_drawn], names)
+    boxes: npt.NDArray[np.float64] = np.array([column[:num_boxes] for column in columns], np.float64).T
+    names = [_one_line(label_map.name_of(class_id)) for class_id in class_ids[:num_boxes]]
+    image = draw_detections(np.asarray(small), boxes[:num_drawn], class_ids[:num_drawn], names[:num_drawn])
     return DrawnImage(
         split=place.split,
         record_key=place.record_key,
-        image_hw=(heights[0] if heights else small.height, widths[0] if widths else small.width),
+        image_hw=image_hw,
         num_boxes=num_boxes,
         data_uri=jpeg_data_uri(image, _JPEG_QUALITY),
         note=f"only the first {num_drawn} boxes are drawn" if num_drawn < num_boxes else "",
+        class_names=tuple(dict.fromkeys(names)),
+        box_sizes=_find_sizes(boxes, image_hw),
     )
+
+
+def _find_sizes(boxes_yxyx_rel: npt.NDArray[np.float64], image_hw: tuple[int, int]) -> tuple[str, ...]:
+    """Return the names of the sizes that occur inside the image; a box that is inverted or not a number has none."""
+    boxes = np.clip(boxes_yxyx_rel, 0, 1)
+    sides_px = (boxes[:, 2:] - boxes[:, :2]) * image_hw
+    sizes_px = np.sqrt(sides_px[(sides_px > 0).all(axis=1)].prod(axis=1))
+    numbers = np.unique(np.searchsorted([limit for limit, _ in _BOX_SIZES], sizes_px, side="right"))
+    return tuple(_BOX_SIZES[min(number, len(_BOX_SIZES) - 1)][1] for number in numbers.tolist())
 
 
 def _one_line(name: str) -> str:

@@ -11,7 +11,7 @@ from detloom.components.evaluator.analysis.confusion import Confusion
 from detloom.components.evaluator.analysis.error_types import ErrorType
 from detloom.components.evaluator.comparison import Comparison
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
-from detloom.components.evaluator.report.views import (
+from detloom.components.evaluator.report.tables import (
     MAX_ROWS,
     Json,
     columns_of,

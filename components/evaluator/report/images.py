@@ -1,8 +1,10 @@
-"""Select example images for the report and draw their boxes."""
+"""Select example images for the report, and the objects that are drawn over them."""
 
+import base64
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +13,21 @@ from PIL import Image
 from detloom.components.evaluator.analysis.error_types import DetectionError, ErrorType
 from detloom.components.evaluator.analysis.matches import IOU_50
 from detloom.components.evaluator.comparison import ImageChange, ImageScore
-from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ReportImage
+from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ReportImage, ReportObject
 from detloom.components.evaluator.measurements import Measurements, Split
+from detloom.components.evaluator.report.thresholds import MIN_DRAWN_SCORE, ScoreSteps
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.trainer_module.boxes.masks import Counts, decode_mask
-from detloom.trainer_module.drawing.draw import confident_points, draw_objects
+from detloom.trainer_module.boxes.masks import decode_mask
+from detloom.trainer_module.drawing.draw import color_of_class, confident_points
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
-_IMAGE_SIDE_PX = 480  # two side by side fill the page
+_IMAGE_SIDE_PX = 720
 _JPEG_QUALITY = 80
+MAX_DETECTIONS = 100  # per image and model, those with the highest scores
+MAX_TRUTH = 300  # more boxes would hide the image
+_MAX_NAME_CHARS = 24  # longest class name at a box
+_MASK_OPACITY = 115  # of 255
 _ERROR_TEXTS = {
     ErrorType.LOCALIZATION: "is poorly localized",
     ErrorType.CLASSIFICATION: "has the wrong class",
@@ -28,22 +35,27 @@ _ERROR_TEXTS = {
     ErrorType.DUPLICATE: "is a duplicate",
     ErrorType.BACKGROUND: "matches no labelled object",
 }
+_Layer = Literal["truth", "candidate", "baseline"]
+_Outcome = Literal["plain", "crowd", "true", "false", "ignored"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Boxes:
-    """The objects drawn on one copy of an image; `scores` is None for ground truth.
+class PlannedObject:
+    """An object before its image is read; attributes as in `ReportObject`.
 
-    Masks are run lengths over the image of `mask_hw`, keypoints NaN where they are not drawn; None if there are none.
+    `mask_counts` are run lengths over the original image, `points_yx_rel` [P, 2] are NaN for points that are not drawn;
+    None if the object has none.
     """
 
-    label: str
-    boxes_yxyx_rel: npt.NDArray[np.float64]
-    class_ids: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float64] | None
-    mask_counts: Counts | None = None
-    mask_hw: tuple[int, int] = (0, 0)
-    keypoints_yx_rel: npt.NDArray[Any] | None = None
+    layer: _Layer
+    outcome: _Outcome
+    box_yxyx_rel: npt.NDArray[np.float64]
+    class_id: int
+    score: float | None
+    steps: tuple[int, ...]
+    is_subject: bool = False
+    mask_counts: bytes | None = None
+    points_yx_rel: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,8 +65,8 @@ class ImagePlan:
     kind: ImageKind
     image_index: int
     text: str
-    left: Boxes
-    right: Boxes
+    image_hw: tuple[int, int]
+    objects: tuple[PlannedObject, ...]
 
 
 def plan_images(evaluation: Evaluation, num_each: int, *, baseline: Sequence[ImageDetections] = ()) -> list[ImagePlan]:
@@ -63,128 +75,201 @@ def plan_images(evaluation: Evaluation, num_each: int, *, baseline: Sequence[Ima
     Args:
         baseline: the baseline's detections in the order of the split; empty without a baseline.
     """
-    split, candidate, comparison = evaluation.split, evaluation.candidate, evaluation.comparison
-    planner = _Planner(split, evaluation.detections, candidate.min_scores)
+    candidate, comparison = evaluation.candidate, evaluation.comparison
+    models = [_Model("candidate", candidate, evaluation.detections)]
+    if evaluation.baseline is not None and baseline:
+        models.append(_Model("baseline", evaluation.baseline, baseline))
+    planner = _Planner(evaluation.split, models)
     errors = candidate.error_analysis.errors
     plans = [
         *planner.wrong_detections(_first_of_each_image(_wrong_by_score(errors), num_each)),
-        *planner.missed(_largest_missed(candidate, split)[:num_each]),
+        *planner.missed(_largest_missed(candidate, evaluation.split)[:num_each]),
     ]
-    if evaluation.baseline is not None and baseline:
-        before = _Planner(split, baseline, evaluation.baseline.min_scores)
+    if len(models) > 1:
         gains = [change for change in comparison.changes if change.gain > 0][:num_each]
         losses = [change for change in comparison.changes[::-1] if change.gain < 0][:num_each]
-        plans += [_plan_change("better", change, before, planner) for change in gains]
-        plans += [_plan_change("worse", change, before, planner) for change in losses]
-    return [*plans, *planner.first(num_each)]
+        plans += [planner.change("better", change) for change in gains]
+        plans += [planner.change("worse", change) for change in losses]
+    return [*plans, *planner.first(num_each, candidate.min_scores)]
 
 
-def _plan_change(kind: ImageKind, change: ImageChange, before: "_Planner", after: "_Planner") -> ImagePlan:
-    def say(score: ImageScore) -> str:
-        return f"{score.num_true} correct, {score.num_false} wrong, {score.num_missed} missed"
+class _Model:
+    """Detections of one model with their matches, by image."""
 
-    return ImagePlan(
-        kind=kind,
-        image_index=change.image_index,
-        text=f"baseline {say(change.baseline)}; candidate {say(change.candidate)}",
-        left=before.found(change.image_index, "baseline"),
-        right=after.found(change.image_index, "candidate"),
-    )
+    def __init__(self, layer: _Layer, measured: Measurements, detections: Sequence[ImageDetections]) -> None:
+        self._layer, self._matches, self._detections = layer, measured.matches, detections
+        self._steps = ScoreSteps.of_model(measured)
+        image_index = self._matches.found.image_index
+        self._order = np.argsort(image_index, kind="stable")
+        self._starts = np.searchsorted(image_index[self._order], np.arange(self._matches.num_images + 1))
 
+    def _rows(self, image_index: int) -> npt.NDArray[np.int64]:
+        rows: npt.NDArray[np.int64] = self._order[self._starts[image_index] : self._starts[image_index + 1]]
+        return rows
 
-def draw_image(plan: ImagePlan, image_rgb: npt.NDArray[np.uint8], name: str, label_map: LabelMap) -> ReportImage:
-    """Draw both copies of the image."""
-    small = Image.fromarray(image_rgb)
-    small.thumbnail((_IMAGE_SIDE_PX, _IMAGE_SIDE_PX))
-    small_rgb = np.asarray(small)
-    left, right = (_draw(small_rgb, boxes, label_map) for boxes in (plan.left, plan.right))
-    return ReportImage(
-        kind=plan.kind,
-        name=name,
-        text=plan.text,
-        left_uri=left,
-        right_uri=right,
-        left_label=plan.left.label,
-        right_label=plan.right.label,
-    )
+    def detections(self, image_index: int) -> ImageDetections:
+        return self._detections[image_index]
+
+    def objects(self, image_index: int, subject: int | None) -> list[PlannedObject]:
+        """Return the detections to draw, the highest score last; `subject` is a position in the image's arrays."""
+        matches, image = self._matches, self._detections[image_index]
+        rows = self._rows(image_index)
+        rows = rows[matches.scores[rows] >= min(MIN_DRAWN_SCORE, self._steps.start_score)]
+        rows = rows[np.argsort(-matches.scores[rows], kind="stable")][:MAX_DETECTIONS][::-1]
+        steps = self._steps.steps_of(matches.scores[rows])
+        outcomes: list[_Outcome] = [
+            "true" if is_true else "ignored" if is_ignored else "false"
+            for is_true, is_ignored in zip(
+                matches.is_true_TN[IOU_50, rows], matches.is_ignored_TN[IOU_50, rows], strict=True
+            )
+        ]
+        points = confident_points(image.keypoints_yx_rel, image.keypoint_scores)
+        return [
+            PlannedObject(
+                layer=self._layer,
+                outcome=outcome,
+                box_yxyx_rel=np.asarray(image.boxes_yxyx_rel[row], np.float64),
+                class_id=int(image.class_ids[row]),
+                score=float(image.scores[row]),
+                steps=(step,),
+                is_subject=row == subject,
+                # Masks are large: only of detections at the slider's first threshold.
+                mask_counts=None if image.mask_counts is None or step <= self._steps.start else image.mask_counts[row],
+                points_yx_rel=None if points is None else points[row],
+            )
+            for row, outcome, step in zip(matches.found.row[rows].tolist(), outcomes, steps.tolist(), strict=True)
+        ]
+
+    def steps_by_truth(self, image_index: int) -> dict[int, int]:
+        """Return the step of the detection that is matched to each object, by the object's position in the image."""
+        matches, rows = self._matches, self._rows(image_index)
+        rows = rows[matches.is_true_TN[IOU_50, rows]]
+        truth_rows = matches.truth.row[matches.truth_of_found_TN[IOU_50, rows]]
+        return dict(zip(truth_rows.tolist(), self._steps.steps_of(matches.scores[rows]).tolist(), strict=True))
 
 
 class _Planner:
-    """Plans the example images of one model's detections."""
+    """Plans the example images of one split."""
 
-    def __init__(self, split: Split, detections: Sequence[ImageDetections], min_scores: Sequence[float]) -> None:
-        self._split, self._detections = split, detections
-        self._min_score_by_id = dict(zip(split.label_map.class_ids, min_scores, strict=True))
+    def __init__(self, split: Split, models: Sequence[_Model]) -> None:
+        self._split, self._models = split, models
 
-    def truth(self, image_index: int, rows: Sequence[int] | slice = slice(None)) -> Boxes:
+    def _plan(
+        self, kind: ImageKind, image_index: int, text: str, *, wrong: int | None = None, missed: int | None = None
+    ) -> ImagePlan:
+        """Args: wrong, missed: the subject, as a position among the candidate's detections or the objects."""
+        found = [model.objects(image_index, wrong if not number else None) for number, model in enumerate(self._models)]
+        objects = [*self._truth(image_index, missed), *(each for part in reversed(found) for each in part)]
+        hw = self._split.ground_truth[image_index].image_hw
+        return ImagePlan(kind=kind, image_index=image_index, text=text, image_hw=hw, objects=tuple(objects))
+
+    def _truth(self, image_index: int, subject: int | None) -> list[PlannedObject]:
         image = self._split.ground_truth[image_index]
-        return Boxes(
-            label="ground truth",
-            boxes_yxyx_rel=np.asarray(image.boxes_yxyx_rel, np.float64)[rows],
-            class_ids=np.asarray(image.class_ids, np.int64)[rows],
-            scores=None,
-            **_shapes(image, rows, image.image_hw),
-        )
-
-    def found(self, image_index: int, label: str = "detections") -> Boxes:
-        """Return the detections at or above the operating points of their classes."""
-        image = self._detections[image_index]
-        least = np.array([self._min_score_by_id[int(class_id)] for class_id in image.class_ids])
-        return self._rows(image, np.flatnonzero(np.asarray(image.scores) >= least), label, image_index)
+        steps = [model.steps_by_truth(image_index) for model in self._models]
+        rows = range(min(len(image.class_ids), MAX_TRUTH))
+        return [
+            PlannedObject(
+                layer="truth",
+                outcome="crowd" if image.is_crowd[row] else "plain",
+                box_yxyx_rel=np.asarray(image.boxes_yxyx_rel[row], np.float64),
+                class_id=int(image.class_ids[row]),
+                score=None,
+                steps=tuple(by_truth.get(row, 0) for by_truth in steps),
+                is_subject=row == subject,
+                mask_counts=None if image.mask_counts is None else image.mask_counts[row],
+                points_yx_rel=None if image.keypoints_yx_rel is None else image.keypoints_yx_rel[row],
+            )
+            for row in rows
+        ]
 
     def wrong_detections(self, errors: Sequence[DetectionError]) -> Iterator[ImagePlan]:
         for error in errors:
             assert error.detection_index is not None
-            image = self._detections[error.image_index]
-            name = self._split.label_map.name_of(int(image.class_ids[error.detection_index]))
-            yield ImagePlan(
-                kind="false",
-                image_index=error.image_index,
-                text=f"{name} with score {error.score:.2f} {_ERROR_TEXTS[error.error_type]}",
-                left=self.truth(error.image_index),
-                right=self._rows(image, np.array([error.detection_index]), "wrong detection", error.image_index),
-            )
+            class_ids = self._models[0].detections(error.image_index).class_ids
+            name = self._split.label_map.name_of(int(class_ids[error.detection_index]))
+            text = f"{name} with score {error.score:.2f} {_ERROR_TEXTS[error.error_type]}"
+            yield self._plan("false", error.image_index, text, wrong=error.detection_index)
 
     def missed(self, objects: Sequence[tuple[int, int]]) -> Iterator[ImagePlan]:
         """Plan images of missed objects, given as (image, row in the image)."""
         for image_index, row in objects:
-            truth = self._split.ground_truth[image_index]
-            name = self._split.label_map.name_of(int(truth.class_ids[row]))
-            missed = self.truth(image_index, [row])
-            yield ImagePlan(
-                kind="missed",
-                image_index=image_index,
-                text=f"{name} missed",
-                left=replace(missed, label="missed object"),
-                right=self.found(image_index),
-            )
+            name = self._split.label_map.name_of(int(self._split.ground_truth[image_index].class_ids[row]))
+            yield self._plan("missed", image_index, f"{name} missed", missed=row)
 
-    def first(self, count: int) -> Iterator[ImagePlan]:
+    def change(self, kind: ImageKind, change: ImageChange) -> ImagePlan:
+        def say(score: ImageScore) -> str:
+            return f"{score.num_true} correct, {score.num_false} wrong, {score.num_missed} missed"
+
+        text = f"baseline {say(change.baseline)}; candidate {say(change.candidate)}"
+        return self._plan(kind, change.image_index, text)
+
+    def first(self, count: int, min_scores: Sequence[float]) -> Iterator[ImagePlan]:
+        least_by_id = dict(zip(self._split.label_map.class_ids, min_scores, strict=True))
         for image_index in range(min(count, len(self._split.ground_truth))):
-            truth, found = self.truth(image_index), self.found(image_index)
-            text = f"objects: {len(truth.class_ids)}, detections: {len(found.class_ids)}"
-            yield ImagePlan(kind="first", image_index=image_index, text=text, left=truth, right=found)
-
-    def _rows(self, image: ImageDetections, rows: npt.NDArray[np.int64], label: str, image_index: int) -> Boxes:
-        return Boxes(
-            label=label,
-            boxes_yxyx_rel=np.asarray(image.boxes_yxyx_rel, np.float64)[rows],
-            class_ids=np.asarray(image.class_ids, np.int64)[rows],
-            scores=np.asarray(image.scores, np.float64)[rows],
-            **_shapes(image, rows, self._split.ground_truth[image_index].image_hw),
-        )
+            found = self._models[0].detections(image_index)
+            pairs = zip(found.class_ids.tolist(), found.scores.tolist(), strict=True)
+            num_found = sum(score >= least_by_id[class_id] for class_id, score in pairs)
+            num_objects = len(self._split.ground_truth[image_index].class_ids)
+            yield self._plan("first", image_index, f"objects: {num_objects}, detections: {num_found}")
 
 
-def _shapes(image: ImageGroundTruth | ImageDetections, rows: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
-    """Return the masks and keypoints of rows as attributes of `Boxes`."""
-    points = image.keypoints_yx_rel
-    if isinstance(image, ImageDetections):
-        points = confident_points(points, image.keypoint_scores)
-    return {
-        "mask_counts": None if image.mask_counts is None else image.mask_counts[rows],
-        "mask_hw": image_hw,
-        "keypoints_yx_rel": None if points is None else points[rows],
-    }
+def draw_image(plan: ImagePlan, image_rgb: npt.NDArray[np.uint8], name: str, label_map: LabelMap) -> ReportImage:
+    """Encode a small copy of the image, and place the objects on it."""
+    small = Image.fromarray(image_rgb)
+    small.thumbnail((_IMAGE_SIDE_PX, _IMAGE_SIDE_PX))
+    objects = [_place(each, small.size, plan.image_hw, label_map) for each in plan.objects]
+    return ReportImage(
+        kind=plan.kind,
+        name=name,
+        text=plan.text,
+        uri=jpeg_data_uri(small, _JPEG_QUALITY),
+        size_wh=small.size,
+        objects=tuple(each for each in objects if each is not None),
+    )
+
+
+def _place(
+    planned: PlannedObject, size_wh: tuple[int, int], image_hw: tuple[int, int], label_map: LabelMap
+) -> ReportObject | None:
+    """Convert to pixels of the small image; None for a box that is inverted or not finite."""
+    width, height = size_wh
+    if not np.isfinite(planned.box_yxyx_rel).all():
+        return None
+    top, left, bottom, right = np.clip(planned.box_yxyx_rel, 0, 1) * (height, width, height, width)
+    if bottom < top or right < left:
+        return None
+    name = label_map.name_of(planned.class_id)
+    name = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
+    placed = ReportObject(
+        layer=planned.layer,
+        outcome=planned.outcome,
+        box_xywh_px=(float(left), float(top), float(right - left), float(bottom - top)),
+        label=name if planned.score is None else f"{name} {planned.score:.2f}",
+        steps=planned.steps,
+        is_subject=planned.is_subject,
+        points_xy_px=_points_px(planned.points_yx_rel, size_wh),
+    )
+    if planned.mask_counts is None:
+        return placed
+    mask = Image.fromarray(decode_mask(planned.mask_counts, image_hw)).resize(size_wh, Image.Resampling.NEAREST)
+    return replace(placed, mask_uri=_mask_uri(mask.crop(placed.mask_area_px), planned.class_id))
+
+
+def _mask_uri(mask: Image.Image, class_id: int) -> str:
+    """Return a transparent PNG in the color of the class."""
+    palette = Image.fromarray(np.asarray(mask), "P")
+    palette.putpalette([0, 0, 0, *color_of_class(class_id)])
+    file = io.BytesIO()
+    palette.save(file, "PNG", transparency=bytes([0, _MASK_OPACITY]), bits=1, optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _points_px(points_yx_rel: npt.NDArray[Any] | None, size_wh: tuple[int, int]) -> tuple[tuple[float, float], ...]:
+    if points_yx_rel is None:
+        return ()
+    points = np.asarray(points_yx_rel, np.float64)
+    inside = points[np.isfinite(points).all(axis=-1) & ((points >= 0) & (points <= 1)).all(axis=-1)]
+    return tuple((float(x * size_wh[0]), float(y * size_wh[1])) for y, x in inside)
 
 
 def _wrong_by_score(errors: Sequence[DetectionError]) -> list[DetectionError]:
@@ -218,18 +303,3 @@ def _share(truth: ImageGroundTruth, row: int) -> float:
 def _first_of_each_image(errors: Sequence[DetectionError], count: int) -> list[DetectionError]:
     first: Mapping[int, DetectionError] = {error.image_index: error for error in reversed(errors)}
     return [error for error in errors if first[error.image_index] is error][:count]
-
-
-def _draw(image_rgb: npt.NDArray[np.uint8], boxes: Boxes, label_map: LabelMap) -> str:
-    names = [label_map.name_of(int(class_id)) for class_id in boxes.class_ids]
-    masks = boxes.mask_counts
-    drawing = draw_objects(
-        image_rgb,
-        boxes.boxes_yxyx_rel,
-        boxes.class_ids,
-        names,
-        boxes.scores,
-        masks_NHW=None if masks is None else np.array([decode_mask(counts, boxes.mask_hw) for counts in masks]),
-        keypoints_yx_rel_NP2=boxes.keypoints_yx_rel,
-    )
-    return jpeg_data_uri(drawing, _JPEG_QUALITY)

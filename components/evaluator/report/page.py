@@ -1,12 +1,14 @@
 """Render the report page of an evaluation, and a Markdown summary for the Kubeflow UI."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.report import charts as charts
+from detloom.components.evaluator.report import tables as tables
 from detloom.components.evaluator.report import views as views
+from detloom.components.evaluator.report.image_views import fit, image_groups, layers_of
+from detloom.components.evaluator.report.thresholds import MIN_DRAWN_SCORE, threshold_view
 from detloom.components.pages.formats import (
     escape_markdown,
     escape_markdown_line,
@@ -14,23 +16,28 @@ from detloom.components.pages.formats import (
     format_signed,
     shorten,
 )
-from detloom.components.pages.load_template import load_template
+from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
 
-_TEMPLATE = "report.html.j2"
-_MAX_IMAGE_CHARS = 4_000_000  # keeps the page below 5 MB
+_HERE = Path(__file__).parent
+PIPELINE_LINE = "Pipeline"  # name of the line with the pipeline's name, which is part of the title
+_TEMPLATE, _SCRIPT = "report.html.j2", "score_and_layers.js"
 
 
 def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
-    """Render the self-contained page; its only script sorts tables."""
+    """Render the self-contained page."""
     candidate, baseline, decision = evaluation.candidate, evaluation.baseline, evaluation.decision
     before = baseline.coco if baseline else None
     title, verdict = views.headline(decision)
-    shown = _fit(images)
+    pipeline = dict(evaluation.lines).get(PIPELINE_LINE)
+    shown = fit(images)
+    by_score = threshold_view(evaluation)
     num_boxes_by_id = {row.class_id: row.num_boxes for row in candidate.coco.per_class}
-    return load_template(Path(__file__).parent, _TEMPLATE).render(
+    return load_template(_HERE, _TEMPLATE).render(
         headline=title,
+        subject=f"{pipeline}: detector evaluation" if pipeline else "detector evaluation",
         verdict=verdict,
         decision=decision,
+        next_step=views.next_step(decision),
         key_numbers=views.key_numbers(evaluation),
         gate_rows=views.gate_rows(decision.gates),
         override=views.say_override(decision.override) if decision.override else "",
@@ -42,31 +49,24 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
         variant_rows=views.variant_rows(evaluation) if evaluation.variants else (),
         voc_rows=views.voc_rows(candidate, baseline),
         intervals=charts.interval_view(evaluation.comparison, num_boxes_by_id),
-        classes=views.class_table(evaluation),
+        classes=tables.class_table(evaluation),
         curves=charts.curve_charts(candidate.curves, num_boxes_by_id),
         calibration=charts.calibration_view(candidate.calibration),
         errors=charts.error_view(candidate.errors, baseline.errors if baseline else None),
         confusion=charts.confusion_view(candidate.confusion),
-        slices=views.slice_table(candidate, baseline),
-        objects=views.object_table(candidate, baseline),
-        image_groups=views.image_groups(shown),
+        slices=tables.slice_table(candidate, baseline),
+        objects=tables.object_table(candidate, baseline),
+        by_score=by_score,
+        image_groups=image_groups(shown, [model["start"] for model in by_score["models"]]),
+        layers=layers_of(shown),
+        min_drawn_score=f"{MIN_DRAWN_SCORE:g}",
         num_left_out=len(images) - len(shown),
         training=charts.training_charts(evaluation.training),
         health_rows=views.health_rows(evaluation.data_health),
         cost_rows=views.cost_rows(evaluation),
         lines=views.run_lines(evaluation),
+        scripts=[read_script(_HERE / _SCRIPT), read_shared_script(ZOOM_SCRIPT)],
     )
-
-
-def _fit(images: Sequence[ReportImage]) -> list[ReportImage]:
-    """Return the first images of each kind that fit on the page."""
-    by_kind: dict[str, list[ReportImage]] = {}
-    for image in images:
-        by_kind.setdefault(image.kind, []).append(image)
-    turns = [each for turn in itertools.zip_longest(*by_kind.values()) for each in turn if each is not None]
-    sizes = itertools.accumulate(len(each.left_uri) + len(each.right_uri) for each in turns)
-    kept = {id(each) for each, size in zip(turns, sizes, strict=True) if size <= _MAX_IMAGE_CHARS}
-    return [each for each in images if id(each) in kept]
 
 
 def summary_markdown(evaluation: Evaluation) -> str:

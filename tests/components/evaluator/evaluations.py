@@ -6,7 +6,7 @@ import numpy as np
 
 from detloom.components.evaluator.comparison import compare
 from detloom.components.evaluator.decision import Evidence, Latency, decide
-from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, ReportImage
+from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, ReportImage, ReportObject
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import (
@@ -84,13 +84,17 @@ def make_evaluation(
     return Evaluation(**{**values, **more})
 
 
+def make_object(layer="candidate", outcome="true", steps=(90,), label="cat 0.90", **changes):
+    box = (20.0, 20.0, 160.0, 160.0)
+    return ReportObject(layer=layer, outcome=outcome, box_xywh_px=box, label=label, steps=steps, **changes)
+
+
 def make_image(kind="first", size=4, **changes):
     values = {
         "name": "a.jpg",
         "text": "objects: 2, detections: 1",
-        "left_uri": "data:image/jpeg;base64," + "A" * size,
-        "right_uri": "data:image/jpeg;base64," + "B" * size,
-        "left_label": "ground truth",
-        "right_label": "candidate",
+        "uri": "data:image/jpeg;base64," + "A" * size,
+        "size_wh": (400, 200),
+        "objects": (),
     }
     return ReportImage(kind=kind, **{**values, **changes})

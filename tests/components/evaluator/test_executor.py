@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
 from tfx.components.util import model_utils
+from tfx.proto.orchestration import pipeline_pb2
 from tfx.types import artifact_utils
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
 
@@ -55,7 +56,18 @@ class Done:
         return json.loads((self.folder / name).read_text())
 
 
-def do(folder, examples, model_uri, baseline_uri=None, *, num_images=0, more_inputs=None, gates=None, split="test"):
+def do(
+    folder,
+    examples,
+    model_uri,
+    baseline_uri=None,
+    *,
+    num_images=0,
+    more_inputs=None,
+    gates=None,
+    split="test",
+    context=None,
+):
     """Run `Do` with outputs in `folder`."""
     inputs = {"examples": [examples], "model": [make_artifact(Model, model_uri, 7)], **(more_inputs or {})}
     if baseline_uri:
@@ -67,7 +79,7 @@ def do(folder, examples, model_uri, baseline_uri=None, *, num_images=0, more_inp
     }
     settings = Evaluator(batch_size=2, num_images=num_images)
     params = EvaluatorParams(split=split, settings=settings, gates=gates or Gates(**QUICK))
-    Executor().Do(inputs, outputs, {**params.to_properties(), "current_component_id": "DetectionEvaluator"})
+    Executor(context).Do(inputs, outputs, {**params.to_properties(), "current_component_id": "DetectionEvaluator"})
     return Done(folder / "evaluation", outputs["blessing"][0], {name: outputs[name][0] for name in UI_TYPES})
 
 
@@ -120,6 +132,13 @@ def test_a_better_model_is_blessed_in_tfx_format(blessed, good_model_uri, shifte
     assert [path.name for path in (blessed.folder.parent / "blessing").iterdir()] == ["BLESSED"]
 
 
+def test_the_report_names_the_pipeline(tmp_path, examples, good_model_uri, replace_evaluate):
+    calls = replace_evaluate(evaluations.make_evaluation())
+    context = Executor.Context(pipeline_info=pipeline_pb2.PipelineInfo(id="cells"))
+    do(tmp_path, examples, good_model_uri, context=context)
+    assert calls[0].lineage[0] == ("Pipeline", "cells")
+
+
 def test_a_refused_model_has_a_blessing_with_the_reason(tmp_path, examples, good_model_uri, replace_evaluate):
     evaluation = evaluations.make_evaluation(gates=Gates(floors=(MetricFloor(metric="APs", min=0.1),)))
     replace_evaluate(evaluation)
@@ -146,7 +165,7 @@ def test_files_of_a_killed_run_are_not_read(blessed):
 
 def test_the_page_shows_the_requested_number_of_images(blessed):
     page = (blessed.folder / PAGE_FILE).read_text()
-    assert page.count("data:image/jpeg") == 2 * 3  # no errors and no changes: only the first images of the split
+    assert page.count("data:image/jpeg") == 3  # no errors and no changes: only the first images of the split
     assert "First images of the split" in page
 
 

@@ -123,9 +123,11 @@ def test_the_validator_fingerprint_covers_its_templates():
     assert {
         "detloom.components.dataset_validator.report/report.html.j2",
         "detloom.components.dataset_validator.report/data_macros.html.j2",
+        "detloom.components.dataset_validator.report/filter_images.js",
         "detloom.components.pages/page.html.j2",
         "detloom.components.pages/macros.html.j2",
         "detloom.components.pages/sort_tables.js",
+        "detloom.components.pages/zoom.js",
     } <= set(found)
 
 

@@ -174,7 +174,7 @@ def test_the_page_is_self_contained(report):
     page = render_html({**report, "images": [entry]}, {("train", "img_1"): make_image()})
     addresses = re.findall(r"""(?:src|href)\s*=\s*["']?([^"'\s>]+)|url\(([^)]*)\)|@import""", page)
     assert addresses == [("data:image/jpeg;base64,QUJD", "")]
-    assert "<script" not in page
+    assert page.count("<script") == 2  # filters and zoom
 
 
 @pytest.mark.reliability("hostile input", "validate")
@@ -193,7 +193,8 @@ def test_names_from_the_data_are_escaped_everywhere(report):
         ],
     }
     page = render_html(hostile, {(HOSTILE, HOSTILE): make_image(HOSTILE, HOSTILE)})
-    assert "<script" not in page
+    assert page.count("<script") == 2
+    assert "<script>alert" not in page
     assert page.count("&lt;script&gt;") > 10
 
 
@@ -281,12 +282,12 @@ def test_an_image_that_could_not_be_drawn_has_a_placeholder(report):
     entry = {"topic": "problem:boxes", "split": "train", "record_key": "img_7"}
     page = render_html({**report, "images": [entry]}, {})
     assert "no image" in page
-    assert "<h3>Title of boxes</h3>" in page
+    assert "train/img_7; Title of boxes" in page
 
 
 def test_a_record_listed_twice_for_a_problem_is_shown_once(report):
     entry = {"topic": "problem:boxes", "split": "train", "record_key": "img_7"}
-    assert render_html({**report, "images": [entry, entry]}, {}).count("<figure>") == 1
+    assert render_html({**report, "images": [entry, entry]}, {}).count("<figure") == 1
 
 
 def test_a_report_without_splits_is_rendered(report):

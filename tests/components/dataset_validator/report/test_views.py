@@ -42,13 +42,14 @@ def test_an_image_is_read_from_its_place_and_drawn_at_a_small_size(tmp_path, mak
         ("train", "img_1"): (1, (400, 800)),
         ("train", "img_2"): (2, (400, 800)),
     }
-    assert open_uri(images["train", "img_1"]).size == (360, 180)
+    assert open_uri(images["train", "img_1"]).size == (480, 240)
 
 
 def test_boxes_have_the_colour_of_their_class(tmp_path, make_example, write_records):
     records = [make_example([BOX], [2], (100, 100))]
     path = write_records(tmp_path / "shard", records)
     [image] = draw_images(places_in(path, records), LABEL_MAP, max_pixels=MAX_PIXELS).values()
+    assert (image.class_names, image.box_sizes) == (("dog",), ("medium, 32 to 96 px",))  # 50 x 50 pixels
     pixel = np.asarray(open_uri(image).convert("RGB"))[30, 10].astype(int)  # left edge of the box: x = 0.1 * 99
     assert np.abs(pixel - (230, 159, 0)).max() < 60  # orange, blurred by JPEG
 
@@ -112,7 +113,8 @@ def test_hostile_labels_are_drawn_without_an_error(tmp_path, make_example, write
     records = [example.SerializeToString()]
     path = write_records(tmp_path / "shard", records)
     [image] = draw_images(places_in(path, records), label_map, max_pixels=MAX_PIXELS).values()
-    assert open_uri(image).size == (360, 1)
+    assert open_uri(image).size == (480, 1)
+    assert image.box_sizes == ("small, below 32 px",)  # of the only valid box: the square root of 450 * 0.5
 
 
 def test_the_number_of_drawn_boxes_is_limited_with_a_note(tmp_path, make_example, write_records):

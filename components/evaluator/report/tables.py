@@ -1,0 +1,147 @@
+"""Sortable tables of the report page as plain values: classes, slices of images and of objects."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from detloom.components.evaluator.analysis.average_precision import OperatingPoint
+from detloom.components.evaluator.analysis.bootstrap import Interval
+from detloom.components.evaluator.evaluation import Evaluation
+from detloom.components.evaluator.measurements import Measurements
+from detloom.components.pages.formats import format_count, format_number, format_signed, shorten
+from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, ClassMetrics
+
+Json = Mapping[str, Any]
+MAX_ROWS = 500  # per table; limits the page for very large label maps
+_COMPARED = ("AP", "AP50")  # of each class with the baseline
+_NOTE = {"title": "", "is_number": False}
+
+
+def class_table(evaluation: Evaluation) -> Json:
+    """Build a row per class with metrics and operating points; at most 500 classes, those with the most boxes."""
+    baseline = evaluation.baseline
+    before = {row.class_id: row for row in baseline.coco.per_class} if baseline else {}
+    curves = {curve.class_id: curve for curve in evaluation.candidate.curves}
+    names = ("AP", "AP50", "AP75", "AR100", "APs", "APm", "APl")
+    points = (
+        "Best F1: score threshold",
+        "Best F1: precision",
+        "Best F1: recall",
+        "Wanted precision: score threshold",
+        "Wanted precision: recall",
+    )
+    masks = evaluation.candidate.masks
+    mask_ap = {} if masks is None else {row.class_id: measured(row.AP) for row in masks.per_class}
+    change = tuple(text for name in _COMPARED for text in (f"Baseline {name}", f"{name} change")) if baseline else ()
+    classes: Sequence[ClassMetrics] = evaluation.candidate.coco.per_class
+    if len(classes) > MAX_ROWS:
+        classes = sorted(classes, key=lambda row: -row.num_boxes)[:MAX_ROWS]
+    rows = []
+    for row in classes:
+        curve = curves.get(row.class_id)
+        best, wanted = (curve.best_f1, curve.wanted) if curve else (None, None)
+        rows.append(
+            [
+                name_cell(row.name),
+                number_cell(row.num_boxes, format_count),
+                *(number_cell(measured(row.value_of(name))) for name in names),
+                *([number_cell(mask_ap[row.class_id])] if mask_ap else []),
+                *(_compared_cells(row, before.get(row.class_id)) if baseline else []),
+                *_point_cells(best, ("min_score", "precision", "recall")),
+                *_point_cells(wanted, ("min_score", "recall")),
+            ]
+        )
+    num_left_out = len(evaluation.candidate.coco.per_class) - len(rows)
+    return {
+        "columns": columns_of("Class", "Boxes", *names, *(("Mask AP",) if mask_ap else ()), *change, *points),
+        "rows": rows,
+        "num_more": num_left_out,
+    }
+
+
+def _compared_cells(row: ClassMetrics, before: ClassMetrics | None) -> list[Json]:
+    cells = []
+    for name in _COMPARED:
+        value, value_before = measured(row.value_of(name)), measured(before.value_of(name)) if before else None
+        cells += [number_cell(value_before), number_cell(change_of(value, value_before), format_signed)]
+    return cells
+
+
+def _point_cells(point: OperatingPoint | None, fields: Sequence[str]) -> list[Json]:
+    return [number_cell(None if point is None else getattr(point, field)) for field in fields]
+
+
+def slice_table(candidate: Measurements, baseline: Measurements | None) -> Json:
+    """Build a row per slice of the images."""
+    before = {each.name: each.metrics for each in baseline.slices} if baseline else {}
+    has_small = any(each.is_small for each in candidate.slices)
+    rows = []
+    for each in candidate.slices[:MAX_ROWS]:
+        metrics, of_baseline = each.metrics, before.get(each.name)
+        change = change_of(measured(metrics.AP), measured(of_baseline.AP) if of_baseline else None)
+        rows.append(
+            [
+                name_cell(each.name),
+                number_cell(metrics.num_images, format_count),
+                number_cell(metrics.num_boxes, format_count),
+                *(number_cell(measured(metrics.value_of(name))) for name in ("AP", "AP50", "AR100")),
+                *([number_cell(change, format_signed)] if baseline else []),
+                *([name_cell("few images" if each.is_small else "")] if has_small else []),
+            ]
+        )
+    titles = ("Images", "Boxes", "AP", "AP50", "AR100", *(("AP change",) if baseline else ()))
+    columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
+    return {"columns": columns, "rows": rows, "num_more": len(candidate.slices) - len(rows)}
+
+
+def object_table(candidate: Measurements, baseline: Measurements | None) -> Json:
+    """Build a row per slice of the objects with its recall."""
+    before = {each.name: each.recall for each in baseline.object_slices} if baseline else {}
+    has_small = any(each.is_small for each in candidate.object_slices)
+    rows = [
+        [
+            name_cell(each.name),
+            number_cell(each.num_objects, format_count),
+            number_cell(each.recall50),
+            number_cell(each.recall),
+            *([number_cell(change_of(each.recall, before.get(each.name)), format_signed)] if baseline else []),
+            *([name_cell("few objects" if each.is_small else "")] if has_small else []),
+        ]
+        for each in candidate.object_slices[:MAX_ROWS]
+    ]
+    titles = (
+        "Objects",
+        "Recall, IoU 0.50",
+        "Recall, mean over IoU 0.50 to 0.95",
+        *(("Change of the mean",) if baseline else ()),
+    )
+    columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
+    return {"columns": columns, "rows": rows, "num_more": len(candidate.object_slices) - len(rows)}
+
+
+def columns_of(first: str, *numbers: str) -> list[Json]:
+    """Build the columns of a sortable table: a name, then numbers."""
+    return [{"title": first, "is_number": False}, *({"title": title, "is_number": True} for title in numbers)]
+
+
+def name_cell(name: str) -> Json:
+    return {"text": shorten(name)}
+
+
+def number_cell(value: float | None, format_value: Callable[[float | None], str] = format_number) -> Json:
+    return {"text": format_value(value), "value": None if value is None else round(value, 6)}
+
+
+def measured(value: float) -> float | None:
+    """Replace the COCO API's -1, which means no ground truth, by None."""
+    return None if value == NO_VALUE else value
+
+
+def change_of(value: float | None, before: float | None) -> float | None:
+    return None if value is None or before is None else value - before
+
+
+def format_interval(interval: Interval, format_end: Callable[[float | None], str]) -> str:
+    """Format the ends of an interval; empty if it has none."""
+    if interval.low is None or interval.high is None:
+        return ""
+    return f"{format_end(interval.low)} to {format_end(interval.high)}"
