@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import PATH, json_option
+from detloom.schemas.errors import ExitCode
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.push import is_remote
@@ -44,13 +46,13 @@ _TFX_PROBE = "import json, tfx.v1 as tfx; print(json.dumps({'version': tfx.__ver
 Status = Literal["ok", "warning", "error"]
 
 
-@click.command()
+@click.command(epilog=end_of_help("doctor", "detloom doctor", "detloom doctor cells.yaml --json"))
 @click.argument("run_file", required=False, type=PATH)
 @json_option
 def doctor(run_file: Path | None, as_json: bool) -> None:
-    """Find problems that would stop a run: packages, Python, glibc, disk, memory, devices, and RUN_FILE's folders.
+    """Find problems that would stop a run.
 
-    The exit code is 1 if there is an error.
+    Checks packages, Python, glibc, disk, memory and devices. With RUN_FILE, also its folders.
     """
     from detloom.schemas.reading.typed_dict import to_dict
     from detloom.schemas.run_file.read_run_file import read_run_file
@@ -60,7 +62,12 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([to_dict(finding) for finding in findings], indent=1))
     else:
         click.echo(format_findings(findings))
-    sys.exit(any(finding.status == "error" for finding in findings))
+    if any(finding.status == "error" for finding in findings):
+        sys.exit(ExitCode.FAILED)
+    if not as_json:
+        from detloom.pipelines.local.console import format_next  # late: a broken installation may lack its imports
+
+        click.echo(format_next("detloom", *(("run", run_file) if run_file else ("demo",))))
 
 
 @dataclass(frozen=True, kw_only=True)

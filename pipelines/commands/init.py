@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FILE, FOLDER
 from detloom.pipelines.first_run.wishes import Wishes
 from detloom.schemas.errors import InputError
@@ -54,7 +55,12 @@ def recipe_options(command: _Command) -> _Command:
     return command
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "init",
+        "detloom init photos/cells -o cells.yaml --budget 20m",
+    )
+)
 @click.argument("folder", type=FOLDER)
 @click.option("-o", "--output", type=FILE, help="The run file. Default: the name of the folder, with .yaml.")
 @click.option("--name", default="", help="Name of the pipeline. Default: from the name of the folder.")
@@ -69,17 +75,13 @@ def init(
     data_format: str | None,
     force: bool,
 ) -> None:
-    """Write a run file for the labelled images in FOLDER, with the reason for each choice as a comment.
+    """Write a run file for a folder of labelled images.
 
-    Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data. Change the file as
-    you like, then run it.
-
-    \b
-    Example: detloom init photos/cells -o cells.yaml --budget 20m
-             detloom run cells.yaml
+    Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data in FOLDER, and the
+    reason for each choice is a comment. Change the file as you like, then run it.
     """
     from detloom.pipelines.first_run.write_run_file import name_of_folder, write_run_file
-    from detloom.pipelines.local.console import show_log
+    from detloom.pipelines.local.console import format_next, show_log
 
     started = time.monotonic()
     show_log()
@@ -89,4 +91,4 @@ def init(
         raise InputError(f"{output}: exists already; give another name with -o, or replace it with --force.")
     wishes = Wishes.of_options(budget, quality, data_format)
     write_run_file(folder, output, name, wishes, started)
-    click.echo(f"Wrote {output}. Next: detloom run {output}")
+    click.echo(f"Wrote {output}.\n{format_next('detloom', 'run', output)}")

@@ -17,6 +17,19 @@ def cache_row(is_new, *, is_cached):
     return text
 
 
+def pusher(is_pushed):
+    pushed = pb.Artifact(custom_properties={"pushed": pb.Value(int_value=is_pushed)})
+    evaluation = NodeRun("DetectionEvaluator", False, False, {"evaluation": pb.Artifact(uri="runs/eval")})
+    return {"DetectionEvaluator": evaluation, "Pusher": NodeRun("Pusher", False, False, {"pushed_model": pushed})}
+
+
+def test_the_last_line_names_the_next_command():
+    assert summary._format_next(pusher(1), "my models") == "Next: detloom serve 'my models'"
+    assert summary._format_next(pusher(1), "gs://b/models") == "Next: detloom versions gs://b/models"
+    assert summary._format_next(pusher(0), "models").startswith("Next: open runs/eval/report.html ")
+    assert summary._format_next({}, "models") == "Next: detloom versions models"
+
+
 def test_nodes_that_ran_are_shown():
     assert cache_row(1, is_cached=False) == "ran: Trainer, Pusher; cached: Gen"
 
