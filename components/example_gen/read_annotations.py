@@ -89,8 +89,12 @@ def list_chunks(job: IngestJob) -> tuple[int, bool]:
     return number, has_many_sources
 
 
-def read_annotations(index: int, job: IngestJob) -> int:
-    """Read chunk `index`, write its records, rejects and outcome to the staging folder, and return the index."""
+def read_annotations(index: int, job: IngestJob, max_records: int | None = None) -> int:
+    """Read chunk `index`, write its records, rejects and outcome to the staging folder, and return the index.
+
+    Args:
+        max_records: stop after this many records; None reads all.
+    """
     subfolder, chunk = decode_chunk(job.staging.read_json(job.chunk_file(index)))
     outcome = ReadOutcome(f"{subfolder}/{chunk.source}" if subfolder else chunk.source, chunk.split)
     try:
@@ -101,6 +105,8 @@ def read_annotations(index: int, job: IngestJob) -> int:
             writer = _ItemWriter(job, subfolder, chunk.source, outcome, records, rejects)
             for item in formats.read_chunk(job.data_format, job.folder(subfolder), chunk, job.reader_settings):
                 writer.write(item)
+                if outcome.num_in == max_records:
+                    break
     except InputError as error:
         outcome.error = str(error)
     job.staging.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": outcome.counts.to_json()})

@@ -18,16 +18,13 @@ import click
 
 from detloom.pipelines.commands.doctor import (
     TENSORFLOW_PROBE,
-    Finding,
     check_packages,
     check_python,
     check_tensorflow,
     check_writable,
-    format_findings,
-    run_check,
-    run_probe,
 )
 from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.findings import Finding, format_findings, run_check, run_probe
 from detloom.pipelines.commands.options import json_option
 from detloom.pipelines.dag.fingerprints import MAX_JOB_BYTES, check_code, package_fingerprint, read_job_code
 from detloom.schemas.errors import ExitCode, InputError
