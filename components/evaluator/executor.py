@@ -34,6 +34,7 @@ from detloom.components.properties import (
     PAGE_KEY,
     SPAN_PROPERTY,
     int_property,
+    pipeline_name,
     string_property,
 )
 from detloom.schemas.contracts.detections import TFLITE_FOLDER
@@ -80,6 +81,7 @@ class Executor(tfx_evaluator.Executor):
                 dataset_report_uri=reports[0].uri if reports else None,
                 lineage=_lineage(model, baselines, examples),
                 model_run_uri=model_runs[0].uri if model_runs else None,
+                pipeline=pipeline_name(self._context),
             ),
             params,
             self._make_beam_pipeline,

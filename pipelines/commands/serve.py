@@ -22,7 +22,13 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 
 
 @click.command(
-    epilog=end_of_help("serve", "detloom serve detloom_runs/my/serving", "detloom serve exported --port 8502")
+    epilog=end_of_help(
+        "serve",
+        "detloom serve detloom_runs/my/serving",
+        """printf '{"signature_name": "serving_encoded", "instances": [{"b64": "%s"}]}' \\""",
+        """    "$(base64 < photo.jpg | tr -d '\\n')" |""",
+        "    curl -d @- http://localhost:8501/v1/models/detector:predict",
+    )
 )
 @click.argument("model", type=FOLDER)
 @click.option(

@@ -172,13 +172,14 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
     folder = example_gen.folder("rejects")
     report = _read_json(folder / REPORT_FILE)
     written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
-    return [
-        ("ingested", f"{report['num_written']} of {report['num_in']} records ({written})"),
-        (
-            "quarantined",
-            f"{report['num_quarantined']} records, {report['num_boxes_rejected']} boxes: {folder / REJECTS_FILE}",
-        ),
+    quarantined = f"{report['num_quarantined']} images, {report['num_boxes_quarantined']} boxes"
+    rows = [
+        ("ingested", f"{report['num_written']} of {report['num_in']} images ({written})"),
+        ("quarantined", f"{quarantined}: {folder / REJECTS_FILE}"),
     ]
+    if report["num_boxes_rejected"]:
+        rows.append(("refused boxes", f"{report['num_boxes_rejected']} of images that were written"))
+    return rows
 
 
 def _pushed(pusher: NodeRun, push_to: str) -> str:

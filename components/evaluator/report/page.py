@@ -29,6 +29,7 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
     num_boxes_by_id = {row.class_id: row.num_boxes for row in candidate.coco.per_class}
     return load_template(Path(__file__).parent, _TEMPLATE).render(
         headline=title,
+        pipeline=evaluation.pipeline,
         verdict=verdict,
         decision=decision,
         key_numbers=views.key_numbers(evaluation),

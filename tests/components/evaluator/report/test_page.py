@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,13 @@ def page(evaluation):
 def test_the_reason_follows_the_verdict(page, evaluation):
     body = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :]).split()
     assert " ".join(body).startswith(f"Blessed {evaluation.decision.reason.replace(chr(39), '&#39;')}")
+
+
+def test_the_title_names_the_pipeline_if_it_is_known(evaluation):
+    titles = [format_page(replace(evaluation, pipeline=name), ()).partition("</title>")[0] for name in ("cells", "")]
+    headline = titles[1].rpartition("<title>")[2]
+    assert titles[0].endswith(f"<title>cells: {headline}")
+    assert headline.endswith("– detector evaluation")
 
 
 def test_the_page_is_self_contained_and_runs_only_the_sorting_script(page):
