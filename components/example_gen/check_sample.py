@@ -18,7 +18,7 @@ from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.ingest import IngestFolders, build_job, find_format
 from detloom.components.example_gen.ingest_job import IngestJob, decode_record, decode_row, encode_chunk
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.read_annotations import read_annotations, read_outcome
+from detloom.components.example_gen.read_annotations import read_first_annotations, read_outcome
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.write_shard import read_and_build
 from detloom.schemas.contracts.rejects import Reject, parse_reject
@@ -78,7 +78,7 @@ def check_sample(root: str, params: ExampleGenParams, num_records: int) -> Sampl
             chunks = formats.list_chunks(data_format, job.folder(""), split, source, job.reader_settings)
             chunk = next(iter(chunks))  # a source without any is an InputError
             job.staging.write_json(job.chunk_file(index), encode_chunk(chunk, ""), is_ascii=True)
-            read_annotations(index, job, max_records=max(1, num_records // len(job.sources)))
+            read_first_annotations(index, job, max(1, num_records // len(job.sources)))
         _check_records(job, report)
     return report
 

@@ -13,11 +13,12 @@ from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.runtime.preemption import Preempted
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/command_line.md"
 
 
 def read_table(title: str) -> list[list[str]]:
     """Return the rows of the table below a heading of the page on the command line, without header."""
-    text = (ROOT / "docs/command_line.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     section = re.split(r"^#+ ", text.partition(f"{title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
@@ -34,6 +35,20 @@ def test_documented_exit_codes_of_each_command_are_those_of_the_code():
         for code, meaning in codes.items()
     ]
     assert read_table("### Of single commands") == rows
+
+
+def test_documented_commands_with_json_are_those_that_have_the_option():
+    def commands_with_json(command, path=()):
+        if any(parameter.name == "as_json" for parameter in command.params):
+            yield " ".join(path)
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from commands_with_json(inner, (*path, name))
+
+    text = (
+        (ROOT / "docs/command_line.md").read_text(encoding="utf-8").partition("## JSON\n")[2].partition("Only the")[0]
+    )
+    documented = re.findall(r"`([a-z -]+)`", text.replace("`--json`", ""))
+    assert sorted(documented) == sorted(commands_with_json(cli))
 
 
 def test_exit_codes_are_documented_of_existing_commands():
