@@ -135,3 +135,9 @@ def _decode(value: Any, annotation: Any) -> Any:
     if typing.get_origin(annotation) is tuple:
         return tuple(json.loads(value))
     return int(value) if annotation is int else value or ""
+
+
+def pipeline_name(context: Any) -> str:
+    """Return the name of the pipeline from an executor's context; empty where it is unknown, as in a container."""
+    info = getattr(context, "pipeline_info", None)
+    return str(getattr(info, "id", "") or "")

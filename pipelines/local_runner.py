@@ -15,4 +15,4 @@ if __name__ == "__main__":
             print(summary)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 1))
+        sys.exit(error.exit_code)

@@ -1,4 +1,17 @@
-"""Exceptions for mistakes that the user can fix, and the checks that raise them."""
+"""Exceptions for mistakes that the user can fix, the checks that raise them, and the exit codes of the commands."""
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of the command line; `pipelines/commands/exit_codes.py` says what they mean for each command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    BUSY = 75  # EX_TEMPFAIL of sysexits.h
+    INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+    TERMINATED = 143  # 128 + SIGTERM
 
 
 class InputError(ValueError):
@@ -7,7 +20,12 @@ class InputError(ValueError):
     The message is one complete sentence: what is wrong, where (file, line, record key), what was found, what is
     allowed, and the next step. Commands print it without a traceback. Any other exception is a bug in detloom and
     keeps its traceback.
+
+    Attributes:
+        exit_code: of a command that ends with this error.
     """
+
+    exit_code: int = ExitCode.FAILED
 
 
 class FieldError(InputError):

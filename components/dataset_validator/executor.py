@@ -15,7 +15,14 @@ from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import metrics_of
 from detloom.components.dataset_validator.report.report import REPORT_HTML
 from detloom.components.dataset_validator.validate import describe_failures, validate
-from detloom.components.properties import DATASET_REPORT_FILE, METRICS_KEY, PAGE_KEY, SPAN_PROPERTY, int_property
+from detloom.components.properties import (
+    DATASET_REPORT_FILE,
+    METRICS_KEY,
+    PAGE_KEY,
+    SPAN_PROPERTY,
+    int_property,
+    pipeline_name,
+)
 from detloom.components.record_files import list_shards
 from detloom.schemas.contracts.label_map import (
     LABEL_MAP_FILE,
@@ -60,6 +67,7 @@ class Executor(BaseBeamExecutor):
                 self._make_beam_pipeline,
                 previous_report=Path(previous[0].uri) if previous else kept_report,
                 span=span,
+                pipeline=pipeline_name(self._context),
             )
         failures = describe_failures(report)
         if failures:

@@ -46,6 +46,7 @@ def validate(
     *,
     previous_report: Path | None = None,
     span: int | None = None,
+    pipeline: str = "",
 ) -> dict[str, Any]:
     """Write `report.json` and `report.html`, log the warnings and return the report; the caller handles failures.
 
@@ -53,6 +54,7 @@ def validate(
         shards_by_split: TFRecord files of each split, plain or .gz.
         previous_report: report.json of an earlier span, or its folder; None if there is none.
         span: span of the examples, for the report.
+        pipeline: name of the pipeline for the title of the page; may be empty.
 
     Raises:
         FolderBusyError: if another validation writes into `report_folder`.
@@ -98,7 +100,7 @@ def validate(
         )
         images = _draw_images(report, collected, duplicates, label_map, params.max_pixels)
         check_held()
-        write_report(report_folder, report, images)
+        write_report(report_folder, report, images, pipeline)
     for check in report["checks"]:
         if check["status"] == "warned":
             logging.warning("data set check %s: %s", check["check"], check["sentence"])

@@ -70,6 +70,7 @@ class EvaluationInputs:
         shard_patterns: paths of the split's TFRecord shards, with or without wildcards.
         dataset_report_uri, model_run_uri: outputs of DatasetValidator and Trainer, shown in the report.
         lineage: origin of model and data as (name, value), shown in the report.
+        pipeline: name of the pipeline, shown in the title of the report; may be empty.
     """
 
     candidate_dir: str
@@ -81,6 +82,7 @@ class EvaluationInputs:
     model_run_uri: str | None = None
     is_blessed_already: bool = False
     lineage: Sequence[tuple[str, str]] = ()
+    pipeline: str = ""
 
 
 def evaluate(
@@ -155,6 +157,7 @@ def _evaluate(
     logging.info("DetectionEvaluator: %s", evaluation.decision.sentence)
     evaluation = replace(
         evaluation,
+        pipeline=inputs.pipeline,
         lines=_describe_run(inputs, params, candidate.measurements),
         data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),
         training=read_training_curves(inputs.model_run_uri) if inputs.model_run_uri else {},

@@ -88,6 +88,7 @@ class Evaluation:
         detections: the candidate's detections, in the same order.
         baseline: None without a baseline, or if it cannot be compared.
         variants: COCO metrics of the candidate's TFLite variants, by name.
+        pipeline: name of the pipeline for the title of the page; may be empty.
         lines: facts about the run as (name, value), shown at the end of the page.
         data_health: checks of DatasetValidator's report as (name, value, verdict); may be empty.
         training: training curves by name as (step, value); may be empty.
@@ -103,6 +104,7 @@ class Evaluation:
     candidate_costs: ModelCosts = field(default_factory=ModelCosts)
     baseline_costs: ModelCosts = field(default_factory=ModelCosts)
     variants: Mapping[str, CocoMetrics] = field(default_factory=dict)
+    pipeline: str = ""
     lines: Sequence[tuple[str, str]] = ()
     data_health: Sequence[tuple[str, str, str]] = ()
     training: dict[str, list[tuple[float, float]]] = field(default_factory=dict)

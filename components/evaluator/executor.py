@@ -17,7 +17,7 @@ from detloom.components.artifact_types import saved_model_dir
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluation import Evaluation
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report.page import PIPELINE_LINE, summary_markdown
+from detloom.components.evaluator.report.page import summary_markdown
 from detloom.components.evaluator.report.report import (
     PAGE_FILE,
     confidence_metrics,
@@ -34,6 +34,7 @@ from detloom.components.properties import (
     PAGE_KEY,
     SPAN_PROPERTY,
     int_property,
+    pipeline_name,
     string_property,
 )
 from detloom.schemas.contracts.detections import TFLITE_FOLDER
@@ -78,8 +79,9 @@ class Executor(tfx_evaluator.Executor):
                 shard_patterns=[f"{uri}/*" for uri in _split_uris(examples, params.split)],
                 tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
                 dataset_report_uri=reports[0].uri if reports else None,
-                lineage=[*self._pipeline(), *_lineage(model, baselines, examples)],
+                lineage=_lineage(model, baselines, examples),
                 model_run_uri=model_runs[0].uri if model_runs else None,
+                pipeline=pipeline_name(self._context),
             ),
             params,
             self._make_beam_pipeline,
@@ -87,11 +89,6 @@ class Executor(tfx_evaluator.Executor):
         )
         _write_ui_artifacts(output_dict, result, evaluation.uri)
         _write_blessing(blessing, result, model, baselines, exec_properties)
-
-    def _pipeline(self) -> list[tuple[str, str]]:
-        """Return the name of the pipeline, if the runner tells it."""
-        info = getattr(self._context, "pipeline_info", None)
-        return [(PIPELINE_LINE, info.id)] if info is not None and info.id else []
 
 
 def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[Artifact]) -> list[tuple[str, str]]:

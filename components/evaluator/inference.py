@@ -28,8 +28,7 @@ from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
 from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature, with_image_masks
 from detloom.trainer_module.export.tflite_model import TfliteDetector
-
-_LOG_EVERY_SECONDS = 10.0
+from detloom.trainer_module.runtime.progress import log_progress
 
 
 def parse_record(
@@ -121,7 +120,8 @@ class DetectBatch(beam.DoFn):
 
     def setup(self) -> None:
         self._models = self._shared.acquire(lambda: _Models(self._paths_by_name))
-        self._num_done, self._started, self._logged = 0, time.monotonic(), time.monotonic()
+        # The images of all workers: with several workers, the remaining time is at most what is shown.
+        self._progress = log_progress("DetectionEvaluator", self._num_images, unit="images")
 
     def process(self, batch: list[bytes]) -> Iterator[bytes]:
         records = [parse_record(serialized, self._feature_keys, self._shapes) for serialized in batch]
@@ -139,7 +139,7 @@ class DetectBatch(beam.DoFn):
                         found[name] = with_image_masks(rows, image_hw)
                 extra = {"problem": problem} if problem else {"found": found}
                 records[index] = replace(records[index], **extra)
-        self._log_progress(len(batch))
+        self._progress.advance(len(batch))
         for record in records:
             yield encode_record(record)
 
@@ -152,18 +152,6 @@ class DetectBatch(beam.DoFn):
             if len(serialized) == 1:
                 return [f"cannot be read by the model ({str(error).splitlines()[0][:200]})"]
             return [rows for each in serialized for rows in self._detect(model, [each])]
-
-    def _log_progress(self, num_images: int) -> None:
-        self._num_done += num_images
-        now = time.monotonic()
-        if now - self._logged >= _LOG_EVERY_SECONDS:
-            self._logged = now
-            rate = self._num_done / (now - self._started)
-            line = f"{self._num_done} images by this worker, {rate:.1f} images/s"
-            if self._num_images is not None:
-                minutes, seconds = divmod(round((self._num_images - self._num_done) / rate), 60)
-                line += f", {self._num_images} in total, ETA at most {minutes}:{seconds:02}"  # with one worker
-            logging.info("DetectionEvaluator: %s.", line)
 
 
 def detect(

@@ -8,7 +8,7 @@ from detloom.components.example_gen.hash_images import list_blocks
 from detloom.components.example_gen.ingest_job import IngestJob
 from detloom.components.example_gen.plan import read_plan
 from detloom.components.example_gen.write_shard import read_shard_outcome
-from detloom.trainer_module.run_state.progress import show_progress
+from detloom.trainer_module.runtime.progress import show_progress
 
 _POLL_SECONDS = 1.0
 

@@ -88,8 +88,8 @@ def ingest(
     root = str(root)
     for subfolder in subfolders:
         _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
-    data_format, evidence = _find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
-    job = _build_job(root, params, out, data_format, evidence, subfolders, subset)
+    data_format, evidence = find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
+    job = build_job(root, params, out, data_format, evidence, subfolders, subset)
     with hold_output(out.examples, _LOCK_FILE, "ingestion") as check_held:
         _check_has_no_links(out)
         report = _write(job, out, evidence, make_pipeline, subset, check_held)
@@ -163,7 +163,7 @@ def _check_has_no_links(out: IngestFolders) -> None:
         raise InputError(f"{path}: this is a link to {target}, allowed: a folder; remove it or choose another output.")
 
 
-def _find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
+def find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
     """Return the format to read and the evidence for it, which is empty if a given format is not recognizable."""
     if params.data_format == AUTO:
         data_format, evidence = formats.detect_format(DataFolder(folder))
@@ -173,7 +173,7 @@ def _find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
     return params.data_format, found or Evidence("given by the user, not detected", {})
 
 
-def _build_job(
+def build_job(
     root: str,
     params: ExampleGenParams,
     out: IngestFolders,

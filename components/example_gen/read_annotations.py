@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import IO
@@ -91,6 +92,12 @@ def list_chunks(job: IngestJob) -> tuple[int, bool]:
 
 def read_annotations(index: int, job: IngestJob) -> int:
     """Read chunk `index`, write its records, rejects and outcome to the staging folder, and return the index."""
+    read_first_annotations(index, job, sys.maxsize)
+    return index
+
+
+def read_first_annotations(index: int, job: IngestJob, max_records: int) -> None:
+    """Do as `read_annotations`, but stop after this many records."""
     subfolder, chunk = decode_chunk(job.staging.read_json(job.chunk_file(index)))
     outcome = ReadOutcome(f"{subfolder}/{chunk.source}" if subfolder else chunk.source, chunk.split)
     try:
@@ -101,10 +108,11 @@ def read_annotations(index: int, job: IngestJob) -> int:
             writer = _ItemWriter(job, subfolder, chunk.source, outcome, records, rejects)
             for item in formats.read_chunk(job.data_format, job.folder(subfolder), chunk, job.reader_settings):
                 writer.write(item)
+                if outcome.num_in == max_records:
+                    break
     except InputError as error:
         outcome.error = str(error)
     job.staging.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": outcome.counts.to_json()})
-    return index
 
 
 def read_outcome(job: IngestJob, index: int) -> ReadOutcome:

@@ -45,7 +45,7 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
         for number, line in enumerate(staging.read_lines(job.shard_records_file(shard.split, shard.index)), start=1):
             record = decode_record(line)
             record = record if record.split == shard.split else replace(record, split=shard.split)
-            built = _read_and_build(record, folder, class_ids, job)
+            built = read_and_build(record, folder, class_ids, job)
             found = [built] if isinstance(built, Reject) else built.rejects
             for reject in found:
                 outcome.counts.add_reject(reject)
@@ -84,7 +84,7 @@ def _count(built: BuiltExample, counts: SplitCounts) -> None:
     counts.boxes_by_class.update(built.class_names)
 
 
-def _read_and_build(
+def read_and_build(
     record: SourceRecord, folder: DataFolder, class_ids: dict[str, int], job: IngestJob
 ) -> BuiltExample | Reject:
     try:

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 NUM_BITS = 64
 # Measured on the blood cell photographs of BCCD: for 100 of them, copies at half size, JPEG quality 50, as PNG, 20 %
@@ -264,6 +262,10 @@ class _Components:
 
     def _merge(self) -> None:
         if self._pending:
+            # late: every command imports this module, and scipy takes a third of a second
+            from scipy.sparse import coo_matrix
+            from scipy.sparse.csgraph import connected_components
+
             first, second = (self._labels[np.concatenate(part)] for part in zip(*self._pending, strict=True))
             shape = (len(self._labels),) * 2
             edges = coo_matrix((np.ones(len(first), np.int8), (first, second)), shape=shape)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detloom.pipelines.commands.options import FILE
+from detloom.pipelines.commands.options import FILE, complete_config, complete_file
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import PLACEHOLDER
 
@@ -26,11 +26,13 @@ def checkpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--config",
             metavar="SOURCE",
+            shell_complete=complete_config,
             help="With --checkpoint: its pipeline.config, config.json, run file or preset.",
         ),
         click.option(
             "--checkpoint",
             metavar="PATH",
+            shell_complete=complete_file,
             help="A whole detector of any origin that training can start from, such as zoo/checkpoint/ckpt-0.",
         ),
     ):

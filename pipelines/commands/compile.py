@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FILE, PATH, override_options
 from detloom.pipelines.commands.remote_run import read_remote_run, runner_option
 from detloom.schemas.errors import InputError
@@ -18,7 +19,14 @@ _WHAT: dict[Place, str] = {
 }
 
 
-@click.command("compile")
+@click.command(
+    "compile",
+    epilog=end_of_help(
+        "compile",
+        "detloom compile cells.yaml --runner kubeflow -o job.yaml",
+        "detloom compile cells.yaml --runner vertex -o job.json",
+    ),
+)
 @click.argument("run_file", type=PATH)
 @runner_option
 @click.option(
@@ -30,26 +38,23 @@ _WHAT: dict[Place, str] = {
 )
 @override_options
 def compile_command(run_file: Path, runner: Place | None, output: Path | None, settings: tuple[str, ...]) -> None:
-    """Write the pipeline of RUN_FILE as a job file for Kubeflow Pipelines or Vertex AI.
+    """Write a job file for Kubeflow Pipelines or Vertex AI.
 
-    \b
-    detloom compile cells.yaml --runner kubeflow -o job.yaml
-    detloom compile cells.yaml --runner vertex -o job.json
-
-    Compiling needs no cluster and no credentials. The file contains references to secrets, but no secret, and is the
-    same byte for byte as long as run file and package do not change. It requires an image with the same code: each task
-    refuses to run in an image with other code for it.
+    The job is the pipeline of RUN_FILE. Compiling needs no cluster and no credentials. The file contains references to
+    secrets, but no secret, and is the same byte for byte as long as run file and package do not change. It requires an
+    image with the same code: each task refuses to run in an image with other code for it.
     """
     run, place = read_remote_run(run_file, runner, settings)
     path = output if output is not None else Path(f"{run.name}{_SUFFIXES[place][0]}")
     _check_output(path, run_file, place)
     from detloom.pipelines.compile.compile_job import write_job  # late: TFX
+    from detloom.pipelines.local.console import format_next
 
     write_job(run, place, path)
     click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}'.")
     image = getattr(run, place).image
-    click.echo(f"Next: detloom image-check --image {image} --job {path}")
-    click.echo(f"      detloom submit {run_file} --runner {place} --job {path}")
+    click.echo(format_next("detloom", "image-check", "--image", image, "--job", path))
+    click.echo(format_next("detloom", "submit", run_file, "--runner", place, "--job", path))
 
 
 def _check_output(path: Path, run_file: Path, place: Place) -> None:

@@ -5,15 +5,16 @@ import sys
 
 import click
 
-from detloom.pipelines.commands.options import json_option, override_options, read_override_options
-from detloom.schemas.errors import InputError
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import complete_config, json_option, override_options, read_override_options
+from detloom.schemas.errors import ExitCode, InputError
 
 _CONFIG_OVERRIDE = click.option(
     "--config-override", default="", metavar="TEXT", help="Text in pipeline.config's format, merged over the file."
 )
 
 
-@click.group()
+@click.group(epilog=end_of_help("config", "detloom config check cells.yaml", "detloom config show cells.yaml"))
 def config() -> None:
     """Check, show, compare and convert configurations.
 
@@ -22,16 +23,22 @@ def config() -> None:
     """
 
 
-@config.command()
-@click.argument("files", nargs=-1, required=True)
+@config.command(
+    epilog=end_of_help(
+        "config check",
+        "detloom config check cells.yaml --set train.batch_size=16",
+        "detloom config check configs/*.config --json",
+    )
+)
+@click.argument("files", nargs=-1, required=True, shell_complete=complete_config)
 @override_options
 @_CONFIG_OVERRIDE
 @json_option
 @click.option("--full", is_flag=True, help="With several files: show all details of each instead of one line.")
 def check(files: tuple[str, ...], settings: tuple[str, ...], config_override: str, as_json: bool, full: bool) -> None:
-    """Check FILES: show which fields are mapped, ignored (with the reason) or refused, and the values in effect.
+    """Check files and show the values in effect.
 
-    The exit code is 1 if a file does not load.
+    Of a pipeline.config, shows which fields are mapped, ignored (with the reason) or refused.
     """
     from detloom.pipelines.commands.config_check import check_config, format_check, format_checks
     from detloom.schemas.reading.typed_dict import to_dict
@@ -47,13 +54,22 @@ def check(files: tuple[str, ...], settings: tuple[str, ...], config_override: st
     sys.exit(any(each.error for each in checks))
 
 
-@config.command()
-@click.argument("source")
+@config.command(
+    epilog=end_of_help(
+        "config show",
+        "detloom config show cells.yaml",
+        "detloom config show ssd_mobilenet_v2_fpnlite_320x320 --json",
+    )
+)
+@click.argument("source", shell_complete=complete_config)
 @override_options
 @_CONFIG_OVERRIDE
 @json_option
 def show(source: str, settings: tuple[str, ...], config_override: str, as_json: bool) -> None:
-    """Print all effective values of SOURCE, including defaults, as YAML in the format of a run file."""
+    """Print all effective values, including defaults.
+
+    SOURCE is a configuration or a preset. The output is YAML in the format of a run file.
+    """
     import yaml
 
     from detloom.pipelines.commands.config_check import read_effective
@@ -65,15 +81,15 @@ def show(source: str, settings: tuple[str, ...], config_override: str, as_json: 
         click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120), nl=False)
 
 
-@config.command()
-@click.argument("one")
-@click.argument("other")
+@config.command(epilog=end_of_help("config diff", "detloom config diff cells.yaml other.yaml"))
+@click.argument("one", shell_complete=complete_config)
+@click.argument("other", shell_complete=complete_config)
 @override_options
 @json_option
 def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Print the values in which ONE and OTHER differ; overrides apply to OTHER.
+    """Print the values in which two configurations differ.
 
-    The exit code is 0 if there is no difference, 1 if there is one, and 2 if a file does not load.
+    Overrides apply to OTHER.
     """
     from detloom.pipelines.commands.config_check import is_run_file, read_config, read_effective
     from detloom.pipelines.local.console import format_columns
@@ -88,7 +104,7 @@ def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None
             rows = diff_trees(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
     except InputError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     if as_json:
         click.echo(json.dumps([dict(zip(("key", "one", "other"), row, strict=True)) for row in rows], indent=1))
     elif rows:
@@ -98,12 +114,15 @@ def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None
     sys.exit(bool(rows))
 
 
-@config.command("to-text")
-@click.argument("source")
+@config.command(
+    "to-text",
+    epilog=end_of_help("config to-text", "detloom config to-text cells.yaml > pipeline.config"),
+)
+@click.argument("source", shell_complete=complete_config)
 @override_options
 @_CONFIG_OVERRIDE
 def to_text(source: str, settings: tuple[str, ...], config_override: str) -> None:
-    """Write SOURCE as a pipeline.config of the Object Detection API.
+    """Print a pipeline.config of the Object Detection API.
 
     Settings that the format does not support are written in an extension, which the Object Detection API refuses
     instead of ignoring it.
@@ -115,7 +134,7 @@ def to_text(source: str, settings: tuple[str, ...], config_override: str) -> Non
     click.echo(format_pipeline_config(parsed), nl=False)
 
 
-@config.command()
+@config.command(epilog=end_of_help("config schema", "detloom config schema > run_file.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of the run file, for editors."""
     from detloom.schemas.run_file.json_schema import run_file_schema

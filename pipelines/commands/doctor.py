@@ -8,28 +8,28 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.commands.doctor_data import check_data, check_data_sample
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.findings import Finding, Probe, format_findings, run_check, run_probe
 from detloom.pipelines.commands.options import PATH, json_option
+from detloom.schemas.errors import ExitCode
 from detloom.schemas.reading.redact import redact
-from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import RunFile
 
 if TYPE_CHECKING:
     from detloom.pipelines.commands.installed_packages import Packages
 
-_PROBE_SECONDS = 180  # a cold import of TFX took up to 44 s in our measurements; a network disk is slower
 _MIN_DISK_BYTES = 5e9  # the environment is 3.2 GB, a run on a small data set writes less than 1 GB
 _MIN_MEMORY_BYTES = 4e9  # training FPNLite at 320 x 320, batch 8, used 2.7 GB; TFX and Beam add to that
 _GLIBC_OF_LINE = {"1.16": (2, 17), "1.21": (2, 38)}  # required by the wheels of TFDV and ML Metadata
@@ -41,16 +41,15 @@ print(json.dumps({"version": tf.__version__, "devices": devices}))
 """
 _TFX_PROBE = "import json, tfx.v1 as tfx; print(json.dumps({'version': tfx.__version__}))"
 
-Status = Literal["ok", "warning", "error"]
 
-
-@click.command()
+@click.command(epilog=end_of_help("doctor", "detloom doctor", "detloom doctor cells.yaml --json"))
 @click.argument("run_file", required=False, type=PATH)
 @json_option
 def doctor(run_file: Path | None, as_json: bool) -> None:
-    """Find problems that would stop a run: packages, Python, glibc, disk, memory, devices, and RUN_FILE's folders.
+    """Find problems that would stop a run.
 
-    The exit code is 1 if there is an error.
+    Checks packages, Python, glibc, disk, memory and devices. With RUN_FILE, also its folders, and a few dozen records
+    of its data as ingestion does.
     """
     from detloom.schemas.reading.typed_dict import to_dict
     from detloom.schemas.run_file.read_run_file import read_run_file
@@ -60,18 +59,12 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([to_dict(finding) for finding in findings], indent=1))
     else:
         click.echo(format_findings(findings))
-    sys.exit(any(finding.status == "error" for finding in findings))
+    if any(finding.status == "error" for finding in findings):
+        sys.exit(ExitCode.FAILED)
+    if not as_json:
+        from detloom.pipelines.local.console import format_next  # late: a broken installation may lack its imports
 
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """The result of one check; `wanted` and `next_step` may be empty if the status is ok."""
-
-    name: str
-    status: Status
-    found: str
-    wanted: str = ""
-    next_step: str = ""
+        click.echo(format_next("detloom", *(("run", run_file) if run_file else ("demo",))))
 
 
 def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
@@ -97,32 +90,9 @@ def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
     checks += [(name, partial(check_writable, name, path)) for name, path in folders.items()]
     if run:
         checks.append(("data.path", partial(check_data, run.data.path)))
+        checks.append(("data sample", partial(check_data_sample, run)))
     with ThreadPoolExecutor() as pool:  # the two imports take most of the time
         return tuple(finding for found in pool.map(run_check, *zip(*checks, strict=True)) for finding in found)
-
-
-def format_findings(findings: tuple[Finding, ...]) -> str:
-    """Format one line per finding; for warnings and errors, also the requirement and the next step."""
-    width = max(len(finding.name) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"  {finding.status:<7}  {finding.name:<{width}}  {finding.found}")
-        if finding.status != "ok":
-            labelled = (("wanted", finding.wanted), ("next step", finding.next_step))
-            lines += [f"{'':<{width + 13}}{label}: {text}" for label, text in labelled if text]
-    counts = {status: sum(finding.status == status for finding in findings) for status in ("error", "warning")}
-    said = [f"{count} {status}{'s' if count > 1 else ''}" for status, count in counts.items() if count]
-    return "\n".join([*lines, "", ", ".join(said) or "No problems found."])
-
-
-def run_check(name: str, check: Callable[[], Iterator[Finding]]) -> tuple[Finding, ...]:
-    """Return a check's findings; an exception in it, such as a missing package, becomes a finding."""
-    try:
-        return tuple(check())
-    except Exception as error:
-        found = f"the check failed ({type(error).__name__}: {error})"
-        next_step = "install detloom's packages again, with the constraints file of a TFX line"
-        return (Finding(name=name, status="error", found=found, next_step=next_step),)
 
 
 # --- Python and packages --------------------------------------------------------------------------------------------
@@ -204,30 +174,6 @@ def check_glibc() -> Iterator[Finding]:
 
 
 # --- TensorFlow and TFX, in subprocesses ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Probe:
-    """The JSON output of a subprocess, or the reason for its failure."""
-
-    answer: dict[str, Any]
-    failure: str = ""
-
-
-def run_probe(code: str, seconds: float = _PROBE_SECONDS) -> Probe:
-    """Run Python code that prints one line of JSON, in a process that may hang or die."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Probe({}, f"its import did not end within {seconds:.0f} s")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        cause = f"killed by signal {-done.returncode}" if done.returncode < 0 else "; ".join(lines[-1:])
-        return Probe({}, f"its import failed ({cause})")
-    return Probe(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def check_tensorflow(probe: Probe) -> Iterator[Finding]:
@@ -330,31 +276,6 @@ def check_writable(name: str, path: str) -> Iterator[Finding]:
         )
     else:
         yield Finding(name=name, status="ok", found=f"{where}: writable")
-
-
-def check_data(path: str) -> Iterator[Finding]:
-    """Check that the data folder can be listed; for a pattern such as span-{SPAN}, check the folder above it."""
-    if path == EMBEDDED_DIGITS:
-        yield Finding(name="data.path", status="ok", found="the embedded data set")
-        return
-    beginning, brace, _ = path.partition("{")  # TFX resolves {SPAN} and {VERSION}
-    folder = Path(f"{beginning}{brace}").parent if brace else Path(path)
-    shown = redact(str(folder))
-    try:
-        with os.scandir(folder) as entries:
-            is_empty = next(entries, None) is None
-    except OSError as error:
-        found, wanted = f"{shown}: {error.strerror}", "a folder that this user can read"
-        next_step = "correct data.path, or give this user read permission"
-        yield Finding(name="data.path", status="error", found=found, wanted=wanted, next_step=next_step)
-        return
-    yield Finding(
-        name="data.path",
-        status="warning" if is_empty else "ok",
-        found=f"{shown}: {'empty' if is_empty else 'readable'}",
-        wanted="a folder with the data set",
-        next_step="check that data.path is right and that its disk is mounted" if is_empty else "",
-    )
 
 
 def _existing(path: Path) -> Path:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detloom.pipelines.commands.checkpoint_options import NAMES, checkpoint_options, load_from_options
-from detloom.pipelines.commands.options import FILE, FOLDER, PATH, NumberRange
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FILE, FOLDER, PATH, NumberRange, complete_file
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 3600
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "evaluate",
+        "detloom evaluate --model serving/3 --examples data/examples/Split-test",
+        "detloom evaluate --model new --baseline serving/3 --examples data/examples/Split-test --run-file run.yaml",
+        "detloom evaluate --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt \\",
+        "    --examples data/examples/Split-test",
+        "detloom evaluate --detections found.json --ground-truth labels.json --images data/images",
+        "detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200",
+    )
+)
 @click.option("--model", type=FOLDER, metavar="DIR", help="The exported model to evaluate, the same as is served.")
 @checkpoint_options
 @click.option(
@@ -48,6 +59,7 @@ _TIMEOUT_SECONDS = 3600
     "--examples",
     multiple=True,
     metavar="[NAME=]WHERE",
+    shell_complete=complete_file,
     help="The examples: a split's folder, a folder that detloom ingest wrote (its eval split), or a pattern of "
     "TFRecord files; with --checkpoints it can be repeated and defaults to the configuration's "
     "eval_input.input_path.",
@@ -79,15 +91,7 @@ _TIMEOUT_SECONDS = 3600
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON at the end.")
 def evaluate(**options: Any) -> None:
-    """Evaluate a model, detection files, or the checkpoints of a training run.
-
-    \b
-    detloom evaluate --model serving/3 --examples data/examples/Split-test
-    detloom evaluate --model new --baseline serving/3 --examples data/examples/Split-test --run-file run.yaml
-    detloom evaluate --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt \\
-        --examples data/examples/Split-test
-    detloom evaluate --detections found.json --ground-truth labels.json --images data/images
-    detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200
+    """Evaluate a model, detection files or checkpoints.
 
     For a model or files, OUT gets report.html and JSON files with COCO, PASCAL VOC and Open Images metrics, slices,
     error types, the comparison with the baseline and the gates. OUT also gets detections.json and ground_truth.json,
@@ -170,6 +174,21 @@ def _evaluate_model(options: dict[str, Any]) -> None:
     params = _params(options["run_file"], sets[0].name)
     result = evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
     _report(result, out_dir, {}, options["as_json"])
+    if result.decision.blessed:
+        click.echo(_format_push(options), err=options["as_json"])
+
+
+def _format_push(options: dict[str, Any]) -> str:
+    """Return the line that names the next command for a blessed model: push it, beside the baseline if there is one."""
+    from detloom.pipelines.local.console import format_next
+
+    if options["checkpoint"]:
+        given = ("--checkpoint", options["checkpoint"], "--config", options["config"])
+        label_map = ("--label-map", options["label_map"]) if options["label_map"] else ()
+        return format_next("detloom", "export", *given, *label_map, "--out", "exported")
+    baseline: Path | None = options["baseline"]
+    push_dir = baseline.parent if baseline is not None and baseline.name.isdigit() else "serving"
+    return format_next("detloom", "push", options["model"], "--to", push_dir, "--reason", "TEXT")
 
 
 def _evaluate_checkpoint(options: dict[str, Any]) -> None:
@@ -245,6 +264,7 @@ def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> 
 
 def _evaluate_checkpoints(options: dict[str, Any]) -> None:
     from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.pipelines.local.console import format_next
     from detloom.trainer_module.files.strict_json import to_strict_json
     from detloom.trainer_module.training.follow_checkpoints import WatchOptions, evaluate_checkpoints, find_run
 
@@ -265,6 +285,7 @@ def _evaluate_checkpoints(options: dict[str, Any]) -> None:
     if as_json:
         rows = [{"step": e.step, "set": e.set_name, **e.evaluation.to_dict()} for e in result.evaluations]
         click.echo(to_strict_json(rows, indent=1))
+    click.echo(format_next("detloom", "export", run_dir, "--out", "exported"), err=True)
 
 
 def _line(each: "CheckpointEvaluation") -> str:

@@ -7,13 +7,21 @@ from pathlib import Path
 import click
 
 from detloom.pipelines.commands.checkpoint_options import checkpoint_options, load_from_options
-from detloom.pipelines.commands.options import FOLDER
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FOLDER, complete_file
 from detloom.schemas.errors import InputError
 
 _VARIANTS = ("float32", "float16", "int8")
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "export",
+        "detloom export runs/cells --out exported",
+        "detloom export --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt --out a",
+        "detloom export serving --out lite --tflite float16 --tflite int8 --examples data/examples/Split-train",
+    )
+)
 @click.argument("trained", type=FOLDER, required=False)
 @checkpoint_options
 @click.option("--out", "out_dir", type=FOLDER, required=True, help="Output folder; must not exist yet.")
@@ -34,7 +42,12 @@ _VARIANTS = ("float32", "float16", "int8")
 @click.option(
     "--tflite-max-detections", type=click.IntRange(1), default=100, show_default=True, help="Detections per image."
 )
-@click.option("--examples", metavar="WHERE", help="With int8: training examples to calibrate the value ranges.")
+@click.option(
+    "--examples",
+    metavar="WHERE",
+    shell_complete=complete_file,
+    help="With int8: training examples to calibrate the value ranges.",
+)
 @click.option(
     "--calibration-images", type=click.IntRange(1), default=100, show_default=True, help="With int8: number of images."
 )
@@ -60,19 +73,16 @@ def export(
     onnx: bool,
     box_units: str,
 ) -> None:
-    """Export TRAINED: a training folder (its best weights), an exported or pushed model, or a folder of versions.
-    Or export a checkpoint of any origin, such as the detection zoo's, with its configuration.
+    """Write SavedModel, TensorFlow Lite and ONNX files.
 
-    \b
-    detloom export runs/cells --out exported
-    detloom export --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt --out coco
-    detloom export serving --out lite --tflite float16 --tflite int8 --examples data/examples/Split-train
+    TRAINED is a training folder (its best weights are exported), an exported or pushed model, or a folder of versions.
+    --checkpoint exports a checkpoint of any origin instead, such as the detection zoo's, with its configuration.
 
     OUT gets the folders Format-Serving (a SavedModel), Format-TFLite and Format-ONNX. `detloom evaluate --model OUT`
     evaluates the first two.
     """
     from detloom.pipelines.commands.examples_folder import parse_eval_sets
-    from detloom.pipelines.local.console import show_log
+    from detloom.pipelines.local.console import format_next, show_log
     from detloom.schemas.contracts.detections import ONNX_FOLDER, SERVING_FOLDER, TFLITE_FOLDER
     from detloom.schemas.model.export import Export
     from detloom.trainer_module.export.load_trained import load_trained
@@ -118,3 +128,4 @@ def export(
         raise
     for path in (out_dir / SERVING_FOLDER, *sorted(out_dir.glob("*/*.tflite")), *out_dir.glob("*/*.onnx")):
         click.echo(str(path))
+    click.echo(format_next("detloom", "serve", out_dir))

@@ -5,27 +5,34 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FOLDER
 
 if TYPE_CHECKING:
     from detloom.components.example_gen.exported_folder import ExportCounts
 
 
-@click.command("export-coco")
+@click.command("export-coco", epilog=end_of_help("export-coco", "detloom export-coco data/examples cells_coco"))
 @click.argument("examples", metavar="DIR", type=FOLDER)
 @click.argument("output", metavar="OUT", type=FOLDER)
 def export_coco(examples: Path, output: Path) -> None:
-    """Write the examples in DIR as a COCO data set: OUT/images/ and OUT/annotations/SPLIT.json."""
+    """Write examples as a COCO data set.
+
+    DIR is a folder that detloom ingest wrote. OUT gets images/ and annotations/SPLIT.json.
+    """
     from detloom.components.example_gen.export_coco import export_coco as export
 
     click.echo(_format_export(export(examples, output), output))
 
 
-@click.command("export-yolo")
+@click.command("export-yolo", epilog=end_of_help("export-yolo", "detloom export-yolo data/examples cells_yolo"))
 @click.argument("examples", metavar="DIR", type=FOLDER)
 @click.argument("output", metavar="OUT", type=FOLDER)
 def export_yolo(examples: Path, output: Path) -> None:
-    """Write the examples in DIR as a YOLO data set: OUT/images/, OUT/labels/ and OUT/data.yaml."""
+    """Write examples as a YOLO data set.
+
+    DIR is a folder that detloom ingest wrote. OUT gets images/, labels/ and data.yaml.
+    """
     from detloom.components.example_gen.export_yolo import export_yolo as export
 
     click.echo(_format_export(export(examples, output), output))

@@ -18,18 +18,16 @@ import click
 
 from detloom.pipelines.commands.doctor import (
     TENSORFLOW_PROBE,
-    Finding,
     check_packages,
     check_python,
     check_tensorflow,
     check_writable,
-    format_findings,
-    run_check,
-    run_probe,
 )
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.findings import Finding, format_findings, run_check, run_probe
 from detloom.pipelines.commands.options import json_option
 from detloom.pipelines.dag.fingerprints import MAX_JOB_BYTES, check_code, package_fingerprint, read_job_code
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import ExitCode, InputError
 
 _ENGINES = ("podman", "docker")
 _STDIN = "-"
@@ -38,7 +36,14 @@ _COMMAND = "image-check"
 _ENGINE_FAILED, _NOT_EXECUTABLE, _NOT_FOUND = 125, 126, 127
 
 
-@click.command(_COMMAND)
+@click.command(
+    _COMMAND,
+    epilog=end_of_help(
+        _COMMAND,
+        "detloom image-check --image registry.example.org/detloom:1 --job job.yaml",
+        "detloom image-check --json",
+    ),
+)
 @click.option(
     "--image", help="Run the check in this image with podman or docker. Default: check the current installation."
 )
@@ -52,14 +57,11 @@ _ENGINE_FAILED, _NOT_EXECUTABLE, _NOT_FOUND = 125, 126, 127
 )
 @json_option
 def image_check(image: str | None, job: str | None, run_options: tuple[str, ...], as_json: bool) -> None:
-    """Report an image's packages, user, folders, devices and package fingerprint.
+    """Check that an image fits a compiled job.
 
-    With --job, compare the code of each task with the job: a container refuses a task compiled from other code.
-    Without --image, check the current installation. The exit code is 1 if something is wrong.
-
-    \b
-    detloom compile run.yaml --runner kubeflow -o job.yaml
-    detloom image-check --image REGISTRY/detloom:1 --job job.yaml
+    Reports the image's packages, user, folders, devices and package fingerprint. With --job, compares the code of each
+    task with the job: a container refuses a task compiled from other code. Without --image, checks the current
+    installation.
     """
     text = read_job(job) if job else None
     if run_options and not image:
@@ -95,7 +97,7 @@ def check_here(job: bytes | None, name: str, *, as_json: bool) -> int:
         click.echo(json.dumps([to_dict(finding) for finding in findings], indent=1))
     else:
         click.echo(format_findings(findings))
-    return int(any(finding.status == "error" for finding in findings))
+    return ExitCode.FAILED if any(finding.status == "error" for finding in findings) else ExitCode.DONE
 
 
 def check_in_container(engine: str, image: str, job: bytes | None, run_options: Sequence[str], *, as_json: bool) -> int:

@@ -8,7 +8,8 @@ import click
 
 from detloom.components.example_gen.params import AUTO, UNKNOWN_CLASS_CHOICES, ExampleGenParams
 from detloom.components.example_gen.sources.formats import FORMATS
-from detloom.pipelines.commands.options import FOLDER, NumberRange
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FOLDER, NumberRange, complete_folder
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 
@@ -17,10 +18,21 @@ _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", 
 _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
 
 
-@click.command()
-@click.option("--input", "data_folder", type=str, help="Folder of the data set.")
+@click.command(
+    epilog=end_of_help(
+        "ingest",
+        "detloom ingest --input data/cells --output data/examples",
+        "detloom ingest --input data/cells --output data/examples --split-ratios train=0.8,eval=0.1,test=0.1",
+    )
+)
+@click.option("--input", "data_folder", type=str, shell_complete=complete_folder, help="Folder of the data set.")
 @click.option(
-    "--output", type=str, required=True, metavar="DIR", help="Folder for shards, label map, rejects and report."
+    "--output",
+    type=str,
+    required=True,
+    metavar="DIR",
+    shell_complete=complete_folder,
+    help="Folder for shards, label map, rejects and report.",
 )
 @click.option(
     "--format",
@@ -103,7 +115,7 @@ def ingest(context: click.Context, /, **options: Any) -> None:
     Records that cannot be used go to DIR/rejects with a reason. Arguments after -- are Apache Beam pipeline options;
     they choose the runner, for example `-- --runner=FlinkRunner --flink_master=host:8081`.
     """
-    from detloom.pipelines.local.console import log_nodes
+    from detloom.pipelines.local.console import format_next, log_nodes
 
     if options["replay_folder"] is not None:
         _check_replay_options(context)
@@ -120,6 +132,7 @@ def ingest(context: click.Context, /, **options: Any) -> None:
         click.echo(format_summary(error.report, options["output"], time.monotonic() - started))
         raise
     click.echo(format_summary(report, options["output"], time.monotonic() - started))
+    click.echo(format_next("detloom", "validate", options["output"]))
 
 
 def _ingest(options: Mapping[str, Any]) -> dict[str, Any]:

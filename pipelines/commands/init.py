@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FILE, FOLDER
 from detloom.pipelines.first_run.wishes import Wishes
 from detloom.schemas.errors import InputError
@@ -54,7 +55,13 @@ def recipe_options(command: _Command) -> _Command:
     return command
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "init",
+        "detloom init photos/cells -o cells.yaml --budget 20m",
+        "detloom init --from-odapi models/pets/pipeline.config -o pets.yaml",
+    )
+)
 @click.argument("folder", type=FOLDER, required=False)
 @click.option(
     "--from-odapi",
@@ -90,18 +97,13 @@ def init(
     data_format: str | None,
     force: bool,
 ) -> None:
-    """Write a run file for the labelled images in FOLDER, with the reason for each choice as a comment.
+    """Write a run file for a folder of labelled images.
 
-    Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data. Change the file as
-    you like, then run it.
+    Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data in FOLDER, and the
+    reason for each choice is a comment. Change the file as you like, then run it.
 
     With --from-odapi, write a run file that reads a pipeline.config of the Object Detection API with its TFRecord files
     and its checkpoint, and a page about what is mapped, what is ignored, and what you have to decide.
-
-    \b
-    Example: detloom init photos/cells -o cells.yaml --budget 20m
-             detloom init --from-odapi models/pets/pipeline.config -o pets.yaml
-             detloom run cells.yaml
     """
     wishes = Wishes.of_options(budget, quality, data_format)
     if config is not None:
@@ -121,7 +123,7 @@ def init(
 
 def _init_from_folder(folder: Path, output: Path | None, name: str, wishes: Wishes, force: bool) -> None:
     from detloom.pipelines.first_run.write_run_file import name_of_folder, write_run_file
-    from detloom.pipelines.local.console import show_log
+    from detloom.pipelines.local.console import format_next, show_log
 
     started = time.monotonic()
     show_log()
@@ -129,13 +131,14 @@ def _init_from_folder(folder: Path, output: Path | None, name: str, wishes: Wish
     output = output or Path(f"{name}.yaml")
     _check_absent(output, force)
     write_run_file(folder, output, name, wishes, started)
-    click.echo(f"Wrote {output}. Next: detloom run {output}")
+    click.echo(f"Wrote {output}.\n{format_next('detloom', 'run', output)}")
 
 
 def _init_from_odapi(
     config: Path, records: Path | None, checkpoint: str | None, output: Path | None, name: str, force: bool
 ) -> None:
     from detloom.pipelines.first_run.from_pipeline_config import name_of_config, page_of, write_migration
+    from detloom.pipelines.local.console import format_next
 
     name = name or name_of_config(config)
     output = output or Path(f"{name}.yaml")
@@ -145,7 +148,7 @@ def _init_from_odapi(
     decisions = write_migration(config, output, name, records, checkpoint)
     click.echo(f"Wrote {output}, and {page} about what is mapped and what is ignored. To decide:")
     click.echo("\n".join(f"- {each}" for each in decisions))
-    click.echo(f"Next: detloom run {output}")
+    click.echo(format_next("detloom", "run", output))
 
 
 def _check_absent(path: Path, force: bool) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.options import FOLDER, PATH
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FOLDER, PATH, complete_config
 
 
 def _current_name(option: str) -> str:
@@ -12,7 +13,14 @@ def _current_name(option: str) -> str:
     return "images" if option == "pictures" else option
 
 
-@click.command(context_settings={"token_normalize_func": _current_name})
+@click.command(
+    context_settings={"token_normalize_func": _current_name},
+    epilog=end_of_help(
+        "inspect",
+        "detloom inspect data/examples --class cat",
+        "detloom inspect data/examples --augment --config cells.yaml",
+    ),
+)
 @click.argument("examples", metavar="DIR", type=FOLDER)
 @click.option("--output", type=PATH, help="The page; default: DIR/inspect.html, or DIR/augment.html.")
 @click.option("--split", help="Only this split.")
@@ -20,7 +28,10 @@ def _current_name(option: str) -> str:
 @click.option("--images", "num_images", type=click.IntRange(1, 200), help="Default: 24, or 8 with --augment.")
 @click.option("--augment", is_flag=True, help="Show augmented versions beside the stored images.")
 @click.option(
-    "--config", metavar="CONFIG", help="With --augment: pipeline.config, run file or preset with the augmentations."
+    "--config",
+    metavar="CONFIG",
+    shell_complete=complete_config,
+    help="With --augment: pipeline.config, run file or preset with the augmentations.",
 )
 @click.option(
     "--versions",
@@ -40,10 +51,10 @@ def inspect(
     config: str | None,
     num_versions: int,
 ) -> None:
-    """Write a page with annotated samples, class and size distributions of the examples in DIR.
+    """Write a page with annotated samples of examples.
 
-    With --augment, the page shows samples beside their augmented versions:
-    `detloom inspect DIR --augment --config run.yaml`.
+    DIR is a folder that detloom ingest wrote. The page also shows the distributions of classes and sizes. With
+    --augment, it shows samples beside their augmented versions.
     """
     if augment != (config is not None):
         raise click.UsageError("--augment and --config go together: the configuration defines the augmentations.")

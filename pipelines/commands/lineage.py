@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.options import FILE, FOLDER
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FILE, FOLDER, complete_folder
 from detloom.pipelines.lineage.graph import MAX_WARM_STARTS
 from detloom.schemas.errors import InputError
 
@@ -14,9 +15,21 @@ if TYPE_CHECKING:
     from detloom.pipelines.lineage.graph import LineageGraph
 
 
-@click.command()
-@click.argument("version", metavar="VERSION")
-@click.option("--push-dir", default="", metavar="DIR", help="The push folder, if VERSION is only a number.")
+@click.command(
+    epilog=end_of_help(
+        "lineage",
+        "detloom lineage detloom_runs/demo/serving/1760000000 --output lineage.html",
+        "detloom lineage 1760000000 --run-file run.yaml --json",
+    )
+)
+@click.argument("version", metavar="VERSION", shell_complete=complete_folder)
+@click.option(
+    "--push-dir",
+    default="",
+    metavar="DIR",
+    shell_complete=complete_folder,
+    help="The push folder, if VERSION is only a number.",
+)
 @click.option(
     "--workspace",
     type=FOLDER,
@@ -45,14 +58,10 @@ def lineage(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the origin of a pushed model: data spans, configuration, checkpoint, evaluation, baseline.
+    """Show the origin of a pushed model.
 
-    VERSION is the folder (or address) of a version, or its number. The command reads ML Metadata, the push record and
-    the artifacts, and writes only FILE.
-
-    \b
-    detloom lineage detloom_runs/demo/serving/1760000000 --output lineage.html
-    detloom lineage 1760000000 --run-file run.yaml --json
+    The origin is data spans, configuration, checkpoint, evaluation and baseline. VERSION is the folder (or address) of
+    a version, or its number. The command reads ML Metadata, the push record and the artifacts, and writes only FILE.
     """
     from detloom.pipelines.lineage.formats import format_text
     from detloom.pipelines.lineage.places import find_places

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FILE, PATH, override_options, read_override_options
 from detloom.schemas.errors import InputError
 
@@ -12,7 +13,13 @@ if TYPE_CHECKING:
     from detloom.pipelines.manifests.build_manifest import ManifestKind
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "manifest",
+        "detloom manifest run.yaml --workers 4 --examples /data/examples --out /data/runs/cells -o cells.yaml",
+        "kubectl apply -f cells.yaml",
+    )
+)
 @click.argument("run_file", type=PATH)
 @click.option(
     "--kind",
@@ -43,14 +50,11 @@ def manifest(
     output: Path | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Write Kubernetes manifests that run `detloom train` with the model of RUN_FILE on several machines.
+    """Write Kubernetes manifests to train on several machines.
 
-    Image, namespace, volumes and secrets come from its section `kubeflow`; cores, memory, GPUs and restarts from the
-    entry for Trainer in `nodes`. The same run file gives the same bytes.
-
-    \b
-    detloom manifest run.yaml --workers 4 --examples /data/examples --out /data/runs/cells -o cells.yaml
-    kubectl apply -f cells.yaml
+    They run `detloom train` with the model of RUN_FILE. Image, namespace, volumes and secrets come from its section
+    `kubeflow`; cores, memory, GPUs and restarts from the entry for Trainer in `nodes`. The same run file gives the same
+    bytes.
     """
     from detloom.pipelines.manifests.build_manifest import build_manifest, to_yaml
     from detloom.pipelines.manifests.training_pod import Training, default_name
@@ -81,6 +85,3 @@ def manifest(
         write_text_file(output, text)
     else:
         raise InputError(f"-o: got '{output}', allowed: a file in an existing folder.")
-
-
-COMMANDS = (manifest,)

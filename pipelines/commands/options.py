@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from detloom.components.storage.storage import is_address
 from detloom.schemas.reading.overrides import Located, read_setting
@@ -24,6 +25,28 @@ class LocalPath(click.Path):
 PATH = LocalPath(path_type=Path)
 FILE = LocalPath(path_type=Path, dir_okay=False)
 FOLDER = LocalPath(path_type=Path, file_okay=False)
+
+
+def complete_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a folder, for a parameter that may also be an address."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a file or folder, for a parameter that is no path only, such as a pattern of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_preset(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a preset."""
+    from detloom.schemas.presets.presets import list_presets
+
+    return [CompletionItem(preset.name) for preset in list_presets() if preset.name.startswith(incomplete)]
+
+
+def complete_config(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a configuration: a preset, or else a file. Shells take the files only if no preset matches."""
+    return [*complete_file(context, parameter, incomplete), *complete_preset(context, parameter, incomplete)]
 
 
 class NumberRange(click.FloatRange):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.options import FILE, PATH, NumberRange
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FILE, PATH, NumberRange, complete_file
 from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
     from detloom.trainer_module.export.predict import Prediction
 
 
-@click.command()
-@click.argument("what", nargs=-1, required=True, metavar="WHAT...")
+@click.command(
+    epilog=end_of_help(
+        "predict",
+        "detloom predict photo.jpg --model serving --output boxes.png",
+        "detloom predict photos --model serving --output boxes --json found.json",
+        "detloom predict data/images --model serving --json found.json --ground-truth labels.json",
+    )
+)
+@click.argument("what", nargs=-1, required=True, metavar="WHAT...", shell_complete=complete_file)
 @click.option("--model", type=PATH, required=True, help="A pushed model, or the folder of its versions.")
 @click.option(
     "--output",
@@ -49,19 +57,14 @@ def predict(
     batch_size: int,
     strict: bool,
 ) -> None:
-    """Detect objects in images: WHAT is files, folders, or quoted patterns such as 'photos/**/*.jpg'.
+    """Detect objects in images.
 
-    \b
-    detloom predict photo.jpg --model serving --output boxes.png
-    detloom predict photos --model serving --output boxes --json found.json
-    detloom predict data/images --model serving --json found.json --ground-truth labels.json
-    detloom evaluate --detections found.json --ground-truth labels.json
-
-    Prints one line per object, unless there are several images and --output or --json is set.
+    WHAT is files, folders, or quoted patterns such as 'photos/**/*.jpg'. Prints one line per object, unless there are
+    several images and --output or --json is set.
     """
     from detloom.pipelines.commands.image_files import find_images
     from detloom.pipelines.commands.predict_files import Outputs, build_coco_output, match_ground_truth, predict_files
-    from detloom.pipelines.local.console import show_log
+    from detloom.pipelines.local.console import format_next, show_log
     from detloom.trainer_module.export.predict import load_detector
 
     if ground_truth is not None and json_file is None:
@@ -96,6 +99,9 @@ def predict(
         click.echo(f"Wrote {json_file}", err=True)
     if output is not None:
         click.echo(f"Wrote {counts.num_images} images below {output}", err=True)
+    if json_file is not None and ground_truth is not None:
+        words = ("detloom", "evaluate", "--detections", json_file, "--ground-truth", ground_truth)
+        click.echo(format_next(*words), err=True)
     sys.exit(counts.num_broken > 0 if strict else counts.num_images == 0)
 
 

@@ -23,7 +23,7 @@ from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.evaluation.coco_images import format_coco_results
 from detloom.trainer_module.export.predict import ExportedDetector, Prediction
-from detloom.trainer_module.run_state.progress import Reporter, show_progress
+from detloom.trainer_module.runtime.progress import Reporter, show_progress
 
 _MAX_NAMED = 3  # file names per message
 

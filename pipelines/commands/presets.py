@@ -5,13 +5,17 @@ from typing import Any
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import json_option
 
 
-@click.command()
+@click.command(epilog=end_of_help("presets", "detloom presets", "detloom presets --json"))
 @json_option
 def presets(as_json: bool) -> None:
-    """List the detectors that a run file can name, with parameters, input size and published AP on COCO."""
+    """List the detectors that a run file can name.
+
+    With parameters, input size and published AP on COCO.
+    """
     if as_json:
         click.echo(json.dumps(preset_rows(), indent=1))
     else:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.options import PATH, NumberRange
-from detloom.schemas.errors import InputError
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import PATH, NumberRange, complete_folder, json_option
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import LOCK_SECONDS, REMOTE_SCHEMES, is_remote
 
@@ -30,9 +31,20 @@ _REASON = click.option("--reason", required=True, metavar="TEXT", help="Reason, 
 _UNKNOWN = "-"
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "push", 'detloom push runs/cells/model --to /models/cells --reason "first model, checked by hand"'
+    )
+)
 @click.argument("model_dir", type=PATH)
-@click.option("--to", "push_dir", required=True, metavar="DIR", help="Push folder, or its address (gs://...).")
+@click.option(
+    "--to",
+    "push_dir",
+    required=True,
+    metavar="DIR",
+    shell_complete=complete_folder,
+    help="Push folder, or its address (gs://...).",
+)
 @click.option("--card", "card_dir", type=PATH, metavar="DIR", help="Folder with a model card.")
 @click.option(
     "--keep-versions",
@@ -53,18 +65,15 @@ def push(
     reason: str,
     lock_seconds: float,
 ) -> None:
-    """Push an exported model without an evaluation. The push record names the user and the reason.
+    """Push an exported model without an evaluation.
 
-    \b
-    detloom push runs/cells/export --to /models/cells --reason "first model, checked by hand"
-
-    MODEL_DIR is a SavedModel, a Model artifact, or a folder of versions, of which the highest is taken. The copy is
-    compared byte by byte, loaded and tested with one image before a server can see it. If the served version already
-    is this model, nothing is pushed.
+    The push record names the user and the reason. MODEL_DIR is a SavedModel, a Model artifact, or a folder of versions,
+    of which the highest is taken. The copy is compared byte by byte, loaded and tested with one image before a server
+    can see it. If the served version already is this model, nothing is pushed.
     """
     from detloom.components.pusher.atomic_push import push_model
     from detloom.components.pusher.manifest import Origin
-    from detloom.pipelines.local.console import show_log
+    from detloom.pipelines.local.console import format_next, show_log
     from detloom.trainer_module.export.predict import find_saved_model
 
     show_log()
@@ -87,15 +96,17 @@ def push(
         click.echo(f"Pushed version {result.version}: {result.address}")
     else:
         click.echo(f"Nothing to do: version {result.version} already is this model ({result.address})")
+    click.echo(format_next("detloom", "versions" if is_remote(push_dir) else "serve", redact(push_dir)))
 
 
-@click.command()
-@click.argument("push_dir", metavar="DIR")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.command(epilog=end_of_help("versions", "detloom versions /models/cells"))
+@click.argument("push_dir", metavar="DIR", shell_complete=complete_folder)
+@json_option
 def versions(push_dir: str, as_json: bool) -> None:
-    """List the versions in DIR with push time, user, blessing, AP and state, and mark the served one.
+    """List the versions in a push folder.
 
-    Every file is read and compared with the manifest of its version.
+    The list has push time, user, blessing, AP and state, and marks the served version. Every file is read and compared
+    with the manifest of its version.
     """
     from detloom.components.pusher.versions import describe_versions, open_destination
 
@@ -118,24 +129,23 @@ def versions(push_dir: str, as_json: bool) -> None:
             click.echo(f"version {state.version}: {problem}", err=True)
 
 
-@click.command()
-@click.argument("push_dir", metavar="DIR")
+@click.command(
+    epilog=end_of_help("rollback", 'detloom rollback /models/cells --reason "misses small cells since Tuesday"')
+)
+@click.argument("push_dir", metavar="DIR", shell_complete=complete_folder)
 @click.option("--to", type=click.IntRange(min=0), metavar="VERSION", help="Default: the newest intact one.")
 @click.option("--remove-bad", is_flag=True, help="Afterwards delete the version that is served now.")
 @_REASON
 @_LOCK
 def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_seconds: float) -> None:
-    """Serve an earlier version of DIR again.
-
-    \b
-    detloom rollback /models/cells --reason "misses small cells since Tuesday"
+    """Serve an earlier version of a push folder again.
 
     Servers take the highest number, so the earlier version is copied under a new number, and verified and loaded like
     any push. The default is the newest version that is intact, was never rolled back, and has another model than the
     served one.
     """
     from detloom.components.pusher.atomic_push import roll_back
-    from detloom.pipelines.local.console import show_log
+    from detloom.pipelines.local.console import format_next, show_log
 
     show_log()
     address = _existing(push_dir)
@@ -145,14 +155,16 @@ def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_
         click.echo(f"Version {result.version} replaces {result.previous_version}: {result.address}")
     else:
         click.echo(f"Nothing to do: version {result.version} already is that model ({result.address})")
+    click.echo(format_next("detloom", "versions", redact(push_dir)))
 
 
-@click.command()
-@click.argument("folder", metavar="DIR")
-def verify(folder: str) -> None:
-    """Compare every file of a version, or of all versions in a folder, with the manifest.
+@click.command(epilog=end_of_help("verify", "detloom verify /models/cells", "detloom verify /models/cells/3 --json"))
+@click.argument("folder", metavar="DIR", shell_complete=complete_folder)
+@json_option
+def verify(folder: str, as_json: bool) -> None:
+    """Compare pushed files with their manifests.
 
-    The exit code is 1 if a file is missing, changed or was added, or if a version has no manifest.
+    DIR is a version or a folder of versions.
     """
     from detloom.components.pusher.destination import version_numbers
     from detloom.components.pusher.versions import open_destination, verify_version
@@ -168,16 +180,17 @@ def verify(folder: str) -> None:
                 raise InputError(f"{redact(folder)}: neither a version nor a folder of versions.")
             destination = open_destination(parent or "/")
         wrong = {number: verify_version(destination, number) for number in numbers}
-    for number, problems in wrong.items():
-        for problem in problems:
-            click.echo(f"version {number}: {problem}")
-        if not problems:
-            click.echo(f"version {number}: intact")
+    if as_json:
+        rows = [{"version": number, "intact": not problems, "problems": problems} for number, problems in wrong.items()]
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        for number, problems in wrong.items():
+            for problem in problems or ("intact",):
+                click.echo(f"version {number}: {problem}")
     if any(wrong.values()):
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
 
 
-COMMANDS = (push, versions, rollback, verify)
 _HEADINGS = ("version", "pushed", "by", "action", "blessed", "AP", "files", "")
 
 

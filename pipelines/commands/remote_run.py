@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detloom.pipelines.commands.options import FILE, NumberRange, read_override_options
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.run_file import Place, RunFile
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 REMOTE_PLACES: tuple[Place, ...] = ("kubeflow", "vertex")
 _POLL_SECONDS = 15.0
-_INTERRUPTED = 130  # exit code of a command that Ctrl-C interrupted
 
 runner_option = click.option(
     "--runner",
@@ -100,9 +99,9 @@ def follow(
         ended = follow_run(backend, run_id, partial(click.echo, err=as_json), every_seconds=every_seconds)
     except KeyboardInterrupt:
         click.echo(f"The run continues; to see it, run: {status_command(run_file, run_id, place)}", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     click.echo(json.dumps(to_plain(ended), indent=1) if as_json else format_run(ended, datetime.now(timezone.utc)))
-    sys.exit(0 if ended.state == "succeeded" else 1)
+    sys.exit(ExitCode.DONE if ended.state == "succeeded" else ExitCode.FAILED)
 
 
 def status_command(run_file: Path, run_id: str, place: Place) -> str:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from detloom.pipelines.commands.options import FILE, override_options, read_override_options
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import (
+    FILE,
+    complete_config,
+    complete_file,
+    complete_preset,
+    override_options,
+    read_override_options,
+)
 from detloom.schemas.contracts.label_map import LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import FineTuneMode
@@ -17,13 +25,29 @@ if TYPE_CHECKING:
     from detloom.schemas.model.config import TrainEvalConfig
 
 
-@click.command("restore-report")
-@click.option("--config", "source", metavar="SOURCE", help="A run file, pipeline.config, config.json or preset.")
-@click.option("--preset", metavar="NAME", help="The name of a preset, instead of --config.")
+@click.command(
+    "restore-report",
+    epilog=end_of_help(
+        "restore-report",
+        "detloom restore-report --preset efficientdet_d0 --checkpoint zoo/checkpoint/ckpt-0 --num-classes 3",
+        "detloom restore-report --config pipeline.config --mode detection",
+    ),
+)
+@click.option(
+    "--config",
+    "source",
+    metavar="SOURCE",
+    shell_complete=complete_config,
+    help="A run file, pipeline.config, config.json or preset.",
+)
+@click.option(
+    "--preset", metavar="NAME", shell_complete=complete_preset, help="The name of a preset, instead of --config."
+)
 @click.option(
     "--checkpoint",
     default="",
     metavar="PATH",
+    shell_complete=complete_file,
     help="Checkpoint (path without extension), model folder, Keras file, https address of an archive, or imagenet. "
     "Default: the configuration's.",
 )
@@ -44,13 +68,9 @@ def restore_report(
     as_json: bool,
     settings: tuple[str, ...],
 ) -> None:
-    """Show which variables fine-tuning would restore from a checkpoint, and why others are initialized. Trains nothing.
+    """Show which variables a checkpoint would restore.
 
-    \b
-    detloom restore-report --preset ssd_mobilenet_v2_fpnlite_320x320 --checkpoint zoo/checkpoint/ckpt-0 --num-classes 3
-    detloom restore-report --config pipeline.config --mode detection
-
-    The exit code is 1 if the checkpoint would be refused.
+    Also shows why fine-tuning would initialize the others. Trains nothing.
     """
     from detloom.pipelines.commands.config_check import read_training_config
     from detloom.pipelines.local.console import show_log

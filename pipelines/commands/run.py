@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.init import recipe_options
 from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
 from detloom.pipelines.first_run.wishes import Wishes
@@ -22,7 +23,13 @@ _WORKSPACE = click.option(
 _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Beam and TensorFlow too.")
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "run",
+        "detloom run photos/cells --budget 20m",
+        "detloom run cells.yaml --set train.seed=1",
+    )
+)
 @click.argument("source", type=PATH)
 @override_options
 @_WORKSPACE
@@ -39,19 +46,13 @@ def run(
     verbose: bool,
     explain: bool,
 ) -> None:
-    """Run the pipeline of SOURCE on this machine: data in, blessed and pushed model out.
+    """Run the whole pipeline on this machine.
 
-    SOURCE is a run file, or a folder of labelled images. For a folder, the settings are chosen as `detloom init` does,
-    and written to run.yaml in the workspace. A later run of the folder uses this file, unless --budget, --quality or
-    --format is given.
+    Data in, blessed and pushed model out. SOURCE is a run file, or a folder of labelled images. For a folder, the
+    settings are chosen as `detloom init` does, and written to run.yaml in the workspace. A later run of the folder uses
+    this file, unless --budget, --quality or --format is given.
 
-    Steps that have not changed since the last run in the same workspace are cached. The exit code is 0 if the run ends
-    with a decision, even if the model is not blessed, and 1 if it fails. If another run uses the workspace, nothing is
-    run and the exit code is 75.
-
-    \b
-    Example: detloom run photos/cells --budget 20m
-             detloom run cells.yaml --set train.seed=1
+    Steps that have not changed since the last run in the same workspace are cached.
     """
     is_any_given = any(each is not None for each in (budget, quality, data_format))
     if source.is_dir():
@@ -102,12 +103,15 @@ def _data_folder(run_file: Path) -> Path:
     return (run_file.parent / build_run(load_run_tree(run_file)[0]).data.path).resolve()
 
 
-@click.command()
+@click.command(epilog=end_of_help("demo", "detloom demo"))
 @override_options
 @_WORKSPACE
 @_VERBOSE
 def demo(settings: tuple[str, ...], workspace: Path | None, verbose: bool) -> None:
-    """Run the whole pipeline on an embedded data set: handwritten digits on photographs. Needs no download."""
+    """Run the whole pipeline on an embedded data set.
+
+    The data set is handwritten digits on photographs. Needs no download; takes five to ten minutes on two cores.
+    """
     from detloom.pipelines.local.run_local import run_locally
     from detloom.pipelines.samples.sample_run_file import sample_run_file
     from detloom.schemas.run_file.read_run_file import read_run_file

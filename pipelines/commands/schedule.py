@@ -1,7 +1,6 @@
 """`detloom schedule create|list|pause|resume|delete`: schedules on Kubeflow Pipelines and Vertex AI."""
 
 import json
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import PATH, json_option, override_options
 from detloom.pipelines.commands.remote_run import job_option, read_job, read_remote_run, runner_option
 from detloom.schemas.errors import InputError
@@ -28,9 +28,11 @@ def _names_a_schedule(command: _Command) -> _Command:
     return click.argument("run_file", type=PATH)(command)
 
 
-@click.group()
+@click.group(epilog=end_of_help("schedule", "detloom schedule create cells.yaml", "detloom schedule list cells.yaml"))
 def schedule() -> None:
-    """Manage scheduled runs on Kubeflow Pipelines or Vertex AI, defined by `schedule` in a run file.
+    """Manage scheduled runs on Kubeflow Pipelines or Vertex AI.
+
+    The section `schedule` of a run file defines them:
 
     \b
     schedule: {cron: "0 3 * * *", timezone: Europe/Berlin}
@@ -39,7 +41,13 @@ def schedule() -> None:
     """
 
 
-@schedule.command()
+@schedule.command(
+    epilog=end_of_help(
+        "schedule create",
+        "detloom schedule create cells.yaml --runner kubeflow",
+        "detloom schedule create cells.yaml --replace",
+    )
+)
 @click.argument("run_file", type=PATH)
 @runner_option
 @job_option
@@ -56,13 +64,14 @@ def create(
     is_replacing: bool,
     settings: tuple[str, ...],
 ) -> None:
-    """Create a schedule for the pipeline of RUN_FILE, compiled in its current state.
+    """Create a schedule for the pipeline of a run file.
 
-    Later changes of the run file or of the package take effect with --replace. Without --replace, an existing schedule
-    of that name is an error.
+    The pipeline is compiled in its current state. Later changes of the run file or of the package take effect with
+    --replace. Without --replace, an existing schedule of that name is an error.
     """
     from detloom.pipelines.backends.backend import PLACE_NAMES, connect, create_schedule
     from detloom.pipelines.backends.compiled_job import without_cache
+    from detloom.pipelines.local.console import format_next
 
     if len(name) > _MAX_NAME or not name.isprintable():
         raise InputError(f"--name: got {redact(repr(name))}, allowed: at most {_MAX_NAME} printable characters.")
@@ -75,19 +84,20 @@ def create(
     created = create_schedule(connect(run, place), job, run.schedule, name or run.name, replace=is_replacing)
     click.echo(f"Created the schedule '{redact(created.name)}' on {PLACE_NAMES[place]}: {created.schedule_id}")
     click.echo(f"  {created.link}")
-    click.echo(f"To see it, run: detloom schedule list {shlex.quote(str(run_file))} --runner {place}")
+    click.echo(format_next("detloom", "schedule", "list", run_file, "--runner", place))
 
 
-@schedule.command("list")
+@schedule.command("list", epilog=end_of_help("schedule list", "detloom schedule list cells.yaml --json"))
 @click.argument("run_file", type=PATH)
 @runner_option
 @click.option("--all", "is_all", is_flag=True, help="List schedules of other pipelines too, without their last runs.")
 @json_option
 @override_options
 def list_(run_file: Path, runner: Place | None, is_all: bool, as_json: bool, settings: tuple[str, ...]) -> None:
-    """List the schedules of RUN_FILE's pipeline: state, next time, last run, id.
+    """List the schedules of a pipeline.
 
-    Kubeflow does not report the next time; it is computed from the expression and `kubeflow.schedule_timezone`.
+    The list has state, next time, last run and id. Kubeflow does not report the next time; it is computed from the
+    expression and `kubeflow.schedule_timezone`.
     """
     from detloom.pipelines.backends.backend import connect
     from detloom.pipelines.backends.run_status import format_schedules, to_plain
@@ -102,7 +112,7 @@ def list_(run_file: Path, runner: Place | None, is_all: bool, as_json: bool, set
         click.echo(format_schedules(found) if found else f"No schedules{of} yet.")
 
 
-@schedule.command()
+@schedule.command(epilog=end_of_help("schedule pause", "detloom schedule pause cells.yaml"))
 @_names_a_schedule
 def pause(run_file: Path, name: str | None, runner: Place | None, settings: tuple[str, ...]) -> None:
     """Pause a schedule; runs that have started continue.
@@ -112,18 +122,18 @@ def pause(run_file: Path, name: str | None, runner: Place | None, settings: tupl
     _change(run_file, name, runner, settings, "pause")
 
 
-@schedule.command()
+@schedule.command(epilog=end_of_help("schedule resume", "detloom schedule resume cells.yaml"))
 @_names_a_schedule
 def resume(run_file: Path, name: str | None, runner: Place | None, settings: tuple[str, ...]) -> None:
-    """Resume a schedule. `schedule.catch_up` decides whether missed runs are started.
+    """Resume a schedule.
 
-    NAME is a schedule's name or id. Default: the pipeline's name. On Kubeflow, the value of `catch_up` is fixed when
-    the schedule is created.
+    `schedule.catch_up` decides whether missed runs are started. NAME is a schedule's name or id. Default: the
+    pipeline's name. On Kubeflow, the value of `catch_up` is fixed when the schedule is created.
     """
     _change(run_file, name, runner, settings, "resume")
 
 
-@schedule.command()
+@schedule.command(epilog=end_of_help("schedule delete", "detloom schedule delete cells.yaml cells-nightly"))
 @_names_a_schedule
 def delete(run_file: Path, name: str | None, runner: Place | None, settings: tuple[str, ...]) -> None:
     """Delete a schedule; the runs that it started remain.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FOLDER, NumberRange
 from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
@@ -20,7 +21,15 @@ _POLL_SECONDS = 0.5  # interval at which a stop request is noticed
 _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "serve",
+        "detloom serve detloom_runs/my/serving",
+        """printf '{"signature_name": "serving_encoded", "instances": [{"b64": "%s"}]}' \\""",
+        """    "$(base64 < photo.jpg | tr -d '\\n')" |""",
+        "    curl -d @- http://localhost:8501/v1/models/detector:predict",
+    )
+)
 @click.argument("model", type=FOLDER)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 admits other machines."
@@ -36,14 +45,11 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 )
 @click.option("--min-score", type=NumberRange(0, 1), help=f"Initial score threshold on the page. {OPTION_HELP}")
 def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, min_score: float | None) -> None:
-    """Serve MODEL for manual tests: a web page to drop an image on, and TensorFlow Serving's REST API.
+    """Serve a model for manual tests.
 
-    MODEL is an exported or pushed model, or a folder of versions. This is not a production server; docs/serving.md
-    shows how to serve the model with TensorFlow Serving and KServe. Stop it with Ctrl-C.
-
-    \b
-    detloom serve detloom_runs/my/serving
-    curl http://localhost:8501/v1/models/detector/metadata
+    A web page accepts an image by drag and drop, and URLs accept requests of TensorFlow Serving's REST API. MODEL is an
+    exported or pushed model, or a folder of versions. This is not a production server; docs/serving.md shows how to
+    serve the model with TensorFlow Serving and KServe. Stop it with Ctrl-C.
     """
     from detloom.pipelines.local.console import show_log
     from detloom.pipelines.serving.page import format_page

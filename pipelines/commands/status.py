@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import PATH, json_option, override_options
 from detloom.pipelines.commands.remote_run import every_option, follow, read_remote_run, runner_option, wait_option
 from detloom.schemas.errors import InputError
@@ -14,7 +15,13 @@ from detloom.schemas.run_file.run_file import Place
 _MAX_LISTED = 200
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "status",
+        "detloom status cells.yaml --runner vertex",
+        "detloom status cells.yaml cells-20260131-030000-1a2b3c4d --runner vertex",
+    )
+)
 @click.argument("run_file", type=PATH)
 @click.argument("run_id", required=False)
 @runner_option
@@ -40,14 +47,11 @@ def status(
     as_json: bool,
     settings: tuple[str, ...],
 ) -> None:
-    """Show the latest runs of RUN_FILE's pipeline on Kubeflow Pipelines or Vertex AI, or the tasks of one.
+    """Show runs on Kubeflow Pipelines or Vertex AI.
 
-    \b
-    detloom status cells.yaml --runner vertex
-    detloom status cells.yaml cells-20260131-030000-1a2b3c4d --runner vertex
-
-    RUN_ID is printed by `detloom submit` and in the list of runs; a run's name works as well. Runs of a schedule are
-    listed, too. With --wait and --json, progress lines go to standard error.
+    Shows the latest runs of RUN_FILE's pipeline, or the tasks of the run RUN_ID. RUN_ID is printed by `detloom submit`
+    and in the list of runs; a run's name works as well. Runs of a schedule are listed, too. With --wait and --json,
+    progress lines go to standard error.
     """
     from detloom.pipelines.backends.backend import connect
     from detloom.pipelines.backends.run_status import format_run, format_runs, to_plain

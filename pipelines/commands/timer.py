@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 _NEXT_SHOWN = 3
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "timer",
+        "detloom timer run.yaml -o ~/.config/systemd/user",
+        "systemctl --user daemon-reload && systemctl --user enable --now detloom-NAME.timer",
+        "loginctl enable-linger     # also run while you are not logged in",
+    )
+)
 @click.argument("run_file", type=PATH)
 @click.option(
     "--kind", type=click.Choice(["systemd", "cron"]), default="systemd", show_default=True, help="Scheduler to use."
@@ -40,16 +48,11 @@ def timer(
     workspace: Path | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Write the systemd units or the crontab line that run RUN_FILE on this machine by its section `schedule`.
+    """Write systemd units or a crontab line for scheduled runs.
 
-    Two runs never overlap: if another run uses the workspace, a run does nothing and exits with code 75. Runs append to
-    schedule.log in the workspace, and read variables such as secrets from schedule.env there, in lines NAME='value'.
-    Nothing is installed or enabled.
-
-    \b
-    detloom timer run.yaml -o ~/.config/systemd/user
-    systemctl --user daemon-reload && systemctl --user enable --now detloom-NAME.timer
-    loginctl enable-linger     # also run while you are not logged in
+    They run RUN_FILE on this machine at the times of its section `schedule`. Two runs never overlap: if another run
+    uses the workspace, a run does nothing and exits with code 75. Runs append to schedule.log in the workspace, and
+    read variables such as secrets from schedule.env there, in lines NAME='value'. Nothing is installed or enabled.
     """
     from detloom.pipelines.timer.formats import format_crontab, format_units
     from detloom.pipelines.timer.scheduled_run import build_scheduled_run
@@ -69,6 +72,9 @@ def timer(
         _write(files, folder, scheduled)
     times = ", ".join(moment.isoformat(" ", "minutes") for moment in scheduled.next_times(now, _NEXT_SHOWN))
     click.echo(f"next runs: {times}", err=True)
+    if folder is not None and kind == "systemd":
+        enable = f"systemctl --user enable --now {scheduled.unit}.timer"
+        click.echo(f"Next: systemctl --user daemon-reload && {enable}", err=True)
 
 
 def _write(files: dict[str, str], folder: Path, scheduled: "ScheduledRun") -> None:
@@ -93,6 +99,3 @@ def _write_environment(scheduled: "ScheduledRun") -> None:
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     click.echo(f"{scheduled.environment_file}")
-
-
-COMMANDS = (timer,)

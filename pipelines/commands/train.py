@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from detloom.pipelines.commands.options import FILE, FOLDER, override_options, read_override_options
-from detloom.schemas.errors import InputError
+from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.commands.options import FILE, FOLDER, complete_config, override_options, read_override_options
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.model.config import PLACEHOLDER
 from detloom.schemas.model.strategy import Strategy, StrategyKind
 
@@ -24,8 +25,15 @@ MODEL_DIR = "model"  # in the output folder: the exported model
 LOCK_FILE = ".train.lock"  # in the output folder, and kept there
 
 
-@click.command()
-@click.argument("source")
+@click.command(
+    epilog=end_of_help(
+        "train",
+        "detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --self-test",
+        "detloom train cells.yaml --examples data/examples --out runs/cells --set train.num_steps=2000",
+        "detloom train pipeline.config --train-files 'train-*' --eval-files 'val-*' --label-map map.pbtxt --out run",
+    )
+)
+@click.argument("source", shell_complete=complete_config)
 @click.option(
     "--examples", type=FOLDER, metavar="DIR", help="Folder that detloom ingest wrote, with shards and label map."
 )
@@ -83,19 +91,13 @@ def train(
     no_export: bool,
     self_test: bool,
 ) -> None:
-    """Train the detector of SOURCE with regular evaluations, and export the best weights.
+    """Train a detector and export the best weights.
 
-    SOURCE is a run file, a pipeline.config, the config.json of an earlier training run, or the name of a preset (see
-    detloom presets).
+    The detector is evaluated regularly. SOURCE is a run file, a pipeline.config, the config.json of an earlier training
+    run, or the name of a preset (see detloom presets).
 
-    \b
-    detloom ingest --input data/cells --output data/examples
-    detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --self-test
-    detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --out runs/cells --set train.num_steps=2000
-    detloom train pipeline.config --train-files 'data/train-*' --eval-files 'data/val-*' --label-map map.pbtxt --out run
-
-    The same command with the same --out resumes an interrupted training run. SIGTERM and Ctrl-C save the state first;
-    the exit code is then 143 or 130. DIR/best holds the weights that are exported to DIR/model; DIR/train_log.jsonl and
+    The same command with the same --out resumes an interrupted training run. SIGTERM and Ctrl-C save the state first.
+    DIR/best holds the weights that are exported to DIR/model; DIR/train_log.jsonl and
     DIR/tensorboard hold the metrics.
     """
     from detloom.pipelines.commands.config_check import read_training_config
@@ -107,7 +109,7 @@ def train(
     if debug:
         config = replace(config, train=replace(config.train, debug=True))
     if self_test:
-        _run_self_test(config, examples, train_split, train_files, label_map)
+        _run_self_test(source, config, examples, train_split, train_files, label_map)
         return
     if out_dir is None:
         raise click.UsageError("Missing option '--out'.")
@@ -118,6 +120,19 @@ def train(
         click.echo(str(preempted), err=True)
         sys.exit(128 + preempted.signal_number)
     click.echo(format_table(rows))
+    click.echo(_format_next(found, out_dir, is_exported=not no_export))
+
+
+def _format_next(found: "Examples", out_dir: Path, *, is_exported: bool) -> str:
+    """Return the line that names the next command: export the model, or evaluate it."""
+    from detloom.components.example_gen.exported_folder import SPLIT_PREFIX
+    from detloom.pipelines.local.console import format_next
+
+    if not is_exported:
+        return format_next("detloom", "export", out_dir, "--out", out_dir / MODEL_DIR)
+    folder = Path(found.eval_files[0]).parent
+    examples = folder if folder.name.startswith(SPLIT_PREFIX) else found.eval_files[0]
+    return format_next("detloom", "evaluate", "--model", out_dir / MODEL_DIR, "--examples", examples)
 
 
 def _find_examples(
@@ -207,9 +222,15 @@ def export_model(result: "TrainResult", model_dir: Path) -> Path:
 
 
 def _run_self_test(
-    config: "TrainEvalConfig", folder: Path | None, train_split: str, files: tuple[str, ...], label_map: Path | None
+    source: str,
+    config: "TrainEvalConfig",
+    folder: Path | None,
+    train_split: str,
+    files: tuple[str, ...],
+    label_map: Path | None,
 ) -> None:
     from detloom.pipelines.commands.examples_folder import list_split
+    from detloom.pipelines.local.console import format_next
     from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
     from detloom.trainer_module.data.records import list_shards
     from detloom.trainer_module.training.overfit_check import run_self_test
@@ -224,7 +245,10 @@ def _run_self_test(
     classes = read_label_map(label_map) if label_map else _made_label_map(config)
     result = run_self_test(config, classes, files)
     click.echo("\n".join(result.lines()))
-    sys.exit(0 if result.passed else 1)
+    if result.passed:
+        examples = folder or "data/examples"
+        click.echo(format_next("detloom", "train", source, "--examples", examples, "--out", "runs/1"))
+    sys.exit(ExitCode.DONE if result.passed else ExitCode.FAILED)
 
 
 def _made_label_map(config: "TrainEvalConfig") -> "LabelMap":

@@ -1,22 +1,29 @@
 """`detloom validate`: check examples before training."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.ingest import pipeline_maker
-from detloom.pipelines.commands.options import FOLDER, PATH
+from detloom.pipelines.commands.options import FOLDER, PATH, complete_config, json_option
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
     from detloom.schemas.model.config import TrainEvalConfig
     from detloom.schemas.run_file.data_checks import DataChecks
 
+_EXAMPLE_PRESET = "efficientdet_lite0"
 _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
 
 
-@click.command()
+@click.command(
+    epilog=end_of_help(
+        "validate", "detloom validate data/examples", "detloom validate data/examples --config cells.yaml --json"
+    )
+)
 @click.argument("examples", metavar="DIR", type=FOLDER)
 @click.option("--output", type=FOLDER, help="Folder for report.json and report.html; default: DIR/validation.")
 @click.option(
@@ -35,11 +42,13 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
 @click.option(
     "--config",
     metavar="CONFIG",
+    shell_complete=complete_config,
     help="pipeline.config, run file or preset: use its input size and anchors; of a run file, its checks too.",
 )
 @click.option("--train-split", default="", metavar="NAME", help="Default: train, else the first.")
 @click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @_VERBOSE
+@json_option
 def validate(
     examples: Path,
     output: Path | None,
@@ -49,13 +58,14 @@ def validate(
     train_split: str,
     num_workers: int,
     verbose: bool,
+    as_json: bool,
 ) -> None:
-    """Check the examples in DIR before training: boxes, classes, leakage between splits, drift, anchors.
+    """Check examples before training.
 
-    The exit code is 1 if a check of severity `fail` does not pass.
+    Checks boxes, classes, leakage between splits, drift and anchors of the examples in DIR.
     """
     from detloom.components.dataset_validator.validate import describe_failures, validate_examples
-    from detloom.pipelines.local.console import format_table, log_nodes
+    from detloom.pipelines.local.console import format_next, format_table, log_nodes
     from detloom.schemas.model.config import InputReader
 
     settings, checks = _read_validation(config, checks_file)
@@ -74,10 +84,16 @@ def validate(
         make_pipeline=pipeline_maker(num_workers, ()),
     )
     rows = [(check["status"], check["check"], check["sentence"]) for check in report["checks"]]
-    click.echo(format_table(rows))
-    click.echo(f"{report['sentence']}\nWrote {folder / 'report.html'} and report.json in the same folder")
+    click.echo(format_table(rows), err=as_json)
+    page = folder / "report.html"
+    click.echo(f"{report['sentence']}\nWrote {page} and report.json in the same folder", err=as_json)
+    if as_json:
+        shown = {name: report[name] for name in ("verdict", "sentence", "checks")}
+        click.echo(json.dumps({**shown, "report": str(page)}, indent=1, ensure_ascii=False))
     if report["verdict"] == "failed":
         raise InputError(f"{examples}: {describe_failures(report)}")
+    train = ("detloom", "train", config or _EXAMPLE_PRESET, "--examples", examples)
+    click.echo(format_next(*train, *(("--out", "runs/1") if config else ("--self-test",))), err=as_json)
 
 
 def _read_validation(config: str | None, checks_file: Path | None) -> "tuple[TrainEvalConfig | None, DataChecks]":

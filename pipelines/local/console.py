@@ -1,6 +1,7 @@
 """Log output of a local run: one line per node, our own log lines and errors; TFX's log only with --verbose."""
 
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -89,6 +90,11 @@ def show_log() -> None:
     logger.setLevel(logging.INFO)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def format_next(*words: object) -> str:
+    """Return the last line of a command: the command line to type next."""
+    return f"Next: {shlex.join(map(str, words))}"
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:

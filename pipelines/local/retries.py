@@ -37,6 +37,18 @@ class NodeFailedError(InputError):
         self.node, self.reason = node, reason
 
 
+class RunInterruptedError(InputError):
+    """A signal ended a training run, which has saved its state.
+
+    Attributes:
+        exit_code: 128 and the number of the signal.
+    """
+
+    def __init__(self, node: str, cause: Preempted) -> None:
+        super().__init__(f"{node} ended: {cause}")
+        self.exit_code = 128 + cause.signal_number
+
+
 def run_with_retries(run: RunFile, nodes: NodeLog, check_held: Callable[[], None] = lambda: None) -> None:
     """Run the pipeline; after a failure, wait as `run.nodes` says and run it again while the node has retries left.
 
@@ -46,7 +58,8 @@ def run_with_retries(run: RunFile, nodes: NodeLog, check_held: Callable[[], None
         check_held: called before each node; raises InputError if the lock of the workspace was lost.
 
     Raises:
-        InputError: the node failed because of a user's mistake, or was interrupted, or the lock was lost.
+        InputError: the node failed because of a user's mistake, or the lock was lost.
+        RunInterruptedError: a signal ended the training run.
         NodeFailedError: the node exceeded its time limit, or its inputs were not found.
         Exception: any other failure of a node.
     """
@@ -147,5 +160,7 @@ def _raise_mistake(error: BaseException, node: str) -> None:
     mistake: BaseException | None = error
     while mistake is not None and not isinstance(mistake, InputError | Preempted):
         mistake = mistake.__cause__
+    if isinstance(mistake, Preempted):
+        raise RunInterruptedError(node, mistake) from error
     if mistake is not None:
-        raise InputError(f"{node} {'ended' if isinstance(mistake, Preempted) else 'failed'}: {mistake}") from error
+        raise InputError(f"{node} failed: {mistake}") from error

@@ -4,21 +4,16 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.trainer_module.files.folder_lock import FolderBusyError, hold_folder_lock
 
 LOCK_FILE = ".run.lock"
-BUSY_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h; the units that `detloom timer` writes count it as success
 
 
 class WorkspaceBusyError(InputError):
-    """Another run uses the workspace.
+    """Another run uses the workspace."""
 
-    Attributes:
-        exit_code: the exit code of the command line.
-    """
-
-    exit_code = BUSY_EXIT_CODE
+    exit_code = ExitCode.BUSY
 
 
 @contextlib.contextmanager

@@ -19,9 +19,10 @@ from detloom.components.properties import (
 )
 from detloom.components.pusher.atomic_push import list_versions
 from detloom.pipelines.lineage.places import METADATA_FILE
-from detloom.pipelines.local.console import format_table
+from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.run_file.model_card import CARD_PAGE
+from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import RunFile
 
 
@@ -108,7 +109,17 @@ def summarize_run(run: RunFile, after_run: int, seconds: float) -> str:
         *(_cache_rows(nodes) if "Pusher" in nodes else []),
         ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
     ]
-    return f"\nPipeline {run.name}\n{format_table(rows)}"
+    return f"\nPipeline {run.name}\n{format_table(rows)}\n{_format_next(nodes, run.push_to)}"
+
+
+def _format_next(nodes: dict[str, NodeRun], push_to: str) -> str:
+    """Return the last line: try the pushed model, see why it was not pushed, or see what is served."""
+    if "Pusher" not in nodes:
+        return format_next("detloom", "versions", push_to)
+    if not nodes["Pusher"].outputs["pushed_model"].custom_properties[PUSHED_PROPERTY].int_value:
+        page = nodes["DetectionEvaluator"].folder("evaluation") / "report.html"
+        return f"Next: open {page} in a browser; it shows why the model is not blessed."
+    return format_next("detloom", "versions" if is_remote(push_to) else "serve", push_to)
 
 
 def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
@@ -161,13 +172,14 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
     folder = example_gen.folder("rejects")
     report = _read_json(folder / REPORT_FILE)
     written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
-    return [
-        ("ingested", f"{report['num_written']} of {report['num_in']} records ({written})"),
-        (
-            "quarantined",
-            f"{report['num_quarantined']} records, {report['num_boxes_rejected']} boxes: {folder / REJECTS_FILE}",
-        ),
+    quarantined = f"{report['num_quarantined']} images, {report['num_boxes_quarantined']} boxes"
+    rows = [
+        ("ingested", f"{report['num_written']} of {report['num_in']} images ({written})"),
+        ("quarantined", f"{quarantined}: {folder / REJECTS_FILE}"),
     ]
+    if report["num_boxes_rejected"]:
+        rows.append(("refused boxes", f"{report['num_boxes_rejected']} of images that were written"))
+    return rows
 
 
 def _pushed(pusher: NodeRun, push_to: str) -> str:

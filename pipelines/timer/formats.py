@@ -7,9 +7,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from detloom.pipelines.local.run_lock import BUSY_EXIT_CODE
 from detloom.pipelines.timer.scheduled_run import ScheduledRun
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.run_file.schedule import Cron
 
 _NAMES = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
@@ -64,7 +63,7 @@ def format_units(run: ScheduledRun) -> dict[str, str]:
         )
     command = " ".join([_quote(executable), *(_quote(word).replace("$", "$$") for word in words)])
     service = f"""\
-# Written by `detloom timer`. If another run uses the workspace, a run does nothing and exits with {BUSY_EXIT_CODE}.
+# Written by `detloom timer`. If another run uses the workspace, a run does nothing and exits with {ExitCode.BUSY}.
 [Unit]
 Description=detloom: pipeline {run.name}
 
@@ -74,7 +73,7 @@ WorkingDirectory=/
 Environment=PYTHONUNBUFFERED=1
 EnvironmentFile=-{_value(str(run.environment_file))}
 ExecStart={command}
-SuccessExitStatus={BUSY_EXIT_CODE}
+SuccessExitStatus={ExitCode.BUSY}
 StandardOutput=append:{_value(str(run.log_file))}
 StandardError=append:{_value(str(run.log_file))}
 KillMode=mixed

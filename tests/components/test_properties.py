@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import pytest
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.proto.orchestration import pipeline_pb2
 from tfx.types.standard_artifacts import Examples
 
-from detloom.components.properties import ComponentParams, int_property, string_property
+from detloom.components.properties import ComponentParams, int_property, pipeline_name, string_property
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor
 
@@ -57,3 +59,9 @@ def test_a_custom_property_that_is_missing_is_none():
     examples.set_string_custom_property("input_fingerprint", "")
     assert (int_property(examples, "span"), string_property(examples, "input_fingerprint")) == (0, "")
     assert (int_property(examples, "version"), string_property(examples, "payload")) == (None, None)
+
+
+def test_the_name_of_the_pipeline_is_empty_if_the_context_has_none():
+    context = BaseExecutor.Context(pipeline_info=pipeline_pb2.PipelineInfo(id="cells"))
+    assert pipeline_name(context) == "cells"
+    assert pipeline_name(BaseExecutor.Context()) == pipeline_name(None) == ""

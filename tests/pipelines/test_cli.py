@@ -1,3 +1,5 @@
+import re
+import shlex
 import subprocess
 import sys
 
@@ -5,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from detloom.pipelines.cli import cli, main
+from detloom.pipelines.cli import SECTIONS, cli, main
 from detloom.pipelines.commands.options import LocalPath
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
@@ -24,6 +26,82 @@ def test_every_command_has_help(command):
     result = CliRunner().invoke(cli, [*command, "--help"])
     assert result.exit_code == 0
     assert f"Usage: {' '.join(('cli', *command))} [" in result.output
+
+
+def find_command(words):
+    command = cli
+    for word in words:
+        command = command.commands[word]
+    return command
+
+
+def examples_of(command):
+    """Return the lines of the examples at the end of a command's help, without the continuation of lines."""
+    assert command.epilog
+    *_, title, text = re.split(r"^(Examples?:)$", command.epilog, flags=re.MULTILINE)
+    assert title in ("Example:", "Examples:")
+    return text.replace("\\\n", "").strip().splitlines()
+
+
+def words_of(example):
+    """Return the arguments of the detloom command in a line of shell; empty if it has none."""
+    lexer = shlex.shlex(example.strip(), posix=True, punctuation_chars="<>|&")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    if words[0] == "eval":  # eval "$(detloom ...)"
+        words = shlex.split(words[1].removeprefix("$(").removesuffix(")"))
+    ends = [number for number, word in enumerate(words) if word in (">", "|", "&&")]
+    words = words[: min(ends, default=len(words))]
+    return words[1:] if words[0] == "detloom" else []
+
+
+@pytest.mark.parametrize("path", list(paths_of(cli)), ids=" ".join)
+def test_help_ends_with_examples_that_are_valid_command_lines(path):
+    output = CliRunner().invoke(cli, [*path, "--help"]).output
+    examples = examples_of(find_command(path))
+    shown = output.replace("\\\n", "").splitlines()[-len(examples) :]
+    assert [line.split() for line in shown] == [line.split() for line in examples]
+    parsed = [words for words in map(words_of, examples) if words]
+    assert parsed
+    for words in parsed:
+        context, rest = cli.make_context("detloom", list(words)), words
+        while isinstance(context.command, click.Group):
+            name, inner, rest = context.command.resolve_command(context, list(rest))
+            context = inner.make_context(name, list(rest), parent=context)
+        assert context.command_path.split()[1:][: len(path)] == list(path)
+
+
+def test_an_example_with_an_unknown_option_would_be_found():
+    context = cli.make_context("detloom", ["doctor", "--jsn"])
+    name, inner, rest = cli.resolve_command(context, ["doctor", "--jsn"])
+    with pytest.raises(click.NoSuchOption):
+        inner.make_context(name, rest, parent=context)
+
+
+def test_each_command_is_in_one_section_of_the_help():
+    listed = [command.name for commands in SECTIONS.values() for command in commands]
+    assert sorted(listed) == sorted(set(cli.commands))
+    output = CliRunner().invoke(cli, ["--help"]).output
+    titles = re.findall(r"^(\w+):$", output, flags=re.MULTILINE)
+    assert titles == ["Options", *SECTIONS]
+
+
+@pytest.mark.parametrize("path", [(), ("config",), ("schedule",)], ids=" ".join)
+def test_no_help_text_of_a_command_is_cut_off_at_80_columns(path):
+    output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
+    for name, command in find_command(path).commands.items():
+        (line,) = [line for line in output.splitlines() if line.startswith(f"  {name} ")]
+        first_sentence = command.help.partition(".\n")[0].removesuffix(".")
+        assert line.split(maxsplit=1)[1].removesuffix(".") == first_sentence
+
+
+def test_ctrl_c_ends_a_command_with_130(monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("detloom.pipelines.commands.presets.preset_rows", interrupt)
+    result = CliRunner().invoke(cli, ["presets"])
+    assert result.exit_code == 130
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Evaluate a detector in memory: COCO metrics and losses on a split."""
 
 import contextlib
-import logging
 import math
 import re
 import time
@@ -30,12 +29,11 @@ from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
+from detloom.trainer_module.runtime.progress import log_progress
 
-_LOG_EVERY_SECONDS = 20.0
 _ROWS = 64  # ground truth is padded to a multiple of this, because XLA compiles the targets once per shape
 _HOST_ONLY = (truth.MASK_PNGS,)  # entries of a batch that no device needs: text
 _MAX_NAMED = 10  # classes in a message
-_LOGGER = logging.getLogger("detloom")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +180,7 @@ class Evaluator:
             InputError: if a record cannot be used, or the split has no image.
         """
         started = time.monotonic()
-        progress = _Progress(self._num_images)
+        progress = log_progress("Evaluation", self._num_images, unit="images")
         boxes = _Boxes(self._detector.label_map, self._keypoints)
         sums: dict[str, float] = {}
         with bad_records_as_input_errors(self._files):
@@ -195,7 +193,7 @@ class Evaluator:
                 num_images = int(batch["image"].shape[0])
                 for name, loss in losses.items():
                     sums[name] = sums.get(name, 0.0) + num_images * float(loss)
-                progress.report(boxes.num_images)
+                progress.advance(num_images)
                 if between_batches is not None:
                     between_batches()
         if not boxes.num_images:
@@ -324,23 +322,6 @@ class _Boxes:
         if self._keypoints is None or any(points is None for points in columns):
             return None
         return compute_keypoint_metrics(self._truth, self._found, self._label_map, self._keypoints)
-
-
-class _Progress:
-    """Logs progress periodically, because the training loop may already show a progress bar."""
-
-    def __init__(self, total: int | None) -> None:
-        self._total, self._started = total, time.monotonic()
-        self._logged = self._started
-
-    def report(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self._logged < _LOG_EVERY_SECONDS:
-            return
-        self._logged = now
-        rate = done / (now - self._started)
-        of_total = f"/{self._total}  ETA {(self._total - done) / rate:.0f} s" if self._total else ""
-        _LOGGER.info("Evaluating: image %d%s  %.1f images/s", done, of_total, rate)
 
 
 def _list(values: Mapping[str, object]) -> str:

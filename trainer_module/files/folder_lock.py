@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
 
 MAX_OWNER_BYTES = 4096
@@ -28,6 +28,8 @@ _LOGGER = logging.getLogger("detloom")
 
 class FolderBusyError(InputError):
     """Another process holds the lock."""
+
+    exit_code = ExitCode.BUSY
 
 
 def find_user() -> str:

@@ -32,13 +32,12 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.supported import check_trainable
 from detloom.trainer_module.drawing.training_images import draw_augmented, draw_beside_truth
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
+from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluator, bad_records_as_input_errors
 from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.run_state.evaluations import HISTORY_FILE, BestCheckpoints, EvaluationHistory
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE, Incidents, describe_incident
-from detloom.trainer_module.run_state.progress import Reporter, show_progress
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
 from detloom.trainer_module.run_state.run_folder import (
     check_same_run,
@@ -48,6 +47,7 @@ from detloom.trainer_module.run_state.run_folder import (
 )
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE, Performance, TrainResult
 from detloom.trainer_module.run_state.training_log import TENSORBOARD_DIR, TrainingLog
+from detloom.trainer_module.runtime.host_memory import format_bytes, process_bytes
 from detloom.trainer_module.runtime.numerics import (
     check_precision,
     execution_mode,
@@ -56,6 +56,7 @@ from detloom.trainer_module.runtime.numerics import (
 )
 from detloom.trainer_module.runtime.preemption import Preempted, StopRequest, stop_on_signals
 from detloom.trainer_module.runtime.profiling import ProfilerWindow
+from detloom.trainer_module.runtime.progress import Reporter, show_progress
 from detloom.trainer_module.runtime.strategies import build_strategy, worker_out_dir
 from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer, with_scaled_learning_rate
 from detloom.trainer_module.training.preflight import preflight
@@ -289,7 +290,10 @@ class _Loop:
         self.is_stopped = result.is_stopped
         speed = self.performance.add(result.num_steps, result.seconds, result.input_seconds)
         self.log.steps(self.step, {**result.numbers, **speed})
-        shown = {name: result.numbers[name] for name in _SHOWN}
+        shown: dict[str, float | str] = {name: result.numbers[name] for name in _SHOWN}
+        if self.best.best is not None and self.best.best.numbers["AP"] != NO_VALUE:
+            shown["best_AP"] = self.best.best.numbers["AP"]
+        shown["memory"] = format_bytes(process_bytes())
         progress.advance(result.num_steps, input_share=speed.get("input_share"), **shown)
 
     @contextlib.contextmanager

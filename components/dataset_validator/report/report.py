@@ -31,14 +31,18 @@ _STATUS_ORDER = ("failed", "warned", "skipped", "passed", "off")
 _DUPLICATE_KINDS = (("exact", "Identical files"), ("near", "Near-duplicates"))
 
 
-def write_report(folder: Path, report: Json, images: DrawnImages) -> None:
-    """Write both files into `folder`, the page last, and create the folder if needed."""
+def write_report(folder: Path, report: Json, images: DrawnImages, pipeline: str = "") -> None:
+    """Write both files into `folder`, the page last, and create the folder if needed.
+
+    Args:
+        pipeline: name of the pipeline for the title of the page; may be empty.
+    """
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    contents = {DATASET_REPORT_FILE: text, REPORT_HTML: render_html(report, images)}
+    contents = {DATASET_REPORT_FILE: text, REPORT_HTML: render_html(report, images, pipeline)}
     open_storage(folder).replace_files({name: each.encode("utf-8", "replace") for name, each in contents.items()})
 
 
-def render_html(report: Json, images: DrawnImages) -> str:
+def render_html(report: Json, images: DrawnImages, pipeline: str = "") -> str:
     """Render the report as one HTML page without external resources."""
     splits = report["splits"]
     titles = {check["check"]: check["title"] for check in report["checks"]}
@@ -46,6 +50,7 @@ def render_html(report: Json, images: DrawnImages) -> str:
     return load_template(_HERE, _TEMPLATE).render(
         report=report,
         headline=_HEADLINES[report["verdict"]],
+        pipeline=pipeline,
         facts=_list_facts(report),
         checks=_view_checks(report["checks"]),
         grid=grid_view([Listed(**entry) for entry in listed if entry["topic"] != "duplicate"], titles, images),

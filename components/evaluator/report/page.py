@@ -19,7 +19,6 @@ from detloom.components.pages.formats import (
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
 
 _HERE = Path(__file__).parent
-PIPELINE_LINE = "Pipeline"  # name of the line with the pipeline's name, which is part of the title
 _TEMPLATE, _SCRIPT = "report.html.j2", "score_and_layers.js"
 
 
@@ -28,13 +27,12 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
     candidate, baseline, decision = evaluation.candidate, evaluation.baseline, evaluation.decision
     before = baseline.coco if baseline else None
     title, verdict = views.headline(decision)
-    pipeline = dict(evaluation.lines).get(PIPELINE_LINE)
     shown = fit(images)
     by_score = threshold_view(evaluation)
     num_boxes_by_id = {row.class_id: row.num_boxes for row in candidate.coco.per_class}
     return load_template(_HERE, _TEMPLATE).render(
         headline=title,
-        subject=f"{pipeline}: detector evaluation" if pipeline else "detector evaluation",
+        pipeline=evaluation.pipeline,
         verdict=verdict,
         decision=decision,
         next_step=views.next_step(decision),

@@ -136,7 +136,7 @@ def test_the_report_names_the_pipeline(tmp_path, examples, good_model_uri, repla
     calls = replace_evaluate(evaluations.make_evaluation())
     context = Executor.Context(pipeline_info=pipeline_pb2.PipelineInfo(id="cells"))
     do(tmp_path, examples, good_model_uri, context=context)
-    assert calls[0].lineage[0] == ("Pipeline", "cells")
+    assert calls[0].pipeline == "cells"
 
 
 def test_a_refused_model_has_a_blessing_with_the_reason(tmp_path, examples, good_model_uri, replace_evaluate):

@@ -6,12 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from detloom.pipelines.commands import doctor, installed_packages
+from detloom.pipelines.commands import doctor, doctor_data, installed_packages
 from detloom.pipelines.commands.doctor import (
-    Finding,
-    Probe,
     check_cpus,
-    check_data,
     check_disk,
     check_glibc,
     check_memory,
@@ -21,9 +18,9 @@ from detloom.pipelines.commands.doctor import (
     check_tfx,
     check_writable,
     examine,
-    format_findings,
-    run_probe,
 )
+from detloom.pipelines.commands.doctor_data import check_data
+from detloom.pipelines.commands.findings import Finding, Probe, format_findings, run_probe
 from detloom.pipelines.commands.installed_packages import Installed
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_dict
@@ -60,6 +57,9 @@ def no_probes(monkeypatch: pytest.MonkeyPatch, cached_packages: None) -> None:
     """Replace the probes, because importing TensorFlow and TFX takes 13 s."""
     answer = {"version": "0.0", "devices": ["CPU:0"]}
     monkeypatch.setattr(doctor, "run_probe", lambda code: Probe(answer))
+    sample = {"error": "", "data_format": "coco", "first": "", "reasons": {}}
+    sample |= {f"num_{what}": 0 for what in ("records", "records_refused", "boxes", "boxes_refused")}
+    monkeypatch.setattr(doctor_data, "run_probe", lambda *arguments, **options: Probe(sample))
 
 
 # --- all together ---------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def no_probes(monkeypatch: pytest.MonkeyPatch, cached_packages: None) -> None:
 def test_the_doctor_checks_all_parts_of_a_run(tmp_path):
     names = {finding.name for finding in examine(a_run(tmp_path))}
     machine = {"Python", "glibc", "TensorFlow", "TFX", "memory", "CPUs"}
-    folders = {"disk of the workspace", "disk of temporary files", "workspace", "push_to", "data.path"}
+    folders = {"disk of the workspace", "disk of temporary files", "workspace", "push_to", "data.path", "data sample"}
     assert machine | folders <= names
 
 
@@ -301,7 +301,7 @@ def test_an_unreadable_data_folder_is_an_error(monkeypatch, tmp_path):
     def scandir(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(doctor.os, "scandir", scandir)
+    monkeypatch.setattr(doctor_data.os, "scandir", scandir)
     finding = only(check_data(str(tmp_path)))
     assert (finding.status, finding.found) == ("error", f"{tmp_path}: Permission denied")
 

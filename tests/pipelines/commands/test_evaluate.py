@@ -1,5 +1,6 @@
 import importlib
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +54,24 @@ def test_each_checkpoint_prints_one_line(tmp_path, calls, split):
     ((run_dir, sets, out_dir, options),) = calls
     assert (run_dir, out_dir) == (tmp_path / "run", tmp_path / "run" / "evaluation")
     assert (sets[0].name, options) == ("test", WatchOptions())
+    assert result.output.splitlines()[-1] == f"Next: detloom export {tmp_path / 'run'} --out exported"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"model": "new"}, "detloom push new --to serving --reason TEXT"),
+        ({"model": "new", "baseline": Path("models/3")}, "detloom push new --to models --reason TEXT"),
+        (
+            {"model": "/tmp/x", "checkpoint": "ckpt-0", "config": "a b.config"},
+            "detloom export --checkpoint ckpt-0 --config 'a b.config' --out exported",
+        ),
+    ],
+)
+def test_the_next_command_of_a_blessed_model_pushes_or_exports_it(options, line):
+    evaluate_cli = importlib.import_module("detloom.pipelines.commands.evaluate")
+    none = dict.fromkeys(("baseline", "checkpoint", "config", "label_map"))
+    assert evaluate_cli._format_push(none | options) == f"Next: {line}"
 
 
 def test_options_reach_the_watch(tmp_path, calls, split):

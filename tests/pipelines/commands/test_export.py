@@ -50,6 +50,7 @@ def test_weights_are_exported_to_saved_model_and_tflite(trained, make_example, w
     result = run(folder, "--out", tmp_path / "out", "--tflite", "float16", "--tflite", "int8", "--examples", where)
     assert result.exit_code == 0, result.output
     out = tmp_path / "out"
+    assert result.output.splitlines()[-1] == f"Next: detloom serve {out}"
     assert (out / names.SERVING_FOLDER / names.SAVED_MODEL_FILE).is_file()
     assert sorted(path.name for path in (out / names.TFLITE_FOLDER).iterdir()) == ["float16.tflite", "int8.tflite"]
     TfliteDetector(str(out / names.TFLITE_FOLDER / "float16.tflite"))

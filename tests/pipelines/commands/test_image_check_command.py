@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from detloom.pipelines.cli import cli
 from detloom.pipelines.commands import image_check
-from detloom.pipelines.commands.doctor import Finding, Probe
+from detloom.pipelines.commands.findings import Finding, Probe
 from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 

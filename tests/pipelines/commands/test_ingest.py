@@ -46,6 +46,7 @@ def test_ingest_prints_counts_and_output_paths(make_voc, tmp_path):
     assert "quarantined 1 images, 1 boxes" in lines
     assert "reasons not_an_image 1" in lines
     assert f"report {tmp_path}/out/rejects/report.json" in lines
+    assert lines[-1] == f"Next: detloom validate {tmp_path}/out"
 
 
 def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path):

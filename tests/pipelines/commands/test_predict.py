@@ -208,7 +208,9 @@ def test_image_ids_come_from_the_ground_truth(predict, photos, tmp_path):
     images = [(70, "photos/a.png", 40, 80), (50, "deep/b.PNG", 40, 80), (60, "deep/c.png", 40, 80)]
     truth = write_ground_truth(tmp_path / "labels.json", images)
     found = tmp_path / "found.json"
-    predict(photos, "--json", found, "--ground-truth", truth)
+    result = predict(photos, "--json", found, "--ground-truth", truth)
+    next_line = f"Next: detloom evaluate --detections {found} --ground-truth {truth}"
+    assert result.stderr.splitlines()[-1] == next_line
     assert [row[:2] for row in rows_of(found)] == [(70, 1), (70, 2), (50, 1)]
     assert not (tmp_path / "found.images.json").exists()
     files = ["--detections", found, "--ground-truth", truth, "--out", tmp_path / "evaluation"]

@@ -49,7 +49,9 @@ def test_manual_push_is_recorded_with_its_reason(tmp_path):
     model = make_model(tmp_path / "model", b"1")
     result = detloom("push", model, "--to", tmp_path / "serving", "--reason", "first one")
     (version,) = list_versions(tmp_path / "serving")
-    assert result.output == f"Pushed version {version}: {tmp_path}/serving/{version}\n"
+    pushed, next_line = result.output.splitlines()
+    assert pushed == f"Pushed version {version}: {tmp_path}/serving/{version}"
+    assert next_line == f"Next: detloom serve {tmp_path}/serving"
     (record,) = read_records(tmp_path / "serving")
     assert (record["reason"], record["model_uri"], record["blessing"]) == ("by hand: first one", str(model), {})
     again = detloom("push", model, "--to", tmp_path / "serving", "--reason", "again")
@@ -139,7 +141,9 @@ def test_versions_of_a_missing_folder_in_a_bucket_are_an_error(tmp_path, monkeyp
 def test_rollback_prints_the_replaced_version_and_appears_in_the_table(serving):
     result = detloom("rollback", serving, "--reason", "bad boxes")
     new = list_versions(serving)[-1]
-    assert result.output == f"Version {new} replaces 200: {serving}/{new}\n"
+    replaced, next_line = result.output.splitlines()
+    assert replaced == f"Version {new} replaces 200: {serving}/{new}"
+    assert next_line == f"Next: detloom versions {serving}"
     row = detloom("versions", serving).output.splitlines()[-1]
     assert "rollback to 100" in row
     assert row.endswith("served")
@@ -160,6 +164,9 @@ def test_verify_reports_changed_files_of_a_version_or_folder(serving):
     assert result.output == "version 100: more: is not in the manifest\nversion 100: saved_model.pb: is missing\n"
     assert detloom("verify", serving).exit_code == 1
     assert detloom("verify", serving / "200").exit_code == 0
+    found = json.loads(detloom("verify", serving, "--json").output)
+    assert [(row["version"], row["intact"]) for row in found] == [(100, False), (200, True)]
+    assert found[0]["problems"] == ["more: is not in the manifest", "saved_model.pb: is missing"]
 
 
 def test_verify_refuses_a_folder_without_versions(tmp_path):

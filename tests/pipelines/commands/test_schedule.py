@@ -62,7 +62,7 @@ def test_a_schedule_is_created_listed_paused_resumed_and_deleted_on_kubeflow(clu
     assert created.output.splitlines() == [
         f"Created the schedule 'cells' on Kubeflow Pipelines: {schedule_id}",
         f"  {cluster.host}/#/recurringrun/details/{schedule_id}",
-        f"To see it, run: detloom schedule list {kubeflow} --runner kubeflow",
+        f"Next: detloom schedule list {kubeflow} --runner kubeflow",
     ]
     assert recurring.trigger.cron_schedule.cron == "0 0 3 * * *"
     assert "cells  active  0 0 3 * * *" in schedule("list", kubeflow).output

@@ -65,8 +65,14 @@ def test_submit_prints_id_link_and_next_command(cluster, kubeflow):
     assert result.output.splitlines() == [
         f"Submitted to Kubeflow Pipelines: {run.run_id}",
         f"  {cluster.host}/#/runs/details/{run.run_id}",
-        f"To see it, run: detloom status {kubeflow} {run.run_id} --runner kubeflow",
+        f"Next: detloom status {kubeflow} {run.run_id} --runner kubeflow",
     ]
+
+
+def test_submit_prints_the_run_as_json(cluster, kubeflow):
+    result = detloom("submit", kubeflow, "--job", kubeflow.with_name("job.yaml"), "--json")
+    (run,) = cluster.runs
+    assert json.loads(result.stdout)["run_id"] == run.run_id
 
 
 def test_the_next_command_printed_by_submit_works(cluster, kubeflow):

@@ -49,6 +49,8 @@ def test_environment_file_is_private_and_never_overwritten(run_file):
     environment.write_text("HOOK='secret'\n")
     result = CliRunner().invoke(cli, ["timer", str(run_file), "-o", str(folder)])
     assert environment.read_text() == "HOOK='secret'\n"
+    next_line = "Next: systemctl --user daemon-reload && systemctl --user enable --now detloom-cells.timer"
+    assert result.stderr.splitlines()[-1] == next_line
     assert "secret" not in "".join(path.read_text() for path in folder.iterdir()) + result.output
 
 

@@ -69,6 +69,8 @@ def test_a_preset_is_trained_on_a_folder_of_examples_and_exported(tmp_path, exam
     assert "300, stopped early, 16.5 images/s" in result.output
     assert "AP 0.612, AP50 0.934 on 73 images at step 200" in result.output
     assert str(out / "best") in result.output
+    next_line = f"Next: detloom evaluate --model {out / 'model'} --examples {examples / 'Split-eval'}"
+    assert result.output.splitlines()[-1] == next_line
 
 
 def test_files_and_label_map_can_replace_examples(tmp_path, examples, calls):
@@ -76,6 +78,7 @@ def test_files_and_label_map_can_replace_examples(tmp_path, examples, calls):
     result = train(PRESET, *files, "--label-map", examples / "label_map.pbtxt", "--out", tmp_path, "--no-export")
     assert result.exit_code == 0, result.output
     assert [call[2:4] for call in calls] == [(("a*", "b*"), ("c*",))]
+    assert result.output.splitlines()[-1] == f"Next: detloom export {tmp_path} --out {tmp_path / 'model'}"
 
 
 def test_a_configuration_with_data_paths_needs_no_options(tmp_path, examples, calls):
@@ -128,7 +131,9 @@ def test_the_exit_code_of_the_self_test_is_its_result(examples, monkeypatch, pas
 
     monkeypatch.setattr(self_test, "run_self_test", run_self_test)
     assert train(PRESET, "--self-test", "--examples", examples).exit_code == code
-    assert train(PRESET, "--self-test").output == "Self-test ...\n"
+    first, *rest = train(PRESET, "--self-test").output.splitlines()
+    assert first == "Self-test ..."
+    assert rest == [f"Next: detloom train {PRESET} --examples data/examples --out runs/1"] * passed
     assert seen[0] == (("red", "white"), (str(examples / "Split-train" / "data_tfrecord-00000-of-00001"),))
     assert seen[1] == (("class 1", "class 2", "class 3"), ())
 
@@ -156,7 +161,7 @@ def test_a_model_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
 def test_help_shows_examples():
     output = train("--help").output
     assert "--examples data/examples --self-test" in output
-    assert "exit code is then 143 or 130" in output
+    assert "  143  SIGTERM; the training state was saved" in output
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Test `detloom validate`."""
 
+import json
+
 from command_line import detloom_command, sentence
 
 
@@ -12,7 +14,22 @@ def test_validate_reports_the_failed_check(make_voc, tmp_path):
     assert result.exit_code == 1
     assert "examples_per_split" in sentence(result)
     assert (tmp_path / "report/report.html").is_file()
-    assert detloom_command("validate", tmp_path / "out").exit_code == 0
+    passed = detloom_command("validate", tmp_path / "out")
+    assert passed.exit_code == 0
+    *_, next_line = passed.output.splitlines()
+    assert next_line == f"Next: detloom train efficientdet_lite0 --examples {tmp_path / 'out'} --self-test"
+
+
+def test_validate_prints_the_checks_as_json(make_voc, tmp_path):
+    folder = make_voc(a=["c1", "d1"])
+    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    (tmp_path / "checks.yaml").write_text("examples_per_split: {threshold: 3}\n")
+    result = detloom_command("validate", tmp_path / "out", "--checks", tmp_path / "checks.yaml", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["verdict"] == "failed"
+    assert "examples_per_split" in [each["check"] for each in found["checks"] if each["status"] == "failed"]
+    assert found["report"] == str(tmp_path / "out/validation/report.html")
 
 
 def test_validate_reads_checks_and_box_limit_from_a_run_file(crowded, tmp_path):

@@ -1,3 +1,5 @@
+import json
+
 from ml_metadata.proto import metadata_store_pb2 as pb
 
 from detloom.pipelines.local import summary
@@ -15,6 +17,31 @@ def cache_row(is_new, *, is_cached):
     }
     ((_, text),) = summary._cache_rows(nodes)
     return text
+
+
+def pusher(is_pushed):
+    pushed = pb.Artifact(custom_properties={"pushed": pb.Value(int_value=is_pushed)})
+    evaluation = NodeRun("DetectionEvaluator", False, False, {"evaluation": pb.Artifact(uri="runs/eval")})
+    return {"DetectionEvaluator": evaluation, "Pusher": NodeRun("Pusher", False, False, {"pushed_model": pushed})}
+
+
+def test_the_last_line_names_the_next_command():
+    assert summary._format_next(pusher(1), "my models") == "Next: detloom serve 'my models'"
+    assert summary._format_next(pusher(1), "gs://b/models") == "Next: detloom versions gs://b/models"
+    assert summary._format_next(pusher(0), "models").startswith("Next: open runs/eval/report.html ")
+    assert summary._format_next({}, "models") == "Next: detloom versions models"
+
+
+def test_images_and_boxes_are_counted_as_in_the_summary_of_an_ingestion(tmp_path):
+    report = {"num_in": 9, "num_written": 8, "num_quarantined": 1, "num_boxes_quarantined": 3, "num_boxes_rejected": 2}
+    report["splits"] = {"train": {"num_written": 6}, "eval": {"num_written": 2}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    rows = summary._data_rows(NodeRun("DetectionExampleGen", False, False, {"rejects": pb.Artifact(uri=str(tmp_path))}))
+    assert rows == [
+        ("ingested", "8 of 9 images (train 6, eval 2)"),
+        ("quarantined", f"1 images, 3 boxes: {tmp_path / 'rejects.jsonl'}"),
+        ("refused boxes", "2 of images that were written"),
+    ]
 
 
 def test_nodes_that_ran_are_shown():

@@ -56,7 +56,17 @@ def build_ssd(config: Ssd, num_classes: int) -> keras.Model:
     num_channels = num_classes + int(config.add_background_class)
     offsets, logits = _build_heads(config, pyramid, num_channels)
     outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAC": _concat_levels(logits, num_channels)}
-    return keras.Model(image, outputs, name=f"ssd_{extractor.backbone}_{height}x{width}")
+    return keras.Model(image, outputs, name=f"ssd_{extractor.backbone}{_name_neck(extractor)}_{height}x{width}")
+
+
+def _name_neck(config: FeatureExtractor) -> str:
+    """Return the part of a network's name that tells its neck, as the names of the detection zoo do."""
+    match config.neck:
+        case Fpn():
+            return "_fpnlite" if config.use_depthwise else "_fpn"
+        case BiFpn():
+            return "_bifpn"
+    return ""
 
 
 def _pad_to_multiple(image: keras.KerasTensor, multiple: int) -> keras.KerasTensor:

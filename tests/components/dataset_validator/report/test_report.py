@@ -144,7 +144,9 @@ def test_the_page_starts_with_the_verdict_and_its_sentence(report):
     ("verdict", "headline"), [("passed", "passed validation"), ("warned", "with warnings"), ("failed", "failed")]
 )
 def test_each_verdict_has_its_headline(report, verdict, headline):
-    assert f"{headline}</h1>" in render_html({**report, "verdict": verdict}, {}).replace("failed validation", "failed")
+    page = render_html({**report, "verdict": verdict}, {}, "cells & co")
+    assert f"{headline}</h1>" in page.replace("failed validation", "failed")
+    assert "<title>cells &amp; co: The data set " in page
 
 
 def test_a_failed_check_comes_first_with_all_details(report):

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_the_reason_follows_the_verdict(page, evaluation):
     assert " ".join(body).startswith(f"Blessed {evaluation.decision.reason.replace(chr(39), '&#39;')}")
 
 
+def test_the_title_names_the_pipeline_if_it_is_known(evaluation):
+    titles = [format_page(replace(evaluation, pipeline=name), ()).partition("</title>")[0] for name in ("cells", "")]
+    headline = titles[1].rpartition("<title>")[2]
+    assert titles[0].endswith(f"<title>cells: {headline}")
+    assert headline.endswith("– detector evaluation")
+    hostile = format_page(replace(evaluation, pipeline="blood <cells>"), ())
+    assert "<title>blood &lt;cells&gt;: " in hostile
+
+
 def test_the_page_is_self_contained_and_runs_only_its_own_scripts(page):
     addresses = re.findall(r"""(?:src|href|srcset|action)\s*=\s*["']?([^"'\s>]+)""", page)
     assert addresses == ["data:image/jpeg;base64,AAAA"]
@@ -65,11 +75,6 @@ def test_the_page_is_self_contained_and_runs_only_its_own_scripts(page):
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     assert len(scripts) == page.count("<script") == 3
     assert "script-src " + " ".join(f"'sha256-{digest}'" for digest in digests) + '">' in page
-
-
-def test_the_title_names_the_pipeline():
-    page = format_page(make_evaluation(lines=[("Pipeline", "blood <cells>")]), [])
-    assert "<title>Blessed – blood &lt;cells&gt;: detector evaluation</title>" in page
 
 
 @pytest.mark.reliability("hostile input", "evaluate")

@@ -17,10 +17,21 @@ _LOGGER = logging.getLogger("detloom")
 
 
 class Reporter:
-    """Counts completed work; created by `show_progress`."""
+    """Counts completed work; created by `show_progress` or `log_progress`."""
 
-    def __init__(self, what: str, total: int, unit: str, units_each: float, bar: Progress | None) -> None:
+    def __init__(
+        self,
+        what: str,
+        total: int | None,
+        unit: str,
+        units_each: float,
+        bar: Progress | None,
+        *,
+        logs_end: bool = True,
+    ) -> None:
+        """Args: `total` is None if it is unknown; `logs_end` logs a line when the total is reached."""
         self._what, self._total, self._unit, self._units_each, self._bar = what, total, unit, units_each, bar
+        self._logs_end = logs_end
         self._task = bar.add_task(what, total=total, eta="", numbers="") if bar else None
         self._done = 0  # completed work, including that of earlier processes
         self._num_worked = 0  # work of this process: more than `_done` after a rollback, less after a resume
@@ -43,8 +54,8 @@ class Reporter:
         finally:
             self._paused_seconds += time.monotonic() - started
 
-    def advance(self, count: int = 1, *, input_share: float | None = None, **numbers: float) -> None:
-        """Report completed work; `numbers` are shown after the rate, in the order given.
+    def advance(self, count: int = 1, *, input_share: float | None = None, **numbers: float | str) -> None:
+        """Report completed work; `numbers` are shown after the rate, in the order given, texts as they are.
 
         The rate starts at the end of the first call, which traces a TensorFlow function and can take longer than all
         others.
@@ -55,18 +66,22 @@ class Reporter:
         self._done += count
         self._num_worked += count
         now = time.monotonic()
-        values = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items()]
+        values = [
+            f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:.4g}'}"
+            for name, value in numbers.items()
+        ]
         if input_share is not None:
             values.append(f"input-bound: {100 * input_share:.0f} %")
         rate, eta = self._rate(now), ""
         if rate:
             values.insert(0, f"{rate * self._units_each:.1f} {self._unit}/s")
-            eta = f"ETA {format_clock(self._seconds_left(rate))}"
+            eta = f"ETA {format_clock(self._seconds_left(rate))}" if self._total is not None else ""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._done, eta=eta, numbers="  ".join(values))
-        elif now - self._logged >= _LOG_EVERY_SECONDS or self._done >= self._total:
+        elif now - self._logged >= _LOG_EVERY_SECONDS or (self._logs_end and self._done == self._total):
             self._logged = now
-            line = [f"{self._what} {self._done}/{self._total}", *values, *filter(None, [eta])]
+            of_total = "" if self._total is None else f"/{self._total}"
+            line = [f"{self._what} {self._done}{of_total}", *values, *filter(None, [eta])]
             _LOGGER.info("%s", "  ".join(line))
 
     def _rate(self, now: float) -> float:
@@ -81,6 +96,7 @@ class Reporter:
 
     def _seconds_left(self, rate: float) -> float:
         """Estimate the remaining time, assuming as much pause per step as so far."""
+        assert self._total is not None
         return max(self._total - self._done, 0) * (1 / rate + self._paused_seconds / max(self._num_worked, 1))
 
 
@@ -92,6 +108,15 @@ def show_progress(what: str, total: int, *, unit: str, units_each: float = 1.0) 
         return
     with build_bar(Console(stderr=True)) as bar:
         yield Reporter(what, total, unit, units_each, bar)
+
+
+def log_progress(what: str, total: int | None, *, unit: str) -> Reporter:
+    """Report by log lines only, for work during which a bar may be shown already.
+
+    Args:
+        total: None if it is unknown.
+    """
+    return Reporter(what, total, unit, 1.0, None, logs_end=False)
 
 
 def build_bar(console: Console) -> Progress:

@@ -4,7 +4,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from detloom.trainer_module.run_state import progress
+from detloom.trainer_module.runtime import progress
 
 
 @pytest.fixture
@@ -48,6 +48,18 @@ def test_periodic_log_lines_show_rate_and_eta_without_a_terminal(clock, caplog):
     assert caplog.messages == [
         "Training 20/100  loss 2",
         "Training 60/100  16.0 images/s  loss 1  ETA 0:20",
+    ]
+
+
+def test_progress_inside_other_work_is_logged_periodically_also_without_a_total(clock, caplog):
+    for total in (None, 30):
+        report = progress.log_progress("Evaluation", total, unit="images")
+        for _ in range(3):
+            clock.now += 10
+            report.advance(10, memory="2.71 GB")
+    assert caplog.messages == [
+        "Evaluation 20  1.0 images/s  memory 2.71 GB",
+        "Evaluation 20/30  1.0 images/s  memory 2.71 GB  ETA 0:10",
     ]
 
 
