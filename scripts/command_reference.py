@@ -15,8 +15,8 @@ HEADER = """\
 
 # All commands
 
-`detloom COMMAND --help` prints the same. Every command also has `-h` and `--help`. A user's mistake is reported as one sentence
-without a traceback, and the exit code is 1, or 2 for a wrong option.
+`detloom COMMAND --help` prints the same. A user's mistake is reported as one sentence without a traceback, and the exit
+code is 1, or 2 for a wrong option.
 """
 
 
@@ -60,7 +60,7 @@ def _metavar(argument: click.Argument) -> str:
 
 
 def _format_help(text: str) -> Iterator[str]:
-    """Yield Markdown: paragraphs, with those that click leaves as they are (after a line with \\b) as blocks of commands."""
+    """Yield Markdown. Paragraphs that click does not wrap, because they begin with \\b, are blocks of commands."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b\n"):
             yield from ("```bash", re.sub(r"^(Example: | {9})", "", paragraph[2:], flags=re.MULTILINE), "```", "")
