@@ -1,8 +1,8 @@
 """Write docs/command_reference.md: every command of `detloom` with its arguments and options, from the code."""
 
 import inspect
-import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def _format_command(name: str, command: click.Command) -> str:
         lines += ["| option | value | default | effect |", "|---|---|---|---|"]
         lines += [_format_option(option) for option in _options(command)]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_format_help(command.epilog or "")])
 
 
 def _options(command: click.Command) -> list[click.Option]:
@@ -60,12 +60,22 @@ def _metavar(argument: click.Argument) -> str:
 
 
 def _format_help(text: str) -> Iterator[str]:
-    """Yield Markdown. Paragraphs that click does not wrap, because they begin with \\b, are blocks of commands."""
+    """Yield Markdown. Paragraphs that click does not wrap, because they begin with \\b, are blocks."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b\n"):
-            yield from ("```bash", re.sub(r"^(Example: | {9})", "", paragraph[2:], flags=re.MULTILINE), "```", "")
-        else:
+            yield from _format_lines(paragraph.removeprefix("\b\n"))
+        elif paragraph:
             yield from (_escape(" ".join(paragraph.split())), "")
+
+
+def _format_lines(text: str) -> Iterator[str]:
+    """Yield a block; a title such as "Example:" before the first line becomes text or, on the same line, is left out."""
+    title, _, rest = text.partition("\n")
+    if title.endswith(":"):
+        yield from (title, "")
+        text = rest
+    text = textwrap.dedent(text.replace("Example: ", " " * len("Example: "), 1))
+    yield from ("```bash" if text.startswith("detloom ") else "```text", text, "```", "")
 
 
 def _format_option(option: click.Option) -> str:
