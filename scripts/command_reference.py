@@ -69,7 +69,7 @@ def _format_help(text: str) -> Iterator[str]:
 
 
 def _format_lines(text: str) -> Iterator[str]:
-    """Yield a block; a title such as "Example:" before the first line becomes text or, on the same line, is left out."""
+    """Yield a block; a title such as "Example:" becomes text before it, or is left out if the first line follows it."""
     title, _, rest = text.partition("\n")
     if title.endswith(":"):
         yield from (title, "")
