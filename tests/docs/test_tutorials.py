@@ -52,12 +52,10 @@ def run_in(tmp_path):
     programs, folder = tmp_path / "bin", tmp_path / "empty"
     programs.mkdir()
     folder.mkdir()
-    python = programs / "python"
-    python.symlink_to(sys.executable)
     detloom = programs / "detloom"
     environment = {
         **os.environ,
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "HOME": str(tmp_path),
         "TF_CPP_MIN_LOG_LEVEL": "3",
