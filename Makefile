@@ -92,13 +92,18 @@ parity: venv ## compare with the Object Detection API's values and write docs/pa
 .PHONY: docs
 docs: venv ## write the generated pages of docs/ (ARGS=ZOO_DIR: the zoo's too)
 	@$(BIN)/python scripts/config_reference.py
+	@$(BIN)/python scripts/command_reference.py
 	@$(BIN)/python scripts/pipeline_config_docs.py $(ARGS)
+
+.PHONY: docs-site
+docs-site: ## build site/ from docs/ with MkDocs (in .venv-docs); fails at a dead link
+	@bash scripts/docs_site.sh
 
 .PHONY: constraints
 constraints: ## expand constraints/*.in again (needs uv)
 	@bash scripts/expand_constraints.sh
 
 .PHONY: clean
-clean: ## remove caches and build products; keeps .venv and runs
-	@rm -rf build dist .dev .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
-	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+clean: ## remove caches and build products; keeps .venv, .venv-docs and runs
+	@rm -rf build dist site .dev .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

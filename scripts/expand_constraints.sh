@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # constraints/tfx-*.in + pyproject.toml -> constraints/tfx-*.txt: every package with its exact version.
+# constraints/docs.in -> constraints/docs.txt: with hashes, too.
 # Run it once for a TFX line, and again when requirements change; then set up and run all tests before committing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,3 +31,11 @@ expand() { # LINE UV-OPTION...
 
 expand 1.16 --python-version 3.10 --python-platform x86_64-manylinux_2_28
 expand 1.21 --python-version 3.10 --universal
+
+{
+    echo "# Made by \`make constraints\` from docs.in. Do not edit."
+    "${uv[@]}" pip compile -q --no-header --no-annotate --upgrade --generate-hashes --universal --python-version 3.10 \
+        constraints/docs.in
+} >constraints/docs.txt.new
+mv constraints/docs.txt.new constraints/docs.txt
+echo "constraints/docs.txt: $(grep -c == constraints/docs.txt) packages"
