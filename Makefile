@@ -90,9 +90,10 @@ parity: venv ## compare with the Object Detection API's values and write docs/pa
 	@DETLOOM_PARITY_TABLE=docs/parity.md $(BIN)/pytest -q -m "slow or not slow" tests/trainer_module/parity $(ARGS)
 
 .PHONY: docs
-docs: venv ## write the generated pages of docs/ (ARGS=ZOO_DIR: the zoo's too)
+docs: venv ## write the generated pages of docs/ and tests/public_api.txt (ARGS=ZOO_DIR: the zoo's too)
 	@$(BIN)/python scripts/config_reference.py
 	@$(BIN)/python scripts/command_reference.py
+	@$(BIN)/python scripts/public_api.py
 	@$(BIN)/python scripts/pipeline_config_docs.py $(ARGS)
 
 .PHONY: docs-site

@@ -32,6 +32,7 @@ DATASET_REPORT_FILE = "report.json"
 
 # Execution property of every node of this package; see `ComponentParams`.
 CODE_FINGERPRINT = "code_fingerprint"
+_FILLED_IN = (CODE_FINGERPRINT, "trainer_fingerprint")  # by the constructors of components
 
 # Custom properties of examples (tfx/components/example_gen/utils.py) and of data set reports.
 SPAN_PROPERTY = "span"
@@ -117,6 +118,12 @@ class ComponentParams:
                 if item.name in properties or item.default is item.default_factory is dataclasses.MISSING
             }
         )
+
+
+def arguments_of(params: Any) -> dict[str, Any]:
+    """Return the fields of a component's parameters as its keyword arguments, without those that it fills in."""
+    names = (item.name for item in dataclasses.fields(params))
+    return {name: getattr(params, name) for name in names if name not in _FILLED_IN}
 
 
 def _encode(value: Any) -> str | int:

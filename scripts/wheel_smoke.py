@@ -26,7 +26,7 @@ def data_files_under(checkout: Path) -> set[Path]:
 
 def fingerprint_faults(folder: Path, checkout: Path) -> list[str]:
     """Compare the fingerprints: an image with the wheel must accept a job compiled in the checkout."""
-    fingerprint = importlib.import_module("detloom.pipelines.dag.fingerprints")
+    fingerprint = importlib.import_module("detloom.components.fingerprints")
     in_checkout = [checkout / "detloom", checkout]
     if fingerprint.package_fingerprint() == fingerprint.package_fingerprint(in_checkout):
         return []

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from detloom.components.fingerprints import LAYERS
 from detloom.pipelines.commands import image_check
-from detloom.pipelines.dag.fingerprints import LAYERS
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

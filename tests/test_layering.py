@@ -17,10 +17,10 @@ ROOMS = {
     "schemas": "errors reading contracts model odapi presets load_config run_file",
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training export "
     "tfx_run tuner __init__",
-    "components": "properties artifact_types pages storage record_files similarity example_gen dataset_validator "
-    "evaluator model_card pusher retrain notifier resolvers",
+    "components": "properties fingerprints artifact_types pages storage record_files similarity example_gen "
+    "dataset_validator evaluator model_card pusher retrain notifier resolvers __init__",
     "pipelines": "samples dag lineage serving compile container local first_run backends manifests timer "
-    "kubeflow_runner local_runner vertex_runner commands cli",
+    "kubeflow_runner local_runner vertex_runner commands python_api cli",
 }
 # Roots that a layer must not import; of `schemas`, the only ones it may beside the standard library.
 FORBIDDEN = {"trainer_module": {"tfx", "tfx_bsl", "apache_beam", "ml_metadata", "kfp"}}

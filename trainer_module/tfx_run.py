@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.schemas.contracts.label_map import LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export import Export
@@ -25,12 +25,13 @@ from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
 from detloom.trainer_module.training.loop import train
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 
-# Keys of the custom_config of Trainer and Tuner; each value is canonical JSON or a single word.
+# Keys of the custom_config of Trainer and Tuner; each value is canonical JSON, a label map or a word.
 CONFIG_KEY = "trainer_config"  # `TrainEvalConfig`
 STRATEGY_KEY = "strategy"  # `Strategy`
 WARM_START_KEY = "warm_start"  # `Trainer.warm_start` of the run file
 TUNER_KEY = "tuner"  # `Tuner` of the run file
 EXPORT_KEY = "export"  # `Export` of the run file
+LABEL_MAP_KEY = "label_map"  # content of a label map, for examples without one
 
 _TUNERS_OWN = "tuner/"  # prefix of names that KerasTuner's algorithms add to the values
 _MAX_WAIT_SECONDS = 3600.0  # for the chief's export, in the other workers
@@ -44,7 +45,7 @@ def run(fn_args: Any) -> None:
     """
     strategy = build_strategy(strategy_of(fn_args))  # first: machines have to connect before TensorFlow runs operations
     config = config_of(fn_args)
-    label_map = label_map_of(fn_args.train_files)
+    label_map = label_map_of(fn_args)
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
     serving_dir, chief = Path(fn_args.serving_model_dir), is_chief(strategy)
     settings = from_json(Export, fn_args.custom_config.get(EXPORT_KEY, "{}"))
@@ -84,11 +85,12 @@ def strategy_of(fn_args: Any) -> Strategy:
     return effective_strategy(from_json(Strategy, fn_args.custom_config.get(STRATEGY_KEY, "{}")), os.environ)
 
 
-def label_map_of(train_files: list[str]) -> LabelMap:
-    """Read the label map at the root of the examples artifact, above the split's folder."""
-    if not train_files:
+def label_map_of(fn_args: Any) -> LabelMap:
+    """Return the label map at the root of the examples artifact, above the split's folder, or of the custom_config."""
+    if not fn_args.train_files:
         raise InputError("Trainer: no training files; is the examples artifact empty?")
-    return read_label_map(Path(train_files[0]).parent.parent / LABEL_MAP_FILE)
+    examples_dir = Path(fn_args.train_files[0]).parent.parent
+    return label_map_of_examples(examples_dir, fn_args.custom_config.get(LABEL_MAP_KEY, ""))
 
 
 def _values(hyperparameters: Any) -> dict[str, Any]:

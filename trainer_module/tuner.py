@@ -57,7 +57,7 @@ def build_tuner(fn_args: Any) -> TunerFnResult:
     strategy = build_strategy(strategy_of(fn_args))
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         raise InputError("strategy: got 'multi_worker', allowed in the Tuner: strategies on one machine.")
-    config, label_map = config_of(fn_args), label_map_of(fn_args.train_files)
+    config, label_map = config_of(fn_args), label_map_of(fn_args)
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
     with_code = data + json.dumps(fn_args.custom_config, sort_keys=True)  # scores of other code are not valid
     folder = _persistent_folder(Path(fn_args.working_dir)) / run_key(config, label_map, with_code)

@@ -1,6 +1,6 @@
 """The TFX component DatasetValidator."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,8 +17,11 @@ from detloom.components.dataset_validator.executor import (
     Executor,
 )
 from detloom.components.dataset_validator.params import DatasetValidatorParams
+from detloom.components.dataset_validator.statistics.model_input import ModelInput
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import METRICS_KEY, PAGE_KEY
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
+from detloom.schemas.run_file.data_checks import DataChecks
 
 
 class DatasetValidatorSpec(ComponentSpec):
@@ -55,23 +58,43 @@ class DatasetValidator(BaseBeamComponent):
     def __init__(
         self,
         examples: BaseChannel,
-        params: DatasetValidatorParams,
         previous_report: BaseChannel | None = None,
         *,
-        label_map: Path | None = None,
+        required_splits: Sequence[str] = ("train", "eval"),
+        train_split: str = "train",
+        checks: DataChecks | None = None,
+        model_input: ModelInput | None = None,
+        max_pixels: int = 100_000_000,
+        history: str = "",
+        label_map: str | Path | None = None,
     ) -> None:
         """Create the node.
 
         Args:
+            examples: tf.Examples with the Object Detection API's keys, from DetectionExampleGen or ImportExampleGen.
             previous_report: drift is not checked if this is None or resolves to no artifact.
+            required_splits: splits that must exist and contain boxes.
+            train_split: split used for training; other splits must not share images with it.
+            checks: severity and threshold of each check; None uses the defaults.
+            model_input: input of the model that will be trained; without it, checks that need one are skipped.
+            max_pixels: larger images are not decoded, neither for the perceptual hash nor for the page.
+            history: folder or URL that keeps each span's report for the next span; empty if a Resolver finds it.
             label_map: file that is read now. Needed for examples without `label_map.pbtxt`, such as those of TFX's
                 ImportExampleGen; examples that have one must have the same classes.
 
         Raises:
-            InputError: the label map cannot be read.
+            InputError: a parameter is out of range, or the label map cannot be read.
         """
-        if label_map is not None:
-            params = replace(params, label_map=format_label_map(read_label_map(label_map)))
+        params = DatasetValidatorParams(
+            required_splits=tuple(required_splits),
+            train_split=train_split,
+            checks=checks or DataChecks(),
+            model_input=model_input,
+            max_pixels=max_pixels,
+            history=history,
+            label_map=format_label_map(read_label_map(Path(label_map))) if label_map is not None else "",
+            code_fingerprint=source_fingerprint(__name__),
+        )
         spec = DatasetValidatorSpec(
             **params.to_properties(),
             **{

@@ -24,13 +24,7 @@ from detloom.components.properties import (
     pipeline_name,
 )
 from detloom.components.record_files import list_shards
-from detloom.schemas.contracts.label_map import (
-    LABEL_MAP_FILE,
-    LabelMap,
-    describe_difference,
-    parse_label_map,
-    read_label_map,
-)
+from detloom.schemas.contracts.label_map import label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact, show_address
 
@@ -61,7 +55,7 @@ class Executor(BaseBeamExecutor):
                     split: list_shards(artifact_utils.get_split_uri([examples], split))
                     for split in artifact_utils.decode_split_names(examples.split_names)
                 },
-                _label_map_of(Path(examples.uri), params.label_map),
+                label_map_of_examples(Path(examples.uri), params.label_map),
                 params,
                 Path(output[REPORT_KEY].uri),
                 self._make_beam_pipeline,
@@ -81,20 +75,6 @@ class Executor(BaseBeamExecutor):
         shutil.copyfile(Path(output[REPORT_KEY].uri) / REPORT_HTML, page / REPORT_HTML)
         for name, value in metrics_of(report).items():
             output[METRICS_KEY].set_float_custom_property(name, value)
-
-
-def _label_map_of(examples: Path, given: str) -> LabelMap:
-    """Return the label map of the parameters, else that of the examples; if there are both, they must be equal."""
-    path = examples / LABEL_MAP_FILE
-    if not given:
-        return read_label_map(path)
-    label_map = parse_label_map(given, "label_map")
-    if path.exists() and (difference := describe_difference(read_label_map(path), label_map)):
-        raise InputError(
-            f"{path}: has other classes than the parameter label_map ({difference}); leave the parameter out, or give "
-            "the label map of these examples."
-        )
-    return label_map
 
 
 def _keep_page(report: Path, history: str, span: int | None) -> str:

@@ -1,6 +1,5 @@
 """The DetectionEvaluator component."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
@@ -18,8 +17,10 @@ from detloom.components.evaluator.executor import (
     Executor,
 )
 from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import DATASET_REPORT_KEY, METRICS_KEY, MODEL_RUN_KEY, PAGE_KEY
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
 _OUTPUT_TYPES = {
     keys.EVALUATION_KEY: ModelEvaluation,
@@ -65,15 +66,22 @@ class DetectionEvaluator(BaseBeamComponent):
         model: BaseChannel,
         baseline_model: BaseChannel | None = None,
         *,
-        params: EvaluatorParams,
+        split: str = "test",
+        settings: Evaluator | None = None,
+        gates: Gates | None = None,
         dataset_report: BaseChannel | None = None,
         model_run: BaseChannel | None = None,
-        label_map: Path | None = None,
+        label_map: str | Path | None = None,
     ) -> None:
         """Create the node.
 
         Args:
+            examples: tf.Examples with the Object Detection API's keys, from DetectionExampleGen or ImportExampleGen.
+            model: a detector that detloom exported: the output of the Trainer, or of an Importer.
             baseline_model: may be empty; the other gates decide then.
+            split: the split to evaluate on.
+            settings: slices, sizes, images of the report; None uses the defaults.
+            gates: conditions for a blessing; None uses the defaults.
             dataset_report, model_run: outputs of DatasetValidator and Trainer, only shown in the report.
             label_map: file that is read now; the model must have its classes. For examples without `label_map.pbtxt`,
                 such as those of TFX's ImportExampleGen; without either, the model's own label map counts.
@@ -81,8 +89,13 @@ class DetectionEvaluator(BaseBeamComponent):
         Raises:
             InputError: the label map cannot be read.
         """
-        if label_map is not None:
-            params = replace(params, label_map=format_label_map(read_label_map(label_map)))
+        params = EvaluatorParams(
+            split=split,
+            settings=settings or Evaluator(),
+            gates=gates or Gates(),
+            label_map=format_label_map(read_label_map(Path(label_map))) if label_map is not None else "",
+            code_fingerprint=source_fingerprint(__name__),
+        )
         spec = DetectionEvaluatorSpec(
             **params.to_properties(),
             **{

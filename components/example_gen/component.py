@@ -1,9 +1,11 @@
 """Define DetectionExampleGen, the TFX component."""
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
 from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
+from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import example_gen_pb2, range_config_pb2
 from tfx.types import Channel, standard_artifacts, standard_component_specs
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
@@ -11,11 +13,13 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from detloom.components.artifact_types import Rejects
 from detloom.components.example_gen.driver import Driver, file_pattern, split_input_base
 from detloom.components.example_gen.executor import EXAMPLES_KEY, Executor
-from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.params import AUTO, ExampleGenParams
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import REJECTS_KEY
+from detloom.components.similarity.near_duplicates import DEFAULT_MAX_DISTANCE
 from detloom.schemas.errors import InputError
 
-_PROPERTY_TYPES = {name: type(value) for name, value in ExampleGenParams(data_format="auto").to_properties().items()}
+_PROPERTY_TYPES = {name: type(value) for name, value in ExampleGenParams().to_properties().items()}
 
 
 class DetectionExampleGenSpec(ComponentSpec):
@@ -47,15 +51,72 @@ class DetectionExampleGen(BaseBeamComponent):
     def __init__(
         self,
         input_base: str,
-        params: ExampleGenParams,
-        range_config: range_config_pb2.RangeConfig | None = None,
+        *,
+        data_format: str = AUTO,
+        splits: Mapping[str, str] | None = None,
+        split_ratios: Mapping[str, float] | None = None,
+        source: str = "",
+        split_group: str = "",
+        split_stratify: bool = False,
+        split_seed: int = 0,
+        separate_near_duplicates: bool = False,
+        max_distance: int = DEFAULT_MAX_DISTANCE,
+        images_dir: str = "",
+        hierarchy_file: str = "",
+        with_masks: bool = False,
+        with_keypoints: bool = False,
+        class_names: Sequence[str] = (),
+        unknown_class: str = "fail",
+        shard_max_bytes: int = 128 * 2**20,
+        gzip: bool = False,
+        max_pixels: int = 100_000_000,
+        max_image_bytes: int = 64 * 2**20,
+        max_boxes: int = 10_000,
+        decode_images: bool = False,
+        exif_rotation: str = "rotate",
+        num_spans: int = 1,
+        max_reject_fraction: float = 0.05,
+        range_config: range_config_pb2.RangeConfig | RuntimeParameter | None = None,
     ) -> None:
-        """Create the component.
+        """Create the component. `ExampleGenParams` documents the other arguments.
 
         Args:
             input_base: the data folder; it may contain {SPAN} and {VERSION}, of which the latest is used.
+            data_format: one of `FORMATS`, such as "coco", "voc" or "yolo", or "auto".
+            splits: source by output split; see docs/ingestion.md for the sources of each format.
+            split_ratios: share by output split, instead of `splits`. With neither, the data set's own splits are used.
             range_config: selects another span than the latest (`static_range` with equal start and end).
+
+        Raises:
+            InputError: an argument is out of range, or arguments exclude each other.
         """
+        params = ExampleGenParams(
+            data_format=data_format,
+            splits=splits or {},
+            split_ratios=split_ratios or {},
+            source=source,
+            split_group=split_group,
+            split_stratify=split_stratify,
+            split_seed=split_seed,
+            separate_near_duplicates=separate_near_duplicates,
+            max_distance=max_distance,
+            images_dir=images_dir,
+            hierarchy_file=hierarchy_file,
+            with_masks=with_masks,
+            with_keypoints=with_keypoints,
+            class_names=tuple(class_names),
+            unknown_class=unknown_class,
+            shard_max_bytes=shard_max_bytes,
+            gzip=gzip,
+            max_pixels=max_pixels,
+            max_image_bytes=max_image_bytes,
+            max_boxes=max_boxes,
+            decode_images=decode_images,
+            exif_rotation=exif_rotation,
+            num_spans=num_spans,
+            max_reject_fraction=max_reject_fraction,
+            code_fingerprint=source_fingerprint(__name__),
+        )
         base, rest = split_input_base(input_base)
         if params.num_spans > 1 and not rest:
             raise InputError(

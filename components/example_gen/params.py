@@ -73,7 +73,7 @@ class ExampleGenParams:
             edited.
     """
 
-    data_format: str
+    data_format: str = AUTO
     splits: Mapping[str, str] = field(default_factory=dict)
     split_ratios: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
@@ -147,7 +147,7 @@ class ExampleGenParams:
             )
 
     @classmethod
-    def from_run_file(cls, data: Data, max_distance: int, code_fingerprint: str) -> "ExampleGenParams":
+    def from_run_file(cls, data: Data, max_distance: int) -> "ExampleGenParams":
         """Return the parameters of a run file's `data` section, and with ratios of its check of near-duplicates."""
         values = {name: getattr(data, _RUN_FILE_NAMES.get(name, name)) for name in (*_COMMON, *_ONLY_IN_RUN_FILE)}
         if data.splits is not None:
@@ -156,7 +156,7 @@ class ExampleGenParams:
             settings = asdict(data.split_by_ratio)
             values |= {name: settings.pop(_RUN_FILE_NAMES.get(name, name)) for name in _OF_RATIOS}
             values |= {"split_ratios": settings, "max_distance": max_distance}
-        return cls(**values, code_fingerprint=code_fingerprint)
+        return cls(**values)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], **parsed: Any) -> "ExampleGenParams":

@@ -8,8 +8,11 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
 
 from detloom.components import artifact_types
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.model_card.executor import Executor, ModelCardParams
 from detloom.components.properties import DATASET_REPORT_KEY, MODEL_CARD_KEY, MODEL_RUN_KEY, REJECTS_KEY
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.schemas.run_file.model_card import ModelCardConfig
 
 
 class ModelCardSpec(ComponentSpec):
@@ -42,7 +45,10 @@ class ModelCard(BaseComponent):
         self,
         model: BaseChannel,
         *,
-        params: ModelCardParams,
+        name: str,
+        split: str = "test",
+        stated: ModelCardConfig | None = None,
+        evaluator: Evaluator | None = None,
         examples: BaseChannel | None = None,
         evaluation: BaseChannel | None = None,
         blessing: BaseChannel | None = None,
@@ -50,7 +56,22 @@ class ModelCard(BaseComponent):
         model_run: BaseChannel | None = None,
         rejects: BaseChannel | None = None,
     ) -> None:
-        """Create the node; the card states which optional inputs were not given."""
+        """Create the node; the card states which optional inputs were not given.
+
+        Args:
+            name: name of the model.
+            split: split of the evaluation.
+            stated: purpose, owners, licence and other statements; None states nothing.
+            evaluator: settings of the evaluation, needed to explain its numbers; None uses the defaults.
+        """
+        params = ModelCardParams(
+            name=name,
+            split=split,
+            stated=stated or ModelCardConfig(),
+            evaluator=evaluator or Evaluator(),
+            trainer_fingerprint=source_fingerprint("detloom.trainer_module"),
+            code_fingerprint=source_fingerprint(__name__),
+        )
         spec = ModelCardSpec(
             **params.to_properties(),
             **{

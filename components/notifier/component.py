@@ -9,6 +9,7 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components import artifact_types
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.notifier.executor import (
     BLESSING_KEY,
     PUSHED_MODEL_KEY,
@@ -17,6 +18,8 @@ from detloom.components.notifier.executor import (
     check_reachable,
 )
 from detloom.components.properties import DECISION_KEY
+from detloom.schemas.run_file.notifications import Notifications
+from detloom.schemas.run_file.run_file import Place
 
 
 class NotifierSpec(ComponentSpec):
@@ -42,7 +45,11 @@ class Notifier(BaseComponent):
     def __init__(
         self,
         *,
-        params: NotifierParams,
+        pipeline: str,
+        notifications: Notifications,
+        place: Place = "local",
+        kubeflow_host: str = "",
+        nonce: str = "",
         blessing: BaseChannel | None = None,
         pushed_model: BaseChannel | None = None,
         decision: BaseChannel | None = None,
@@ -50,11 +57,24 @@ class Notifier(BaseComponent):
         """Create the component.
 
         Args:
+            pipeline: name of the pipeline in messages.
+            notifications: events and recipients; addresses and passwords may be references to secrets.
+            place: where the pipeline runs: "local", "kubeflow" or "vertex".
+            kubeflow_host: address of the web interface of Kubeflow Pipelines, for a link to the run.
+            nonce: a new value in each run keeps TFX's cache from answering; no code reads it.
             decision: without the other channels, to report why nothing was trained.
 
         Raises:
             InputError: a secret cannot be read where the pipeline will run.
         """
-        check_reachable(params.notifications, params.place)
+        check_reachable(notifications, place)
+        params = NotifierParams(
+            pipeline=pipeline,
+            notifications=notifications,
+            place=place,
+            kubeflow_host=kubeflow_host,
+            nonce=nonce,
+            code_fingerprint=source_fingerprint(__name__),
+        )
         channels = {BLESSING_KEY: blessing, PUSHED_MODEL_KEY: pushed_model, DECISION_KEY: decision}
         super().__init__(spec=NotifierSpec(**params.to_properties(), **channels))

@@ -56,7 +56,7 @@ class NotifierParams(ComponentParams):
 
     pipeline: str
     notifications: Notifications
-    place: Place
+    place: Place = "local"
     kubeflow_host: str = ""
     nonce: str = ""
 

@@ -1,10 +1,11 @@
-"""A TFX component that pushes a model into a folder of versions: TFX's Pusher with one more input."""
+"""DetectionPusher, which pushes a model into a folder of versions: TFX's Pusher with one more input."""
 
 from typing import Any
 
 from tfx.components.pusher import component as tfx_pusher
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import pusher_pb2
 from tfx.types import standard_component_specs as keys
 from tfx.types.channel import BaseChannel, Channel
@@ -13,7 +14,8 @@ from tfx.types.standard_artifacts import PushedModel
 from tfx.utils import json_utils
 
 from detloom.components.artifact_types import ModelCard
-from detloom.components.properties import MODEL_CARD_KEY
+from detloom.components.fingerprints import source_fingerprint
+from detloom.components.properties import CODE_FINGERPRINT, MODEL_CARD_KEY
 from detloom.components.pusher.executor import PUSH_KEY, Executor
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.push import Push
@@ -25,8 +27,8 @@ class PusherSpec(keys.PusherSpec):
     INPUTS = {**keys.PusherSpec.INPUTS, MODEL_CARD_KEY: ChannelParameter(type=ModelCard, optional=True)}
 
 
-class Pusher(tfx_pusher.Pusher):
-    """A component that pushes a blessed model into a folder of versions.
+class DetectionPusher(tfx_pusher.Pusher):
+    """A component that pushes a blessed model into a folder of versions: copied, verified, loaded, then renamed.
 
     Outputs:
         pushed_model: PushedModel, as written by TFX's Pusher.
@@ -37,32 +39,46 @@ class Pusher(tfx_pusher.Pusher):
 
     def __init__(
         self,
-        model: BaseChannel,
+        model: BaseChannel | None = None,
         model_blessing: BaseChannel | None = None,
-        model_card: BaseChannel | None = None,
+        infra_blessing: BaseChannel | None = None,
         *,
-        push_to: str,
-        settings: Push,
+        push_destination: pusher_pb2.PushDestination | RuntimeParameter,
+        model_card: BaseChannel | None = None,
+        settings: Push | None = None,
         custom_config: dict[str, Any] | None = None,
     ) -> None:
         """Create the component.
 
         Args:
-            model_blessing: if it is missing, every model is pushed.
+            model: the model to push; it may be missing if `infra_blessing` has one with warm-up requests.
+            model_blessing: output of DetectionEvaluator or of TFX's Evaluator.
+            infra_blessing: output of TFX's InfraValidator. Without a blessing, every model is pushed.
+            push_destination: `filesystem` with the folder of versions as `base_directory`, or its address.
             model_card: stored in the version, under `assets.extra/`.
-            push_to: the folder, or its address.
-            custom_config: further values that distinguish executions in TFX's cache.
+            settings: number of kept versions and time limits; None uses the defaults.
+            custom_config: further values that distinguish executions in TFX's cache. The cache does not see whether a
+                pushed version still exists: a new value in each run, such as {"nonce": uuid.uuid4().hex}, always runs
+                the node. Pushing a model that is already served only reads its files and changes nothing.
+
+        Raises:
+            ValueError: neither a model nor a blessing of TFX's InfraValidator is given.
         """
-        destination = pusher_pb2.PushDestination.Filesystem(base_directory=push_to)
+        if model is None and infra_blessing is None:
+            raise ValueError("DetectionPusher: got neither model nor infra_blessing, allowed: at least one of them.")
+        config = {
+            **(custom_config or {}),
+            CODE_FINGERPRINT: source_fingerprint(__name__),
+            PUSH_KEY: to_canonical_json(settings or Push()),
+        }
         spec = PusherSpec(
             **{
                 keys.MODEL_KEY: model,
                 keys.MODEL_BLESSING_KEY: model_blessing,
+                keys.INFRA_BLESSING_KEY: infra_blessing,
                 MODEL_CARD_KEY: model_card,
-                keys.PUSH_DESTINATION_KEY: pusher_pb2.PushDestination(filesystem=destination),
-                keys.CUSTOM_CONFIG_KEY: json_utils.dumps(
-                    {**(custom_config or {}), PUSH_KEY: to_canonical_json(settings)}
-                ),
+                keys.PUSH_DESTINATION_KEY: push_destination,
+                keys.CUSTOM_CONFIG_KEY: json_utils.dumps(config),
                 keys.PUSHED_MODEL_KEY: Channel(type=PushedModel),
             }
         )

@@ -36,7 +36,7 @@ PUSH_KEY = "push"  # key in custom_config; the value is `Push` as JSON
 
 
 class Executor(tfx_pusher.Executor):
-    """Executor of `detloom.components.pusher.component.Pusher`; also a custom executor for TFX's Pusher."""
+    """Executor of `detloom.components.pusher.component.DetectionPusher`; also a custom executor for TFX's Pusher."""
 
     def Do(
         self,

@@ -19,6 +19,7 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import Model
 
 from detloom.components.artifact_types import saved_model_dir
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import (
     CODE_FINGERPRINT,
     NOTHING_FOUND,
@@ -84,18 +85,17 @@ class ProductionModel(BaseComponent):
     SPEC_CLASS = ProductionModelSpec
     EXECUTOR_SPEC = ExecutorClassSpec(Executor)
 
-    def __init__(self, *, production: str, code_fingerprint: str, candidate: BaseChannel | None = None) -> None:
+    def __init__(self, *, production: str, candidate: BaseChannel | None = None) -> None:
         """Create the node.
 
         Args:
             production: folder of versions, or its address, or that of an endpoint (`VertexEndpoint.address`).
-            code_fingerprint: fingerprint of the package's source; only part of the cache key.
             candidate: a model to skip even if it serves now.
         """
         spec = ProductionModelSpec(
             **{
                 PRODUCTION_KEY: production,
-                CODE_FINGERPRINT: code_fingerprint,
+                CODE_FINGERPRINT: source_fingerprint(__name__),
                 CANDIDATE_KEY: candidate,
                 keys.MODEL_KEY: Channel(type=Model),
             }

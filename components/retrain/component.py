@@ -10,6 +10,7 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components import artifact_types
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import DATASET_REPORT_KEY, DECISION_KEY, TRAIN_PROPERTY
 from detloom.components.retrain.executor import (
     BLESSING_KEY,
@@ -20,6 +21,8 @@ from detloom.components.retrain.executor import (
     RecordExecutor,
 )
 from detloom.components.retrain.params import RetrainParams
+from detloom.schemas.run_file.data_checks import DataChecks
+from detloom.schemas.run_file.schedule import Retrain
 
 _PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in RetrainParams.property_types().items()}
 
@@ -61,7 +64,43 @@ class RetrainDecision(BaseComponent):
     SPEC_CLASS = RetrainDecisionSpec
     EXECUTOR_SPEC = ExecutorClassSpec(DecisionExecutor)
 
-    def __init__(self, examples: BaseChannel, dataset_report: BaseChannel, *, params: RetrainParams) -> None:
+    def __init__(
+        self,
+        examples: BaseChannel,
+        dataset_report: BaseChannel,
+        *,
+        retrain: Retrain,
+        checks: DataChecks | None = None,
+        train_split: str = "train",
+        config_hash: str = "{}",
+        pipeline: str = "",
+        production: str = "",
+        records_state: str = "",
+    ) -> None:
+        """Create the node.
+
+        Args:
+            dataset_report: report of DatasetValidator on these examples.
+            retrain: conditions, and the folder of the records.
+            checks: data checks, which hold the drift limits; None uses the defaults.
+            train_split: the split to train on.
+            config_hash: hashes of the training settings and code as JSON by part; a difference always causes training.
+            pipeline: name of the pipeline; several pipelines may keep records in one folder.
+            production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
+                model that was rolled back there counts as if it had never finished.
+            records_state: a summary of the records (`records_state` in training_record.py), so that TFX's cache sees a
+                change of them; no code reads it.
+        """
+        params = RetrainParams(
+            retrain=retrain,
+            checks=checks or DataChecks(),
+            train_split=train_split,
+            config_hash=config_hash,
+            pipeline=pipeline,
+            production=production,
+            records_state=records_state,
+            code_fingerprint=source_fingerprint(__name__),
+        )
         spec = RetrainDecisionSpec(
             **params.to_properties(),
             **{
@@ -91,8 +130,31 @@ class TrainingRecord(BaseComponent):
         model: BaseChannel,
         blessing: BaseChannel,
         *,
-        params: RetrainParams,
+        retrain: Retrain,
+        checks: DataChecks | None = None,
+        train_split: str = "train",
+        config_hash: str = "{}",
+        pipeline: str = "",
+        production: str = "",
+        nonce: str = "",
     ) -> None:
+        """Create the node; the arguments are those of RetrainDecision.
+
+        Args:
+            decision: output of RetrainDecision.
+            model, blessing: outputs of the Trainer and of the evaluator.
+            nonce: a new value in each run records the run even if everything else came from the cache.
+        """
+        params = RetrainParams(
+            retrain=retrain,
+            checks=checks or DataChecks(),
+            train_split=train_split,
+            config_hash=config_hash,
+            pipeline=pipeline,
+            production=production,
+            nonce=nonce,
+            code_fingerprint=source_fingerprint(__name__),
+        )
         spec = TrainingRecordSpec(
             **params.to_properties(),
             **{

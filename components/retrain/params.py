@@ -23,9 +23,9 @@ class RetrainParams(ComponentParams):
     """
 
     retrain: Retrain
-    checks: DataChecks
-    train_split: str
-    config_hash: str
+    checks: DataChecks = DataChecks()
+    train_split: str = "train"
+    config_hash: str = "{}"
     pipeline: str = ""
     production: str = ""
     records_state: str = ""

@@ -14,8 +14,8 @@ import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
+from detloom.components.fingerprints import MAX_JOB_BYTES
 from detloom.pipelines.backends.api_errors import shorten_message
-from detloom.pipelines.dag.fingerprints import MAX_JOB_BYTES
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.run_file import Place

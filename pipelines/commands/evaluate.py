@@ -147,32 +147,14 @@ def _check_options(options: dict[str, Any]) -> str:
 
 
 def _evaluate_model(options: dict[str, Any]) -> None:
-    import apache_beam as beam
-
-    from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
     from detloom.pipelines.commands.examples_folder import parse_eval_sets
-    from detloom.trainer_module.export.predict import find_saved_model
 
     sets = parse_eval_sets(options["examples"])
     if len(sets) != 1:
         raise InputError(f"--examples: got {len(sets)} sets, allowed with --model: 1.")
-    model = find_saved_model(options["model"])
-    baseline = find_saved_model(options["baseline"]) if options["baseline"] else None
     out_dir = options["out_dir"] or Path("evaluation")
-    if out_dir.resolve().is_relative_to(model.resolve()):
-        raise InputError(
-            f"{out_dir}: is inside the model's folder, which is served unchanged; set --out to another folder."
-        )
-    out_dir.mkdir(parents=True, exist_ok=True)
-    inputs = EvaluationInputs(
-        candidate_dir=str(model),
-        baseline_dir=str(baseline) if baseline else None,
-        examples_uris=sorted({str(Path(path).parent.parent) for path in sets[0].files}),
-        shard_patterns=_as_patterns(sets[0].files),
-        tflite_dir=_find_tflite(model),
-    )
     params = _params(options["run_file"], sets[0].name)
-    result = evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
+    result = evaluate_model(options["model"], sets[0].files, params, out_dir, options["baseline"])
     _report(result, out_dir, {}, options["as_json"])
     if result.decision.blessed:
         click.echo(_format_push(options), err=options["as_json"])
@@ -189,6 +171,35 @@ def _format_push(options: dict[str, Any]) -> str:
     baseline: Path | None = options["baseline"]
     push_dir = baseline.parent if baseline is not None and baseline.name.isdigit() else "serving"
     return format_next("detloom", "push", options["model"], "--to", push_dir, "--reason", "TEXT")
+
+
+def evaluate_model(
+    model: Path, files: Sequence[str], params: "EvaluatorParams", out_dir: Path, baseline: Path | None
+) -> "Evaluation":
+    """Evaluate an exported model on shards, and compare it with the baseline.
+
+    Raises:
+        InputError: a model is missing, `out_dir` is inside of it, or it does not fit the data.
+    """
+    import apache_beam as beam
+
+    from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+    from detloom.trainer_module.export.predict import find_saved_model
+
+    model, baseline = find_saved_model(model), find_saved_model(baseline) if baseline else None
+    if out_dir.resolve().is_relative_to(model.resolve()):
+        raise InputError(
+            f"{out_dir}: is inside the model's folder, which is served unchanged; set --out to another folder."
+        )
+    out_dir.mkdir(parents=True, exist_ok=True)
+    inputs = EvaluationInputs(
+        candidate_dir=str(model),
+        baseline_dir=str(baseline) if baseline else None,
+        examples_uris=sorted({str(Path(path).parent.parent) for path in files}),
+        shard_patterns=_as_patterns(files),
+        tflite_dir=_find_tflite(model),
+    )
+    return evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
 
 
 def _evaluate_checkpoint(options: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from detloom.components.fingerprints import MAX_JOB_BYTES, check_code, package_fingerprint, read_job_code
 from detloom.pipelines.commands.doctor import (
     TENSORFLOW_PROBE,
     check_packages,
@@ -26,7 +27,6 @@ from detloom.pipelines.commands.doctor import (
 from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.findings import Finding, format_findings, run_check, run_probe
 from detloom.pipelines.commands.options import json_option
-from detloom.pipelines.dag.fingerprints import MAX_JOB_BYTES, check_code, package_fingerprint, read_job_code
 from detloom.schemas.errors import ExitCode, InputError
 
 _ENGINES = ("podman", "docker")

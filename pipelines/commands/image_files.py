@@ -35,6 +35,11 @@ class ImageFile:
     def path(self) -> Path:
         return self.folder / self.name
 
+    @property
+    def shown(self) -> str:
+        """The path for messages."""
+        return escape(str(self.path))
+
     def read(self) -> tuple[bytes, int]:
         """Return the encoded image, rotated upright by its EXIF orientation as in ingestion, and its number of pixels.
 
@@ -43,23 +48,28 @@ class ImageFile:
         Raises:
             InputError: with the file name, if it is unreadable, too large or damaged, or differs from `declared_hw`.
         """
-        shown = escape(str(self.path))
+        shown = self.shown
         try:
             image_bytes = DataFolder(str(self.folder)).read_bytes(self.name, _MAX_FILE_BYTES)
         except (SourceError, OSError) as error:
             reason = error.detail if isinstance(error, SourceError) else error.strerror
             raise InputError(f"{shown}: the image cannot be read ({reason}).") from None
-        header = check_header(image_bytes, shown)
-        stored_hw = (header.height, header.width)
-        if self.declared_hw not in (None, stored_hw, header.upright_hw):
-            got, allowed = (f"{hw[1]} x {hw[0]}" for hw in (stored_hw, self.declared_hw))
-            raise InputError(f"{shown}: got {got} pixels, but the annotations say {allowed}.")
-        if header.orientation != 1 and not self.declared_hw == stored_hw != header.upright_hw:
-            try:
-                image_bytes = turn_upright(image_bytes)
-            except ImageError as error:
-                raise InputError(f"{shown}: {error.detail}.") from None
-        return image_bytes, header.height * header.width
+        return prepare_image(image_bytes, shown, self.declared_hw)
+
+
+def prepare_image(image_bytes: bytes, shown: str, declared_hw: tuple[int, int] | None = None) -> tuple[bytes, int]:
+    """Check an encoded image and rotate it, see `ImageFile.read`; `shown` is its name in error messages."""
+    header = check_header(image_bytes, shown)
+    stored_hw = (header.height, header.width)
+    if declared_hw not in (None, stored_hw, header.upright_hw):
+        got, allowed = (f"{hw[1]} x {hw[0]}" for hw in (stored_hw, declared_hw))
+        raise InputError(f"{shown}: got {got} pixels, but the annotations say {allowed}.")
+    if header.orientation != 1 and not declared_hw == stored_hw != header.upright_hw:
+        try:
+            image_bytes = turn_upright(image_bytes)
+        except ImageError as error:
+            raise InputError(f"{shown}: {error.detail}.") from None
+    return image_bytes, header.height * header.width
 
 
 def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[ImageFile]:

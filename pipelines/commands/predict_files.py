@@ -5,11 +5,11 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 import click
 from PIL import Image
@@ -21,7 +21,6 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.text_file import write_text_file
-from detloom.trainer_module.evaluation.coco_images import format_coco_results
 from detloom.trainer_module.export.predict import ExportedDetector, Prediction
 from detloom.trainer_module.runtime.progress import Reporter, show_progress
 
@@ -53,11 +52,11 @@ class CocoOutput:
 
     def add(self, name: str, prediction: Prediction) -> None:
         image_id, kept = self._ids_by_name[name], prediction.above(self._min_score)
-        height, width = prediction.image_rgb.shape[:2]
-        for row in format_coco_results([kept.found(image_id)], {image_id: (height, width)}):
+        for row in kept.to_coco(image_id):
             self._file.write(f"{',' if self._num_rows else ''}\n{json.dumps(row)}")
             self._num_rows += 1
         if self._has_own_ids:
+            height, width = prediction.image_rgb.shape[:2]
             self._images.append({"id": image_id, "file_name": name, "height": height, "width": width})
 
     def __exit__(
@@ -186,7 +185,7 @@ def predict_files(
         reporter = None
         if has_progress:
             reporter = stack.enter_context(show_progress("Images", len(images), unit="images"))
-        for image, found in _predict_in_batches(detector, images, batch_size):
+        for image, found in predict_in_batches(detector, images, batch_size):
             if isinstance(found, InputError):
                 counts.num_broken += 1
                 click.echo(f"skipped: {found}", err=True)
@@ -202,11 +201,23 @@ def _advance(reporter: Reporter, counts: Counts) -> None:
     reporter.advance(**numbers)
 
 
-def _predict_in_batches(
-    detector: ExportedDetector, images: Sequence[ImageFile], batch_size: int
-) -> Iterator[tuple[ImageFile, Prediction | InputError]]:
+class Readable(Protocol):
+    """An image that can be read: `shown` is its name in messages, `read` returns it encoded with its pixel count."""
+
+    @property
+    def shown(self) -> str: ...
+
+    def read(self) -> tuple[bytes, int]: ...
+
+
+_Image = TypeVar("_Image", bound=Readable)
+
+
+def predict_in_batches(
+    detector: ExportedDetector, images: Iterable[_Image], batch_size: int
+) -> Iterator[tuple[_Image, Prediction | InputError]]:
     """Yield results in order; a batch has at most `batch_size` images, and only one if they are large."""
-    batch: list[tuple[ImageFile, bytes]] = []
+    batch: list[tuple[_Image, bytes]] = []
     num_pixels = 0
     for image in images:
         try:
@@ -225,10 +236,10 @@ def _predict_in_batches(
 
 
 def _predict_batch(
-    detector: ExportedDetector, batch: Sequence[tuple[ImageFile, bytes]]
-) -> Iterator[tuple[ImageFile, Prediction | InputError]]:
+    detector: ExportedDetector, batch: Sequence[tuple[_Image, bytes]]
+) -> Iterator[tuple[_Image, Prediction | InputError]]:
     if batch:
-        image_names = [escape(str(image.path)) for image, _ in batch]
+        image_names = [image.shown for image, _ in batch]
         found = detector.predict_batch([image_bytes for _, image_bytes in batch], image_names)
         yield from zip((image for image, _ in batch), found, strict=True)
 

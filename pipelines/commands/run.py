@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,10 @@ from detloom.pipelines.commands.options import FOLDER, PATH, override_options, r
 from detloom.pipelines.first_run.wishes import Wishes
 from detloom.schemas.errors import InputError
 from detloom.schemas.presets.recipes import Quality
+from detloom.schemas.reading.overrides import Located
+
+if TYPE_CHECKING:
+    from detloom.schemas.run_file.run_file import RunFile
 
 _LOGGER = logging.getLogger("detloom")
 _FIRST_RUN_FILE = "run.yaml"  # in the workspace of a folder
@@ -54,18 +60,11 @@ def run(
 
     Steps that have not changed since the last run in the same workspace are cached.
     """
-    is_any_given = any(each is not None for each in (budget, quality, data_format))
-    if source.is_dir():
-        wishes = Wishes.of_options(budget, quality, data_format)
-        source, workspace = _prepare_first_run(source, workspace, wishes, keeps_file=not is_any_given)
-    elif is_any_given:
-        raise InputError(
-            f"{source}: got --budget, --quality or --format with a run file, allowed: with a folder of images."
-        )
     from detloom.pipelines.local.run_local import run_locally
-    from detloom.schemas.run_file.read_run_file import read_run_file
 
-    read = read_run_file(source, workspace, read_override_options(settings))
+    is_any_given = any(each is not None for each in (budget, quality, data_format))
+    wishes = Wishes.of_options(budget, quality, data_format) if is_any_given else None
+    read = read_source(source, workspace, read_override_options(settings), wishes)
     if explain:
         from detloom.pipelines.local.console import show_log
         from detloom.pipelines.local.explain import explain_run, format_explanations
@@ -74,6 +73,29 @@ def run(
         click.echo(format_explanations(explain_run(read)))
     else:
         click.echo(run_locally(read, verbose=verbose))
+
+
+def read_source(
+    source: Path, workspace: Path | None, overrides: Sequence[Located], wishes: Wishes | None = None
+) -> "RunFile":
+    """Read a run file, or that of a folder of images, which is written first.
+
+    Args:
+        wishes: only for a folder; None keeps the settings of an earlier run of the folder.
+
+    Raises:
+        InputError: the run file is invalid, or no settings fit the folder.
+    """
+    from detloom.schemas.run_file.read_run_file import read_run_file
+
+    if source.is_dir():
+        keeps_file = wishes is None
+        source, workspace = _prepare_first_run(source, workspace, wishes or Wishes(), keeps_file=keeps_file)
+    elif wishes is not None:
+        raise InputError(
+            f"{source}: got --budget, --quality or --format with a run file, allowed: with a folder of images."
+        )
+    return read_run_file(source, workspace, overrides)
 
 
 def _prepare_first_run(folder: Path, workspace: Path | None, wishes: Wishes, *, keeps_file: bool) -> tuple[Path, Path]:

@@ -115,12 +115,13 @@ def train(
         raise click.UsageError("Missing option '--out'.")
     found = _find_examples(config, examples, train_split, eval_split, train_files, eval_files, label_map)
     try:
-        rows = _train(config, found, out_dir, strategy, export=not no_export)
+        result, model_dir = train_detector(config, found, out_dir, strategy, export=not no_export)
     except Preempted as preempted:
         click.echo(str(preempted), err=True)
         sys.exit(128 + preempted.signal_number)
-    click.echo(format_table(rows))
-    click.echo(_format_next(found, out_dir, is_exported=not no_export))
+    rows = _result_rows(result, out_dir)
+    click.echo(format_table([*rows, ("model", str(model_dir))] if model_dir else rows))
+    click.echo(_format_next(found, out_dir, is_exported=model_dir is not None))
 
 
 def _format_next(found: "Examples", out_dir: Path, *, is_exported: bool) -> str:
@@ -169,10 +170,15 @@ def _given(paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path for path in paths if path and PLACEHOLDER not in path)
 
 
-def _train(
+def train_detector(
     config: "TrainEvalConfig", found: "Examples", out_dir: Path, strategy_kind: StrategyKind | None, *, export: bool
-) -> list[tuple[str, str]]:
-    """Train and return the rows of the result table."""
+) -> "tuple[TrainResult, Path | None]":
+    """Train, or resume the training run in `out_dir`; return the result and the folder of the exported model, if any.
+
+    Raises:
+        InputError: the settings or the data do not fit, or another process trains in `out_dir`.
+        Preempted: a signal stopped the training run; its state is saved.
+    """
     from detloom.schemas.contracts.label_map import read_label_map
     from detloom.trainer_module.run_state.run_folder import hold_training_lock
     from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
@@ -186,10 +192,8 @@ def _train(
             out_dir.mkdir(parents=True, exist_ok=True)
             stack.enter_context(hold_training_lock(out_dir / LOCK_FILE))
         result = train(config, label_map, found.train_files, found.eval_files, out_dir, strategy)
-        rows = _result_rows(result, out_dir)
-        if export and is_chief(strategy):
-            rows.append(("model", str(export_model(result, out_dir / MODEL_DIR))))
-        return rows
+        has_export = export and is_chief(strategy)
+        return result, export_model(result, out_dir / MODEL_DIR) if has_export else None
 
 
 def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:

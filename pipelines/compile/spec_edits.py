@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from detloom.components.fingerprints import CODE_FLAG, describe_code
 from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
-from detloom.pipelines.dag.fingerprints import CODE_FLAG, describe_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 from detloom.schemas.run_file.run_file import Place, RunFile

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from detloom.components.fingerprints import CODE_FLAG, check_code
 from detloom.pipelines.container.storage import Storage
 from detloom.pipelines.container.time_limit import run_limited
-from detloom.pipelines.dag.fingerprints import CODE_FLAG, check_code
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:

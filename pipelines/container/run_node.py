@@ -22,6 +22,7 @@ from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_run_executor
 from tfx.types import value_artifact
 
 import detloom
+from detloom.components.fingerprints import source_folders
 from detloom.pipelines.container.artifacts import (
     PAGE_TITLES,
     class_of,
@@ -31,7 +32,6 @@ from detloom.pipelines.container.artifacts import (
     title_of,
 )
 from detloom.pipelines.container.storage import SCHEME, Addresses, Storage, file_of, make_parent
-from detloom.pipelines.dag.fingerprints import source_folders
 
 if TYPE_CHECKING:
     from detloom.schemas.run_file.run_file import Place

@@ -1,1 +1,1 @@
-"""The pipeline as TFX nodes, and the fingerprints that belong to their cache keys."""
+"""The pipeline as TFX nodes."""

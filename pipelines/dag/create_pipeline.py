@@ -1,7 +1,7 @@
 """Build the TFX pipeline; the runners decide where it executes."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
@@ -9,11 +9,12 @@ from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.placeholder.placeholder import logical_not
 
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.notifier.component import Notifier
 from detloom.components.notifier.executor import NotifierParams
+from detloom.components.properties import arguments_of
 from detloom.components.resolvers.strategies import build_previous_report_resolver
 from detloom.components.retrain.component import RetrainDecision, TrainingRecord, training_wanted
-from detloom.components.retrain.params import RetrainParams
 from detloom.components.retrain.training_record import records_state
 from detloom.pipelines.dag.beam_options import beam_args_of
 from detloom.pipelines.dag.data_nodes import (
@@ -24,7 +25,6 @@ from detloom.pipelines.dag.data_nodes import (
     build_statistics_gen,
     has_spans,
 )
-from detloom.pipelines.dag.fingerprints import source_fingerprint
 from detloom.pipelines.dag.resources import resources_of
 from detloom.pipelines.dag.training_nodes import (
     build_baseline,
@@ -86,7 +86,12 @@ def _build_nodes(run: RunFile, place: Place) -> list[BaseNode]:
     if run.retrain is None:
         decision, conditioned = None, _build_training(run, place, example_gen, checks, None)
     else:
-        decision = RetrainDecision(examples, dataset_validator.outputs["report"], params=_retrain_params(run, place))
+        decision = RetrainDecision(
+            examples,
+            dataset_validator.outputs["report"],
+            **_retrain_arguments(run),
+            records_state=_records_state(run, place),
+        )
         decision.add_upstream_nodes(checks)
         with tfx.dsl.Cond(training_wanted(decision.outputs["decision"])):
             conditioned = _build_training(run, place, example_gen, checks, decision)
@@ -125,16 +130,21 @@ def _build_training(
     nodes = [*(node for node in (tuner, warm_start) if node), trainer, baseline, evaluator, model_card, pusher]
     if decision is not None:
         # The nonce forces a new record even if all upstream nodes are cached: the records folder may have been emptied.
-        params = replace(_retrain_params(run, place), records_state="", nonce=nonce(place))
         record = TrainingRecord(
-            examples, report, decision.outputs["decision"], trainer.outputs["model"], blessing, params=params
+            examples,
+            report,
+            decision.outputs["decision"],
+            trainer.outputs["model"],
+            blessing,
+            **_retrain_arguments(run),
+            nonce=nonce(place),
         )
         record.add_upstream_node(pusher)  # no record is written if the push failed
         nodes.append(record)
     if run.notifications is not None:
         nodes.append(
             Notifier(
-                params=notifier_params(run, place),
+                **arguments_of(notifier_params(run, place)),
                 blessing=blessing,
                 pushed_model=pusher.outputs["pushed_model"],
                 decision=decision.outputs["decision"] if decision else None,
@@ -147,7 +157,7 @@ def _build_skip_notifier(run: RunFile, place: Place, decision: BaseNode | None) 
     if decision is None or run.notifications is None:
         return []
     with tfx.dsl.Cond(logical_not(training_wanted(decision.outputs["decision"]))):
-        notifier = Notifier(params=notifier_params(run, place), decision=decision.outputs["decision"])
+        notifier = Notifier(**arguments_of(notifier_params(run, place)), decision=decision.outputs["decision"])
     return [notifier.with_id("SkipNotifier")]
 
 
@@ -164,17 +174,23 @@ def notifier_params(run: RunFile, place: Place) -> NotifierParams:
     )
 
 
-def _retrain_params(run: RunFile, place: Place) -> RetrainParams:
+def _retrain_arguments(run: RunFile) -> dict[str, Any]:
+    """Return the arguments that RetrainDecision and TrainingRecord share."""
+    return {
+        "retrain": run.retrain,
+        "checks": run.checks,
+        "train_split": TRAIN,
+        "config_hash": training_hash(run),
+        "pipeline": run.name,
+        "production": run.production,
+    }
+
+
+def _records_state(run: RunFile, place: Place) -> str:
+    """Return the part of RetrainDecision's cache key that covers the records.
+
+    It has no new value per run: the decision is part of the cache key of every downstream node, so a new one would
+    train again after a failed push.
+    """
     assert run.retrain is not None
-    return RetrainParams(
-        retrain=run.retrain,
-        checks=run.checks,
-        train_split=TRAIN,
-        config_hash=training_hash(run),
-        pipeline=run.name,
-        # No new nonce per run: the decision is part of the cache key of every downstream node, so a new one would
-        # train again after a failed push.
-        production=run.production,
-        records_state=records_state(run.retrain, run.name, run.production) if place == "local" else "",
-        code_fingerprint=source_fingerprint("detloom.components.retrain.component"),
-    )
+    return records_state(run.retrain, run.name, run.production) if place == "local" else ""

@@ -10,12 +10,11 @@ from tfx.dsl.components.base.base_node import BaseNode
 
 import detloom.schemas.contracts
 from detloom.components.dataset_validator.component import DatasetValidator
-from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.properties import arguments_of
 from detloom.components.resolvers.strategies import REPORT
-from detloom.pipelines.dag.fingerprints import source_fingerprint
 from detloom.schemas.contracts.example_keys import STATISTICS_KEYS
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.run_file import Place, RunFile
@@ -32,9 +31,8 @@ def has_spans(run: RunFile) -> bool:
 
 
 def build_example_gen(run: RunFile) -> DetectionExampleGen:
-    fingerprint = source_fingerprint("detloom.components.example_gen.component")
-    params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance, fingerprint)
-    return DetectionExampleGen(input_base=run.data.path, params=params)
+    params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance)
+    return DetectionExampleGen(input_base=run.data.path, **arguments_of(params))
 
 
 def build_statistics_gen(examples: tfx.types.BaseChannel) -> tfx.components.StatisticsGen:
@@ -65,15 +63,12 @@ def build_dataset_validator(
     return DatasetValidator(
         examples=examples,
         previous_report=previous_report.outputs[REPORT] if previous_report else None,
-        params=DatasetValidatorParams(
-            required_splits=(TRAIN, EVAL, TEST),
-            train_split=TRAIN,
-            checks=run.checks,
-            model_input=ModelInput.of_model(run.model, run.train_input.max_number_of_boxes),
-            max_pixels=run.data.max_pixels,
-            history=_report_history(run) if place != "local" else "",
-            code_fingerprint=source_fingerprint("detloom.components.dataset_validator.component"),
-        ),
+        required_splits=(TRAIN, EVAL, TEST),
+        train_split=TRAIN,
+        checks=run.checks,
+        model_input=ModelInput.of_model(run.model, run.train_input.max_number_of_boxes),
+        max_pixels=run.data.max_pixels,
+        history=_report_history(run) if place != "local" else "",
     )
 
 

@@ -14,15 +14,15 @@ from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.types.channel import BaseChannel
 
 from detloom.components.evaluator.component import DetectionEvaluator
-from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.fingerprints import source_fingerprint
 from detloom.components.model_card.component import ModelCard
-from detloom.components.model_card.executor import ModelCardParams
 from detloom.components.properties import CODE_FINGERPRINT
-from detloom.components.pusher.component import Pusher
+from detloom.components.pusher.component import DetectionPusher
 from detloom.components.resolvers.production_model import ProductionModel
 from detloom.components.resolvers.strategies import BASELINE_NODE, WARM_START_NODE, build_production_resolver
 from detloom.pipelines.dag.data_nodes import EVAL, TEST, TRAIN
-from detloom.pipelines.dag.fingerprints import source_fingerprint
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY, TUNER_KEY, WARM_START_KEY
@@ -45,7 +45,11 @@ def build_tuner(run: RunFile, examples: BaseChannel, place: Place) -> tfx.compon
         examples=examples,
         train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.tuner.steps_per_trial),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
-        custom_config={**_training_settings(run), TUNER_KEY: to_canonical_json(run.tuner), **job},
+        custom_config={
+            **training_settings(run.config, run.trainer.strategy),
+            TUNER_KEY: to_canonical_json(run.tuner),
+            **job,
+        },
     )
     return _in_custom_job(tuner, "TunerExecutor") if job else tuner
 
@@ -69,7 +73,7 @@ def build_trainer(
         train_args=tfx.proto.TrainArgs(splits=[TRAIN], num_steps=run.train.num_steps),
         eval_args=tfx.proto.EvalArgs(splits=[EVAL]),
         custom_config={
-            **_training_settings(run),
+            **training_settings(run.config, run.trainer.strategy),
             WARM_START_KEY: run.trainer.warm_start,
             EXPORT_KEY: to_canonical_json(run.export),
             **job,
@@ -92,12 +96,9 @@ def build_evaluator(
         baseline_model=baseline.outputs["model"],
         dataset_report=dataset_report,
         model_run=trainer.outputs["model_run"],
-        params=EvaluatorParams(
-            split=TEST,
-            settings=run.evaluator,
-            gates=run.gates,
-            code_fingerprint=source_fingerprint("detloom.components.evaluator.component"),
-        ),
+        split=TEST,
+        settings=run.evaluator,
+        gates=run.gates,
     )
 
 
@@ -106,14 +107,10 @@ def build_model_card(
 ) -> ModelCard:
     return ModelCard(
         trainer.outputs["model"],
-        params=ModelCardParams(
-            name=run.name,
-            split=TEST,
-            stated=run.model_card,
-            evaluator=run.evaluator,
-            trainer_fingerprint=source_fingerprint("detloom.trainer_module"),
-            code_fingerprint=source_fingerprint("detloom.components.model_card.component"),
-        ),
+        name=run.name,
+        split=TEST,
+        stated=run.model_card,
+        evaluator=run.evaluator,
         examples=example_gen.outputs["examples"],
         evaluation=evaluator.outputs["evaluation"],
         blessing=evaluator.outputs["blessing"],
@@ -130,19 +127,15 @@ def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: 
         return VertexPusher(
             model=model, model_blessing=blessing, custom_config=vertex_custom_config(run.push.vertex)
         ).with_id("Pusher")
-    return Pusher(
+    folder = tfx.proto.PushDestination.Filesystem(base_directory=run.push_to)
+    return DetectionPusher(
         model=model,
         model_blessing=blessing,
         model_card=card,
-        push_to=run.push_to,
+        push_destination=tfx.proto.PushDestination(filesystem=folder),
         settings=run.push,
-        custom_config={
-            CODE_FINGERPRINT: source_fingerprint("detloom.components.pusher.executor"),
-            # Never cached, because the cache cannot see whether the served model still exists. Pushing a model that is
-            # already served only reads its files and changes nothing.
-            "nonce": nonce(place),
-        },
-    )
+        custom_config={"nonce": nonce(place)},  # never cached
+    ).with_id("Pusher")
 
 
 def training_hash(run: RunFile) -> str:
@@ -150,7 +143,7 @@ def training_hash(run: RunFile) -> str:
 
     The data path and the devices are not included: moving either is no reason to train again.
     """
-    training = _training_settings(run)
+    training = training_settings(run.config, run.trainer.strategy)
     distance = run.checks.near_duplicates.max_distance if run.data.split_by_ratio is not None else None
     parts = {
         "data": f"{to_canonical_json(replace(run.data, path=_ANY_DATA))}{distance}",
@@ -166,11 +159,11 @@ def training_hash(run: RunFile) -> str:
     return json.dumps({name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()})
 
 
-def _training_settings(run: RunFile) -> dict[str, str]:
+def training_settings(config: TrainEvalConfig, strategy: Strategy) -> dict[str, str]:
     """Return the part of `custom_config` that Tuner and Trainer share."""
     return {
-        CONFIG_KEY: to_canonical_json(run.config),
-        STRATEGY_KEY: to_canonical_json(run.trainer.strategy),
+        CONFIG_KEY: to_canonical_json(config),
+        STRATEGY_KEY: to_canonical_json(strategy),
         CODE_FINGERPRINT: source_fingerprint("detloom.trainer_module"),
     }
 
@@ -204,6 +197,5 @@ def _production_model(
         return build_production_resolver(run.push_to, copies, candidate).with_id(resolver_id)
     return ProductionModel(
         production=run.production,
-        code_fingerprint=source_fingerprint("detloom.components.resolvers.production_model"),
         candidate=candidate,
     ).with_id(component_id)

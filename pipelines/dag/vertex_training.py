@@ -12,7 +12,7 @@ from typing import Any
 from tfx.extensions.google_cloud_ai_platform.constants import ENABLE_VERTEX_KEY, VERTEX_REGION_KEY
 from tfx.extensions.google_cloud_ai_platform.trainer.executor import TRAINING_ARGS_KEY
 
-from detloom.pipelines.dag.fingerprints import describe_code
+from detloom.components.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, StrategyKind
 from detloom.schemas.reading.typed_dict import to_canonical_json

@@ -37,7 +37,7 @@ from tfx.types import artifact_utils, standard_component_specs
 from tfx.types.artifact import Artifact
 from tfx.utils import import_utils, json_utils, name_utils
 
-from detloom.pipelines.dag.fingerprints import check_code
+from detloom.components.fingerprints import check_code
 from detloom.pipelines.dag.vertex_training import CODE_VARIABLE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfx.dsl.components.base.base_node import BaseNode
 
-from detloom.pipelines.dag.fingerprints import digests_of
+from detloom.components.fingerprints import digests_of
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.tree_diff import leaves
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from absl import logging as absl_logging
 
-from detloom.pipelines.dag.fingerprints import source_folders
+from detloom.components.fingerprints import source_folders
 
 NodeEnd = Literal["done", "cached", "skipped", "failed"]
 _WITHOUT_TRAINING = "SkipNotifier"  # the only node that runs if nothing is trained

@@ -97,6 +97,28 @@ def describe_difference(before: LabelMap, now: LabelMap) -> str | None:
     return f"id {different[0]}: {shown[0]} before, {shown[1]} now{more}"
 
 
+def label_map_of_examples(folder: Path, given: str) -> LabelMap:
+    """Return the label map of examples.
+
+    Args:
+        folder: root of the examples artifact, which may have a label map.
+        given: content of a label map for examples that have none; empty reads that of the folder.
+
+    Raises:
+        InputError: there is none, it cannot be read, or the two have other classes.
+    """
+    path = folder / LABEL_MAP_FILE
+    if not given:
+        return read_label_map(path)
+    label_map = parse_label_map(given, "label_map")
+    if path.exists() and (difference := describe_difference(read_label_map(path), label_map)):
+        raise InputError(
+            f"{path}: has other classes than the parameter label_map ({difference}); leave the parameter out, or give "
+            "the label map of these examples."
+        )
+    return label_map
+
+
 def format_label_map(label_map: LabelMap) -> str:
     def escape_character(match: re.Match[str]) -> str:
         char = match.group()

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import detloom
-from detloom.pipelines.dag.fingerprints import LAYERS
+from detloom.components.fingerprints import LAYERS
 
 ROOT = Path(detloom.__file__).parents[1]
 LOSS = "trainer_module/detectors/ssd/losses.py"

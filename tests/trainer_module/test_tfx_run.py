@@ -1,15 +1,16 @@
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module import run_fn, tfx_run
-from detloom.trainer_module.tfx_run import config_of, strategy_of
+from detloom.trainer_module.tfx_run import config_of, label_map_of, strategy_of
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
 RATE = "train.optimizer.learning_rate.learning_rate_base"
@@ -39,6 +40,16 @@ def keras_tuner_config(**values):
     """Return a configuration as the Tuner component writes it: the space and the best values."""
     space = [{"class_name": "Float", "config": {"name": name, "min_value": 0.0, "max_value": 1.0}} for name in values]
     return {"space": space, "values": values}
+
+
+def test_the_label_map_of_the_settings_serves_examples_without_one(fn_args):
+    fn_args.custom_config["label_map"] = format_label_map(LABEL_MAP)
+    assert label_map_of(fn_args) == LABEL_MAP
+    (Path(fn_args.train_files[0]).parent.parent / LABEL_MAP_FILE).unlink()
+    assert label_map_of(fn_args) == LABEL_MAP
+    del fn_args.custom_config["label_map"]
+    with pytest.raises(InputError, match=LABEL_MAP_FILE):
+        label_map_of(fn_args)
 
 
 def test_hyperparameters_of_a_tuner_override_the_configuration(fn_args, caplog):

@@ -22,7 +22,7 @@ from detloom.trainer_module.boxes.masks import encode_box_masks, paste_mask
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import confident_points, decode_image_rgb, draw_objects
-from detloom.trainer_module.evaluation.coco_images import ImageDetections
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, format_coco_results
 
 # TensorFlow raises any of these for a truncated or damaged file.
 _UNREADABLE = (OSError, ValueError, IndexError, RuntimeError, tf.errors.OpError)
@@ -51,6 +51,12 @@ class Prediction:
         return self.rows[names.BOXES]
 
     @property
+    def boxes_yxyx_px(self) -> npt.NDArray[np.float32]:
+        """Boxes [N, 4] in pixels of the image."""
+        height, width = self.image_rgb.shape[:2]
+        return self.boxes_yxyx_rel * np.array([height, width, height, width], np.float32)
+
+    @property
     def scores(self) -> npt.NDArray[np.float32]:
         """Scores [N]."""
         return self.rows[names.SCORES]
@@ -60,6 +66,26 @@ class Prediction:
         """Label-map ids [N]."""
         return self.rows[names.CLASSES]
 
+    @property
+    def masks_NHW(self) -> npt.NDArray[np.bool_] | None:
+        """Masks over the image, bool [N, H, W]; None if the model has none."""
+        masks = self.rows.get(names.MASKS)
+        if masks is None:
+            return None
+        height, width = self.image_rgb.shape[:2]
+        pasted = [paste_mask(box, mask, (height, width)) for box, mask in zip(self.boxes_yxyx_rel, masks, strict=True)]
+        return np.array(pasted, bool).reshape(-1, height, width)
+
+    @property
+    def keypoints_yx_rel(self) -> npt.NDArray[np.float32] | None:
+        """Keypoints [N, P, 2], relative to the image; None if the model has none."""
+        return self.rows.get(names.KEYPOINTS)
+
+    @property
+    def keypoint_scores(self) -> npt.NDArray[np.float32] | None:
+        """Scores of the keypoints [N, P], 0 to 1; 0 for a class without keypoints. None if the model has none."""
+        return self.rows.get(names.KEYPOINT_SCORES)
+
     def above(self, min_score: float) -> "Prediction":
         """Return only the detections with at least this score."""
         is_kept = self.scores >= min_score
@@ -68,8 +94,7 @@ class Prediction:
 
     def lines(self) -> list[str]:
         """Return a line of text for each detection: class name, score, and left, top, right, bottom in pixels."""
-        height, width = self.image_rgb.shape[:2]
-        boxes_yxyx_px = np.rint(self.boxes_yxyx_rel * [height, width, height, width]).astype(int).tolist()
+        boxes_yxyx_px = np.rint(self.boxes_yxyx_px).astype(int).tolist()
         return [
             f"{name} {score:.3f}  left {xmin} top {ymin} right {xmax} bottom {ymax}"
             for name, score, (ymin, xmin, ymax, xmax) in zip(self.class_names, self.scores, boxes_yxyx_px, strict=True)
@@ -77,21 +102,20 @@ class Prediction:
 
     def draw(self) -> Image.Image:
         """Draw the detections on the image: boxes, and masks and keypoints if the model has them."""
-        height, width = self.image_rgb.shape[:2]
-        masks = self.rows.get(names.MASKS)
-        if masks is not None:
-            pairs = zip(self.boxes_yxyx_rel, masks, strict=True)
-            pasted = [paste_mask(box, mask, (height, width)) for box, mask in pairs]
-            masks = np.array(pasted).reshape(-1, height, width)
         return draw_objects(
             self.image_rgb,
             self.boxes_yxyx_rel,
             self.class_ids,
             self.class_names,
             self.scores,
-            masks_NHW=masks,
-            keypoints_yx_rel_NP2=confident_points(self.rows.get(names.KEYPOINTS), self.rows.get(names.KEYPOINT_SCORES)),
+            masks_NHW=self.masks_NHW,
+            keypoints_yx_rel_NP2=confident_points(self.keypoints_yx_rel, self.keypoint_scores),
         )
+
+    def to_coco(self, image_id: int = 0) -> list[dict[str, Any]]:
+        """Return a row of a COCO results file for each detection: `bbox` is left, top, width, height in pixels."""
+        height, width = self.image_rgb.shape[:2]
+        return format_coco_results([self.found(image_id)], {image_id: (height, width)})
 
     def found(self, image_id: int = 0) -> ImageDetections:
         """Return the detections with masks over the image."""

@@ -14,6 +14,7 @@ from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.dataset_validator.executor import Executor
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.validate import validate
+from detloom.components.properties import arguments_of
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks, NearDuplicates, UnsoundBoxes
@@ -56,21 +57,22 @@ def train_file(artifacts):
 
 
 def test_the_constructor_declares_inputs_and_outputs():
-    params = DatasetValidatorParams(checks=DataChecks(boxes=UnsoundBoxes(severity="warn")))
-    component = DatasetValidator(Channel(type=standard_artifacts.Examples), params)
+    checks = DataChecks(boxes=UnsoundBoxes(severity="warn"))
+    component = DatasetValidator(Channel(type=standard_artifacts.Examples), checks=checks)
     assert {name: channel.type for name, channel in component.outputs.items()} == {
         "report": DatasetReport,
         "page": PageForUi,
         "metrics": MetricsForUi,
     }
-    assert DatasetValidatorParams.from_properties(component.exec_properties) == params
+    params = DatasetValidatorParams.from_properties(component.exec_properties)
+    assert arguments_of(params) == arguments_of(DatasetValidatorParams(checks=checks))
     assert pickle.loads(pickle.dumps(Executor)) is Executor
 
 
 def test_an_earlier_report_is_optional():
     examples = Channel(type=standard_artifacts.Examples)
-    assert "previous_report" not in DatasetValidator(examples, DatasetValidatorParams()).inputs
-    component = DatasetValidator(examples, DatasetValidatorParams(), Channel(type=DatasetReport))
+    assert "previous_report" not in DatasetValidator(examples).inputs
+    component = DatasetValidator(examples, Channel(type=DatasetReport))
     assert "previous_report" in component.inputs
 
 
@@ -79,7 +81,7 @@ def test_examples_without_a_label_map_are_checked_with_that_of_the_parameter(art
     with pytest.raises(InputError, match=r"label_map\.pbtxt"):
         run(artifacts)
     channel = Channel(type=standard_artifacts.Examples)
-    component = DatasetValidator(channel, DatasetValidatorParams(), label_map=tmp_path / "map.pbtxt")
+    component = DatasetValidator(channel, label_map=tmp_path / "map.pbtxt")
     folder = run(artifacts, DatasetValidatorParams.from_properties(component.exec_properties))
     assert json.loads((folder / "report.json").read_text())["splits"]["train"]["boxes_by_class"] == {
         "<cat>": 1,

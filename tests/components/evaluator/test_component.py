@@ -8,8 +8,7 @@ from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 
 
 def make_component(**inputs):
-    params = EvaluatorParams(split="val", code_fingerprint="abc")
-    return DetectionEvaluator(examples=Channel(type=Examples), model=Channel(type=Model), params=params, **inputs)
+    return DetectionEvaluator(examples=Channel(type=Examples), model=Channel(type=Model), split="val", **inputs)
 
 
 def test_outputs_have_the_types_of_tfxs_evaluator():
@@ -19,7 +18,7 @@ def test_outputs_have_the_types_of_tfxs_evaluator():
 
 
 def test_parameters_become_execution_properties():
-    params = EvaluatorParams(split="val", code_fingerprint="abc")
+    params = EvaluatorParams(split="val", code_fingerprint=make_component().exec_properties["code_fingerprint"])
     assert make_component().exec_properties == params.to_properties()
 
 

@@ -19,6 +19,7 @@ from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.driver import Driver, file_pattern, split_input_base, subfolder_of
 from detloom.components.example_gen.executor import Executor
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.properties import arguments_of
 from detloom.schemas.contracts.label_map import read_label_map
 from detloom.schemas.contracts.rejects import read_rejects
 from detloom.schemas.errors import InputError
@@ -28,7 +29,7 @@ VOC = ExampleGenParams(data_format="voc", splits={"train": "train", "eval": "val
 
 def resolve(input_base, params=VOC, range_config=None):
     """Run our driver's resolution as TFX's launcher does."""
-    component = DetectionExampleGen(str(input_base), params, range_config)
+    component = DetectionExampleGen(str(input_base), **arguments_of(params), range_config=range_config)
     properties = dict(component.exec_properties)
     info = data_types.PipelineInfo("", "")
     return Driver(None).resolve_exec_properties(properties, info, data_types.ComponentInfo("", "", info))
@@ -66,10 +67,10 @@ def test_wildcards_in_a_path_with_placeholders_are_an_error():
 
 
 def test_the_component_outputs_examples_and_rejects_and_can_be_pickled():
-    component = DetectionExampleGen("/data/set", VOC)
+    component = DetectionExampleGen("/data/set", **arguments_of(VOC))
     assert component.outputs["examples"].type is standard_artifacts.Examples
     assert component.outputs["rejects"].type is Rejects
-    assert ExampleGenParams.from_properties(component.exec_properties) == VOC
+    assert arguments_of(ExampleGenParams.from_properties(component.exec_properties)) == arguments_of(VOC)
     assert pickle.loads(pickle.dumps((Executor, Driver, VOC))) == (Executor, Driver, VOC)
 
 
@@ -135,7 +136,7 @@ def test_a_rolling_window_selects_the_latest_version_of_each_span(make_voc, tmp_
 
 def test_num_spans_without_a_span_placeholder_is_an_error():
     with pytest.raises(InputError, match=r"num_spans: got 2 .*'/data/set'"):
-        DetectionExampleGen("/data/set", replace(VOC, num_spans=2))
+        DetectionExampleGen("/data/set", num_spans=2)
 
 
 def test_a_missing_data_folder_is_an_error_with_its_path(tmp_path):
@@ -204,7 +205,7 @@ def test_a_failed_ingestion_keeps_its_rejects_outside_the_artifact(make_voc, tmp
 
 
 def test_the_spec_has_the_parameters_that_tfx_driver_reads():
-    config = DetectionExampleGen("/data/{SPAN}", VOC).spec.exec_properties["input_config"]
+    config = DetectionExampleGen("/data/{SPAN}").spec.exec_properties["input_config"]
     parsed = example_gen_pb2.Input()
     proto_utils.json_to_proto(config, parsed) if isinstance(config, str) else parsed.CopyFrom(config)
     assert [split.pattern for split in parsed.splits] == ["{SPAN}/*"]

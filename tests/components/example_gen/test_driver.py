@@ -9,9 +9,7 @@ from tfx import v1 as tfx
 from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 
 from detloom.components.dataset_validator.component import DatasetValidator
-from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
-from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.resolvers.strategies import REPORT, build_previous_report_resolver
 
 pytestmark = pytest.mark.slow  # five runs of a TFX pipeline
@@ -23,13 +21,14 @@ def run_pipeline(tmp_path):
     metadata = tmp_path / "metadata.sqlite"
 
     def run(num_spans=1):
-        params = ExampleGenParams(data_format="voc", splits={"train": "train", "eval": "val"}, num_spans=num_spans)
-        example_gen = DetectionExampleGen(str(tmp_path / "span-{SPAN}"), params)
+        splits = {"train": "train", "eval": "val"}
+        folder = str(tmp_path / "span-{SPAN}")
+        example_gen = DetectionExampleGen(folder, data_format="voc", splits=splits, num_spans=num_spans)
         previous = build_previous_report_resolver(example_gen.outputs["examples"])
         validator = DatasetValidator(
             examples=example_gen.outputs["examples"],
             previous_report=previous.outputs[REPORT],
-            params=DatasetValidatorParams(required_splits=("train", "eval")),
+            required_splits=("train", "eval"),
         )
         pipeline = tfx.dsl.Pipeline(
             pipeline_name="spans",

@@ -45,9 +45,8 @@ def test_every_setting_of_the_run_file_becomes_a_parameter():
         class_names=("a",),
         gzip=True,
         max_boxes=3,
-        code_fingerprint="f00",
     )
-    assert ExampleGenParams.from_run_file(data, max_distance=7, code_fingerprint="f00") == expected
+    assert ExampleGenParams.from_run_file(data, max_distance=7) == expected
     mapped = {"format", "path", "splits", "split_by_ratio", "masks", "keypoints", "classes"}
     assert {item.name for item in fields(Data)} - mapped <= {item.name for item in fields(ExampleGenParams)}
 
@@ -55,7 +54,7 @@ def test_every_setting_of_the_run_file_becomes_a_parameter():
 def test_the_ratios_of_the_run_file_become_parameters():
     ratios = SplitByRatio(train=0.5, eval=0.25, test=0.25, source="s", group_by="(a)", stratify=True, seed=3)
     ratios = dataclasses.replace(ratios, separate_near_duplicates=True)
-    params = ExampleGenParams.from_run_file(Data(path="x", split_by_ratio=ratios), max_distance=7, code_fingerprint="")
+    params = ExampleGenParams.from_run_file(Data(path="x", split_by_ratio=ratios), max_distance=7)
     assert params.split_ratios == {"train": 0.5, "eval": 0.25, "test": 0.25}
     assert (params.source, params.split_group, params.split_stratify, params.split_seed) == ("s", "(a)", True, 3)
     assert params.separate_near_duplicates

@@ -7,6 +7,7 @@ from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEv
 from detloom.components import artifact_types
 from detloom.components.model_card.component import ModelCard
 from detloom.components.model_card.executor import Executor, ModelCardParams
+from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.schemas.run_file.model_card import ModelCardConfig
@@ -56,15 +57,15 @@ def test_parameters_survive_the_round_trip_through_properties():
 
 
 def test_only_the_model_is_required():
-    node = ModelCard(Channel(type=Model), params=PARAMS)
+    node = ModelCard(Channel(type=Model), **arguments_of(PARAMS))
     assert set(node.inputs) == {"model"}
     assert {name: channel.type for name, channel in node.outputs.items()} == {"model_card": artifact_types.ModelCard}
-    assert ModelCardParams.from_properties(node.exec_properties) == PARAMS
+    assert arguments_of(ModelCardParams.from_properties(node.exec_properties)) == arguments_of(PARAMS)
 
 
 def test_the_node_accepts_all_optional_inputs():
     channels = {name: Channel(type=kind) for name, kind in TYPES.items()}
-    assert set(ModelCard(params=PARAMS, **channels).inputs) == set(TYPES)
+    assert set(ModelCard(name="pets", **channels).inputs) == set(TYPES)
 
 
 def test_the_executor_path_is_stable():

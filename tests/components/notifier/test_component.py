@@ -13,6 +13,7 @@ from detloom.components.artifact_types import RetrainDecision
 from detloom.components.notifier import executor as module
 from detloom.components.notifier.component import Notifier
 from detloom.components.notifier.executor import Executor, NotifierParams, build_message
+from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.notifications import Notifications, Webhook
 
@@ -25,6 +26,7 @@ PARAMS = NotifierParams(
     nonce="n1",
     code_fingerprint="aa",
 )
+ARGUMENTS = arguments_of(PARAMS)
 RAN = {**PARAMS.to_properties(), "run_name": "cells of monday", "run_id": "1a-2b"}  # as the backend fills it in
 LOCAL = NotifierParams(pipeline="cells", notifications=PARAMS.notifications, place="local").to_properties()
 
@@ -83,19 +85,17 @@ def test_backend_placeholders_for_name_and_id_of_the_run(place, run_name, run_id
 
 def test_all_inputs_are_optional_and_there_are_no_outputs():
     kinds = {"blessing": ModelBlessing, "pushed_model": PushedModel, "decision": RetrainDecision}
-    node = Notifier(params=PARAMS, **{name: Channel(type=kind) for name, kind in kinds.items()})
+    node = Notifier(**ARGUMENTS, **{name: Channel(type=kind) for name, kind in kinds.items()})
     assert set(node.inputs) == {"model_blessing", "pushed_model", "decision"}
     assert dict(node.outputs) == {}
-    assert NotifierParams.from_properties(node.exec_properties) == PARAMS
-    assert set(Notifier(params=PARAMS, decision=Channel(type=RetrainDecision)).inputs) == {"decision"}
+    assert arguments_of(NotifierParams.from_properties(node.exec_properties)) == ARGUMENTS
+    assert set(Notifier(**ARGUMENTS, decision=Channel(type=RetrainDecision)).inputs) == {"decision"}
 
 
 def test_kubernetes_secret_is_refused_on_vertex():
-    params = NotifierParams(
-        pipeline="p", notifications=Notifications(webhook=Webhook(url="kubernetes:hooks/url")), place="vertex"
-    )
+    notifications = Notifications(webhook=Webhook(url="kubernetes:hooks/url"))
     with pytest.raises(InputError, match=r"notifications: .*Kubernetes secret, .*secret_manager"):
-        Notifier(params=params)
+        Notifier(pipeline="p", notifications=notifications, place="vertex")
 
 
 def test_executor_path_is_stable():
@@ -252,13 +252,11 @@ def test_repeated_run_of_the_local_dag_runner_sends_one_message(web, monkeypatch
             artifact_type=ModelBlessing,
             custom_properties={"blessed": 0, "blessing_message": "AP 0.100 is below 0.300."},
         ).with_id("Blessing")
-        params = NotifierParams(
-            pipeline="cells", notifications=PARAMS.notifications, place="local", nonce=nonce, code_fingerprint="aa"
-        )
+        arguments = {"pipeline": "cells", "notifications": PARAMS.notifications, "nonce": nonce}
         pipeline = tfx.dsl.Pipeline(
             pipeline_name="cells",
             pipeline_root=str(tmp_path / "artifacts"),
-            components=[blessing, Notifier(params=params, blessing=blessing.outputs["result"])],
+            components=[blessing, Notifier(**arguments, blessing=blessing.outputs["result"])],
             enable_cache=True,
             metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(
                 str(tmp_path / "metadata.sqlite")

@@ -22,6 +22,7 @@ from detloom.components.notifier.failure import (
     notify_failure,
     parse_final_status,
 )
+from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.notifications import Notifications, Webhook
 
@@ -68,7 +69,7 @@ def test_executor_path_is_stable():
 def test_compiles_as_the_exit_handler_of_a_pipeline(tmp_path):
     params = make_params("kubeflow")
     blessing = tfx.dsl.Importer(source_uri="gs://b/x", artifact_type=ModelBlessing).with_id("Blessing")
-    notifier = Notifier(params=params, blessing=blessing.outputs["result"])
+    notifier = Notifier(**arguments_of(params), blessing=blessing.outputs["result"])
     runner = tfx.orchestration.experimental.KubeflowV2DagRunner(
         config=tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(
             default_image="image", use_pipeline_spec_2_1=True

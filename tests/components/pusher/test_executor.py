@@ -12,7 +12,7 @@ from tfx.utils import json_utils, proto_utils
 from detloom.components.artifact_types import ModelCard
 from detloom.components.pusher import executor as executor_module
 from detloom.components.pusher.atomic_push import list_versions, push_model, roll_back
-from detloom.components.pusher.component import Pusher
+from detloom.components.pusher.component import DetectionPusher
 from detloom.components.pusher.executor import Executor
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_canonical_json
@@ -167,15 +167,17 @@ def test_component_is_tfx_pusher_with_one_more_input():
         "model_blessing": Channel(type=ModelBlessing),
         "model_card": Channel(type=ModelCard),
     }
-    pusher = Pusher(**channels, push_to="/serving", settings=Push(keep_versions=2), custom_config={"run": "a"})
+    destination = make_destination("/serving")
+    settings = Push(keep_versions=2)
+    pusher = DetectionPusher(**channels, push_destination=destination, settings=settings, custom_config={"run": "a"})
     assert isinstance(pusher, StockPusher)
-    assert (pusher.id, set(pusher.inputs)) == ("Pusher", set(channels))
+    assert (pusher.id, set(pusher.inputs)) == ("DetectionPusher", set(channels))
     assert pusher.outputs["pushed_model"].type is PushedModel
-    assert pusher.exec_properties["push_destination"] == proto_utils.proto_to_json(make_destination("/serving"))
+    assert pusher.exec_properties["push_destination"] == proto_utils.proto_to_json(destination)
     config = json_utils.loads(pusher.exec_properties["custom_config"])
     assert (config["run"], json.loads(config["push"])["keep_versions"]) == ("a", 2)
     assert pusher.executor_spec.class_path == "detloom.components.pusher.executor.Executor"
-    alone = Pusher(Channel(type=Model), push_to="/serving", settings=Push())
+    alone = DetectionPusher(Channel(type=Model), push_destination=destination)
     assert set(alone.inputs) == {"model"}
 
 

@@ -28,10 +28,11 @@ def run(tmp_path):
 
 
 def test_the_candidate_input_is_optional():
-    alone = ProductionModel(production="gs://bucket/models", code_fingerprint="ab")
-    assert alone.exec_properties == {"production": "gs://bucket/models", "code_fingerprint": "ab"}
+    alone = ProductionModel(production="gs://bucket/models")
+    assert alone.exec_properties["production"] == "gs://bucket/models"
+    assert alone.exec_properties["code_fingerprint"]
     assert not alone.inputs
-    other = ProductionModel(production="/models", code_fingerprint="", candidate=Channel(type=Model))
+    other = ProductionModel(production="/models", candidate=Channel(type=Model))
     assert set(other.inputs) == {"candidate"}
     assert other.outputs["model"].type is Model
     pickle.dumps(Executor)

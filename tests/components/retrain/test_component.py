@@ -10,6 +10,7 @@ import pytest
 from tfx.types import Channel, standard_artifacts
 
 from detloom.components.artifact_types import DatasetReport, RetrainDecision, TrainingRecord
+from detloom.components.properties import arguments_of
 from detloom.components.pusher.atomic_push import push_model, roll_back
 from detloom.components.pusher.endpoint import label_model
 from detloom.components.pusher.manifest import build_manifest
@@ -80,15 +81,18 @@ def test_executors_can_be_pickled_and_their_paths_are_stable():
 
 def test_nodes_have_the_inputs_and_outputs_that_the_pipeline_connects(params):
     examples, report = Channel(type=standard_artifacts.Examples), Channel(type=DatasetReport)
-    decision = component.RetrainDecision(examples, report, params=params)
+    shared = arguments_of(params)
+    del shared["records_state"], shared["nonce"]
+    decision = component.RetrainDecision(examples, report, **shared)
     assert decision.id == "RetrainDecision"
     assert {name: channel.type for name, channel in decision.outputs.items()} == {"decision": RetrainDecision}
     blessing = Channel(type=standard_artifacts.ModelBlessing)
     model = Channel(type=standard_artifacts.Model)
-    node = component.TrainingRecord(examples, report, decision.outputs["decision"], model, blessing, params=params)
+    node = component.TrainingRecord(examples, report, decision.outputs["decision"], model, blessing, **shared)
     assert node.id == "TrainingRecord"
     assert {name: channel.type for name, channel in node.outputs.items()} == {"record": TrainingRecord}
-    assert RetrainParams.from_properties(node.exec_properties) == params
+    for each in (decision, node):
+        assert shared.items() <= arguments_of(RetrainParams.from_properties(each.exec_properties)).items()
 
 
 def test_a_decision_writes_properties_and_a_file(inputs, params, tmp_path):

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from detloom.components.fingerprints import describe_code, package_fingerprint
 from detloom.pipelines.commands import image_check, installed_packages
 from detloom.pipelines.commands.doctor import Finding
 from detloom.pipelines.commands.image_check import check_job_code, examine_image
 from detloom.pipelines.commands.installed_packages import Installed
-from detloom.pipelines.dag.fingerprints import describe_code, package_fingerprint
 
 MODULE = "detloom.pipelines.container.time_limit"
 OURS, OTHER = describe_code(MODULE), f"{MODULE}=fedcba9876543210"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from detloom.components.fingerprints import describe_code
 from detloom.pipelines.cli import cli
 from detloom.pipelines.commands import image_check
 from detloom.pipelines.commands.findings import Finding, Probe
-from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 
 MODULE = "detloom.pipelines.container.time_limit"

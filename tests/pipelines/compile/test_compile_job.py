@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import detloom
+from detloom.components.fingerprints import check_code, read_job_code
 from detloom.pipelines.compile.compile_job import compile_job, format_json, format_yaml
 from detloom.pipelines.compile.pipeline_spec import containers_of, dags_of, tasks_of
 from detloom.pipelines.container.run_node import VERTEX_PUSHER
-from detloom.pipelines.dag.fingerprints import check_code, read_job_code
 
 ROOT = Path(detloom.__file__).parents[1]
 GPU, DATAFLOW = "kubeflow_gpu", "vertex_gpu_dataflow"  # with a decision, messages, retries and limits

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from detloom.components.fingerprints import describe_code
 from detloom.pipelines.compile.spec_edits import (
     add_driver,
     declare_final_status,
@@ -16,7 +17,6 @@ from detloom.pipelines.compile.spec_edits import (
     set_time_limits,
     uncached_nodes,
 )
-from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 

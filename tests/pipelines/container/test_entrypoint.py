@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import detloom
+from detloom.components.fingerprints import describe_code
 from detloom.pipelines.container import entrypoint
-from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.preemption import Preempted
 

@@ -14,9 +14,9 @@ from google.cloud.aiplatform_v1.types import CustomJob, JobState
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.utils import json_utils
 
+from detloom.components.fingerprints import describe_code
 from detloom.pipelines.dag import vertex_training
 from detloom.pipelines.dag import vertex_training_job as training_job
-from detloom.pipelines.dag.fingerprints import describe_code
 from detloom.pipelines.dag.vertex_training_job import TrainerExecutor, TunerExecutor, main
 
 VERTEX = {

@@ -15,7 +15,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types.standard_artifacts import Examples, Model
 
-from detloom.pipelines.dag.fingerprints import digests_of, source_fingerprint
+from detloom.components.fingerprints import digests_of, source_fingerprint
 from detloom.pipelines.local.code_records import find_changed_modules, record_code
 from detloom.pipelines.local.explain import Explanation, explain_pipeline, explain_run, format_explanations
 from detloom.schemas.run_file.read_run_file import read_run_file

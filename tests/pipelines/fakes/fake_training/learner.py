@@ -43,7 +43,7 @@ def make_learner(journal: Path, *, dies_half_way: bool = False) -> Callable[[Any
     """
 
     def learn(fn_args: Any) -> None:
-        config, label_map = tfx_run.config_of(fn_args), tfx_run.label_map_of(fn_args.train_files)
+        config, label_map = tfx_run.config_of(fn_args), tfx_run.label_map_of(fn_args)
         train_files, eval_files = list_shards(fn_args.train_files), list_shards(fn_args.eval_files)
         data = data_fingerprint(train_files, eval_files)
         with unfinished_run(Path(fn_args.model_run_dir), run_key(config, label_map, data)) as folder:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import detloom
-from detloom.pipelines.dag import fingerprints
-from detloom.pipelines.dag.fingerprints import (
+from detloom.components import fingerprints
+from detloom.components.fingerprints import (
     DATA_SUFFIXES,
     LAYERS,
     package_files,
@@ -131,7 +131,7 @@ def test_the_validator_fingerprint_covers_its_templates():
     } <= set(found)
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # Files of a small checkout that its wheel contains, and files that it does not contain.
 PACKED = {
     "__init__.py": "'''The package.'''\n",
@@ -219,7 +219,7 @@ def test_layers_and_suffixes_match_the_packaging():
 
 def test_the_package_fingerprint_needs_only_the_standard_library():
     code = (
-        "import sys; from detloom.pipelines.dag.fingerprints import package_fingerprint; package_fingerprint()\n"
+        "import sys; from detloom.components.fingerprints import package_fingerprint; package_fingerprint()\n"
         "print(sorted({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'detloom'}))"
     )
     done = subprocess.run(
