@@ -2,7 +2,8 @@
 
 Both backends pass a `PipelineTaskFinalStatus` (api/v2alpha1/pipeline_spec.proto of kubeflow/pipelines) to the exit
 handler. Vertex AI fills in code and message of the error. The open-source backend leaves the error empty and uses the
-states of ML Metadata (backend/src/v2/driver/resolve.go, resolveInputParameter). If the type of the parameter is STRING,
+states of ML Metadata (backend/src/v2/driver/resolve.go, resolveInputParameter); the failed tasks and their causes are
+read from its API (`kubeflow_failures`). If the type of the parameter is STRING,
 it converts the struct to JSON text, otherwise the container gets the struct
 (handleParamTypeValidationAndConversion in that file).
 """
@@ -25,10 +26,13 @@ from tfx.types.component_spec import ComponentSpec, ExecutionParameter
 
 from detloom.components.notifier.executor import (
     FINAL_STATUS,
+    RUN_ID,
     NotifierParams,
     about_run,
     check_reachable,
+    run_property,
 )
+from detloom.components.notifier.kubeflow_failures import read_failures
 from detloom.components.notifier.messages import Message, run_link
 from detloom.components.notifier.read_secret import references_of, variable_name
 from detloom.components.notifier.send import send
@@ -77,7 +81,7 @@ class FinalStatus:
         if self.state in _CANCELLED:
             return "The run was cancelled."
         if self.state in _FAILED:
-            return "The backend does not pass the failed node to its exit handler; see the page of the run."
+            return "The cause could not be read; see the page of the run."
         # A pod that is killed, for example because it is out of memory, does not update its state.
         return f"The run ended without a final state of the backend (state {self.state or 'unknown'})."
 
@@ -173,17 +177,26 @@ class FailureExecutor(BaseExecutor):
             status = parse_final_status(exec_properties.get(FINAL_STATUS))
             logging.info("FailureNotifier: the run ended with state %r.", status.state)
             if not status.is_success:
-                send(build_failure_message(status, params, exec_properties), params.notifications)
+                failures = read_failures(run_property(exec_properties, RUN_ID)) if params.place == "kubeflow" else {}
+                send(build_failure_message(status, params, exec_properties, failures), params.notifications)
         except Exception as error:  # an exit handler must not fail
             logging.warning("FailureNotifier: the message could not be built (%s).", type(error).__name__)
 
 
-def build_failure_message(status: FinalStatus, params: NotifierParams, properties: dict[str, Any]) -> Message:
-    """Return the message for the final status of a pipeline."""
+def build_failure_message(
+    status: FinalStatus, params: NotifierParams, properties: dict[str, Any], failures: Mapping[str, str] | None = None
+) -> Message:
+    """Return the message for the final status of a pipeline.
+
+    Args:
+        failures: cause by failed task, of `read_failures`.
+    """
     about = about_run(params, properties)
     about["run"], about["subject"] = about["run"] or status.run, about["subject"] or status.run
     about["links"] = about["links"] or run_link(params.place, status.run)
-    return Message(event="failed", node=status.failed_tasks, reason=status.reason, **about)
+    causes = {task: cause for task, cause in (failures or {}).items() if cause}
+    reason = " ".join(causes.values() if len(causes) == 1 else map(": ".join, causes.items())) or status.reason
+    return Message(event="failed", node=", ".join(failures or ()) or status.failed_tasks, reason=reason, **about)
 
 
 class FailureNotifierSpec(ComponentSpec):

@@ -27,6 +27,9 @@ PLACE_NAMES: dict[Place, str] = {"kubeflow": "Kubeflow Pipelines", "vertex": "Ve
 class Backend(Protocol):
     """Kubeflow Pipelines or Vertex AI for one pipeline. All methods raise ApiError."""
 
+    def warnings(self, run: RunFile) -> list[str]:
+        """Return sentences about settings of the cluster that contradict the run file."""
+
     def submit(self, job: CompiledJob, name: str) -> RunStatus:
         """Start a run."""
 

@@ -11,6 +11,7 @@ import kfp_server_api
 import urllib3
 from kfp.client import Client
 
+from detloom.components.notifier.kubeflow_failures import log_path, tail_of
 from detloom.pipelines.backends.api_errors import Kind, Server, translate_errors
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import parse_secret_reference
@@ -64,6 +65,45 @@ class KubeflowApi:
         if "json" not in content_type.lower():
             raise self.server.error("signed out", action, "got a page instead of a response of the API")
         return answer
+
+    def send(self, method: str, path: str, action: str, **query: str) -> Any:
+        """Send a request that no generated class knows, and return its JSON.
+
+        Args:
+            path: after the address of the API, quoted.
+
+        Raises:
+            ApiError: if the request failed.
+        """
+        with translate_errors(self.server, action):
+            answer, _, _ = self.api_client.call_api(
+                path,
+                method,
+                query_params=list(query.items()),
+                response_type="object",
+                auth_settings=["Bearer"],
+                _request_timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+            )
+        return answer
+
+    def read_log(self, run_id: str, node: str) -> str:
+        """Return the end of a node's log.
+
+        Raises:
+            ApiError: if the request failed. A log that does not exist is the API's error as text.
+        """
+        with translate_errors(self.server, "read a log"):
+            answer = self.api_client.call_api(
+                log_path(run_id, node),
+                "GET",
+                auth_settings=["Bearer"],
+                _preload_content=False,
+                _request_timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+            )
+            try:
+                return tail_of(answer.stream(1 << 16))
+            finally:
+                answer.close()
 
 
 def connect_kubeflow(settings: Kubeflow) -> KubeflowApi:

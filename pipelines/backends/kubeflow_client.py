@@ -4,16 +4,21 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import kfp_server_api
 
-from detloom.pipelines.backends.api_errors import shorten_message
+from detloom.components.notifier.kubeflow_failures import DRIVER, Entry, base_name, failure_sentence, log_nodes
+from detloom.pipelines.backends.api_errors import ApiError, shorten_message
+from detloom.pipelines.backends.argo_retries import parse_retry_defaults, retry_warning
 from detloom.pipelines.backends.compiled_job import CompiledJob
 from detloom.pipelines.backends.kubeflow_api import KubeflowApi
 from detloom.pipelines.backends.run_status import (
+    ENDED,
     PlannedTask,
     RunState,
     RunStatus,
@@ -25,19 +30,25 @@ from detloom.pipelines.backends.run_status import (
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.kubeflow import Kubeflow
+from detloom.schemas.run_file.run_file import RunFile
 from detloom.schemas.run_file.schedule import Schedule, parse_cron
 
 _PAGE_SIZE = 50
 _MAX_RUNS = 1000  # newest runs that are searched for those of this pipeline or of its schedules
+_MAX_MANIFESTS = 3  # newest runs whose workflows are read; a run that was just submitted has none
 _MAX_CONCURRENCY = 10  # kubeflow/pipelines, backend/src/apiserver/server/api_converter.go, toModelJob
+_RECURRING_RUNS = "/apis/v2beta1/recurringruns"
+_PROPAGATION, _ORPHAN = "propagation_policy", "ORPHAN"  # backend/api/v2beta1/recurring_run.proto
+_NO_ID = "00000000-0000-0000-0000-000000000000"
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_CANCELING = "CANCELING"
 _RUN_STATES: dict[str, RunState] = {
     "PENDING": "pending",
     "RUNNING": "running",
     "SUCCEEDED": "succeeded",
     "SKIPPED": "succeeded",
     "FAILED": "failed",
-    "CANCELING": "running",
+    _CANCELING: "running",
     "CANCELED": "cancelled",
     "PAUSED": "paused",
 }
@@ -48,6 +59,7 @@ class KubeflowBackend:
 
     def __init__(self, settings: Kubeflow, pipeline_name: str, api: KubeflowApi) -> None:
         self._settings, self._pipeline_name, self._api = settings, pipeline_name, api
+        self._causes: dict[tuple[str, str], str] = {}  # of failed tasks, by run and task
 
     def submit(self, job: CompiledJob, name: str) -> RunStatus:
         body = kfp_server_api.V2beta1Run(
@@ -69,7 +81,8 @@ class KubeflowBackend:
         if not _UUID.fullmatch(run_id) and (found := self.find_run(run_id)) is not None:
             run_id = found.run_id
         run = self._api.call("Run", "get_run", f"read the run '{run_id}'", run_id)
-        return self._run_status(run, with_tasks=True)
+        status = self._run_status(run, with_tasks=True)
+        return replace(status, tasks=tuple(self._with_cause(run, task) for task in status.tasks))
 
     def latest_runs(self, limit: int) -> list[RunStatus]:
         experiment, found = self._find_experiment(), []
@@ -121,7 +134,58 @@ class KubeflowBackend:
         self._api.call("RecurringRun", "enable_recurring_run", "resume the schedule", schedule_id)
 
     def delete_schedule(self, schedule_id: str) -> None:
-        self._api.call("RecurringRun", "delete_recurring_run", "delete the schedule", schedule_id)
+        """Delete a schedule so that its runs continue.
+
+        Their workflows belong to the schedule, and Kubernetes deletes them with it unless a parameter of the request
+        says otherwise. Servers before 2.16 ignore that parameter.
+
+        Raises:
+            InputError: if a run has not ended and the server ignores the parameter; the schedule is then paused.
+        """
+        self.pause_schedule(schedule_id)  # so that no run starts meanwhile
+        action = "delete the schedule"
+        unfinished = next(self._unfinished_runs(schedule_id), None)
+        if unfinished is not None and not self._can_orphan():
+            raise InputError(
+                f"the schedule {schedule_id}: its run {unfinished.run_id} has not ended, and this version of Kubeflow "
+                "Pipelines would end it; the schedule is paused. Delete it when the run has ended, or use version 2.16 "
+                "or later."
+            )
+        self._api.send("DELETE", f"{_RECURRING_RUNS}/{quote(schedule_id, safe='')}", action, **{_PROPAGATION: _ORPHAN})
+
+    def _unfinished_runs(self, schedule_id: str) -> Iterator[Any]:
+        experiment = self._find_experiment()
+        for run in itertools.islice(self._runs(experiment), _MAX_RUNS) if experiment else ():
+            if run.recurring_run_id == schedule_id and self._run_status(run).state not in ENDED:
+                yield run
+
+    def _can_orphan(self) -> bool:
+        """Return whether the server reads the parameter: it then refuses an invalid value of it."""
+        try:
+            nothing = f"{_RECURRING_RUNS}/{_NO_ID}"
+            self._api.send("DELETE", nothing, "delete the schedule", **{_PROPAGATION: "INVALID"})
+        except ApiError as error:
+            return _PROPAGATION in str(error)
+        return False
+
+    def warnings(self, run: RunFile) -> list[str]:
+        if not any(entry.max_retries for entry in run.nodes):
+            return []
+        warning = retry_warning(self._retry_defaults())
+        return [warning] if warning else []
+
+    def _retry_defaults(self) -> Mapping[str, Any] | None:
+        """Return Argo's default retries in the newest of the latest workflows that has some."""
+        experiment = self._find_experiment()
+        for run in itertools.islice(self._runs(experiment), _MAX_MANIFESTS) if experiment else ():
+            path = f"/apis/v1beta1/runs/{quote(str(run.run_id), safe='')}"  # the only one that has the workflow
+            answer = self._api.send("GET", path, "read the workflow of a run")
+            runtime = answer.get("pipeline_runtime") if isinstance(answer, dict) else None
+            manifest = runtime.get("workflow_manifest") if isinstance(runtime, dict) else None
+            found = parse_retry_defaults(str(manifest))
+            if found is not None:
+                return found
+        return None
 
     def _find_experiment(self) -> str | None:
         # A cluster for a single user ignores the namespace (resource_manager.go, ReplaceNamespace).
@@ -200,6 +264,8 @@ class KubeflowBackend:
 
     def _run_status(self, run: Any, with_tasks: bool = False) -> RunStatus:
         state = _RUN_STATES.get(str(run.state), "unknown") if run.state else "pending"
+        if state == "failed" and any(str(entry.state) == _CANCELING for entry in run.state_history or ()):
+            state = "cancelled"  # the final state of a terminated run is FAILED
         created = utc_time(run.created_at)
         planned = planned_tasks(_spec_of(run)) if with_tasks else ()
         return RunStatus(
@@ -213,6 +279,23 @@ class KubeflowBackend:
             error=self._error_of(run),
             tasks=fill_in(planned, known_tasks(run, planned, self._error_of), state),
         )
+
+    def _with_cause(self, run: Any, task: TaskStatus) -> TaskStatus:
+        """Return a failed task with the cause from its log, because the API gives no message."""
+        if task.state != "failed" or task.error:
+            return task
+        key = (str(run.run_id), task.name)
+        if key in self._causes:
+            return replace(task, error=self._causes[key])
+        for node in log_nodes(task.name, _entries(run)):
+            try:
+                cause = failure_sentence(self._api.read_log(key[0], node))
+            except ApiError:
+                continue
+            if cause:
+                self._causes[key] = shorten_message(cause, self._api.server.secrets)
+                break
+        return replace(task, error=self._causes.get(key, ""))
 
     def _error_of(self, item: Any) -> str:
         """Return the error of a run or task, or the newest error in its history."""
@@ -259,7 +342,6 @@ def _equals(key: str, value: str) -> str:
     return json.dumps({"predicates": [{"operation": "EQUALS", "key": key, "stringValue": value}]})
 
 
-_DRIVER = "-driver"
 _STATES: dict[str, TaskState] = {
     "PENDING": "pending",
     "RUNNING": "running",
@@ -277,20 +359,41 @@ def known_tasks(run: Any, planned: Sequence[PlannedTask], error_of: Callable[[An
 
     The API's task details are the nodes of the Argo workflow (kubeflow/pipelines, backend/src/common/util/workflow.go,
     NodeStatuses). A task NAME has two nodes: "NAME-driver", which resolves inputs and checks the cache, and "NAME",
-    which contains the container (backend/src/v2/compiler/argocompiler/dag.go, task). There are other nodes ("root",
-    "executor"), and none for tasks that were not reached. Node ids are missing, so a cached task looks like one that
-    succeeded quickly. The messages of failed tasks are not filled in (backend/src/apiserver/server/api_converter.go,
-    toApiPipelineTaskDetail); they are only in the logs of the pods.
+    which contains the container (backend/src/v2/compiler/argocompiler/dag.go, task). If Argo has default retries, each
+    has its attempts as further nodes: "NAME(0)", "NAME(1)". There are other nodes ("root", "executor"), and none for
+    tasks that were not reached. Node ids are missing, so a cached task looks like one that succeeded quickly.
 
     Args:
         run: V2beta1Run.
         error_of: returns the message of a task detail, or an empty text.
     """
-    details = (run.run_details.task_details if run.run_details else None) or ()
-    nodes = {str(detail.display_name): detail for detail in details}
+    nodes: dict[str, Any] = {}
+    for detail in sorted(_details(run), key=_by_attempt):  # "NAME" itself comes last
+        nodes[base_name(str(detail.display_name))] = detail
     names = {task.name for task in planned} | {group for task in planned for group in task.groups}
-    known = {name: _status(name, nodes.get(name), nodes.get(name + _DRIVER), error_of) for name in names}
+    known = {name: _status(name, nodes.get(name), nodes.get(name + DRIVER), error_of) for name in names}
     return {name: status for name, status in known.items() if status is not None}
+
+
+def _details(run: Any) -> Sequence[Any]:
+    return (run.run_details.task_details if run.run_details else None) or ()
+
+
+def _by_attempt(detail: Any) -> tuple[bool, float]:
+    name = str(detail.display_name)
+    started = utc_time(detail.start_time)
+    return name == base_name(name), started.timestamp() if started is not None else 0.0
+
+
+def _entries(run: Any) -> list[Entry]:
+    return [
+        Entry(
+            name=str(detail.display_name),
+            state=str(detail.state),
+            children=tuple(str(child.pod_name) for child in detail.child_tasks or () if child.pod_name),
+        )
+        for detail in _details(run)
+    ]
 
 
 def _status(name: str, node: Any, driver: Any, error_of: Callable[[Any], str]) -> TaskStatus | None:

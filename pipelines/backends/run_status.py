@@ -15,6 +15,7 @@ TaskState = Literal["pending", "running", "succeeded", "failed", "cancelled", "c
 ScheduleState = Literal["active", "paused", "completed", "unknown"]
 
 ENDED: frozenset[RunState] = frozenset({"succeeded", "failed", "cancelled"})
+_OPEN: frozenset[TaskState] = frozenset({"pending", "running"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +113,33 @@ def _in_order(tasks: Mapping[str, Any]) -> list[str]:
 
 
 def fill_in(planned: Sequence[PlannedTask], known: Mapping[str, TaskStatus], run: RunState) -> tuple[TaskStatus, ...]:
-    """Return the status of every planned task; the backend only reports tasks (and groups) that it has started."""
+    """Return the status of every planned task; the backend only reports tasks (and groups) that it has started.
+
+    The report of a run that has ended can be older than its end: Kubeflow's does not change any more once Argo
+    compresses the nodes of a large workflow. Tasks that it shows as running, and tasks that are missing although the
+    run succeeded, are then unknown.
+    """
+    is_old = run in ENDED and any(known[task.name].state in _OPEN for task in planned if task.name in known)
+    is_complete = run == "succeeded" and not any(each.state == "skipped" for each in known.values())
 
     def state_of(task: PlannedTask) -> TaskState:
         groups = [known[name].state for name in task.groups if name in known]
         if "skipped" in groups:
             return "skipped"
+        if is_old or is_complete:
+            return "unknown"
         return "not run" if run in ENDED or "failed" in groups or "not run" in groups else "pending"
 
-    return tuple(known.get(task.name) or TaskStatus(name=task.name, state=state_of(task)) for task in planned)
+    def status_of(task: PlannedTask) -> TaskStatus:
+        status = known.get(task.name) or TaskStatus(name=task.name, state=state_of(task))
+        return dataclasses.replace(status, state="unknown") if run in ENDED and status.state in _OPEN else status
+
+    return tuple(map(status_of, planned))
 
 
 _NONE = "-"
 _NO_MESSAGE = "the API gives no message; the log is on the run's page"
+_UNKNOWN = "The run has ended, but the API has no final state of: {}. See the run's page."
 
 
 def format_runs(runs: Sequence[RunStatus], now: datetime) -> str:
@@ -153,6 +168,8 @@ def format_run(run: RunStatus, now: datetime) -> str:
         lines += ["", format_table([("task", "state", "started", "took"), *rows])]
     failed = [f"{each.name}: {each.error or _NO_MESSAGE}" for each in run.tasks if each.state == "failed"]
     failures = [*failed, *([f"the run: {run.error}"] if run.error else [])]
+    unknown = [each.name for each in run.tasks if each.state == "unknown"]
+    failures += [_UNKNOWN.format(", ".join(unknown))] if unknown and run.state in ENDED else []
     return "\n".join([*lines, "", *failures] if failures else lines)
 
 

@@ -28,6 +28,7 @@ from detloom.pipelines.backends.run_status import (
     planned_tasks,
 )
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.run_file import RunFile
 from detloom.schemas.run_file.schedule import Schedule
 from detloom.schemas.run_file.vertex import Vertex
 
@@ -114,6 +115,9 @@ class VertexBackend:
     def __init__(self, settings: Vertex, pipeline_name: str, api: VertexApi) -> None:
         self._settings, self._pipeline_name, self._api = settings, pipeline_name, api
         self._parent = f"projects/{settings.project}/locations/{settings.region}"
+
+    def warnings(self, run: RunFile) -> list[str]:
+        return []
 
     def submit(self, job: CompiledJob, name: str) -> RunStatus:
         request = pipeline_service.CreatePipelineJobRequest(

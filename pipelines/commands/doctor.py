@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
@@ -87,10 +87,18 @@ def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
     folders = {"workspace": str(workspace)}
     if run and run.push_to and not is_remote(run.push_to):
         folders["push_to"] = run.push_to
-    checks += [(name, partial(check_writable, name, path)) for name, path in folders.items()]
     if run:
-        checks.append(("data.path", partial(check_data, run.data.path)))
-        checks.append(("data sample", partial(check_data_sample, run)))
+        folders["data.path"] = run.data.path
+    for name, path in folders.items():
+        if run and (volume := volume_of(run, path)):
+            checks.append((name, partial(check_volume, name, path, volume)))
+        elif run and name == "data.path":
+            checks.append((name, partial(check_data, path)))
+            checks.append(("data sample", partial(check_data_sample, run)))
+        else:
+            checks.append((name, partial(check_writable, name, path)))
+    if run and run.kubeflow and run.kubeflow.host:
+        checks.append(("Kubeflow", partial(check_kubeflow, run)))
     with ThreadPoolExecutor() as pool:  # the two imports take most of the time
         return tuple(finding for found in pool.map(run_check, *zip(*checks, strict=True)) for finding in found)
 
@@ -276,6 +284,44 @@ def check_writable(name: str, path: str) -> Iterator[Finding]:
         )
     else:
         yield Finding(name=name, status="ok", found=f"{where}: writable")
+
+
+def volume_of(run: RunFile, path: str) -> str:
+    """Return the volume of a path that exists only in the containers of a cluster; empty for other paths."""
+    if os.path.exists(path.partition("{")[0]):
+        return ""
+    if run.kubeflow is not None:
+        for volume in run.kubeflow.volumes:
+            if PurePosixPath(path).is_relative_to(volume.mount_path):
+                return f"the claim {volume.claim}"
+    return "a mounted bucket" if run.vertex is not None and path.startswith("/gcs/") else ""
+
+
+def check_volume(name: str, path: str, volume: str) -> Iterator[Finding]:
+    """Report a path in the containers, which cannot be checked here."""
+    yield Finding(name=name, status="ok", found=f"{redact(path)}: in the containers, on {volume}; not checked here")
+
+
+def check_kubeflow(run: RunFile) -> Iterator[Finding]:
+    """Connect to the API of Kubeflow Pipelines, and check the settings of the cluster that the run file relies on."""
+    from detloom.pipelines.backends.backend import connect
+    from detloom.schemas.errors import InputError
+
+    assert run.kubeflow is not None
+    try:
+        backend = connect(run, "kubeflow")
+        backend.latest_runs(1)
+        warnings = backend.warnings(run)
+    except InputError as error:
+        found, next_step = str(error), "needed only for submit, status and schedule"
+        yield Finding(
+            name="Kubeflow", status="warning", found=found, wanted="an answer of the API", next_step=next_step
+        )
+        return
+    for warning in warnings:
+        yield Finding(name="Kubeflow", status="warning", found=warning)
+    if not warnings:
+        yield Finding(name="Kubeflow", status="ok", found=f"{redact(run.kubeflow.host)} answers")
 
 
 def _existing(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """Options and functions that `submit`, `status`, `compile` and `schedule` share."""
 
+import contextlib
 import json
 import shlex
 import sys
@@ -86,6 +87,15 @@ def read_job(run: RunFile, place: Place, job_file: Path | None) -> "CompiledJob"
         got = redact(job.pipeline_name)
         raise InputError(f"{where}: has the pipeline '{got}', but the run file has '{run.name}'; compile the run file.")
     return job
+
+
+def warn(backend: "Backend", run: RunFile) -> None:
+    """Print what the cluster's settings make of the run file; a cluster that cannot be asked is no reason to stop."""
+    from detloom.pipelines.backends.api_errors import ApiError
+
+    with contextlib.suppress(ApiError):
+        for warning in backend.warnings(run):
+            click.echo(f"Warning: {warning}", err=True)
 
 
 def follow(

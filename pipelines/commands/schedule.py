@@ -10,7 +10,7 @@ import click
 
 from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import PATH, json_option, override_options
-from detloom.pipelines.commands.remote_run import job_option, read_job, read_remote_run, runner_option
+from detloom.pipelines.commands.remote_run import job_option, read_job, read_remote_run, runner_option, warn
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.run_file import Place
@@ -81,7 +81,9 @@ def create(
     job = read_job(run, place, job_file)
     if not run.schedule.caching:
         job = replace(job, spec=without_cache(job.spec))
-    created = create_schedule(connect(run, place), job, run.schedule, name or run.name, replace=is_replacing)
+    backend = connect(run, place)
+    warn(backend, run)
+    created = create_schedule(backend, job, run.schedule, name or run.name, replace=is_replacing)
     click.echo(f"Created the schedule '{redact(created.name)}' on {PLACE_NAMES[place]}: {created.schedule_id}")
     click.echo(f"  {created.link}")
     click.echo(format_next("detloom", "schedule", "list", run_file, "--runner", place))

@@ -17,6 +17,7 @@ from detloom.pipelines.commands.remote_run import (
     runner_option,
     status_command,
     wait_option,
+    warn,
 )
 from detloom.schemas.run_file.run_file import Place
 
@@ -59,6 +60,7 @@ def submit(
     if no_cache:
         job = replace(job, spec=without_cache(job.spec))
     backend = connect(run, place)
+    warn(backend, run)
     status = submit_once(backend, job, name or new_run_name(run.name), is_new_name=not name)
     click.echo(f"Submitted to {PLACE_NAMES[place]}: {status.run_id}", err=as_json)
     click.echo(f"  {status.link}", err=as_json)

@@ -7,17 +7,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tfx.version
 import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRunner, KubeflowV2DagRunnerConfig
 from tfx.orchestration.pipeline import Pipeline
 
+import detloom
+from detloom.components.fingerprints import package_fingerprint
 from detloom.components.notifier.failure import build_failure_notifier
 from detloom.pipelines.compile.check_run import check_parameters, check_run
 from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_tasks
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
-from detloom.pipelines.compile.pipeline_spec import Spec, check_spec, containers_of, executor_labels_of
+from detloom.pipelines.compile.pipeline_spec import (
+    Spec,
+    check_spec,
+    containers_of,
+    executor_labels_of,
+)
+from detloom.pipelines.compile.shorten_job import describe_settings, settings_by_node, shorten
 from detloom.pipelines.compile.spec_edits import (
     add_driver,
     declare_final_status,
@@ -71,9 +80,23 @@ def format_job(run: RunFile, place: Place, job: dict[str, Any]) -> str:
     if place == "vertex":
         return format_json(job)
     spec = job["pipelineSpec"]
-    platform = build_platform(run, executor_labels_of(spec))
+    platform = build_platform(run, executor_labels_of(spec), settings_by_node(spec))
     json_format.ParseDict(platform, pipeline_spec_pb2.PlatformSpec())
-    return format_yaml([spec, platform])
+    return _header() + format_yaml([spec, platform]) + _SETTINGS + describe_settings(spec)
+
+
+_SETTINGS = "# Settings of the tasks, which are packed in the parameter packed_settings:\n"
+
+
+def _header() -> str:
+    """Return comments on the origin of a job and on what surprises its readers; there is no date in it."""
+    lines = (
+        f"Job for Kubeflow Pipelines, compiled by detloom {detloom.__version__} with TFX {tfx.version.__version__}.",
+        f"Source: package {package_fingerprint()}; `detloom image-check` compares an image with this job.",
+        "backoffMaxDuration is a year because Argo Workflows counts it from the start of the first try.",
+        "An accelerator of the type ephemeral-storage is disk space in bytes: the format has no other field for it.",
+    )
+    return "".join(f"# {line}\n" for line in lines)
 
 
 class JobRunner(KubeflowV2DagRunner):
@@ -116,6 +139,9 @@ class JobRunner(KubeflowV2DagRunner):
         json_format.ParseDict(job, pipeline_spec_pb2.PipelineJob())
         check_spec(job["pipelineSpec"])
         check_parameters(job["pipelineSpec"], self._place)
+        if self._place == "kubeflow":
+            job["pipelineSpec"] = shorten(job["pipelineSpec"])
+            check_spec(job["pipelineSpec"])
         if write_out:
             self.output_path.parent.mkdir(parents=True, exist_ok=True)
             write_text_file(self.output_path, format_job(self._run, self._place, job))

@@ -3,9 +3,11 @@
 The platform document accompanies the pipeline spec; each executor has an entry `KubernetesExecutorConfig`
 (kubeflow/pipelines, kubernetes_platform/proto/kubernetes_executor_config.proto), which the backend parses strictly
 (backend/src/v2/compiler/argocompiler/spec_patch.go). Secrets and claims use fields that newer versions declare
-deprecated but still read (backend/src/v2/driver/k8s.go), because older versions refuse the new fields.
+deprecated but still read (backend/src/v2/driver/k8s.go), because older versions refuse the new fields. There is no
+field for a read-only mount, for `fsGroup` or for the disk of a machine (see `resources_of`).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -22,7 +24,8 @@ from detloom.schemas.run_file.accelerators import (
     find_slice,
     is_tpu,
 )
-from detloom.schemas.run_file.nodes import Accelerator, NodeSettings, settings_of
+from detloom.schemas.run_file.kubeflow import Volume
+from detloom.schemas.run_file.nodes import ALL_NODES, Accelerator, NodeSettings, settings_of
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
@@ -30,18 +33,19 @@ NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
 TRAINING_NODES = ("Trainer", "Tuner")
 
 
-def build_platform(run: RunFile, executors: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def build_platform(run: RunFile, executors: Mapping[str, Sequence[str]], settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the platform document.
 
     Args:
         executors: labels of the executors in the pipeline spec, by node id.
+        settings: all values that a node gets, as one text, by node id; a path in it decides which volumes it needs.
 
     Raises:
         InputError: for contradictory settings.
     """
     entries: dict[str, Any] = {}
     for node_id, labels in executors.items():
-        entry = _executor_entry(run, node_id)
+        entry = _executor_entry(run, node_id, settings.get(node_id, ""))
         entries.update({label: entry for label in labels if entry})
     return {"platforms": {"kubernetes": {"deploymentSpec": {"executors": dict(sorted(entries.items()))}}}}
 
@@ -142,7 +146,7 @@ def secrets_by_variable(run: RunFile, node_id: str) -> dict[str, SecretReference
     return found
 
 
-def _executor_entry(run: RunFile, node_id: str) -> dict[str, Any]:
+def _executor_entry(run: RunFile, node_id: str, settings: str) -> dict[str, Any]:
     assert run.kubeflow is not None
     node, kubeflow = settings_of(run.nodes, node_id), run.kubeflow
     secrets: dict[str, list[dict[str, str]]] = {}
@@ -153,11 +157,28 @@ def _executor_entry(run: RunFile, node_id: str) -> dict[str, Any]:
         "imagePullPolicy": kubeflow.image_pull_policy,
         "imagePullSecret": [{"secretName": name} for name in kubeflow.image_pull_secrets],
         "nodeSelector": {"labels": selector} if selector else {},
-        "pvcMount": [{"constant": volume.claim, "mountPath": volume.mount_path} for volume in kubeflow.volumes],
+        "pvcMount": [
+            {"constant": volume.claim, "mountPath": volume.mount_path}
+            for volume in kubeflow.volumes
+            if _needs(volume, node_id, settings)
+        ],
         "secretAsEnv": [{"keyToEnv": keys, "secretName": name} for name, keys in sorted(secrets.items())],
+        # The backend itself drops all capabilities and forbids privilege escalation (argocompiler/security_context.go).
+        "securityContext": _security_context(kubeflow.run_as_user),
         "tolerations": tolerations_of(node),
     }
     return {key: value for key, value in entry.items() if value}
+
+
+def _needs(volume: Volume, node_id: str, settings: str) -> bool:
+    """Return whether a node gets a volume. The backend cannot mount it read-only, so others do not get it."""
+    if set(volume.nodes) & {ALL_NODES, node_id}:
+        return True
+    return re.search(rf"(?<![\w./-]){re.escape(volume.mount_path.rstrip('/'))}(?![\w.-])", settings) is not None
+
+
+def _security_context(user: int | None) -> dict[str, Any]:
+    return {} if user is None else {"runAsNonRoot": True, "runAsUser": user}
 
 
 def _check_training_dir(folder: str, mounts: Sequence[str]) -> None:

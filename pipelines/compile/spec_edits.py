@@ -13,6 +13,7 @@ import yaml
 
 from detloom.components.fingerprints import CODE_FLAG, describe_code
 from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
+from detloom.pipelines.dag.packed_settings import SYSTEM_TYPES, short_type
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 from detloom.schemas.run_file.run_file import Place, RunFile
@@ -21,7 +22,7 @@ ENTRYPOINT = "detloom.pipelines.container.entrypoint"
 _ENTRYPOINTS = {"DetectionExampleGen": "detloom.pipelines.container.example_gen_entrypoint"}
 _TRAINING = "detloom.trainer_module"  # the executors of Trainer and Tuner get its functions as parameters
 _MODULES = {"Trainer": (_TRAINING,), "Tuner": (_TRAINING,)}
-_INPUTS_SPEC = "--json_serialized_inputs_spec_args"
+INPUTS_SPEC = "--json_serialized_inputs_spec_args"
 
 
 def entrypoint_command(place: Place) -> list[str]:
@@ -75,7 +76,7 @@ def refresh_input_specs(spec: Spec) -> Spec:
     for name, container in containers_of(edited).items():
         args = container["args"]
         declared = edited["components"][name].get("inputDefinitions", {})
-        args[args.index(_INPUTS_SPEC) + 1] = json.dumps(declared, sort_keys=True)
+        args[args.index(INPUTS_SPEC) + 1] = json.dumps(declared, sort_keys=True)
     return edited
 
 
@@ -185,10 +186,6 @@ def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -
     return edited
 
 
-_SYSTEM = "system."
-_VERSION = "0.0.1"  # version of all system types in kfp's compiler
-
-
 def name_system_types(spec: Spec) -> Spec:
     """Declare `system.*` types by title and version, as kfp's compiler does: Vertex AI has registered these schemas."""
     edited = copy.deepcopy(spec)
@@ -196,8 +193,8 @@ def name_system_types(spec: Spec) -> Spec:
         for artifact in component.get("outputDefinitions", {}).get("artifacts", {}).values():
             declared = artifact["artifactType"]
             title = str(yaml.safe_load(declared.get("instanceSchema") or "{}").get("title", ""))
-            if title.startswith(_SYSTEM):
-                artifact["artifactType"] = {"schemaTitle": title, "schemaVersion": _VERSION}
+            if title.startswith(SYSTEM_TYPES):
+                artifact["artifactType"] = short_type(title)
     return edited
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from detloom.components.fingerprints import CODE_FLAG, check_code
 from detloom.pipelines.container.storage import Storage
 from detloom.pipelines.container.time_limit import run_limited
+from detloom.pipelines.dag.packed_settings import INPUT_TYPES_FLAG, unpack_task
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
     parser.add_argument("--driver", action="store_true", help="run the driver instead of the executor")
     parser.add_argument("--executor_class_path", default="")
     parser.add_argument("--json_serialized_invocation_args", required=True, help="ExecutorInput")
-    parser.add_argument("--json_serialized_inputs_spec_args", required=True, help="ComponentInputsSpec")
+    inputs_spec = parser.add_mutually_exclusive_group(required=True)
+    inputs_spec.add_argument("--json_serialized_inputs_spec_args", help="ComponentInputsSpec")
+    inputs_spec.add_argument(INPUT_TYPES_FLAG, help="ComponentInputsSpec in the form of packed_settings")
     flags, beam_args = parser.parse_known_args(arguments)
     if not flags.driver and not flags.executor_class_path:
         parser.error("--executor_class_path or --driver is needed")
@@ -61,16 +64,19 @@ def _run(
     from detloom.pipelines.container.run_node import Task, log_task, run_node
 
     log_task()
-    task = Task(
-        place=flags.place,
-        executor_class_path=flags.executor_class_path,
-        invocation=flags.json_serialized_invocation_args,
-        inputs_spec=flags.json_serialized_inputs_spec_args,
-        beam_args=beam_args,
-        is_driver=flags.driver,
-    )
     storage = Storage.of_container(os.environ, beam_args)
     try:
+        invocation, inputs_spec = flags.json_serialized_invocation_args, flags.json_serialized_inputs_spec_args
+        if inputs_spec is None:
+            invocation, inputs_spec = unpack_task(invocation, flags.input_types)
+        task = Task(
+            place=flags.place,
+            executor_class_path=flags.executor_class_path,
+            invocation=invocation,
+            inputs_spec=inputs_spec,
+            beam_args=beam_args,
+            is_driver=flags.driver,
+        )
         (run_task or run_node)(task, storage)
     except Exception as error:
         return _explain(error)

@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from detloom.pipelines.compile.kubernetes_platform import (
-    resource_name,
     secrets_by_variable,
     selector_of,
     strategy_of,
     tolerations_of,
 )
+from detloom.pipelines.dag.resources import EPHEMERAL_STORAGE, check_limits, resource_name
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
@@ -126,7 +126,9 @@ def pod_template(training: Training, cluster_environment: list[_Plain], *, conta
         cluster_environment: variables by which the workers find each other.
     """
     node, kubeflow = settings_of(training.run.nodes, _TRAINER), training.kubeflow
-    limits = {"cpu": node.cpu, "memory": node.memory}
+    check_limits(node)
+    requests = {"cpu": node.cpu, "memory": node.memory, EPHEMERAL_STORAGE: node.ephemeral_storage}
+    limits = {**requests, "cpu": node.cpu_limit, "memory": node.memory_limit or node.memory}
     if node.accelerator is not None:
         limits[resource_name(node.accelerator)] = str(node.accelerator.count)
     mounts = [
@@ -143,7 +145,9 @@ def pod_template(training: Training, cluster_environment: list[_Plain], *, conta
                     "args": _arguments(training),
                     "env": [*cluster_environment, *_environment(training)],
                     "ports": [{"name": port_name, "containerPort": DEFAULT_PORT}],
-                    "resources": _without_empty({"limits": _without_empty(limits)}),
+                    "resources": _without_empty(
+                        {"limits": _without_empty(limits), "requests": _without_empty(requests)}
+                    ),
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                     "volumeMounts": [{"name": "config", "mountPath": CONFIG_DIR, "readOnly": True}, *mounts],
                 }

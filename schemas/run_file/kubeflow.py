@@ -6,6 +6,7 @@ from typing import Literal
 
 from detloom.schemas.errors import check
 from detloom.schemas.reading.redact import check_secret_reference, hide_secrets
+from detloom.schemas.run_file.nodes import NodeName
 from detloom.schemas.run_file.schedule import check_timezone
 
 PIPELINE_ROOT_SCHEMES = ("minio://", "s3://", "gs://")
@@ -21,12 +22,14 @@ def check_image(field: str, image: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A Kubernetes volume that is mounted in every node."""
+    """A Kubernetes volume that is mounted in the nodes whose settings contain a path on it."""
 
     claim: str
     """Name of the PersistentVolumeClaim, which must allow access from all nodes at the same time."""
     mount_path: str
     """Folder in the containers."""
+    nodes: tuple[NodeName, ...] = ()
+    """Further nodes that get the volume; "*" for all."""
 
     def __post_init__(self) -> None:
         check(bool(self.claim), "claim", "nothing", "the name of a claim")
@@ -70,7 +73,10 @@ class Kubeflow:
     """File on this machine, relative to the run file, with the CA certificate of the API; empty for the system's CA
     certificates."""
     image: str
-    """Container image with detloom, for all nodes."""
+    """Container image with detloom, for all nodes; with a digest (name@sha256:...), it is the same in all runs."""
+    run_as_user: int | None = 1000
+    """User id of the containers, not 0; null uses the image's user, for clusters that assign ids, such as OpenShift,
+    and for Kubeflow Pipelines before 2.16."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Condition for pulling the image again."""
     image_pull_secrets: tuple[str, ...] = ()
@@ -78,7 +84,7 @@ class Kubeflow:
     pipeline_root: str = ""
     """Address for artifacts: minio://, s3:// or gs://; empty uses the server's default."""
     volumes: tuple[Volume, ...] = ()
-    """Volumes of every node, for data or pushed models."""
+    """Volumes for data or pushed models."""
     secrets: tuple[SecretVariable, ...] = ()
     """Kubernetes secrets as environment variables of every node."""
     training_dir: str = ""
@@ -95,6 +101,8 @@ class Kubeflow:
         check_secret_reference("token", self.token)
         check_timezone("schedule_timezone", self.schedule_timezone)
         check_image("image", self.image)
+        is_user = self.run_as_user is None or self.run_as_user >= 1
+        check(is_user, "run_as_user", self.run_as_user, "1 or more, or null")
         root = self.pipeline_root
         allowed = ", ".join(PIPELINE_ROOT_SCHEMES)
         check(

@@ -90,9 +90,18 @@ class NodeSettings:
     time_limit_minutes: float | None = None
     """Time limit of an attempt in minutes; an attempt that takes longer is ended and fails; default no limit."""
     cpu: str = ""
-    """Cores on Kubeflow and Vertex Pipelines, such as "4" or "500m"; empty uses the cluster's default."""
+    """Cores on Kubeflow and Vertex Pipelines, such as "4" or "500m"; empty uses the cluster's default. Kubernetes
+    reserves them, and the node may use more if the machine has idle ones."""
+    cpu_limit: str = ""
+    """Most cores that the node may use on Kubeflow; empty for no limit. A limit makes training slower."""
     memory: str = ""
-    """Memory on Kubeflow and Vertex Pipelines, such as 16Gi; empty uses the cluster's default."""
+    """Memory on Kubeflow and Vertex Pipelines, such as 16Gi, which Kubernetes reserves; empty uses the cluster's
+    default."""
+    memory_limit: str = ""
+    """Memory on Kubeflow from which on the node is ended; empty for `memory`."""
+    ephemeral_storage: str = ""
+    """Disk of the machine on Kubeflow for artifacts and temporary files, such as 50Gi: it is reserved, and the node is
+    ended if it uses more; empty for neither. Not with an accelerator."""
     accelerator: Accelerator | None = None
     """GPUs or TPU chips on Kubernetes; on Vertex AI use `vertex.training`."""
     node_selector: dict[str, str] | None = None
@@ -104,9 +113,15 @@ class NodeSettings:
         check_fields(self, "0 or more", "max_retries", "backoff_seconds")
         check_fields(self, "1 or more", "backoff_factor")
         check_fields(self, "above 0", "max_backoff_seconds", "time_limit_minutes")
-        check(not self.cpu or bool(_CPU.fullmatch(self.cpu)), "cpu", repr(self.cpu), 'a number of cores, "4" or "500m"')
-        is_memory = not self.memory or bool(_MEMORY.fullmatch(self.memory))
-        check(is_memory, "memory", repr(self.memory), "a size such as 16Gi")
+        for field in ("cpu", "cpu_limit"):
+            cores = getattr(self, field)
+            check(not cores or bool(_CPU.fullmatch(cores)), field, repr(cores), 'a number of cores, "4" or "500m"')
+        for field in ("memory", "memory_limit", "ephemeral_storage"):
+            size = getattr(self, field)
+            check(not size or bool(_MEMORY.fullmatch(size)), field, repr(size), "a size such as 16Gi")
+        has_both = self.accelerator is not None and bool(self.ephemeral_storage)
+        allowed = "nothing with an accelerator, because a task of Kubeflow Pipelines has one further resource"
+        check(not has_both, "ephemeral_storage", repr(self.ephemeral_storage), allowed, "accelerator")
         if self.accelerator is not None:
             users = _TPU_USERS if is_tpu(self.accelerator.type) else _GPU_USERS
             got = f"{self.accelerator.type} for {self.node}"
@@ -159,7 +174,8 @@ def settings_of(nodes: tuple[NodeSettings, ...], node_id: str) -> NodeSettings:
     nothing = NodeSettings(node=ALL_NODES)
     shared = entries.get(ALL_NODES, nothing)
     own = entries.get(_SETTINGS_OF.get(node_id, node_id), nothing)
-    fields = ("cpu", "memory", "node_selector", "tolerations")
+    fields = ["cpu", "cpu_limit", "memory", "memory_limit", "node_selector", "tolerations"]
+    fields += ["ephemeral_storage"] if own.accelerator is None else []
     taken = {field: getattr(own, field) or getattr(shared, field) for field in fields}
     return replace(own, **taken)
 

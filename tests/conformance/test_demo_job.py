@@ -19,6 +19,7 @@ from conformance_driver.execute import run_job
 from conformance_driver.job import Backend, Job, read_job
 from conformance_driver.object_store import Disk
 from conformance_driver.results import RunResult
+from conformance_driver.retries import RECOMMENDED_DEFAULTS
 from conformance_driver.run import Machine
 from conformance_driver.runner import SubprocessRunner
 from google_storage_server import Bucket, GoogleStorageServer
@@ -207,7 +208,8 @@ def run_all(
     models.mkdir(parents=True)
     if backend == "kubeflow":
         runner = CrashingRunner(home / "logs", image_env())
-        machine = Machine(home, runner, {"models": models}, {("webhook", "url"): address})
+        secrets = {("webhook", "url"): address}
+        machine = Machine(home, runner, {"models": models}, secrets, retry_defaults=RECOMMENDED_DEFAULTS)
         place = Place(machine, str(models / "demo"), bucket, messages)
     else:
         runner = CrashingRunner(home / "logs", {**image_env(), "WEBHOOK": address})

@@ -1,12 +1,21 @@
 import json
 
 import pytest
+from conformance_driver.retries import RECOMMENDED_DEFAULTS
+from conformance_driver.run import Machine
+from conformance_driver.runner import DeletedPodRunner
 from conformance_jobs import MODEL, ROOTS, Step, machine_at, run_steps
 
 TRAINER = Step(code="write('model', 'weights'); set_metadata('model', accuracy=0.5)", outputs={"model": MODEL})
 PUSHER = Step(code="print(read('model'))", inputs={"model": "Trainer.model"})
 TRAIN = "inputs.artifacts['decision'].artifacts[0].metadata['train'] == 1.0"
 LONG = {"backoffMaxDuration": "86400s"}
+
+
+@pytest.fixture
+def retrying(tmp_path):
+    """Return a machine whose Argo has the settings that docs/kubeflow.md recommends."""
+    return machine_at(tmp_path / "retrying", retry_defaults=RECOMMENDED_DEFAULTS)
 
 
 def log_of(result, task_name, number=-1):
@@ -122,7 +131,7 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_task(machine):
     assert "no such key: 'train'" in run_steps(steps, "kubeflow", machine)["Late"].error
 
 
-def test_a_crashed_task_is_retried_on_a_new_disk(machine, tmp_path):
+def test_a_crashed_task_is_retried_on_a_new_disk(retrying, tmp_path):
     code = f"""
 import pathlib
 marks = pathlib.Path({str(tmp_path)!r}, 'marks'); marks.mkdir(exist_ok=True)
@@ -133,16 +142,16 @@ if tries < 2: raise SystemExit(9)
 """
     policy = {"maxRetryCount": 3, "backoffDuration": "30s", "backoffFactor": 2, **LONG}
     step = Step(code=code, outputs={"model": MODEL}, more={"retryPolicy": policy})
-    result = run_steps({"Trainer": step}, "kubeflow", machine)
+    result = run_steps({"Trainer": step}, "kubeflow", retrying)
     assert result["Trainer"].state == "SUCCEEDED"
     assert [(each.exit_code, each.waited_seconds) for each in result["Trainer"].tries] == [(9, 0), (9, 30), (0, 60)]
     assert log_of(result, "Trainer") == "2\n"
 
 
-def test_tasks_inherit_the_retry_policy_of_their_dag(machine):
+def test_tasks_inherit_the_retry_policy_of_their_dag(retrying):
     inner = {"Trainer": Step(code="raise SystemExit(1)")}
     dag = Step(tasks=inner, more={"retryPolicy": {"maxRetryCount": 1, **LONG}})
-    assert len(run_steps({"training": dag}, "kubeflow", machine)["Trainer"].tries) == 2
+    assert len(run_steps({"training": dag}, "kubeflow", retrying)["Trainer"].tries) == 2
 
 
 def test_a_cached_task_reuses_an_earlier_run(machine):
@@ -253,3 +262,55 @@ def test_placeholders_in_constants_are_replaced(machine):
     assert log_of(result, "A") == f"['{result.name}', '{result.id}']\n"
     result = run_steps({"A": Step(code=code, parameters=parameters)}, "kubeflow", machine)
     assert "placeholder" in result["A"].error  # not inside a string
+
+
+RETRY = {"retryPolicy": {"maxRetryCount": 1, "backoffDuration": "1s", "backoffMaxDuration": "3600s"}}
+CLAIM = {"Trainer-executor": {"pvcMount": [{"constant": "models", "mountPath": "/models"}]}}
+# Needs longer to save after SIGTERM than a pod lives, and has a checkpoint from before.
+PREEMPTED = """
+import signal, time
+state = '/models/checkpoint'
+if os.path.exists(state):
+    write('model', 'resumed at ' + open(state).read())
+else:
+    open(state, 'w').write('3')
+    def save(*_):
+        time.sleep(3)
+        open(state, 'w').write('4')
+    signal.signal(signal.SIGTERM, save)
+    open('/models/started', 'w').close()
+    time.sleep(60)
+"""
+
+
+def test_a_deleted_pod_loses_what_it_has_not_saved_and_its_retry_resumes(tmp_path):
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    runner = DeletedPodRunner(tmp_path / "logs", {"Trainer": claim / "started"}, grace_seconds=0.2)
+    machine = Machine(tmp_path, runner, claims={"models": claim})
+    trainer = Step(code=PREEMPTED, outputs={"model": MODEL}, more=RETRY)
+    result = run_steps({"Trainer": trainer, "Pusher": PUSHER}, "kubeflow", machine, CLAIM)
+    assert [each.phase for each in result["Trainer"].tries] == ["Error", "Succeeded"]
+    assert log_of(result, "Pusher") == "resumed at 3\n"
+
+
+def test_stock_argo_does_not_retry_a_container_that_exits_nonzero(machine, retrying):
+    steps = {"Trainer": Step(code="raise SystemExit(3)", more=RETRY)}
+    assert [each.exit_code for each in run_steps(steps, "kubeflow", machine)["Trainer"].tries] == [3]
+    assert [each.exit_code for each in run_steps(steps, "kubeflow", retrying)["Trainer"].tries] == [3, 3]
+
+
+def test_a_task_runs_twice_if_its_pod_is_lost_after_its_work(tmp_path):
+    machine = machine_at(tmp_path / "machine", lost_after_work=frozenset({"Trainer"}))
+    result = run_steps({"Trainer": TRAINER, "Pusher": PUSHER}, "kubeflow", machine)
+    assert (result.state, len(result["Trainer"].tries)) == ("SUCCEEDED", 2)  # by the default retries, without a policy
+    assert log_of(result, "Pusher") == "weights\n"
+
+
+def test_a_failed_task_uploads_the_log_of_each_try_and_nothing_else(retrying):
+    code = "write('model', 'x'); print('half'); sys.stdout.flush(); raise SystemExit(1)"
+    result = run_steps({"Trainer": Step(code=code, outputs={"model": MODEL}, more=RETRY)}, "kubeflow", retrying)
+    uploaded = [path for path in (retrying.home / "buckets").rglob("*") if path.is_file()]
+    assert sorted(path.name for path in uploaded) == ["executor-logs-0", "executor-logs-1"]
+    assert {path.read_text() for path in uploaded} == {"half\n"}
+    assert list(result["Trainer"].outputs) == ["executor-logs"]

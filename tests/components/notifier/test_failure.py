@@ -212,7 +212,7 @@ def test_successful_states(state):
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        ("FAILED", "exit handler"),
+        ("FAILED", "could not be read"),
         ("CANCELLED", "cancelled"),
         ("CANCELED", "cancelled"),
         ("RUNNING", "(state RUNNING)"),

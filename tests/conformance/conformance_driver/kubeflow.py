@@ -6,7 +6,8 @@ kubeflow/pipelines, backend/src/v2:
     driver/container.go         inputs, condition, outputs, cache, in that order
     driver/cache.go             a cached execution provides its artifacts; then the launcher does not run
     component/launcher_v2.go    inputs are downloaded, parent folders of outputs created, the command run, and outputs
-                                uploaded and recorded, even if they are missing
+                                uploaded and recorded, even if they are missing; of a failed command only the log; the
+                                address of the log gets the number of the try (`qualifyExecutorLogsURI`)
     metadata/client.go          names of artifacts are ids; additional metadata; states
     metadata/converter.go       conversion of metadata to MLMD and back; types are lost
 """
@@ -19,18 +20,19 @@ from typing import Any, Literal
 from google.protobuf import json_format, struct_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from conformance_driver.errors import TaskRefused
+from conformance_driver.errors import PodLost, TaskRefused
 from conformance_driver.fingerprints import kubeflow_fingerprint
 from conformance_driver.object_store import Buckets, Disk, local_path
 from conformance_driver.outputs import merge, read_output, recorded
 from conformance_driver.placeholders import expand, fill
 from conformance_driver.pod_settings import PodSettings, read_settings
-from conformance_driver.results import TaskResult, Try
+from conformance_driver.results import Phase, TaskResult, Try
 from conformance_driver.retries import retry_rules
 from conformance_driver.run import Run, Task
 from conformance_driver.store import Artifact, Execution
 
 _LOG_OUTPUT = "executor-logs"
+_KILLED = 137
 _ENDED = ("COMPLETE", "CACHED", "CANCELED")
 
 
@@ -133,24 +135,31 @@ def _try(
 ) -> bool:
     """Run the launcher until it succeeds or no tries are left."""
     policy = task.spec.retry_policy if task.spec.HasField("retry_policy") else task.scope.retry_policy
-    rules = retry_rules(policy or pipeline_spec_pb2.PipelineTaskSpec.RetryPolicy(), "kubeflow")
+    rules = retry_rules(policy, "kubeflow", run.machine.retry_defaults)
     elapsed, wait = 0.0, 0.0
     while True:
         pod = f"{run.name}-{task.name}-{execution.id}-{len(result.tries)}".lower()
         start = time.monotonic()
         result.error = ""
         execution.state = "RUNNING"
+        phase: Phase = "Succeeded"
         try:
             code = _launch(run, task, executor_input, settings, execution, pod, len(result.tries))
+            phase = "Failed" if code else "Succeeded"
+            if task.name in run.machine.lost_after_work and not result.tries:
+                raise PodLost
         except TaskRefused as error:
-            code, result.error = 1, str(error)
-        execution.state = "FAILED" if code else "COMPLETE"
-        _update_dag(run, task.scope.execution)
-        result.tries.append(Try(code, wait, pod))
+            code, phase, result.error = 1, "Failed", str(error)
+        except PodLost:  # the launcher is killed and changes no state
+            code, phase, result.error = _KILLED, "Error", "pod deleted"
+        if phase != "Error":
+            execution.state = "FAILED" if code else "COMPLETE"
+            _update_dag(run, task.scope.execution)
+        result.tries.append(Try(code, wait, pod, phase))
         elapsed += time.monotonic() - start
-        next_wait = rules.next_wait(len(result.tries), elapsed)
-        if code == 0 or next_wait is None:
-            return code == 0
+        next_wait = rules.next_wait(len(result.tries), elapsed, phase)
+        if phase == "Succeeded" or next_wait is None:
+            return phase == "Succeeded"
         wait = next_wait
         elapsed += wait
 
@@ -165,28 +174,36 @@ def _launch(
     env = {**{each.name: each.value for each in container.env}, **_pod_env(run, settings, pod, retry)}
     arguments = expand([*container.command, *container.args], {**run.machine.image_env, **env})
     mounts = {**disk.mounts, **_claims(run, settings)}
+    given = pipeline_spec_pb2.ExecutorInput()
+    given.CopyFrom(executor_input)
+    given.outputs.artifacts[_LOG_OUTPUT].artifacts[0].uri += f"-{retry}"
     try:
-        for each in executor_input.inputs.artifacts.values():
+        for each in given.inputs.artifacts.values():
             for artifact in each.artifacts:
                 buckets.download(artifact.uri, disk)
         outputs = pipeline_spec_pb2.ExecutorInput.Outputs()
-        outputs.CopyFrom(executor_input.outputs)
+        outputs.CopyFrom(given.outputs)
         for each in outputs.artifacts.values():
             disk.path(each.artifacts[0].uri).parent.mkdir(parents=True, exist_ok=True)
-        disk.path(outputs.artifacts[_LOG_OUTPUT].artifacts[0].uri).write_text("")
-        code = run.machine.runner.run(fill(arguments, executor_input), env, mounts)
+        log = disk.path(outputs.artifacts[_LOG_OUTPUT].artifacts[0].uri)
+        log.write_text("")
+        code = run.machine.runner.run(fill(arguments, given), env, mounts)
+        own_log = run.machine.runner.logs / f"{pod}.log"
+        if own_log.exists():
+            shutil.copyfile(own_log, log)
         if code == 0:
             merge(read_output(disk.path(outputs.output_file)), outputs)
-            made = [
-                (key, _record(run, task, key, each.artifacts[0])) for key, each in sorted(outputs.artifacts.items())
-            ]
-            for _, artifact in made:
-                buckets.upload(artifact.uri, disk, run.root)
-            for key, artifact in made:
-                artifact.id = run.store.next_artifact_id()
-                artifact.name = str(artifact.id)
-                run.store.artifacts.append(artifact)
-                execution.outputs[key] = [artifact.id]
+        else:
+            for key in [key for key in outputs.artifacts if key != _LOG_OUTPUT]:
+                del outputs.artifacts[key]
+        made = [(key, _record(run, task, key, each.artifacts[0])) for key, each in sorted(outputs.artifacts.items())]
+        for _, artifact in made:
+            buckets.upload(artifact.uri, disk, run.root)
+        for key, artifact in made:
+            artifact.id = run.store.next_artifact_id()
+            artifact.name = str(artifact.id)
+            run.store.artifacts.append(artifact)
+            execution.outputs[key] = [artifact.id]
     finally:
         shutil.rmtree(disk.root, ignore_errors=True)
     return code

@@ -18,6 +18,7 @@ _FIELDS: dict[str, Any] = {
     "imagePullSecret": [{"secretName": str}],
     "nodeSelector": {"labels": dict},
     "pvcMount": [{"constant": str, "mountPath": str}],
+    "securityContext": {"runAsUser": int, "runAsGroup": int, "runAsNonRoot": bool},
     "secretAsEnv": [{"secretName": str, "keyToEnv": [{"envVar": str, "secretKey": str}]}],
     "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
 }

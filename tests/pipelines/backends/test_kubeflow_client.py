@@ -142,6 +142,68 @@ def test_a_run_has_the_tasks_of_its_spec(cluster, backend):
         assert (found.state, found.error, found.tasks[1].error) == ("failed", "child 'Trainer' failed", "")
 
 
+def child(node_id):
+    return kfp_server_api.PipelineTaskDetailChildTask(pod_name=node_id)
+
+
+def failed_run(cluster, **values):
+    """Add a run as KFP 2.17 shows it: a failed Trainer, each entry with its attempts because of Argo's defaults."""
+    details = [
+        node("Trainer-driver", "SUCCEEDED", 0),
+        node("Trainer-driver(0)", "SUCCEEDED", 0),
+        node("Trainer(0)", "FAILED", 1),
+        node("Trainer", "FAILED", 1),
+        node("executor", "FAILED", 1),
+        node("executor(0)", "FAILED", 1),
+    ]
+    for detail, node_id in zip(details[2:5], ("w-3", "w-2", "w-4"), strict=True):
+        detail.child_tasks = [child(node_id)]
+    details = kfp_server_api.V2beta1RunDetails(task_details=details)
+    source = {"pipeline_spec": sample_job.SPEC}
+    return cluster.add_run("cells-1", state="FAILED", pipeline_spec=source, run_details=details, **values)
+
+
+LOG = """Trainer on kubeflow: detloom 0.1.0
+step 1
+error: train.fine_tune_checkpoint: got '/data/x', which does not exist.
+time="2026-01-31T03:00:00Z" level=info msg="sub-process exited" argo=true error="<nil>"
+I0131 03:00:00.1 17 launcher_v2.go:152] publish success.
+F0131 03:00:00.2 17 main.go:50] failed to execute component: exit status 1
+Error: exit status 1
+"""
+
+
+def trainer_of(backend, run):
+    return next(task for task in backend.get_run(run.run_id).tasks if task.name == "Trainer")
+
+
+def test_a_failed_task_has_the_cause_from_its_log(cluster, backend):
+    run = failed_run(cluster)
+    assert trainer_of(backend, run).error == ""  # no log yet
+    cluster.logs["w-4"] = LOG
+    cause = "train.fine_tune_checkpoint: got '/data/x', which does not exist"
+    assert (trainer_of(backend, run).state, trainer_of(backend, run).error) == ("failed", cause)
+    read = cluster.count("GET", "/apis/v1alpha1")
+    assert trainer_of(backend, run).error == cause
+    assert cluster.count("GET", "/apis/v1alpha1") == read  # it is read once
+
+
+def test_a_log_that_cannot_be_read_leaves_the_cause_empty(cluster, backend):
+    run = failed_run(cluster)
+    for node_id in ("w-4", "w-2", "w-3"):
+        cluster.answer_next("GET", f"/apis/v1alpha1/runs/{run.run_id}/nodes/{node_id}/log", error(500, "no archive"))
+    assert trainer_of(backend, run).error == ""
+
+
+def test_a_terminated_run_was_cancelled(cluster, backend):
+    """Kubeflow's states of a run that `:terminate` ended: CANCELING, then FAILED."""
+    states = [kfp_server_api.V2beta1RuntimeStatus(state=each) for each in ("RUNNING", "CANCELING", "FAILED")]
+    run = cluster.add_run("cells-1", state="FAILED", state_history=states)
+    assert backend.get_run(run.run_id).state == "cancelled"
+    run.state, run.state_history = "CANCELING", states[:2]
+    assert backend.get_run(run.run_id).state == "running"
+
+
 def test_an_unknown_run_is_reported(backend):
     with pytest.raises(ApiError, match=r"read the run 'cells-9'") as e:
         backend.get_run("cells-9")
@@ -204,6 +266,26 @@ def test_schedules_are_paused_resumed_and_deleted(cluster, backend, job):
     assert backend.list_schedules() == []
     with pytest.raises(ApiError, match="pause the schedule"):
         backend.pause_schedule(schedule_id)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CANCELING"])
+def test_deleting_a_schedule_keeps_its_running_run(cluster, backend, job, state):
+    schedule_id = backend.create_schedule(job, Schedule(cron="0 3 * * *"), "nightly").schedule_id
+    cluster.add_run("cells-1", recurring_run_id=schedule_id, state=state)
+    backend.delete_schedule(schedule_id)
+    assert (cluster.recurring, cluster.ended_runs) == ([], [])
+
+
+def test_a_server_that_would_end_the_run_gets_no_request_to_delete_the_schedule(cluster, backend, job):
+    cluster.knows_propagation = False
+    schedule_id = backend.create_schedule(job, Schedule(cron="0 3 * * *"), "nightly").schedule_id
+    run = cluster.add_run("cells-1", recurring_run_id=schedule_id, state="RUNNING")
+    with pytest.raises(InputError, match=rf"{run.run_id} has not ended.*paused"):
+        backend.delete_schedule(schedule_id)
+    assert (cluster.recurring[0].status, cluster.ended_runs) == ("DISABLED", [])
+    run.state = "SUCCEEDED"
+    backend.delete_schedule(schedule_id)
+    assert cluster.recurring == []
 
 
 def test_all_pages_of_schedules_are_read(cluster, backend, job, monkeypatch):
@@ -276,6 +358,19 @@ def test_the_nodes_of_driver_and_container_make_one_task():
     assert set(found) == {"Gen"}
     assert (found["Gen"].state, found["Gen"].error) == ("succeeded", "")
     assert (found["Gen"].started, found["Gen"].ended) == (START + timedelta(minutes=1), START + timedelta(minutes=12))
+
+
+def test_attempts_do_not_hide_the_task():
+    found = known(
+        task("Gen", "RUNNING", 2),
+        task("Gen(0)", "FAILED", 2, 4),
+        task("Gen(1)", "RUNNING", 5),
+        task("Gen-driver(0)", "SUCCEEDED", 1, 2),
+        task("Trainer(0)", "FAILED", 2, 4),
+        task("Trainer(1)", "SUCCEEDED", 5, 6),
+    )
+    assert (found["Gen"].state, found["Gen"].started) == ("running", START + timedelta(minutes=1))
+    assert found["Trainer"].state == "succeeded"
 
 
 def test_a_task_with_a_finished_driver_is_running():

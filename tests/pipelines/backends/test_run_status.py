@@ -75,6 +75,16 @@ def test_tasks_after_a_failure_did_not_run():
     assert states({"A": "running", "g": "failed"}, "running") == ["running", "not run"]
 
 
+def test_an_old_report_of_a_run_that_has_ended_is_not_shown_as_its_state():
+    # Above 1 MiB of status, the API of Kubeflow keeps the last nodes that Argo did not compress.
+    assert states({"A": "running"}, "succeeded") == ["unknown", "unknown"]
+    assert states({"A": "succeeded"}, "succeeded") == ["succeeded", "unknown"]
+    assert states({"A": "running"}, "failed") == ["unknown", "unknown"]
+    assert states({"A": "succeeded", "g": "skipped"}, "succeeded") == ["succeeded", "skipped"]
+    text = format_run(run(state="succeeded", tasks=(TaskStatus(name="Pusher", state="unknown"),)), NOW)
+    assert text.splitlines()[-1].startswith("The run has ended, but the API has no final state of: Pusher.")
+
+
 START = datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
 NOW = START + timedelta(hours=2)
 

@@ -1,6 +1,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from detloom.pipelines.commands.doctor import (
     check_cpus,
     check_disk,
     check_glibc,
+    check_kubeflow,
     check_memory,
     check_packages,
     check_python,
@@ -25,6 +27,8 @@ from detloom.pipelines.commands.installed_packages import Installed
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_dict
 from detloom.schemas.run_file.data import Data, Splits
+from detloom.schemas.run_file.kubeflow import Kubeflow, Volume
+from detloom.schemas.run_file.nodes import NodeSettings
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.runtime import host_memory
 
@@ -318,3 +322,36 @@ def test_a_span_pattern_in_a_folder_that_is_missing_is_an_error(tmp_path):
 
 def test_the_embedded_data_always_exist():
     assert only(check_data("embedded:digits")).status == "ok"
+
+
+def on_kubeflow(tmp_path: Path, **settings: object) -> RunFile:
+    volume = Volume(claim="cells", mount_path="/volume-of-the-cluster")
+    kubeflow = Kubeflow(image="x/detloom:1", volumes=(volume,), **settings)
+    return replace(a_run(tmp_path), kubeflow=kubeflow, push_to="/volume-of-the-cluster/models")
+
+
+def test_paths_in_containers_are_not_missing_on_this_machine(tmp_path, no_probes):
+    run = on_kubeflow(tmp_path)
+    run = replace(run, data=replace(run.data, path="/volume-of-the-cluster/cells/{SPAN}"))
+    found = {finding.name: finding for finding in examine(run)}
+    assert [(found[name].status, "the claim cells" in found[name].found) for name in ("push_to", "data.path")] == [
+        ("ok", True),
+        ("ok", True),
+    ]
+    other = {finding.name: finding for finding in examine(replace(run, push_to="/nowhere/models"))}
+    assert "claim" not in other["push_to"].found
+
+
+def test_the_retry_settings_of_the_cluster_are_checked(tmp_path, cluster):
+    run = on_kubeflow(tmp_path, host=cluster.host)
+    assert only(check_kubeflow(run)).status == "ok"
+    run = replace(run, nodes=(NodeSettings(node="*", max_retries=2),))
+    assert "no earlier run shows" in only(check_kubeflow(run)).found
+    strategy = {"limit": "0", "retryPolicy": "Always"}
+    cluster.workflows[cluster.add_run("cells-1").run_id] = {"spec": {"templateDefaults": {"retryStrategy": strategy}}}
+    assert only(check_kubeflow(run)).status == "ok"
+
+
+def test_an_unreachable_cluster_is_a_warning(tmp_path, cluster):
+    cluster.token = "needed"
+    assert "could not read" in only(check_kubeflow(on_kubeflow(tmp_path, host=cluster.host))).found

@@ -106,6 +106,13 @@ def test_creating_a_schedule_again_requires_replace(region, vertex):
     assert [each["name"] for each in json.loads(schedule("list", vertex, "--json").output)] == ["cells by day", "cells"]
 
 
+def test_replacing_a_schedule_keeps_its_running_run(cluster, kubeflow):
+    create(kubeflow)
+    cluster.add_run("cells-1", recurring_run_id=cluster.recurring[0].recurring_run_id, state="RUNNING")
+    assert create(kubeflow, "--replace").exit_code == 0
+    assert (len(cluster.recurring), cluster.ended_runs) == (1, [])
+
+
 def test_schedules_of_other_pipelines_are_listed_on_request(cluster, kubeflow):
     create(kubeflow)
     other = write_run(kubeflow.with_name("other.yaml"), name="dogs", kubeflow={"host": cluster.host, "image": "x/d:1"})

@@ -75,6 +75,28 @@ def test_submit_prints_the_run_as_json(cluster, kubeflow):
     assert json.loads(result.stdout)["run_id"] == run.run_id
 
 
+STOCK = {"spec": {"templateDefaults": {"retryStrategy": {"limit": "2", "retryPolicy": "OnError"}}}}
+RETRIED = ("--set", "nodes=[{node: Trainer, max_retries: 2}]")
+
+
+def test_submit_warns_if_the_cluster_does_not_retry_failed_containers(cluster, kubeflow):
+    arguments = ("submit", kubeflow, "--job", kubeflow.with_name("job.yaml"))
+    assert detloom(*arguments).stderr == ""  # without retries
+    assert "no earlier run shows" in detloom(*arguments, *RETRIED).stderr
+    cluster.workflows[cluster.runs[-1].run_id] = STOCK
+    result = detloom(*arguments, *RETRIED)
+    assert "OnError, a container that fails is not retried" in result.stderr
+    assert "docs/kubeflow.md#retries" in result.stderr
+    assert (result.exit_code, len(cluster.runs)) == (0, 3)
+
+
+def test_a_cluster_that_does_not_show_its_settings_is_no_reason_to_stop(cluster, kubeflow):
+    run = cluster.add_run("cells-1")
+    cluster.answer_next("GET", f"/apis/v1beta1/runs/{run.run_id}", error(403, "no access"))
+    result = detloom("submit", kubeflow, "--job", kubeflow.with_name("job.yaml"), *RETRIED)
+    assert (result.exit_code, result.stderr, len(cluster.runs)) == (0, "", 2)
+
+
 def test_the_next_command_printed_by_submit_works(cluster, kubeflow):
     command = detloom("submit", kubeflow, "--job", kubeflow.with_name("job.yaml")).output.splitlines()[-1]
     result = detloom(*command.partition(": detloom ")[2].split())

@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 import detloom
-from detloom.components.fingerprints import check_code, read_job_code
+from detloom.components.fingerprints import check_code, package_fingerprint, read_job_code
 from detloom.pipelines.compile.compile_job import compile_job, format_json, format_yaml
 from detloom.pipelines.compile.pipeline_spec import containers_of, dags_of, tasks_of
+from detloom.pipelines.compile.shorten_job import constants_of
 from detloom.pipelines.container.run_node import VERTEX_PUSHER
 
 ROOT = Path(detloom.__file__).parents[1]
@@ -21,11 +22,6 @@ SHARED_ENTRIES = (
     "nodes=[{node: Notifier, max_retries: 4, cpu: 500m, memory: 1G}, {node: ProductionModel, cpu: '2', max_retries: 3}]"
 )
 WANTED = "(inputs.artifacts['{}'].artifacts[0].metadata['train'] == 1.0)"
-
-
-def constants_of(task):
-    parameters = task["inputs"]["parameters"]
-    return {name: each["runtimeValue"]["constant"] for name, each in parameters.items() if "runtimeValue" in each}
 
 
 def sources_of(task):
@@ -77,9 +73,14 @@ def test_the_exit_handler_runs_last_and_gets_the_final_status(name, compile_spec
     assert handler["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
     status = handler["inputs"]["parameters"]["final_status"]
     assert status == {"taskFinalStatus": {"producerTask": "tfx-dag"}}
+    declared = spec["components"]["FailureNotifier"]["inputDefinitions"]["parameters"]
+    assert declared["final_status"] == {"parameterType": "TASK_FINAL_STATUS"}
     args = containers_of(spec)["FailureNotifier"]["args"]
-    declared = json.loads(args[args.index("--json_serialized_inputs_spec_args") + 1])
-    assert declared["parameters"]["final_status"] == {"parameterType": "TASK_FINAL_STATUS"}
+    if name == GPU:
+        assert "final_status=TASK_FINAL_STATUS" in args[args.index("--input_types") + 1].split()
+    else:
+        types = json.loads(args[args.index("--json_serialized_inputs_spec_args") + 1])
+        assert types["parameters"]["final_status"] == {"parameterType": "TASK_FINAL_STATUS"}
 
 
 def test_without_failure_notifications_there_is_no_exit_handler(compile_spec):
@@ -143,20 +144,22 @@ def test_nodes_with_the_same_task_share_an_entry_of_the_run_file(compile_spec):
     tries = {key: task["retryPolicy"]["maxRetryCount"] for key, task in tasks_of(spec).items() if "retryPolicy" in task}
     notifiers = {"Notifier": 4, "SkipNotifier": 4, "FailureNotifier": 4}
     assert tries == {**notifiers, "ProductionModel": 3, "WarmStartModel": 3}
-    assert containers_of(spec)["WarmStartModel"]["resources"] == {"cpuLimit": 2.0}
+    assert containers_of(spec)["WarmStartModel"]["resources"] == {"cpuRequest": 2.0}
 
 
 def test_the_exit_handler_gets_the_resources_of_its_entry(compile_spec):
-    for name, nodes in ((GPU, SHARED_ENTRIES), (DATAFLOW, "nodes=[{node: Notifier, cpu: 500m, memory: 1G}]")):
-        resources = containers_of(compile_spec(name, nodes))["FailureNotifier"]["resources"]
-        assert resources == {"cpuLimit": 0.5, "memoryLimit": 1.0}
+    resources = containers_of(compile_spec(GPU, SHARED_ENTRIES))["FailureNotifier"]["resources"]
+    assert resources == {"cpuRequest": 0.5, "memoryLimit": 1.0, "memoryRequest": 1.0}
+    on_vertex = compile_spec(DATAFLOW, "nodes=[{node: Notifier, cpu: 500m, memory: 1G}]")
+    assert containers_of(on_vertex)["FailureNotifier"]["resources"] == {"cpuLimit": 0.5, "memoryLimit": 1.0}
 
 
-def test_resources_are_limits_in_cores_and_gigabytes(compile_spec):
+def test_resources_are_in_cores_and_gigabytes(compile_spec):
     containers = containers_of(compile_spec(GPU))
     # 32 * 2**30 / 10**9 = 34.359738368
     gpu = {"type": "nvidia.com/gpu", "count": "1"}
-    assert containers["Trainer"]["resources"] == {"cpuLimit": 8.0, "memoryLimit": 34.359738368, "accelerator": gpu}
+    memory = {"memoryLimit": 34.359738368, "memoryRequest": 34.359738368}
+    assert containers["Trainer"]["resources"] == {"cpuRequest": 8.0, **memory, "accelerator": gpu}
     assert "resources" not in containers["StatisticsGen"]
     tpu = containers_of(compile_spec("kubeflow_tpu_v5e"))["Trainer"]["resources"]["accelerator"]
     assert tpu == {"type": "google.com/tpu", "count": "8"}
@@ -218,10 +221,68 @@ def test_the_job_contains_no_secret_and_the_code_of_its_tasks(name, read_run, mo
 
 
 def test_formatting_the_parsed_job_gives_the_same_text(compile_text):
-    text = compile_text(GPU)
-    assert format_yaml(yaml.safe_load_all(text)) == text
+    documents = "".join(line for line in compile_text(GPU).splitlines(True) if not line.startswith("#"))
+    assert format_yaml(yaml.safe_load_all(documents)) == documents
     text = compile_text(DATAFLOW)
     assert format_json(json.loads(text)) == text
+
+
+def test_a_job_for_kubeflow_begins_with_its_origin_and_without_a_date(compile_text, compile_spec):
+    text = compile_text(GPU)
+    header = text[: text.index("components:")]
+    assert f"detloom {detloom.__version__} " in header
+    assert f"package {package_fingerprint()}" in header
+    assert not re.search(r"20\d\d-|\d\d:\d\d", header)
+    year = next(task["retryPolicy"]["backoffMaxDuration"] for task in tasks_of(compile_spec(GPU)).values())
+    assert year == "31536000s"
+    assert "backoffMaxDuration is a year" in header
+
+
+def test_the_settings_can_be_read_in_comments_at_the_end(compile_text):
+    text = compile_text(GPU)
+    comments = text[text.index("# Settings of the tasks") :].splitlines()
+    assert all(line.startswith("# ") for line in comments)
+    (gates,) = [line.partition(": gates: ")[2] for line in comments if line.startswith("# DetectionEvaluator: gates: ")]
+    assert "floors" in json.loads(gates)
+
+
+def test_every_changed_setting_changes_what_the_cache_compares(compile_spec):
+    def key_of(node, *settings):
+        spec = compile_spec(GPU, *settings)
+        return json.dumps([tasks_of(spec)[node]["inputs"], containers_of(spec)[node]["command"]], sort_keys=True)
+
+    changed = "gates={floors: [], no_floor_reason: The run is a trial of the cluster.}"
+    assert key_of("DetectionEvaluator") != key_of("DetectionEvaluator", changed)
+    assert key_of("Trainer") == key_of("Trainer", changed)
+
+
+def volumes_of(text):
+    """Return the mount paths of each node."""
+    _, platform = yaml.safe_load_all(text)
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return {
+        label.removesuffix("_executor"): [mount["mountPath"] for mount in entry.get("pvcMount", ())]
+        for label, entry in executors.items()
+    }
+
+
+def test_only_nodes_with_a_path_on_a_volume_get_it(compile_text):
+    mounts = volumes_of(compile_text(GPU))  # the data and unfinished training are on it, models are pushed to gs://
+    assert {node for node, paths in mounts.items() if paths} == {"DetectionExampleGen", "Trainer"}
+    weights = volumes_of(
+        compile_text(
+            GPU,
+            "kubeflow.volumes=[{claim: data, mount_path: /data}, {claim: w, mount_path: /w, nodes: [ModelCard]}]",
+            "train.fine_tune_checkpoint=/w/ckpt-0",
+            "push_to=/data/models",
+        )
+    )
+    assert {node for node, paths in weights.items() if "/w" in paths} == {"Trainer", "ModelCard"}
+    on_data = {node for node, paths in weights.items() if "/data" in paths}
+    assert on_data == {
+        *("DatasetValidator", "DetectionExampleGen", "ProductionModel", "Pusher", "RetrainDecision"),
+        *("Trainer", "TrainingRecord", "WarmStartModel"),
+    }
 
 
 def test_the_pipeline_root_is_set_where_each_backend_reads_it(compile_text, compile_spec):

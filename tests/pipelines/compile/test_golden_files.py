@@ -17,6 +17,7 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from detloom.pipelines.compile.compile_job import format_json, format_yaml
+from detloom.pipelines.dag.packed_settings import PACKED, unpack
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = (
@@ -72,14 +73,18 @@ def hide_settings(documents: list[dict[str, Any]]) -> None:
         for task in dag.get("dag", {}).get("tasks", {}).values():
             for name, source in task.get("inputs", {}).get("parameters", {}).items():
                 value = source.get("runtimeValue", {})
-                if name in SETTINGS:
-                    value["constant"] = "SETTINGS"
-                elif name == "custom_config":
-                    config = {
-                        key: "SETTINGS" if key in SETTINGS else each
-                        for key, each in json.loads(value["constant"]).items()
-                    }
-                    value["constant"] = json.dumps(config, sort_keys=True)
+                if name == PACKED:
+                    settings = unpack(value["constant"])
+                    value["constant"] = {key: hidden(key, each) for key, (_, each) in settings.items()}
+                elif "constant" in value:
+                    value["constant"] = hidden(name, value["constant"])
+
+
+def hidden(name: str, value: Any) -> Any:
+    if name == "custom_config":
+        config = {key: hidden(key, each) for key, each in json.loads(value).items()}
+        return json.dumps(config, sort_keys=True)
+    return "SETTINGS" if name in SETTINGS else value
 
 
 def normalised(text: str) -> str:

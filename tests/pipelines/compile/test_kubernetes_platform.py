@@ -23,12 +23,14 @@ PROTO = {
     "nodeSelector": (False, {"labels"}),
     "pvcMount": (True, {"constant", "mountPath"}),
     "secretAsEnv": (True, {"secretName", "keyToEnv"}),
+    "securityContext": (False, {"runAsNonRoot", "runAsUser"}),
     "tolerations": (True, {"key", "operator", "value", "effect"}),
 }
 
 
 def executors(run, **labels):
-    document = build_platform(run, {node: [f"{node}_executor"] for node in labels.values()})
+    texts = dict.fromkeys(labels.values(), '{"path": "/data/cells"}')
+    document = build_platform(run, {node: [f"{node}_executor"] for node in labels.values()}, texts)
     assert list(document) == ["platforms"]
     assert list(document["platforms"]) == ["kubernetes"]
     return document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
@@ -88,9 +90,42 @@ def test_a_label_that_contradicts_the_accelerator_is_refused(run_of):
         entry(run)
 
 
-def test_nodes_without_settings_get_only_image_policy_and_volumes(run_of):
+def test_containers_do_not_run_as_root(run_of):
+    assert entry(run_of(kubeflow=KUBEFLOW))["securityContext"] == {"runAsNonRoot": True, "runAsUser": 1000}
+    assert "securityContext" not in entry(run_of(kubeflow={**KUBEFLOW, "run_as_user": None}))
+    with pytest.raises(InputError, match="run_as_user: got 0"):
+        run_of(kubeflow={**KUBEFLOW, "run_as_user": 0})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_needed"),
+    [
+        ("/data", True),
+        ("/data/cells/{SPAN}", True),
+        ('{"a": "{\\"b\\": \\"/data/x\\"}"}', True),
+        ("gs://bucket/data/x", False),
+        ("/database/x", False),
+        ("/x/data/y", False),
+        ("", False),
+    ],
+)
+def test_a_path_in_the_settings_decides_who_gets_a_volume(run_of, text, is_needed):
+    executors = build_platform(run_of(kubeflow=KUBEFLOW), {"Pusher": ["e"]}, {"Pusher": text})["platforms"]
+    assert ("pvcMount" in executors["kubernetes"]["deploymentSpec"]["executors"]["e"]) == is_needed
+
+
+def test_an_image_by_digest_is_taken_as_it_is(run_of):
+    image = f"registry.example.org/detloom@sha256:{'0' * 64}"
+    assert run_of(kubeflow={**KUBEFLOW, "image": image}).kubeflow.image == image
+
+
+def test_nodes_without_settings_get_only_image_policy_user_and_volumes(run_of):
     found = executors(run_of(kubeflow=KUBEFLOW, nodes=[TPU]), a="StatisticsGen", b="ImportSchemaGen")
-    expected = {"imagePullPolicy": "IfNotPresent", "pvcMount": [{"constant": "data", "mountPath": "/data"}]}
+    expected = {
+        "imagePullPolicy": "IfNotPresent",
+        "pvcMount": [{"constant": "data", "mountPath": "/data"}],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000},
+    }
     assert found == {"ImportSchemaGen_executor": expected, "StatisticsGen_executor": expected}
 
 
@@ -116,7 +151,29 @@ def test_secrets_of_notifications_reach_only_the_notifiers(run_of):
 )
 def test_cores_and_memory_are_in_the_units_of_the_pipeline_spec(cpu, memory, cores, gigabytes):
     resources = resources_of(NodeSettings(node="Trainer", cpu=cpu, memory=memory))
-    assert (resources.cpu_limit, resources.memory_limit) == (cores, gigabytes)
+    assert (resources.cpu_request, resources.memory_request) == (cores, gigabytes)
+    assert (resources.cpu_limit, resources.memory_limit) == (0.0, gigabytes)
+    on_vertex = resources_of(NodeSettings(node="Trainer", cpu=cpu, memory=memory), "vertex")
+    assert (on_vertex.cpu_limit, on_vertex.memory_limit) == (cores, gigabytes)
+
+
+def test_limits_are_separate_from_requests():
+    resources = resources_of(NodeSettings(node="*", cpu="500m", cpu_limit="2", memory="1G", memory_limit="3G"))
+    assert (resources.cpu_request, resources.cpu_limit) == (0.5, 2.0)
+    assert (resources.memory_request, resources.memory_limit) == (1.0, 3.0)
+    for settings in ({"cpu": "2", "cpu_limit": "500m"}, {"memory": "2G", "memory_limit": "1Gi"}):
+        with pytest.raises(InputError, match=r"nodes, \*: (cpu|memory)_limit: got .*, allowed: at least"):
+            resources_of(NodeSettings(node="*", **settings))
+
+
+def test_disk_space_is_the_further_resource_of_a_node_without_an_accelerator(run_of):
+    nodes = [{"node": "*", "ephemeral_storage": "20Gi"}, TPU]
+    settings = run_of(nodes=nodes).nodes
+    disk = resources_of(settings_of(settings, "StatisticsGen")).accelerator
+    assert (disk.type, disk.count) == ("ephemeral-storage", 21474836480)  # 20 * 2**30
+    assert resources_of(settings_of(settings, "Trainer")).accelerator.type == "google.com/tpu"
+    with pytest.raises(InputError, match="ephemeral_storage: got '20Gi'"):
+        run_of(nodes=[{**TPU, "ephemeral_storage": "20Gi"}])
 
 
 def test_without_requests_there_are_no_resources(run_of):

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 import detloom
 from detloom.components.fingerprints import describe_code
 from detloom.pipelines.container import entrypoint
+from detloom.pipelines.dag.packed_settings import PACKED, pack
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.preemption import Preempted
 
@@ -93,6 +95,27 @@ def test_other_exceptions_keep_their_traceback():
     with pytest.raises(KeyError) as raised:
         entrypoint._explain(error)
     assert raised.value is error
+
+
+def test_packed_settings_reach_the_task(task_log):
+    settings = {"steps": ("NUMBER_INTEGER", 4.0), "gates": ("STRING", '{"floors":[]}')}
+    invocation = json.dumps({"inputs": {"parameterValues": {PACKED: pack(settings), "run_id": "r-1"}}})
+    arguments = flags(invocation, code=describe_code(MODULE))
+    place = arguments.index("--json_serialized_inputs_spec_args")
+    arguments[place : place + 2] = ["--input_types", f"model=tfx.Model {PACKED}=STRING run_id=STRING"]
+    tasks = []
+    assert entrypoint.main(arguments, lambda task, storage: tasks.append(task)) == 0
+    values = json.loads(tasks[0].invocation)["inputs"]["parameterValues"]
+    assert values == {"steps": 4.0, "gates": '{"floors":[]}', "run_id": "r-1"}
+    assert set(json.loads(tasks[0].inputs_spec)["parameters"]) == set(values)
+
+
+def test_settings_that_cannot_be_unpacked_are_a_mistake_without_traceback(task_log, capsys):
+    arguments = flags("{}", code=describe_code(MODULE))
+    place = arguments.index("--json_serialized_inputs_spec_args")
+    arguments[place : place + 2] = ["--input_types", f"{PACKED}=STRING"]
+    assert entrypoint.main(arguments, lambda task, storage: None) == 1
+    assert capsys.readouterr().err.startswith("error: packed_settings: ")
 
 
 def test_unknown_arguments_are_passed_to_beam():

@@ -152,7 +152,10 @@ def test_tf_job_matches_its_crd(training):
 def test_pod_has_the_trainer_settings_of_the_run_file(training, kind):
     pod = pod_of(build_manifest(training(), kind)[-1])
     (container,) = pod["containers"]
-    assert container["resources"] == {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "4"}}
+    assert container["resources"] == {
+        "limits": {"memory": "32Gi", "nvidia.com/gpu": "4"},
+        "requests": {"cpu": "8", "memory": "32Gi"},
+    }
     assert (container["image"], container["imagePullPolicy"]) == ("registry.example.org/detloom:1.0", "Always")
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     assert [each["key"] for each in pod["tolerations"]] == ["batch", "nvidia.com/gpu"]

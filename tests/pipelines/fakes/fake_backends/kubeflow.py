@@ -53,6 +53,10 @@ class FakeKubeflow:
         host: address of the API.
         requests: method, path and headers (names in lower case), in order.
         next_answers: replacement responses by method and path, such as ("POST", "/runs").
+        logs: by id of the node.
+        workflows: Argo's workflow of a run, by its id.
+        knows_propagation: False for servers before 2.16.
+        ended_runs: ids of runs whose workflows were deleted.
     """
 
     token: str = ""
@@ -61,6 +65,10 @@ class FakeKubeflow:
     recurring: list[Any] = field(default_factory=list)
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     next_answers: dict[tuple[str, str], list[Answer]] = field(default_factory=dict)
+    logs: dict[str, str] = field(default_factory=dict)
+    workflows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    knows_propagation: bool = True
+    ended_runs: list[str] = field(default_factory=list)
     host: str = ""
 
     def __enter__(self) -> "FakeKubeflow":
@@ -161,9 +169,26 @@ class FakeKubeflow:
         _one(self.recurring, "recurring_run_id", recurring_run_id).status = "DISABLED"
         return {}
 
-    def delete(self, _: dict[str, str], body: bytes, recurring_run_id: str) -> Any:
+    def delete(self, query: dict[str, str], body: bytes, recurring_run_id: str) -> Any:
+        """Delete a schedule, and with it the workflows of its runs, which then never change their state."""
+        policy = query.get("propagation_policy") if self.knows_propagation else None
+        if policy not in (None, "FOREGROUND", "BACKGROUND", "ORPHAN"):
+            raise _Refused(400, f'parsing field "propagation_policy": "{policy}" is not a valid value')
         self.recurring.remove(_one(self.recurring, "recurring_run_id", recurring_run_id))
+        if policy != "ORPHAN":
+            self.ended_runs += [run.run_id for run in self.runs if run.recurring_run_id == recurring_run_id]
         return {}
+
+    def get_workflow(self, _: dict[str, str], body: bytes, run_id: str) -> Any:
+        """Answer like version v1beta1 of the API, which has the workflow of a run."""
+        _one(self.runs, "run_id", run_id)
+        manifest = json.dumps(self.workflows[run_id]) if run_id in self.workflows else None
+        return {"run": {"id": run_id}, "pipeline_runtime": {"workflow_manifest": manifest}}
+
+    def read_log(self, _: dict[str, str], body: bytes, run_id: str, node: str) -> Answer:
+        """Answer with a log, or with an error as text and the status 200 (server/run_log_server.go)."""
+        missing = json.dumps({"error_message": f"Failed to read logs for run {run_id}"})
+        return Answer(body=self.logs.get(node, missing).encode(), content_type="text/plain; charset=utf-8")
 
 
 _ID = "([0-9a-f-]+)"
@@ -178,6 +203,8 @@ _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("POST", f"/recurringruns/{_ID}:enable", FakeKubeflow.enable),
     ("POST", f"/recurringruns/{_ID}:disable", FakeKubeflow.disable),
     ("DELETE", f"/recurringruns/{_ID}", FakeKubeflow.delete),
+    ("GET", f"/apis/v1beta1/runs/{_ID}", FakeKubeflow.get_workflow),
+    ("GET", f"/apis/v1alpha1/runs/{_ID}/nodes/([a-z0-9-]+)/log", FakeKubeflow.read_log),
 ]
 
 
@@ -221,6 +248,8 @@ class _Handler(BaseHTTPRequestHandler):
                     found = function(self.cluster, query, body, *match.groups())
                 except _Refused as refusal:
                     return error(*refusal.args)
+                if isinstance(found, Answer):
+                    return found
                 return Answer(body=json.dumps(_MODELS.sanitize_for_serialization(found)).encode())
         return error(404, "Not Found")
 
