@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,7 +21,7 @@ from detloom.pipelines.commands.image_files import ImageFile, prepare_image
 from detloom.pipelines.commands.run import read_source
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy, StrategyKind
-from detloom.schemas.reading.overrides import Located, nest, split_key
+from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class LoadedDetector:
         return self._detector.label_map
 
     @overload
-    def predict(self, images: ImageLike, *, batch_size: int = 8) -> "Prediction": ...
+    def predict(  # type: ignore[overload-overlap]  # a text is a path, not a sequence of letters
+        self, images: ImageLike, *, batch_size: int = 8
+    ) -> "Prediction": ...
     @overload
     def predict(self, images: Sequence[ImageLike], *, batch_size: int = 8) -> "list[Prediction]": ...
     def predict(
@@ -267,5 +270,9 @@ def _read_overrides(overrides: Mapping[str, Any] | None) -> list[Located]:
     layers = []
     for key, value in (overrides or {}).items():
         where = f"overrides[{key!r}]"
-        layers.append(Located(nest(split_key(key, where), value), lambda _, where=where: where))
+        layers.append(Located(nest(split_key(key, where), value), partial(_always, where)))
     return layers
+
+
+def _always(where: str, _: KeyPath) -> str:
+    return where

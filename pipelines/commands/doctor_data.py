@@ -57,7 +57,7 @@ def check_data_sample(run: RunFile) -> Iterator[Finding]:
         return
     from detloom.components.example_gen.params import ExampleGenParams
 
-    params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance, code_fingerprint="")
+    params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance)
     arguments = (run.data.path, json.dumps(params.to_properties()), str(_SAMPLE_RECORDS))
     probe = run_probe(_SAMPLE_PROBE, *arguments, seconds=_SAMPLE_SECONDS, what="reading a sample")
     if probe.is_timeout:

@@ -110,7 +110,9 @@ def has_name(module, name):
 
 def top_level_names(tree):
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.If):  # imports for type checkers
+            yield from top_level_names(node)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)

@@ -125,7 +125,7 @@ def test_paths_relative_to_the_current_folder_are_found(migrate, project):
 def test_the_run_file_ingests_the_records(migrate, project):
     run, _ = migrate()
     out = project / "examples"
-    params = ExampleGenParams.from_run_file(run.data, 5, "")
+    params = ExampleGenParams.from_run_file(run.data, 5)
     report = ingest(run.data.path, params, IngestFolders(str(out), str(out / "rejects")), test_pipeline.TestPipeline)
     assert (report["num_written"], report["num_quarantined"]) == (5, 0)  # 3 train, 1 eval, the same as test
     assert report["splits"]["train"]["boxes_by_class"] == {"cat": 3, "dog": 3}
