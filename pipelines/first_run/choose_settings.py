@@ -37,19 +37,19 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
     """
     recipe = RECIPES[quality]
     reasons: dict[str, str] = {}
-    data, num_images = _choose_splits(scan, reasons)
+    num_train = _count_images(scan)["train"]
+    data = _choose_splits(scan, reasons)
     input_hw = _choose_input(scan, quality, reasons)
     anchors = _choose_anchors(scan, input_hw, reasons)
     levels = {"max_level": anchors.max_level}
     batch_norm = {"conv_hyperparams": {"batch_norm": {"decay": recipes.BATCH_NORM_DECAY}}}
-    num_train = num_images["train"]
     batch_size = max(1, min(recipes.BATCH_SIZE, num_train // 4))
     num_steps = math.ceil(recipe.num_epochs * num_train / batch_size)
     num_steps = min(max(num_steps, recipes.MIN_PLANNED_STEPS), recipes.MAX_PLANNED_STEPS)
     reasons["train.num_steps"] = f"{num_steps * batch_size / num_train:.0f} passes over {num_train} training images"
     max_boxes = max(20, math.ceil(2 * scan.max_boxes / 10) * 10)
     reasons["train_input.max_number_of_boxes"] = (
-        f"an image has up to {scan.max_boxes} objects; a mosaic of four images may have more"
+        f"an image has up to {scan.max_boxes} objects; later ones, or a mosaic of four, may have more"
     )
     reasons["detector"] = f"quality {quality}; the ImageNet weights of its backbone are installed with detloom"
     settings = {
@@ -72,7 +72,7 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
         "train": {
             "batch_size": batch_size,
             **recipes.training_settings(num_steps),
-            "augmentations": recipes.augmentations(scan.image_hw),
+            "augmentations": recipes.augmentations(scan.image_hw, num_steps * batch_size / num_train),
         },
         "train_input": {"max_number_of_boxes": max_boxes},
         "eval": {
@@ -84,10 +84,11 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
     return Choices(settings, reasons)
 
 
-def limit_time(choices: Choices, step_seconds: float, seconds: float, spent: float) -> None:
+def limit_time(choices: Choices, scan: DataScan, step_seconds: float, seconds: float, spent: float) -> None:
     """Shorten the schedule of a run that must end in time.
 
     Args:
+        scan: that of the choices.
         step_seconds: seconds of a training step.
         seconds: time limit of the whole run.
         spent: seconds of it that have passed.
@@ -110,6 +111,8 @@ def limit_time(choices: Choices, step_seconds: float, seconds: float, spent: flo
         )
         return
     train.update(recipes.training_settings(num_steps))
+    num_passes = num_steps * train["batch_size"] / _count_images(scan)["train"]
+    train["augmentations"] = recipes.augmentations(scan.image_hw, num_passes)
     choices.settings["eval"]["evaluate_every"] = _evaluate_every(num_steps)
     choices.reasons["train.num_steps"] = (
         f"a step takes {step} on this machine; with start-up and evaluation, the run ends in {format_duration(seconds)}"
@@ -120,23 +123,33 @@ def _evaluate_every(num_steps: int) -> int:
     return math.ceil(num_steps / _NUM_EVALUATIONS)
 
 
-def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> tuple[dict[str, Any], Mapping[str, int]]:
-    """Return the section `data`, and the number of images by split."""
+def _has_own_splits(scan: DataScan) -> bool:
+    return all(scan.num_images[name] for name in _OWN_SPLITS.values()) and not scan.shared_images
+
+
+def _count_images(scan: DataScan) -> dict[str, int]:
+    """Return the number of images by split, about right if detloom makes the splits."""
+    if _has_own_splits(scan):
+        return {split: scan.num_images[name] for split, name in _OWN_SPLITS.items()}
+    return {split: round(share * scan.total_images) for split, share in recipes.SPLIT_SHARES.items()}
+
+
+def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> dict[str, Any]:
+    """Return the section `data`."""
     data: dict[str, Any] = {"format": scan.data_format, "path": scan.root}
     reasons["data.format"] = scan.evidence
     classes = ", ".join(f"{name} {number}" for name, number in scan.boxes_by_class.most_common(20))
     part = "" if scan.is_complete else "; of the first records of each split"
     reasons["data.path"] = f"{scan.total_images} images; objects: {classes}{part}"
-    if all(scan.num_images[name] for name in _OWN_SPLITS.values()) and not scan.shared_images:
+    images = _count_images(scan)
+    if _has_own_splits(scan):
         data["splits"] = {split: scan.splits[name] for split, name in _OWN_SPLITS.items()}
-        images = {split: scan.num_images[name] for split, name in _OWN_SPLITS.items()}
         reasons["data.splits"] = f"those of the data set: {_counts(images)} images; {_interval(scan, images['test'])}"
-        return data, images
+        return data
     total = scan.total_images
     if total < _MIN_IMAGES:
         raise InputError(f"{scan.root}: got {total} images, required: at least {_MIN_IMAGES}, to divide them.")
     data["split_by_ratio"] = dict(recipes.SPLIT_SHARES)
-    images = {split: round(share * total) for split, share in recipes.SPLIT_SHARES.items()}
     why = "the data set has no splits for training, evaluation and test"
     if scan.shared_images:
         why = f"the data set's own splits share images ({' = '.join(scan.shared_images)})"
@@ -144,7 +157,7 @@ def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> tuple[dict[str, A
         f"{why}; images that look the same stay together; about {_counts(images)} images; "
         f"{_interval(scan, images['test'])}"
     )
-    return data, images
+    return data
 
 
 def _counts(images: Mapping[str, int]) -> str:

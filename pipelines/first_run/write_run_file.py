@@ -48,7 +48,7 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
             header += f", budget {format_duration(wishes.seconds)}"
             config = write_and_check(choices, header, draft).config
             step_seconds = _measure_step(config, scan)
-            limit_time(choices, step_seconds, wishes.seconds, spent=time.monotonic() - started)
+            limit_time(choices, scan, step_seconds, wishes.seconds, spent=time.monotonic() - started)
         write_and_check(choices, header, draft)
         draft.replace(output)
     finally:

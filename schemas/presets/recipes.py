@@ -40,6 +40,7 @@ SPLIT_SHARES = {"train": 0.75, "eval": 0.1, "test": 0.15}  # of data sets withou
 BATCH_SIZE = 8
 MIN_STEPS = 200  # fewer learn little
 MIN_PLANNED_STEPS, MAX_PLANNED_STEPS = 700, 30_000  # without a time limit
+MIN_PASSES_WITH_MOSAICS = 20  # over the training images; fewer learn less with mosaics than without
 MIN_OBJECT_SIDE_PX = 20  # a tenth of the objects may be smaller in the network's input
 INPUT_MULTIPLE = 32  # sides of the input are multiples; the coarsest level of the backbone has this stride
 ANCHORS = MultiscaleAnchorGenerator(
@@ -80,13 +81,16 @@ def training_settings(num_steps: int) -> dict[str, Any]:
     }
 
 
-def augmentations(image_hw: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the augmentations for images of a height and width in pixels.
+def augmentations(image_hw: tuple[int, int], num_passes: float) -> list[dict[str, Any]]:
+    """Return the augmentations. The padding shrinks objects about as much as the crops enlarge them.
 
-    The padding shrinks objects about as much as the crops enlarge them.
+    Args:
+        image_hw: height and width of the images in pixels.
+        num_passes: passes over the training images.
     """
     height, width = image_hw
     ratio = width / height
+    mosaic = {"type": "Mosaic", "probability": 0.5, "min_scale": 0.5, "max_scale": 1.2}
     return [
         {"type": "RandomHorizontalFlip"},
         {
@@ -103,7 +107,7 @@ def augmentations(image_hw: tuple[int, int]) -> list[dict[str, Any]]:
         },
         {"type": "RandomAdjustBrightness"},
         {"type": "RandomAdjustContrast"},
-        {"type": "Mosaic", "probability": 0.5, "min_scale": 0.5, "max_scale": 1.2},
+        *([mosaic] if num_passes >= MIN_PASSES_WITH_MOSAICS else []),
     ]
 
 

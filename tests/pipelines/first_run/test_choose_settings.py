@@ -17,7 +17,8 @@ def input_hw(choices):
 
 
 def test_a_data_set_without_splits_is_divided(make_scan):
-    choices = choose_settings(make_scan(), "cells", "balanced")
+    scan = make_scan()
+    choices = choose_settings(scan, "cells", "balanced")
     assert choices.settings["data"]["split_by_ratio"] == {"train": 0.75, "eval": 0.1, "test": 0.15}
     assert (
         "about 15 test objects, an AP50 of 0.9 is uncertain by at least 0.15"
@@ -70,7 +71,7 @@ def test_a_very_long_image_is_compressed(make_scan):
 def test_augmentations_of_extreme_images_are_valid(make_scan, image_hw):
     from detloom.schemas.model.crop_augmentations import RandomCropImage
 
-    crop = next(each for each in recipes.augmentations(image_hw) if each["type"] == "RandomCropImage")
+    crop = next(each for each in recipes.augmentations(image_hw, 1) if each["type"] == "RandomCropImage")
     RandomCropImage(**{key: value for key, value in crop.items() if key != "type"})
 
 
@@ -85,35 +86,48 @@ def test_large_objects_get_another_level(make_scan):
 
 
 def test_the_schedule_fits_the_time(make_scan):
-    choices = choose_settings(make_scan(), "cells", "balanced")
-    limit_time(choices, 0.5, 400, spent=0)
+    scan = make_scan()
+    choices = choose_settings(scan, "cells", "balanced")
+    limit_time(choices, scan, 0.5, 400, spent=0)
     train = choices.settings["train"]
     assert recipes.run_seconds(0.5 * train["num_steps"]) <= 400 < recipes.run_seconds(0.5 * (train["num_steps"] + 1))
     assert train["optimizer"]["learning_rate"]["total_steps"] == train["num_steps"]
     assert choices.settings["eval"]["evaluate_every"] * 4 >= train["num_steps"]
 
 
+@pytest.mark.parametrize(("seconds", "has_mosaics"), [(400, False), (36_000, True)])
+def test_a_short_schedule_has_no_mosaics(make_scan, seconds, has_mosaics):
+    scan = make_scan(num_images=300)
+    choices = choose_settings(scan, "cells", "balanced")
+    limit_time(choices, scan, 0.5, seconds, spent=0)
+    names = [each["type"] for each in choices.settings["train"]["augmentations"]]
+    assert ("Mosaic" in names) == has_mosaics
+
+
 def test_more_time_than_needed_changes_no_step(make_scan):
-    choices = choose_settings(make_scan(), "cells", "balanced")
+    scan = make_scan()
+    choices = choose_settings(scan, "cells", "balanced")
     num_steps = choices.settings["train"]["num_steps"]
-    limit_time(choices, 0.5, 36_000, spent=0)
+    limit_time(choices, scan, 0.5, 36_000, spent=0)
     assert choices.settings["train"]["num_steps"] == num_steps
     assert "would overfit" in choices.reasons["train.num_steps"]
 
 
 def test_too_little_time_is_refused_with_the_time_needed(make_scan):
-    choices = choose_settings(make_scan(), "cells", "balanced")
+    scan = make_scan()
+    choices = choose_settings(scan, "cells", "balanced")
     with pytest.raises(InputError, match="--budget: got 2 min, required: at least 5 min"):
-        limit_time(choices, 0.5, 120, spent=30)
-    limit_time(choices, 0.5, 300, spent=30)
+        limit_time(choices, scan, 0.5, 120, spent=30)
+    limit_time(choices, scan, 0.5, 300, spent=30)
     assert choices.settings["train"]["num_steps"] >= recipes.MIN_STEPS
 
 
 def test_time_that_has_passed_shortens_the_schedule(make_scan):
     found = []
     for spent in (0, 100):
-        choices = choose_settings(make_scan(), "cells", "balanced")
-        limit_time(choices, 0.5, 400, spent=spent)
+        scan = make_scan()
+        choices = choose_settings(scan, "cells", "balanced")
+        limit_time(choices, scan, 0.5, 400, spent=spent)
         found.append(choices.settings["train"]["num_steps"])
     assert found[0] - found[1] == pytest.approx(100 * recipes.TRAINING_SHARE / 0.5, abs=1)
 
