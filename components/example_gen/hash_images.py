@@ -59,10 +59,10 @@ def hash_images(block: Block, job: IngestJob) -> Block:
     folder = DataFolder(job.root)
     with job.staging.open(job.records_file(block.chunk)) as file:
         file.seek(block.offset)
-        lines = [file.readline() for _ in range(block.num_records)]
+        records = [decode_record(decode_row(file.readline())[1]) for _ in range(block.num_records)]
+    folder.expect((each.image_path for each in records if each.example_at is None), job.params.max_image_bytes)
     with job.staging.open_to_write(job.hashes_file(block.chunk, block.number)) as out:
-        for line in lines:
-            record = decode_record(decode_row(line)[1])
+        for record in records:
             try:
                 encoded = read_image(record, folder, job.params.max_image_bytes).encoded
             except SourceError:

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from detloom.components.example_gen.data_folder import SourceError
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.find_by_name import ImageSearch
 from detloom.components.example_gen.ingest_job import (
     IngestJob,
@@ -105,8 +105,9 @@ def read_first_annotations(index: int, job: IngestJob, max_records: int) -> None
             job.staging.open_to_write(job.records_file(index)) as records,
             job.staging.open_to_write(job.rejects_file(f"a-{index:06d}")) as rejects,
         ):
-            writer = _ItemWriter(job, subfolder, chunk.source, outcome, records, rejects)
-            for item in formats.read_chunk(job.data_format, job.folder(subfolder), chunk, job.reader_settings):
+            folder = job.folder(subfolder)
+            writer = _ItemWriter(job, subfolder, folder, chunk.source, outcome, records, rejects)
+            for item in formats.read_chunk(job.data_format, folder, chunk, job.reader_settings):
                 writer.write(item)
                 if outcome.num_in == max_records:
                     break
@@ -133,12 +134,13 @@ class _ItemWriter:
         self,
         job: IngestJob,
         subfolder: str,
+        folder: DataFolder,
         source: str,
         outcome: ReadOutcome,
         records: IO[bytes],
         rejects: IO[bytes],
     ) -> None:
-        self._folder = job.folder(subfolder)
+        self._folder = folder
         self._search = ImageSearch(self._folder, job.staging, job.folders_file(subfolder))
         self._prefix = f"{subfolder}/" if subfolder else ""
         # Depends on the settings, not on the number of spans so far, so that a key does not change when the next span

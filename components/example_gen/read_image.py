@@ -27,9 +27,7 @@ def read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> Sour
     offset, length = record.example_at
     if length > max_bytes:
         raise SourceError(Reason.RECORD_TOO_LARGE, f"a record of {length} bytes, allowed: {max_bytes}")
-    with folder.open(record.image_path) as file:
-        file.seek(offset)
-        data = file.read(length)
+    data = folder.read_part(record.image_path, offset, length)
     try:
         features = parse_features(data)
     except ValueError:

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
@@ -35,6 +36,7 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
     folder = DataFolder(job.root)
     name = f"{shard.split}-{shard.index:06d}"
     staging = job.staging
+    folder.expect(_image_files(shard, job), job.params.max_image_bytes)
     temporary = f"shards/{name}-{uuid.uuid4().hex}"
     staging.make_folder("shards")
     options = tf.io.TFRecordOptions(compression_type="GZIP" if shard.gzip else "")
@@ -65,6 +67,14 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
     values = {**vars(outcome), "counts": outcome.counts.to_json()}
     staging.write_json(job.shard_outcome_file(shard.split, shard.index), values)
     return target
+
+
+def _image_files(shard: Shard, job: IngestJob) -> Iterator[str]:
+    """Yield the image files of a shard in the order in which they are written."""
+    for line in job.staging.read_lines(job.shard_records_file(shard.split, shard.index)):
+        record = decode_record(line)
+        if record.example_at is None:
+            yield record.image_path
 
 
 def read_shard_outcome(job: IngestJob, path: str) -> ShardOutcome:

@@ -10,6 +10,7 @@ The client finds credentials as `google.auth.default` does, and honours STORAGE_
 temporary errors, for up to two minutes. Google's modules are imported when needed.
 """
 
+import base64
 import contextlib
 import errno
 import io
@@ -51,11 +52,11 @@ class GoogleStorage(Storage):
 
     def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
         prefix = self._prefix(folder)
-        with _os_errors(self.address(folder)):
-            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **_options())
+        with os_errors(self.address(folder)):
+            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **request_options())
             found = {blob.name.removeprefix(prefix): blob for blob in blobs}
             folders = {name.removeprefix(prefix).strip("/") for name in blobs.prefixes}
-        entries = [_entry(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
+        entries = [entry_of(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
         entries += [Entry(posixpath.join(folder, name), is_folder=True) for name in folders if name]
         shown = (each for each in entries if with_hidden or not posixpath.basename(each.path).startswith(_HIDDEN))
         return sorted(shown, key=lambda entry: entry.path)
@@ -63,9 +64,9 @@ class GoogleStorage(Storage):
     def status(self, path: str) -> Entry | None:
         blob = self._find(path) if path else None
         if blob is not None:
-            return _entry(path, blob)
-        with _os_errors(self.address(path)):
-            is_folder = any(True for _ in self._bucket.list_blobs(1, prefix=self._prefix(path), **_options()))
+            return entry_of(path, blob)
+        with os_errors(self.address(path)):
+            is_folder = any(True for _ in self._bucket.list_blobs(1, prefix=self._prefix(path), **request_options()))
         return Entry(path, is_folder=True) if is_folder else None
 
     def open(self, path: str) -> BinaryIO:
@@ -76,6 +77,11 @@ class GoogleStorage(Storage):
         return io.BufferedReader(_RawObject(blob, self.address(path)), _BLOCK_BYTES)
 
     def read(self, path: str, limit_bytes: int | None = None) -> bytes | None:
+        """Return the content of a file, cut one byte after the limit, usually by one request; None if it is missing."""
+        if limit_bytes is not None:
+            data, is_whole = self._read_at_once(path, limit_bytes)
+            if is_whole:
+                return data
         data, generation = self.read_generation(path, limit_bytes)
         return data if generation else None
 
@@ -97,20 +103,20 @@ class GoogleStorage(Storage):
         """Do nothing, because a folder exists as long as it has files."""
 
     def rename(self, path: str, new_path: str) -> None:
-        with _os_errors(self.address(path)):
+        with os_errors(self.address(path)):
             self._rewrite(path, self._new_blob(new_path))
         self.delete(path)
 
     def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), _os_errors(self.address(path)):
-            self._bucket.blob(self._object_name(path)).delete(**_options())
+        with contextlib.suppress(FileNotFoundError), os_errors(self.address(path)):
+            self._bucket.blob(self._object_name(path)).delete(**request_options())
 
     def delete_tree(self, path: str = "") -> None:
-        with _os_errors(self.address(path)):
-            blobs = list(self._bucket.list_blobs(prefix=self._prefix(path), **_options()))
+        with os_errors(self.address(path)):
+            blobs = list(self._bucket.list_blobs(prefix=self._prefix(path), **request_options()))
         for blob in blobs:
-            with contextlib.suppress(FileNotFoundError), _os_errors(self.address(path)):
-                self._bucket.blob(blob.name).delete(**_options())
+            with contextlib.suppress(FileNotFoundError), os_errors(self.address(path)):
+                self._bucket.blob(blob.name).delete(**request_options())
 
     def copy(self, path: str, new_path: str) -> None:
         """Copy a file inside the storage, where it is not downloaded; FileExistsError if `new_path` exists."""
@@ -133,21 +139,46 @@ class GoogleStorage(Storage):
         """
 
         def upload(new: Any) -> None:
-            options = {**_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS, "checksum": None}
+            options = {**request_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS, "checksum": None}
             new.upload_from_file(io.BytesIO(data), size=len(data), if_generation_match=generation, **options)
 
         return self._write_once(path, upload)
 
     def delete_generation(self, path: str, generation: int) -> None:
         """Delete a file if it has this generation; otherwise do nothing."""
-        with contextlib.suppress(FileNotFoundError, _GenerationError), _os_errors(self.address(path)):
-            self._bucket.blob(self._object_name(path)).delete(if_generation_match=generation, **_options())
+        with contextlib.suppress(FileNotFoundError, _GenerationError), os_errors(self.address(path)):
+            self._bucket.blob(self._object_name(path)).delete(if_generation_match=generation, **request_options())
+
+    def read_part(self, path: str, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop` of a file that has at least `stop` bytes, usually by one request."""
+        return _download(self._bucket.blob(self._object_name(path)), start, stop, self.address(path))
+
+    def _read_at_once(self, path: str, limit_bytes: int) -> tuple[bytes | None, bool]:
+        """Return the content of a file as `read` does, and whether it is known to be complete.
+
+        Cloud Storage sends the checksum of the whole file with each part of it.
+        """
+        import google_crc32c
+        from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
+
+        blob = self._bucket.blob(self._object_name(path))
+        options = {"end": limit_bytes, "raw_download": True, "checksum": None}
+        with os_errors(self.address(path)):
+            try:
+                data = blob.download_as_bytes(start=0, **options, **request_options())
+            except NotFound:
+                return None, True
+            except RequestRangeNotSatisfiable:
+                return b"", True  # an empty file has no first byte
+        if len(data) > limit_bytes:
+            return data, True
+        return data, base64.b64encode(google_crc32c.Checksum(data).digest()).decode() == blob.crc32c
 
     def _write_once(self, path: str, write: Callable[[Any], None]) -> int:
         """Call `write`, a conditional request for a new object; return its generation, or 0 if it was refused."""
         token = uuid.uuid4().hex
         try:
-            with _os_errors(self.address(path)):
+            with os_errors(self.address(path)):
                 new = self._new_blob(path)
                 new.metadata = {_WRITE_KEY: token}
                 write(new)
@@ -159,21 +190,21 @@ class GoogleStorage(Storage):
 
     def _upload(self, file: IO[bytes], path: str) -> None:
         size = file.seek(0, os.SEEK_END)
-        with _os_errors(self.address(path)):
-            self._new_blob(path).upload_from_file(file, rewind=True, size=size, checksum=None, **_options())
+        with os_errors(self.address(path)):
+            self._new_blob(path).upload_from_file(file, rewind=True, size=size, checksum=None, **request_options())
 
     def _rewrite(self, path: str, new: Any, **conditions: int) -> None:
         """Copy a file to a new object; a copy to another storage class may take several requests."""
         source, token = self._bucket.blob(self._object_name(path)), None
         while True:
-            token, _, _ = new.rewrite(source, token, **conditions, **_options())
+            token, _, _ = new.rewrite(source, token, **conditions, **request_options())
             if token is None:
                 return
 
     def _find(self, path: str) -> Any:
         """Return the object with its metadata, which pins later downloads to its generation; None if it is missing."""
-        with _os_errors(self.address(path)):
-            options = {**_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS}
+        with os_errors(self.address(path)):
+            options = {**request_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS}
             return self._bucket.get_blob(self._object_name(path), **options)
 
     def _new_blob(self, path: str) -> Any:
@@ -231,20 +262,22 @@ def _download(blob: Any, start: int, stop: int, address: str) -> bytes:
     requests does not notice that a connection ended early, so the rest is requested again.
     """
     data = b""
-    with _os_errors(address):
+    with os_errors(address):
         while (first := start + len(data)) < stop:
-            part = blob.download_as_bytes(start=first, end=stop - 1, raw_download=True, checksum=None, **_options())
+            part = blob.download_as_bytes(
+                start=first, end=stop - 1, raw_download=True, checksum=None, **request_options()
+            )
             if not part:
                 raise OSError(errno.EIO, "the storage sent no data")
             data += part
     return data
 
 
-def _entry(path: str, blob: Any) -> Entry:
+def entry_of(path: str, blob: Any) -> Entry:
     return Entry(path, blob.size, (blob.updated - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
-def _options() -> dict[str, Any]:
+def request_options() -> dict[str, Any]:
     """Return the options of each request; requests that are not conditional can be repeated as well."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -252,7 +285,7 @@ def _options() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _os_errors(address: str) -> Iterator[None]:
+def os_errors(address: str) -> Iterator[None]:
     """Raise the errors of Google's client as OSError, with the address redacted."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError

@@ -84,6 +84,8 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     """
     suffix = _IMAGE_SUFFIXES[0]
     is_list = chunk.source.endswith(".txt")
+    if not is_list:
+        folder.expect(chunk.names, settings.max_annotation_bytes)
     for name in chunk.names:
         name, label_suffix = (name, ".txt") if is_list else posixpath.splitext(name)
         labels_dir, stem = _split_name(name)

@@ -61,6 +61,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
     """Yield the records; the record key is the path of the JSON file in the source, without its suffix."""
+    folder.expect((posixpath.join(chunk.source, name) for name in chunk.names), settings.max_annotation_bytes)
     for name in chunk.names:
         yield from _FileReader(folder, chunk, settings, name).read()
 

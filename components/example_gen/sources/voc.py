@@ -101,9 +101,11 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         _find_annotations_dir(folder) or ANNOTATIONS_DIRS[0] if is_list else chunk.source.removeprefix(".")
     )
     images = _ImageFinder(folder, settings.images_dir)
-    for name in chunk.names:
-        stem, suffix = (name, ".xml") if is_list else (name[:-4], name[-4:])
-        path = join_inside(annotations_dir, stem + suffix)
+    suffix = ".xml" if is_list else ""
+    paths = [join_inside(annotations_dir, name + suffix) for name in chunk.names]
+    folder.expect(filter(None, paths), settings.max_annotation_bytes)
+    for name, path in zip(chunk.names, paths, strict=True):
+        stem = name if is_list else name[:-4]
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {annotations_dir}/"
             yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, stem, detail)

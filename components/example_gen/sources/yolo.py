@@ -113,6 +113,8 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     prefix = chunk.source + "/"
     lines = _LineReader(data, settings)
     labels = _LabelFinder(folder)
+    inside = filter(None, (join_inside("", path) for path in chunk.names))
+    folder.expect(filter(folder.is_file, map(labels.find, inside)), settings.max_annotation_bytes)
     for path in chunk.names:
         image_path = join_inside("", path)
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]

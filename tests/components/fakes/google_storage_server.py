@@ -4,14 +4,18 @@ Written from the documentation of the API (storage.googleapis.com/storage/v1): o
 upload (multipart and resumable), rewrite and delete, with `ifGenerationMatch`.
 """
 
+import base64
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import google_crc32c
 
 Fault = Literal["stop", "refused", "unavailable", "answer_lost", "stalled", "cut"]
 BUCKET = "bucket"
@@ -40,6 +44,7 @@ class Bucket:
         after_request: called after each request that was executed.
         damage: objects whose name ends with this lose half of their bytes when uploaded.
         page_size: most names in one response to a listing.
+        latency_seconds: added to each request; requests of several connections wait at the same time.
     """
 
     objects: dict[str, StoredObject] = field(default_factory=dict)
@@ -49,6 +54,7 @@ class Bucket:
     after_request: Callable[[], None] = lambda: None
     damage: str = ""
     page_size: int = 1000
+    latency_seconds: float = 0.0
     is_stopped: bool = False
     uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
     generation: int = 1000
@@ -105,6 +111,7 @@ class Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         bucket = self.bucket = self.server.bucket
+        time.sleep(bucket.latency_seconds)
         with bucket.mutex:
             fault = None
             if urlsplit(self.path).path != f"/storage/v1/b/{BUCKET}":  # version 3 of the client sends it at any time
@@ -181,10 +188,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _list(self, query: dict[str, str]) -> Response:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
-        size, start = int(query.get("maxResults", self.bucket.page_size)), query.get("pageToken", "")
+        size = min(int(query.get("maxResults", self.bucket.page_size)), self.bucket.page_size)
+        start, offset = query.get("pageToken", ""), query.get("startOffset", "")
         found: dict[str, bool] = {}  # name or prefix: is it a prefix
         for name in sorted(self.bucket.objects):
-            if name.startswith(prefix):
+            if name.startswith(prefix) and name >= offset:
                 head, mark, _ = name.removeprefix(prefix).partition(delimiter) if delimiter else (name, "", "")
                 found[prefix + head + mark if mark else name] = bool(mark)
         page = [name for name in found if name > start]
@@ -200,7 +208,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _download(self, name: str, query: dict[str, str]) -> Response:
         found = self._existing(name, query)
-        status, content, headers = 200, found.content, {"X-Goog-Generation": str(found.generation)}
+        checksum = base64.b64encode(google_crc32c.Checksum(found.content).digest()).decode()
+        headers = {"X-Goog-Generation": str(found.generation), "X-Goog-Hash": f"crc32c={checksum}"}
+        status, content = 200, found.content
         if "Range" in self.headers:
             first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
             if int(first) >= len(content):
