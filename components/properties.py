@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import dataclass_members, from_json, to_canonical_json
 
 if typing.TYPE_CHECKING:
@@ -100,8 +101,14 @@ class ComponentParams:
         return {item.name: int if hints[item.name] is int else str for item in dataclasses.fields(cls)}
 
     def to_properties(self) -> dict[str, Any]:
-        """Return flat values for TFX."""
-        return {item.name: _encode(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        """Return flat values for TFX.
+
+        Raises:
+            InputError: a section has a value of another type than declared, with its key.
+        """
+        properties = {item.name: _encode(item.name, getattr(self, item.name)) for item in dataclasses.fields(self)}
+        self.from_properties(properties)  # raises here what the node would raise
+        return properties
 
     @classmethod
     def from_properties(cls: type[_Params], properties: Mapping[str, Any]) -> _Params:
@@ -113,7 +120,7 @@ class ComponentParams:
         hints = typing.get_type_hints(cls)
         return cls(
             **{
-                item.name: _decode(properties[item.name], hints[item.name])
+                item.name: _decode(item.name, properties[item.name], hints[item.name])
                 for item in dataclasses.fields(cls)
                 if item.name in properties or item.default is item.default_factory is dataclasses.MISSING
             }
@@ -126,19 +133,22 @@ def arguments_of(params: Any) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names if name not in _FILLED_IN}
 
 
-def _encode(value: Any) -> str | int:
+def _encode(name: str, value: Any) -> str | int:
     if value is None:
         return ""
     if isinstance(value, str | int):
         return value
-    return to_canonical_json(value) if dataclasses.is_dataclass(value) else json.dumps(value)
+    try:
+        return to_canonical_json(value) if dataclasses.is_dataclass(value) else json.dumps(value)
+    except TypeError as error:
+        raise InputError(f"{name}: {error}; use the classes of detloom.schemas.run_file.") from None
 
 
-def _decode(value: Any, annotation: Any) -> Any:
+def _decode(name: str, value: Any, annotation: Any) -> Any:
     """Convert a property to the type of its field; TFX may return None for an empty text."""
     if classes := dataclass_members(annotation):
         is_none = not value and type(None) in typing.get_args(annotation)
-        return None if is_none else from_json(classes[0], value)
+        return None if is_none else from_json(classes[0], value, where=name)
     if typing.get_origin(annotation) is tuple:
         return tuple(json.loads(value))
     return int(value) if annotation is int else value or ""

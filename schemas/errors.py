@@ -45,7 +45,8 @@ def check(condition: bool, field: str, got: object, allowed: str, other: str = "
     """Raise FieldError unless the condition holds; `other` is the field that the value contradicts, if any."""
     if not condition:
         got = list(got) if isinstance(got, tuple) else got  # as the user writes it
-        raise FieldError(field, f"got {got}, allowed: {allowed}.", other)
+        end = "" if allowed.endswith("?") else "."  # a hint such as "Did you mean 'AP'?"
+        raise FieldError(field, f"got {got}, allowed: {allowed}{end}", other)
 
 
 def check_fields(owner: object, allowed: str, *fields: str) -> None:

@@ -154,7 +154,8 @@ def _evaluate(
         contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections),
         variants=_measure_variants(records, variants, split),
     )
-    logging.info("DetectionEvaluator: %s", evaluation.decision.sentence)
+    level = logging.INFO if evaluation.decision.blessed else logging.WARNING
+    logging.log(level, "DetectionEvaluator: %s", evaluation.decision.sentence)
     evaluation = replace(
         evaluation,
         pipeline=inputs.pipeline,

@@ -37,7 +37,8 @@ from detloom.components.properties import (
     pipeline_name,
     string_property,
 )
-from detloom.schemas.contracts.detections import TFLITE_FOLDER
+from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, TFLITE_FOLDER
 from detloom.schemas.errors import InputError
 
 SUMMARY_KEY, CURVES_KEY = "summary", "curves"
@@ -73,7 +74,7 @@ class Executor(tfx_evaluator.Executor):
         result = evaluate(
             EvaluationInputs(
                 candidate_dir=saved_model_dir(model),
-                baseline_dir=saved_model_dir(baselines[0]) if baselines else None,
+                baseline_dir=_baseline_dir(baselines[0]) if baselines else None,
                 is_blessed_already=len(baselines) < len(found),
                 examples_uris=[artifact.uri for artifact in examples],
                 shard_patterns=[f"{uri}/*" for uri in _split_uris(examples, params.split)],
@@ -89,6 +90,22 @@ class Executor(tfx_evaluator.Executor):
         )
         _write_ui_artifacts(output_dict, result, evaluation.uri)
         _write_blessing(blessing, result, model, baselines, exec_properties)
+
+
+def _baseline_dir(model: Artifact) -> str:
+    """Return the folder or the address of the baseline's SavedModel.
+
+    Beside a model of a pipeline, an Importer may name a pushed version, or the folder of the versions; of these, the
+    highest is taken.
+    """
+    folder = saved_model_dir(model)
+    storage = open_storage(model.uri)
+    if storage.exists(folder.removeprefix(model.uri).strip("/")):
+        return folder
+    versions = sorted(filter(str.isdecimal, storage.list_names()), key=int, reverse=True)
+    found = (name for name in ("", *versions) if storage.exists(f"{name}/{SAVED_MODEL_FILE}".strip("/")))
+    name = next(found, None)
+    return folder if name is None else storage.address(name)
 
 
 def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[Artifact]) -> list[tuple[str, str]]:

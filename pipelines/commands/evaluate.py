@@ -147,16 +147,19 @@ def _check_options(options: dict[str, Any]) -> str:
 
 
 def _evaluate_model(options: dict[str, Any]) -> None:
+    from detloom.components.pusher.manifest import MANIFEST_FILE
     from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.trainer_module.export.predict import find_saved_model
 
     sets = parse_eval_sets(options["examples"])
     if len(sets) != 1:
         raise InputError(f"--examples: got {len(sets)} sets, allowed with --model: 1.")
     out_dir = options["out_dir"] or Path("evaluation")
     params = _params(options["run_file"], sets[0].name)
+    click.echo(f"Evaluating on {sets[0].name}: {Path(sets[0].files[0]).parent}", err=True)
     result = evaluate_model(options["model"], sets[0].files, params, out_dir, options["baseline"])
     _report(result, out_dir, {}, options["as_json"])
-    if result.decision.blessed:
+    if result.decision.blessed and not (find_saved_model(options["model"]) / MANIFEST_FILE).exists():
         click.echo(_format_push(options), err=options["as_json"])
 
 

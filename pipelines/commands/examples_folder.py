@@ -50,7 +50,12 @@ def list_split(folder: Path, split: str) -> tuple[str, ...]:
         raise InputError(f"{folder}: this folder does not exist; use a folder that detloom ingest wrote.")
     files = tuple(list_shards(folder / f"{SPLIT_PREFIX}{split}"))
     if not files:
-        there = ", ".join(_list_splits(folder)) or "none"
+        there = ", ".join(_list_splits(folder))
+        if not there:
+            raise InputError(
+                f"{folder}: no folder {SPLIT_PREFIX}{split}; `detloom ingest` makes such folders from labelled images "
+                "or TFRecord files."
+            )
         raise InputError(f"{folder}: got the split {split!r}, allowed: {there}.")
     return files
 

@@ -94,6 +94,12 @@ def push(
         )
     if result.is_new:
         click.echo(f"Pushed version {result.version}: {result.address}")
+        if card_dir is None:
+            click.echo(
+                "It has no model card, from which `detloom predict` and `serve` take their minimum score: they use "
+                "0.5. --card FOLDER adds the card of a pipeline run.",
+                err=True,
+            )
     else:
         click.echo(f"Nothing to do: version {result.version} already is this model ({result.address})")
     click.echo(format_next("detloom", "versions" if is_remote(push_dir) else "serve", redact(push_dir)))

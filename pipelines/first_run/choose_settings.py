@@ -14,7 +14,7 @@ from detloom.pipelines.local.time_limits import format_duration
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.presets import recipes
-from detloom.schemas.presets.recipes import RECIPES, Quality
+from detloom.schemas.presets.recipes import QUALITIES, RECIPES, Quality
 
 _SMALL_OBJECT_SHARE = 0.1  # quantile that MIN_OBJECT_SIDE_PX is compared with
 _LARGE_OBJECT_SHARE = 0.95
@@ -84,11 +84,13 @@ def choose_settings(scan: DataScan, name: str, quality: Quality) -> Choices:
     return Choices(settings, reasons)
 
 
-def limit_time(choices: Choices, scan: DataScan, step_seconds: float, seconds: float, spent: float) -> None:
+def limit_time(
+    choices: Choices, scan: DataScan, quality: Quality, step_seconds: float, seconds: float, spent: float
+) -> None:
     """Shorten the schedule of a run that must end in time.
 
     Args:
-        scan: that of the choices.
+        scan, quality: those of the choices.
         step_seconds: seconds of a training step.
         seconds: time limit of the whole run.
         spent: seconds of it that have passed.
@@ -101,9 +103,11 @@ def limit_time(choices: Choices, scan: DataScan, step_seconds: float, seconds: f
     if num_steps < recipes.MIN_STEPS:
         needed = spent + recipes.run_seconds(recipes.MIN_STEPS * step_seconds)
         required = format_duration(60 * math.ceil(needed / 60))
+        smaller = "" if quality == QUALITIES[0] else ", or a smaller --quality"
         raise InputError(
             f"--budget: got {format_duration(seconds)}, required: at least {required}, because a step takes {step} "
-            f"here and fewer than {recipes.MIN_STEPS} steps learn little. Give more time, or a smaller --quality."
+            f"here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try again "
+            "when the machine is less busy. Without --budget, the number of steps follows from the quality."
         )
     if num_steps >= train["num_steps"]:
         choices.reasons["train.num_steps"] += (

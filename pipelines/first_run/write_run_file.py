@@ -48,7 +48,7 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
             header += f", budget {format_duration(wishes.seconds)}"
             config = write_and_check(choices, header, draft).config
             step_seconds = _measure_step(config, scan)
-            limit_time(choices, scan, step_seconds, wishes.seconds, spent=time.monotonic() - started)
+            limit_time(choices, scan, wishes.quality, step_seconds, wishes.seconds, spent=time.monotonic() - started)
         write_and_check(choices, header, draft)
         draft.replace(output)
     finally:
@@ -58,5 +58,5 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
 def _measure_step(config: TrainEvalConfig, scan: DataScan) -> float:
     from detloom.trainer_module.training.step_time import measure_step_seconds  # late: imports TensorFlow
 
-    _LOGGER.info("Measuring the time of a training step ...")
+    _LOGGER.info("Measuring the time of a training step, which takes about a minute ...")
     return measure_step_seconds(config, list(scan.boxes_by_class), scan.image_hw)

@@ -109,6 +109,11 @@ def label_map_of_examples(folder: Path, given: str) -> LabelMap:
     """
     path = folder / LABEL_MAP_FILE
     if not given:
+        if not path.exists():
+            raise InputError(
+                f"{path}: these examples have no label map; give the component label_map=FILE, or the command "
+                "--label-map."
+            )
         return read_label_map(path)
     label_map = parse_label_map(given, "label_map")
     if path.exists() and (difference := describe_difference(read_label_map(path), label_map)):

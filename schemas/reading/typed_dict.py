@@ -73,7 +73,7 @@ def _to_plain(value: Any, annotation: Any) -> Any:
             field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
         }
         return {TYPE_KEY: type(value).__name__, **plain} if needs_tag(type(value), annotation) else plain
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         item = typing.get_args(annotation)[0] if typing.get_args(annotation) else object
         return [_to_plain(each, item) for each in value]
     return value
@@ -84,8 +84,8 @@ def to_canonical_json(value: Any) -> str:
     return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def from_json(cls: type[T], text: str) -> T:
-    return from_dict(cls, json.loads(text), locate=lambda _: "JSON")
+def from_json(cls: type[T], text: str, where: str = "JSON") -> T:
+    return from_dict(cls, json.loads(text), locate=lambda _: where)
 
 
 def from_dict(cls: type[T], data: Any, *, locate: Locate, path: KeyPath = ()) -> T:
@@ -175,10 +175,10 @@ def _convert_union(members: tuple[type, ...], data: Any, locate: Locate, path: K
             got = f"{TYPE_KEY} {show_value(path, tag)}" if tag is not None else f"no '{TYPE_KEY}' key"
         _fail(locate, path, f"got {got}, allowed: {', '.join(names)}.{nearest_hint(str(tag), names)}")
     rest = {key: value for key, value in data.items() if key != TYPE_KEY}
-    return _convert_dataclass(names[tag], rest, locate, path)
+    return _convert_dataclass(names[tag], rest, locate, path, member=f" of {TYPE_KEY} {tag}")
 
 
-def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> Any:
+def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath, member: str = "") -> Any:
     if not isinstance(data, Mapping):
         keys = ", ".join(type_hints(cls))
         _fail(locate, path, f"got {show_value(path, data)}, allowed: a mapping with keys {keys}.")
@@ -188,7 +188,8 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath) -> A
     data = cls.upgrade(data) if hasattr(cls, "upgrade") else data
     for key in data:
         if key not in fields:
-            _fail(locate, (*path, key), f"unknown key, allowed: {', '.join(fields)}.{nearest_hint(key, fields)}")
+            hint = nearest_hint(key, fields)
+            _fail(locate, (*path, key), f"unknown key{member}, allowed: {', '.join(fields)}.{hint}")
     for name, field in fields.items():
         missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if missing and name not in data:

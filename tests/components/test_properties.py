@@ -53,6 +53,18 @@ def test_an_invalid_setting_is_refused_with_its_name():
         Params.from_properties({"name": "a", "gates": '{"floors": 3}'})
 
 
+def test_a_list_of_sections_is_accepted():
+    floors = [MetricFloor(metric="AP", min=0.5)]
+    params = Params(name="a", gates=Gates(floors=floors))
+    assert Params.from_properties(params.to_properties()).gates.floors == tuple(floors)
+
+
+@pytest.mark.parametrize("floors", [("AP",), ({"metric": "AP", "floor": 0.5},)])
+def test_a_value_of_another_type_is_refused_when_the_pipeline_is_made(floors):
+    with pytest.raises(InputError, match=r"gates: floors\[0\]"):
+        Params(name="a", gates=Gates(floors=floors)).to_properties()
+
+
 def test_a_custom_property_that_is_missing_is_none():
     examples = Examples()
     examples.set_int_custom_property("span", 0)

@@ -217,6 +217,17 @@ def test_a_model_that_is_its_own_baseline_is_not_compared(tmp_path, examples, go
     assert not done.blessing.has_custom_property("baseline_model_id")
 
 
+@pytest.mark.parametrize("named", ["serving", "serving/20"])
+def test_an_importer_may_name_pushed_versions_as_the_baseline(
+    tmp_path, examples, good_model_uri, shifted_model_uri, replace_evaluate, named
+):
+    for version in ("9", "20"):
+        shutil.copytree(shifted_model_uri / "Format-Serving", tmp_path / "serving" / version)
+    calls = replace_evaluate(evaluations.make_evaluation(has_baseline=False))
+    do(tmp_path, examples, good_model_uri, tmp_path / named)
+    assert calls[0].baseline_dir == str(tmp_path / "serving" / "20")
+
+
 def test_an_unknown_split_is_refused_with_the_known_splits(tmp_path, examples, good_model_uri):
     with pytest.raises(InputError, match="'tset', allowed: train, test"):
         do(tmp_path, examples, good_model_uri, split="tset")

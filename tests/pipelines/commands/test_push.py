@@ -49,8 +49,9 @@ def test_manual_push_is_recorded_with_its_reason(tmp_path):
     model = make_model(tmp_path / "model", b"1")
     result = detloom("push", model, "--to", tmp_path / "serving", "--reason", "first one")
     (version,) = list_versions(tmp_path / "serving")
-    pushed, next_line = result.output.splitlines()
+    pushed, no_card, next_line = result.output.splitlines()
     assert pushed == f"Pushed version {version}: {tmp_path}/serving/{version}"
+    assert no_card.startswith("It has no model card")
     assert next_line == f"Next: detloom serve {tmp_path}/serving"
     (record,) = read_records(tmp_path / "serving")
     assert (record["reason"], record["model_uri"], record["blessing"]) == ("by hand: first one", str(model), {})

@@ -27,6 +27,20 @@ def test_score_of_the_model_card_is_rounded_down_and_its_origin_printed(tmp_path
     assert str(tmp_path / "assets.extra" / "model_card.json") in error
 
 
+def test_classes_whose_own_score_is_much_lower_are_named(tmp_path, write_card, capsys):
+    rows = [
+        {"name": name, "best_f1": {"min_score": score, "precision": 0.9, "recall": 0.8}}
+        for name, score in (("cat", 0.5), ("dog", 0.21))
+    ]
+    best = {"min_score": 0.5, "precision": 0.9, "recall": 0.8}
+    write_card(json.dumps({"evaluation": {"best_f1": best, "per_class": rows}}))
+    assert choose_min_score(None, tmp_path) == 0.5
+    error = capsys.readouterr().err
+    assert "'dog' 0.21." in error
+    assert "--min-score 0.21" in error
+    assert "cat" not in error
+
+
 def test_given_score_wins_and_nothing_is_printed(tmp_path, write_card, capsys):
     write_card(card_with(0.38796))
     assert choose_min_score(0.0, tmp_path) == 0.0

@@ -88,7 +88,7 @@ def test_large_objects_get_another_level(make_scan):
 def test_the_schedule_fits_the_time(make_scan):
     scan = make_scan()
     choices = choose_settings(scan, "cells", "balanced")
-    limit_time(choices, scan, 0.5, 400, spent=0)
+    limit_time(choices, scan, "balanced", 0.5, 400, spent=0)
     train = choices.settings["train"]
     assert recipes.run_seconds(0.5 * train["num_steps"]) <= 400 < recipes.run_seconds(0.5 * (train["num_steps"] + 1))
     assert train["optimizer"]["learning_rate"]["total_steps"] == train["num_steps"]
@@ -99,7 +99,7 @@ def test_the_schedule_fits_the_time(make_scan):
 def test_a_short_schedule_has_no_mosaics(make_scan, seconds, has_mosaics):
     scan = make_scan(num_images=300)
     choices = choose_settings(scan, "cells", "balanced")
-    limit_time(choices, scan, 0.5, seconds, spent=0)
+    limit_time(choices, scan, "balanced", 0.5, seconds, spent=0)
     names = [each["type"] for each in choices.settings["train"]["augmentations"]]
     assert ("Mosaic" in names) == has_mosaics
 
@@ -108,7 +108,7 @@ def test_more_time_than_needed_changes_no_step(make_scan):
     scan = make_scan()
     choices = choose_settings(scan, "cells", "balanced")
     num_steps = choices.settings["train"]["num_steps"]
-    limit_time(choices, scan, 0.5, 36_000, spent=0)
+    limit_time(choices, scan, "balanced", 0.5, 36_000, spent=0)
     assert choices.settings["train"]["num_steps"] == num_steps
     assert "would overfit" in choices.reasons["train.num_steps"]
 
@@ -117,8 +117,8 @@ def test_too_little_time_is_refused_with_the_time_needed(make_scan):
     scan = make_scan()
     choices = choose_settings(scan, "cells", "balanced")
     with pytest.raises(InputError, match="--budget: got 2 min, required: at least 5 min"):
-        limit_time(choices, scan, 0.5, 120, spent=30)
-    limit_time(choices, scan, 0.5, 300, spent=30)
+        limit_time(choices, scan, "balanced", 0.5, 120, spent=30)
+    limit_time(choices, scan, "balanced", 0.5, 300, spent=30)
     assert choices.settings["train"]["num_steps"] >= recipes.MIN_STEPS
 
 
@@ -127,7 +127,7 @@ def test_time_that_has_passed_shortens_the_schedule(make_scan):
     for spent in (0, 100):
         scan = make_scan()
         choices = choose_settings(scan, "cells", "balanced")
-        limit_time(choices, scan, 0.5, 400, spent=spent)
+        limit_time(choices, scan, "balanced", 0.5, 400, spent=spent)
         found.append(choices.settings["train"]["num_steps"])
     assert found[0] - found[1] == pytest.approx(100 * recipes.TRAINING_SHARE / 0.5, abs=1)
 

@@ -99,6 +99,12 @@ def test_type_that_is_not_text_is_rejected(tag):
         from_dict(Train, {"num_steps": 1, "optimizer": {"type": tag}}, locate=lambda _: "x")
 
 
+def test_unknown_key_of_a_union_names_the_type():
+    data = {"num_steps": 1, "optimizer": {"type": "AdamWOptimizer", "momentum": 0.9}}
+    with pytest.raises(InputError, match=r"optimizer\.momentum: unknown key of type AdamWOptimizer, allowed: "):
+        from_dict(Train, data, locate=lambda _: "x")
+
+
 def test_misspelt_type_suggests_the_closest():
     rate = {"type": "ConstantLearninRate"}
     with pytest.raises(InputError, match=r"learning_rate: got type 'ConstantL.*Did you mean 'ConstantLearningRate'\?"):
