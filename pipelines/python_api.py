@@ -129,7 +129,7 @@ def train(
     from detloom.pipelines.commands.config_check import read_training_config
     from detloom.pipelines.commands.train import train_detector
 
-    config = read_training_config(os.fspath(source), _read_overrides(overrides))
+    config = read_training_config(os.fspath(source), read_overrides(overrides))
     found = find_examples(Path(examples), train_split, eval_split)
     if label_map is not None:
         found = replace(found, label_map_file=Path(label_map))
@@ -162,7 +162,7 @@ def trainer_config(
     from detloom.schemas.contracts.label_map import format_label_map, read_label_map
     from detloom.trainer_module.tfx_run import LABEL_MAP_KEY
 
-    config = read_training_config(os.fspath(source), _read_overrides(overrides))
+    config = read_training_config(os.fspath(source), read_overrides(overrides))
     settings = training_settings(config, Strategy(kind=strategy) if strategy else Strategy())
     if label_map is not None:
         settings[LABEL_MAP_KEY] = format_label_map(read_label_map(Path(label_map)))
@@ -222,7 +222,7 @@ def run(
     """
     from detloom.pipelines.local.run_local import run_locally
 
-    read = read_source(Path(source), Path(workspace) if workspace else None, _read_overrides(overrides))
+    read = read_source(Path(source), Path(workspace) if workspace else None, read_overrides(overrides))
     return run_locally(read, verbose=verbose)
 
 
@@ -265,7 +265,7 @@ def _encode_png(image: Any, place: str) -> bytes:
     return buffer.getvalue()
 
 
-def _read_overrides(overrides: Mapping[str, Any] | None) -> list[Located]:
+def read_overrides(overrides: Mapping[str, Any] | None) -> list[Located]:
     """Return overrides as layers over a configuration, as `read_setting` does for `--set`."""
     layers = []
     for key, value in (overrides or {}).items():

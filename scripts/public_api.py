@@ -13,6 +13,7 @@ RECORD = ROOT / "tests" / "public_api.txt"
 PACKAGES = {
     "detloom": ROOT / "detloom" / "__init__.py",
     "detloom.components": ROOT / "components" / "__init__.py",
+    "detloom.pipelines.kfp_components": ROOT / "pipelines" / "kfp_components" / "__init__.py",
     "detloom.schemas.run_file": ROOT / "schemas" / "run_file" / "__init__.py",
 }
 

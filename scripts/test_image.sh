@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Build the image of this checkout, and run the demo's compiled job for Kubeflow in it, one container per task, up to the
 # pushed model. Not part of CI: needs podman or docker, a base image (see the variables of scripts/image_build.sh) and 8 GB.
-# Then run it with the KFP SDK's local runner, in a separate environment in build/, because TFX 1.16 requires an older kfp.
+# Then run it, and the pipeline of docs/kfp_components.md, with the KFP SDK's local runner, in a separate environment in
+# build/, because TFX 1.16 requires an older kfp.
 # Arguments are passed to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

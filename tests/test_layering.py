@@ -20,7 +20,7 @@ ROOMS = {
     "components": "properties fingerprints artifact_types pages storage record_files similarity example_gen "
     "dataset_validator evaluator model_card pusher retrain notifier resolvers __init__",
     "pipelines": "samples dag lineage serving compile container local first_run backends manifests timer "
-    "kubeflow_runner local_runner vertex_runner commands python_api cli",
+    "kubeflow_runner local_runner vertex_runner commands python_api kfp_components cli",
 }
 # Roots that a layer must not import; of `schemas`, the only ones it may beside the standard library.
 FORBIDDEN = {"trainer_module": {"tfx", "tfx_bsl", "apache_beam", "ml_metadata", "kfp"}}

@@ -1,8 +1,9 @@
 """`detloom validate`: check examples before training."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -64,29 +65,22 @@ def validate(
 
     Checks boxes, classes, leakage between splits, drift and anchors of the examples in DIR.
     """
-    from detloom.components.dataset_validator.validate import describe_failures, validate_examples
-    from detloom.pipelines.local.console import format_next, format_table, log_nodes
-    from detloom.schemas.model.config import InputReader
+    from detloom.components.dataset_validator.validate import describe_failures
+    from detloom.pipelines.local.console import format_next, log_nodes
 
-    settings, checks = _read_validation(config, checks_file)
-    if train_split and not (examples / f"Split-{train_split}").is_dir():
-        raise InputError(f"{examples}: --train-split: got {train_split!r}, needed: a folder Split-{train_split} there.")
     log_nodes(verbose)
     folder = output or examples / "validation"
-    report = validate_examples(
+    report = validate_folder(
         examples,
         folder,
-        checks=checks,
-        model=settings.model if settings else None,
-        max_boxes=(settings.train_input if settings else InputReader()).max_number_of_boxes,
+        config=config or "",
+        checks_file=checks_file,
+        previous=previous,
         train_split=train_split,
-        previous_report=previous,
-        make_pipeline=pipeline_maker(num_workers, ()),
+        num_workers=num_workers,
     )
-    rows = [(check["status"], check["check"], check["sentence"]) for check in report["checks"]]
-    click.echo(format_table(rows), err=as_json)
     page = folder / "report.html"
-    click.echo(f"{report['sentence']}\nWrote {page} and report.json in the same folder", err=as_json)
+    click.echo(f"{format_checks(report)}\nWrote {page} and report.json in the same folder", err=as_json)
     if as_json:
         shown = {name: report[name] for name in ("verdict", "sentence", "checks")}
         click.echo(json.dumps({**shown, "report": str(page)}, indent=1, ensure_ascii=False))
@@ -96,7 +90,51 @@ def validate(
     click.echo(format_next(*train, *(("--out", "runs/1") if config else ("--self-test",))), err=as_json)
 
 
-def _read_validation(config: str | None, checks_file: Path | None) -> "tuple[TrainEvalConfig | None, DataChecks]":
+def validate_folder(
+    examples: Path,
+    output: Path,
+    *,
+    config: str = "",
+    checks_file: Path | None = None,
+    previous: Path | None = None,
+    train_split: str = "",
+    num_workers: int = 1,
+) -> dict[str, Any]:
+    """Validate a folder of examples with the model and the checks of a configuration; write and return the report.
+
+    Args:
+        config: as for the option; empty uses the default checks, without those that need a model.
+
+    Raises:
+        InputError: a file or a split is missing, or a setting is wrong; not for a check that fails.
+    """
+    from detloom.components.dataset_validator.validate import validate_examples
+    from detloom.schemas.model.config import InputReader
+
+    settings, checks = _read_validation(config, checks_file)
+    if train_split and not (examples / f"Split-{train_split}").is_dir():
+        raise InputError(f"{examples}: --train-split: got {train_split!r}, needed: a folder Split-{train_split} there.")
+    return validate_examples(
+        examples,
+        output,
+        checks=checks,
+        model=settings.model if settings else None,
+        max_boxes=(settings.train_input if settings else InputReader()).max_number_of_boxes,
+        train_split=train_split,
+        previous_report=previous,
+        make_pipeline=pipeline_maker(num_workers, ()),
+    )
+
+
+def format_checks(report: Mapping[str, Any]) -> str:
+    """Format the checks of a report as a table, and the verdict."""
+    from detloom.pipelines.local.console import format_table
+
+    rows = [(check["status"], check["check"], check["sentence"]) for check in report["checks"]]
+    return f"{format_table(rows)}\n{report['sentence']}"
+
+
+def _read_validation(config: str, checks_file: Path | None) -> "tuple[TrainEvalConfig | None, DataChecks]":
     """Return the configuration of `--config`, and the checks of `--checks`, the run file or the defaults."""
     from detloom.pipelines.commands.config_check import is_run_file, read_config
     from detloom.schemas.reading.typed_dict import from_dict

@@ -79,11 +79,11 @@ def _run(
         )
         (run_task or run_node)(task, storage)
     except Exception as error:
-        return _explain(error)
+        return explain(error)
     return 0
 
 
-def _explain(error: Exception) -> int:
+def explain(error: Exception) -> int:
     """Print a user's mistake or the interruption of a training run; raise all other errors again."""
     from detloom.trainer_module.runtime.preemption import Preempted
 

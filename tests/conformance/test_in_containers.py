@@ -1,17 +1,20 @@
 """Run the demo's compiled job for Kubeflow in containers, one per task. `make test-image` builds the image first."""
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 from conformance_driver.execute import run_job
 from conformance_driver.job import read_job
 from conformance_driver.run import Machine
 from container_runner import ContainerRunner
 
 from detloom.pipelines.commands.image_check import find_engine
+from detloom.pipelines.samples.demo_data import write_embedded_digits
 from detloom.pipelines.samples.sample_run_file import sample_run_file
 from detloom.schemas.reading.overrides import parse_set
 from detloom.schemas.run_file.read_run_file import read_run_file
@@ -98,21 +101,53 @@ def docker_host(tmp_path):
         service.wait()
 
 
-@pytest.mark.skipif(not KFP_PYTHON, reason="needs a Python with kfp 2.17 and docker in DETLOOM_KFP_PYTHON")
-def test_the_same_job_runs_in_the_kfp_sdk(tmp_path, docker_host):
-    root = tmp_path / "root"
-    root.mkdir()
-    root.chmod(0o777)  # the image has another user
+def run_with_kfp(job, root, docker_host, *parameters):
+    """Run a job with the SDK's local runner; its containers see only `root`."""
+    script = Path(__file__).parent / "run_with_kfp.py"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(root.parent), "DOCKER_HOST": docker_host}
+    command = [KFP_PYTHON, script, job, root, *parameters]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    print(done.stdout[-20_000:])  # pytest shows it with -rP
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "root"
+    folder.mkdir()
+    folder.chmod(0o777)  # the image has another user
+    return folder
+
+
+needs_kfp = pytest.mark.skipif(not KFP_PYTHON, reason="needs a Python with kfp 2.17 and docker in DETLOOM_KFP_PYTHON")
+
+
+@needs_kfp
+def test_the_same_job_runs_in_the_kfp_sdk(root, docker_host):
     short = [
         "train.num_steps=20",
         "eval.evaluate_every=20",
         "gates.floors=[]",
         "gates.no_floor_reason=The training has a few steps.",
     ]
-    job = tmp_path / "job.yaml"
+    job = root.parent / "job.yaml"
     job.write_text(compile_demo(str(root), str(root / "models" / "demo"), short))
-    script = Path(__file__).parent / "run_with_kfp.py"
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DOCKER_HOST": docker_host}
-    done = subprocess.run([KFP_PYTHON, script, job, root], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    run_with_kfp(job, root, docker_host)
     assert len(versions_in(root / "models" / "demo")) == 1
+
+
+@needs_kfp
+def test_the_pipeline_of_kfp_components_runs_in_the_kfp_sdk(root, docker_host, monkeypatch):
+    """Run the example of docs/kfp_components.md with the data and the settings of the demo."""
+    monkeypatch.chdir(root.parent)
+    run_file = yaml.safe_load(sample_run_file("demo").read_text())
+    run_file["train"]["num_steps"] = run_file["eval"]["evaluate_every"] = 20
+    run_file["train"]["optimizer"]["learning_rate"] = {"type": "ConstantLearningRate", "learning_rate": 1e-3}
+    run_file["gates"] = {"no_floor_reason": "The training has a few steps."}
+    Path("cells.yaml").write_text(yaml.safe_dump(run_file))
+    page = (Path(__file__).parents[2] / "docs" / "kfp_components.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(re.sub(r"components_of\(.*\)", f"components_of({IMAGE!r})", code), {})
+    write_embedded_digits(root / "data")
+    run_with_kfp("cells.job.yaml", root, docker_host, f"data={root}/data", f"serving={root}/serving")
+    assert len(versions_in(root / "serving")) == 1

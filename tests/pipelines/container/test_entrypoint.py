@@ -86,14 +86,14 @@ def test_a_mistake_of_the_user_has_no_traceback(kubeflow, task_log, monkeypatch,
 def test_mistakes_and_interruptions_are_found_in_the_causes_of_an_exception(raised, code, shown, capsys):
     wrapped = RuntimeError("bundle failed")
     wrapped.__cause__ = raised
-    assert entrypoint._explain(wrapped) == code
+    assert entrypoint.explain(wrapped) == code
     assert capsys.readouterr().err.startswith(shown)
 
 
 def test_other_exceptions_keep_their_traceback():
     error = KeyError("model")
     with pytest.raises(KeyError) as raised:
-        entrypoint._explain(error)
+        entrypoint.explain(error)
     assert raised.value is error
 
 
