@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from detloom.components.evaluator.component import DetectionEvaluator
     from detloom.components.example_gen.component import DetectionExampleGen
     from detloom.components.model_card.component import ModelCard
+    from detloom.components.notebooks import show_in_notebooks
     from detloom.components.notifier.component import Notifier
     from detloom.components.pusher.component import DetectionPusher
     from detloom.components.retrain.component import RetrainDecision, TrainingRecord, training_wanted
@@ -24,6 +25,7 @@ __all__ = [
     "Notifier",
     "RetrainDecision",
     "TrainingRecord",
+    "show_in_notebooks",
     "training_wanted",
 ]
 
@@ -36,6 +38,7 @@ _MODULES = {
     "Notifier": "detloom.components.notifier.component",
     "RetrainDecision": "detloom.components.retrain.component",
     "TrainingRecord": "detloom.components.retrain.component",
+    "show_in_notebooks": "detloom.components.notebooks",
     "training_wanted": "detloom.components.retrain.component",
 }
 

@@ -1,10 +1,12 @@
 """Take the screenshots of the documentation from the workspace of a finished run.
 
 Usage: python scripts/docs_screenshots.py detloom_runs/demo --image photo.jpg [--name demo] [--out docs/measured]
+       python scripts/docs_screenshots.py --notebook docs/notebooks/first_model.ipynb [--out docs/measured]
 
 Writes evaluation_NAME_light.png, evaluation_NAME_dark.png, data_NAME.png and lineage_NAME.svg, and, with --image,
-serve_page.png: the page of `detloom serve` with the detections in that image. Needs Chromium on the PATH (Debian,
-Ubuntu: apt install chromium) and installs nothing.
+serve_page.png: the page of `detloom serve` with the detections in that image. With --notebook, runs the notebook and
+writes notebook_NAME_OUTPUT.png for each output that it shows. Needs Chromium on the PATH (Debian, Ubuntu: apt install
+chromium) and installs nothing.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +34,9 @@ MAX_REQUEST_BYTES = 32_000_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workspace", type=Path, help="workspace of a finished run, with metadata.sqlite")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("workspace", nargs="?", type=Path, help="workspace of a finished run, with metadata.sqlite")
+    what.add_argument("--notebook", type=Path, help="notebook to run")
     parser.add_argument("--image", type=Path, help="photograph for the page of detloom serve")
     parser.add_argument("--name", help="part of the file names; default: the name of the workspace")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "measured")
@@ -39,9 +44,17 @@ def main() -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit(f"No browser on the PATH; looked for {', '.join(BROWSERS)}. Debian, Ubuntu: apt install chromium")
-    workspace, out = arguments.workspace.resolve(), arguments.out.resolve()
-    name = arguments.name or workspace.name
+    out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if arguments.notebook is not None:
+        take_notebook(browser, arguments.notebook, arguments.name or arguments.notebook.stem, out)
+    else:
+        take_run(browser, arguments, out)
+
+
+def take_run(browser: str, arguments: argparse.Namespace, out: Path) -> None:
+    workspace = arguments.workspace.resolve()
+    name = arguments.name or workspace.name
     evaluation, data, version = find_pages(workspace)
     take(browser, evaluation.as_uri(), out / f"evaluation_{name}_light.png", height_px=1500)
     take(browser, evaluation.as_uri(), out / f"evaluation_{name}_dark.png", height_px=1500, is_dark=True)
@@ -76,6 +89,27 @@ def take(
         command += [f"--screenshot={path}", address]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
     print(f"wrote {path}")
+
+
+def take_notebook(browser: str, notebook: Path, name: str, out: Path) -> None:
+    """Run a notebook in a temporary folder and take each cell that ends with `context.show(NODE.outputs["OUTPUT"])`."""
+    import nbconvert
+    import nbformat
+    from nbclient import NotebookClient
+
+    os.environ["PYTHONPATH"] = str(ROOT)
+    content = nbformat.read(notebook, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        NotebookClient(content, timeout=3600, resources={"metadata": {"path": folder}}).execute()
+        for cell in content.cells:
+            shown = re.search(r"""context\.show\(\w+\.outputs\["(\w+)"\]\)$""", cell.source)
+            if cell.cell_type != "code" or shown is None:
+                continue
+            cell.outputs = [each for each in cell.outputs if each.output_type == "display_data"]
+            page = Path(folder) / f"{shown[1]}.html"
+            only = nbformat.from_dict({**content, "cells": [cell]})
+            page.write_text(nbconvert.HTMLExporter().from_notebook_node(only)[0], "utf-8")
+            take(browser, page.as_uri(), out / f"notebook_{name}_{shown[1]}.png", height_px=870)
 
 
 def write_lineage(version: Path, path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 from tfx.components.example_gen import driver as tfx_driver
 from tfx.components.example_gen import utils
+from tfx.dsl.components.base.base_driver import BaseDriver
 from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2, range_config_pb2
 from tfx.types import standard_component_specs
+from tfx.types.artifact import Artifact
 from tfx.utils import proto_utils
 
 from detloom.components.example_gen.data_folder import DataFolder
@@ -44,7 +46,8 @@ class Driver(tfx_driver.FileBasedDriver):
         if not DataFolder(base).is_folder(""):
             raise InputError(f"{base}: the data folder does not exist; create it, or correct the path of the data.")
         try:
-            resolved = super().resolve_exec_properties(exec_properties, pipeline_info, component_info)
+            # A copy: TFX writes into what it gets, and InteractiveContext gives the component's own properties.
+            resolved = super().resolve_exec_properties(dict(exec_properties), pipeline_info, component_info)
         except ValueError as error:
             odd = find_odd_entries(base, pattern)
             hint = f"; not numbered: {', '.join(odd)}; move these elsewhere" if odd else ""
@@ -56,6 +59,18 @@ class Driver(tfx_driver.FileBasedDriver):
         resolved[DATA_FOLDERS_KEY] = json.dumps(folders)
         resolved[utils.FINGERPRINT_PROPERTY_NAME] += "\n" + fingerprint_folders(base, folders)
         return resolved
+
+    def _prepare_output_artifacts(self, *, exec_properties: dict[str, Any], **others: Any) -> dict[str, list[Artifact]]:
+        """Create all outputs of the component; TFX's driver creates only the examples.
+
+        Only InteractiveContext calls it.
+        """
+        outputs: dict[str, list[Artifact]] = BaseDriver._prepare_output_artifacts(
+            self, exec_properties=exec_properties, **others
+        )
+        (examples,) = outputs[standard_component_specs.EXAMPLES_KEY]
+        tfx_driver.update_output_artifact(exec_properties, examples.mlmd_artifact)
+        return outputs
 
 
 def read_pattern(exec_properties: dict[str, Any]) -> str:
