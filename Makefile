@@ -77,6 +77,12 @@ image-base: ## make a Debian base image where none can be pulled (root, debootst
 test-image: venv ## build the image, then run the demo's job for Kubeflow in it, one container a task
 	@bash scripts/test_image.sh $(ARGS)
 
+.PHONY: test-cluster
+test-cluster: venv ## tests on a cluster with Kubeflow Pipelines: KUBECONFIG=file KFP_HOST=http://... IMAGE=... (NAMESPACE=kubeflow, ROOT=minio://...)
+	@KUBECONFIG="$(KUBECONFIG)" DETLOOM_TEST_KFP_HOST="$(KFP_HOST)" DETLOOM_TEST_IMAGE="$(IMAGE)" \
+		DETLOOM_TEST_NAMESPACE="$(NAMESPACE)" DETLOOM_TEST_ROOT="$(ROOT)" \
+		$(BIN)/pytest -v -m cluster --durations=0 --timeout 3600 tests/cluster $(ARGS)
+
 .PHONY: bench
 bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map, lite_bccd (hours), decisions (needs a training), loss_curves (needs data)
 	@for script in $(filter-out %/soak.py %/time_to_map.py %/lite_bccd.py %/decisions.py %/loss_curves.py %/digits_on_photographs.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
