@@ -17,11 +17,29 @@ if (_checkout / "setup.py").is_file() and (_checkout / "trainer_module").is_dir(
     __path__.append(str(_checkout))
 
 if TYPE_CHECKING:
-    from detloom.pipelines.python_api import LoadedDetector, evaluate, load_detector, run, train, trainer_config
+    from detloom.pipelines.python_api import (
+        LoadedDetector,
+        evaluate,
+        load_detector,
+        model_input,
+        run,
+        train,
+        trainer_config,
+    )
     from detloom.schemas.errors import InputError
     from detloom.trainer_module.export.predict import Prediction
 
-__all__ = ["InputError", "LoadedDetector", "Prediction", "evaluate", "load_detector", "run", "train", "trainer_config"]
+__all__ = [
+    "InputError",
+    "LoadedDetector",
+    "Prediction",
+    "evaluate",
+    "load_detector",
+    "model_input",
+    "run",
+    "train",
+    "trainer_config",
+]
 
 _MODULES = {
     "InputError": "detloom.schemas.errors",
@@ -29,6 +47,7 @@ _MODULES = {
     "Prediction": "detloom.trainer_module.export.predict",
     "evaluate": "detloom.pipelines.python_api",
     "load_detector": "detloom.pipelines.python_api",
+    "model_input": "detloom.pipelines.python_api",
     "run": "detloom.pipelines.python_api",
     "train": "detloom.pipelines.python_api",
     "trainer_config": "detloom.pipelines.python_api",

@@ -25,6 +25,7 @@ from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
 if TYPE_CHECKING:
+    from detloom.components.dataset_validator.statistics.model_input import ModelInput
     from detloom.components.evaluator.evaluation import Evaluation
     from detloom.schemas.contracts.label_map import LabelMap
     from detloom.trainer_module.export.predict import ExportedDetector, Prediction
@@ -167,6 +168,22 @@ def trainer_config(
     if label_map is not None:
         settings[LABEL_MAP_KEY] = format_label_map(read_label_map(Path(label_map)))
     return settings
+
+
+def model_input(source: PathLike, *, overrides: Mapping[str, Any] | None = None) -> "ModelInput":
+    """Return the `model_input` of DatasetValidator: the input size and the anchors of a configuration.
+
+    Args:
+        source, overrides: as for `train`.
+
+    Raises:
+        InputError: the configuration cannot be read.
+    """
+    from detloom.components.dataset_validator.statistics.model_input import ModelInput
+    from detloom.pipelines.commands.config_check import read_training_config
+
+    config = read_training_config(os.fspath(source), read_overrides(overrides))
+    return ModelInput.of_model(config.model, config.train_input.max_number_of_boxes)
 
 
 def evaluate(

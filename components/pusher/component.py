@@ -57,9 +57,9 @@ class DetectionPusher(tfx_pusher.Pusher):
             push_destination: `filesystem` with the folder of versions as `base_directory`, or its address.
             model_card: stored in the version, under `assets.extra/`.
             settings: number of kept versions and time limits; None uses the defaults.
-            custom_config: further values that distinguish executions in TFX's cache. The cache does not see whether a
-                pushed version still exists: a new value in each run, such as {"nonce": uuid.uuid4().hex}, always runs
-                the node. Pushing a model that is already served only reads its files and changes nothing.
+            custom_config: further values. TFX's cache answers only if they are equal, and does not see whether a pushed
+                version still exists: a new value in each run, such as {"nonce": uuid.uuid4().hex}, always runs the
+                node. Pushing a model that is already served only reads its files and changes nothing.
 
         Raises:
             ValueError: neither a model nor a blessing of TFX's InfraValidator is given.

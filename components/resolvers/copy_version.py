@@ -116,9 +116,9 @@ def production_versions(destination: Destination, candidate: str | None) -> Iter
     for version in sorted(complete_versions(destination), reverse=True):
         manifest = read_version_manifest(destination, version)
         if manifest is not None and manifest.digest == candidate:
-            _LOGGER.info("Version %d in %s is the candidate itself.", version, redact(destination.address))
+            _LOGGER.debug("Version %d in %s is the candidate itself.", version, redact(destination.address))
         elif manifest is not None and manifest.identity in rolled_back:
-            _LOGGER.info("Version %d in %s was rolled back.", version, redact(destination.address))
+            _LOGGER.debug("Version %d in %s was rolled back.", version, redact(destination.address))
         else:
             yield version, manifest
 

@@ -54,7 +54,9 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
     from detloom.schemas.reading.typed_dict import to_dict
     from detloom.schemas.run_file.read_run_file import read_run_file
 
-    findings = examine(read_run_file(run_file) if run_file else None)
+    run = read_run_file(run_file) if run_file else None
+    click.echo("Checking; the imports of TensorFlow and TFX take up to a minute ...", err=True)
+    findings = examine(run)
     if as_json:
         click.echo(json.dumps([to_dict(finding) for finding in findings], indent=1))
     else:

@@ -98,7 +98,7 @@ def predict(
     if json_file is not None:
         click.echo(f"Wrote {json_file}", err=True)
     if output is not None:
-        click.echo(f"Wrote {counts.num_images} images below {output}", err=True)
+        click.echo(f"Wrote {counts.num_images} images in {output}", err=True)
     if json_file is not None and ground_truth is not None:
         words = ("detloom", "evaluate", "--detections", json_file, "--ground-truth", ground_truth)
         click.echo(format_next(*words), err=True)

@@ -159,6 +159,7 @@ def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_
         result = roll_back(address, reason=reason, to=to, remove_replaced=remove_bad, lock_seconds=lock_seconds)
     if result.is_new:
         click.echo(f"Version {result.version} replaces {result.previous_version}: {result.address}")
+        click.echo("A running `detloom serve` keeps its model until it is restarted.", err=True)
     else:
         click.echo(f"Nothing to do: version {result.version} already is that model ({result.address})")
     click.echo(format_next("detloom", "versions", redact(push_dir)))

@@ -68,8 +68,11 @@ def run(
     if explain:
         from detloom.pipelines.local.console import show_log
         from detloom.pipelines.local.explain import explain_run, format_explanations
+        from detloom.schemas.model.config_checks import warnings_before_run
 
         show_log()
+        for warning in warnings_before_run(read.config):
+            _LOGGER.warning("%s", warning)
         click.echo(format_explanations(explain_run(read)))
     else:
         click.echo(run_locally(read, verbose=verbose))

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import tempfile
 import time
 from pathlib import Path
 
@@ -41,14 +42,15 @@ def write_run_file(folder: Path, output: Path, name: str, wishes: Wishes, starte
     _LOGGER.info("%s: %s images, %s objects.", folder, scan.total_images, sum(scan.boxes_by_class.values()))
     choices = choose_settings(scan, name, wishes.quality)
     header = f"Written by `detloom init` for {root}, quality {wishes.quality}"
+    if wishes.seconds is not None:
+        header += f", budget {format_duration(wishes.seconds)}"
+        with tempfile.TemporaryDirectory(prefix="detloom-") as temporary:
+            config = write_and_check(choices, header, Path(temporary, output.name)).config
+        step_seconds = _measure_step(config, scan)
+        limit_time(choices, scan, wishes.quality, step_seconds, wishes.seconds, spent=time.monotonic() - started)
     output.parent.mkdir(parents=True, exist_ok=True)
     draft = output.with_name(f".{output.name}.draft")
     try:
-        if wishes.seconds is not None:
-            header += f", budget {format_duration(wishes.seconds)}"
-            config = write_and_check(choices, header, draft).config
-            step_seconds = _measure_step(config, scan)
-            limit_time(choices, scan, wishes.quality, step_seconds, wishes.seconds, spent=time.monotonic() - started)
         write_and_check(choices, header, draft)
         draft.replace(output)
     finally:

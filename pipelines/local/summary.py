@@ -1,6 +1,7 @@
 """Summarize a finished run as text from ML Metadata and the artifacts."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from detloom.components.properties import (
     REASON_PROPERTY,
 )
 from detloom.components.pusher.atomic_push import list_versions
+from detloom.components.pusher.endpoint import is_endpoint
 from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
@@ -116,10 +118,22 @@ def _format_next(nodes: dict[str, NodeRun], push_to: str) -> str:
     """Return the last line: try the pushed model, see why it was not pushed, or see what is served."""
     if "Pusher" not in nodes:
         return format_next("detloom", "versions", push_to)
-    if not nodes["Pusher"].outputs["pushed_model"].custom_properties[PUSHED_PROPERTY].int_value:
-        page = nodes["DetectionEvaluator"].folder("evaluation") / "report.html"
-        return f"Next: open {page} in a browser; it shows why the model is not blessed."
-    return format_next("detloom", "versions" if is_remote(push_to) else "serve", push_to)
+    properties = nodes["Pusher"].outputs["pushed_model"].custom_properties
+    if properties[PUSHED_PROPERTY].int_value:
+        return format_next("detloom", "versions" if is_remote(push_to) else "serve", push_to)
+    if properties[REASON_PROPERTY].string_value:  # blessed, but it was rolled back
+        return format_next("detloom", "versions", push_to)
+    page = nodes["DetectionEvaluator"].folder("evaluation") / "report.html"
+    return f"Next: open {page} in a browser; it shows why the model is not blessed.{_format_push(nodes, push_to)}"
+
+
+def _format_push(nodes: dict[str, NodeRun], push_to: str) -> str:
+    """Return a line with the command that pushes a model that is not blessed; empty for an endpoint."""
+    if is_endpoint(push_to):
+        return ""
+    model, card = nodes["Trainer"].folder("model"), nodes["ModelCard"].folder("model_card")
+    command = shlex.join(["detloom", "push", str(model), "--to", push_to, "--card", str(card), "--reason", "..."])
+    return f"\nTo push it nevertheless, with your reason: {command}"
 
 
 def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
@@ -178,7 +192,7 @@ def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
         ("quarantined", f"{quarantined}: {folder / REJECTS_FILE}"),
     ]
     if report["num_boxes_rejected"]:
-        rows.append(("refused boxes", f"{report['num_boxes_rejected']} of images that were written"))
+        rows.append(("dropped boxes", f"{report['num_boxes_rejected']}, whose images were written"))
     return rows
 
 

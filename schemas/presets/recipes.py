@@ -38,7 +38,7 @@ RECIPES: Mapping[Quality, Recipe] = {
 
 SPLIT_SHARES = {"train": 0.75, "eval": 0.1, "test": 0.15}  # of data sets without splits of their own
 BATCH_SIZE = 8
-MIN_STEPS = 200  # fewer learn little
+MIN_STEPS = 120  # fewer learn little
 MIN_PLANNED_STEPS, MAX_PLANNED_STEPS = 700, 30_000  # without a time limit
 MIN_PASSES_WITH_MOSAICS = 20  # over the training images; fewer learn less with mosaics than without
 MIN_OBJECT_SIDE_PX = 20  # a tenth of the objects may be smaller in the network's input

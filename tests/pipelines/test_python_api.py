@@ -154,6 +154,14 @@ def test_the_settings_of_tfxs_trainer_hold_configuration_code_and_label_map(exam
     assert settings["label_map"] == label_map.read_text()
 
 
+def test_the_input_of_a_preset_is_that_of_its_network():
+    preset = "ssd_mobilenet_v2_fpnlite_320x320"
+    found = detloom.model_input(preset, overrides={"train_input.max_number_of_boxes": 7})
+    assert "320 x 320" in found.describe()
+    assert found.anchor_generator is not None
+    assert found.max_boxes == 7
+
+
 def test_train_calls_the_training_of_the_command(examples, tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(

@@ -67,7 +67,7 @@ def count_records(files: Sequence[str]) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=_MAX_REMEMBERED)
 def _count_records(files: tuple["_File", ...]) -> tuple[int, ...]:
-    _LOGGER.info("Counting the records of %d files.", len(files))
+    _LOGGER.info("Counting records (files: %d).", len(files))
     paths = [file.path for file in files]
     compression = compression_of(paths)
     try:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 _LOG_EVERY_SECONDS = 20.0
+_SHOWN_INPUT_SHARE = 0.05  # a smaller share of time spent waiting for data is not shown
 _RATE_WINDOW = 20  # number of `advance` calls that the rate covers; start-up costs soon drop out
 _LOGGER = logging.getLogger("detloom")
 
@@ -70,7 +71,7 @@ class Reporter:
             f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:.4g}'}"
             for name, value in numbers.items()
         ]
-        if input_share is not None:
+        if input_share is not None and input_share >= _SHOWN_INPUT_SHARE:
             values.append(f"input-bound: {100 * input_share:.0f} %")
         rate, eta = self._rate(now), ""
         if rate:

@@ -226,6 +226,7 @@ class _Loop:
             self.config.train.batch_size,
             self.config.train.num_steps,
         )
+        _LOGGER.info("The first step includes the compilation, which takes up to some minutes.")
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 

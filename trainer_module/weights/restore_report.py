@@ -82,11 +82,11 @@ class RestoreReport:
     def sentence(self) -> str:
         """Return a summary for the log."""
         rows = (*self.restored, *self.fresh)
-        chosen = f"'{self.mode}'" + (" (chosen by auto)" if self.asked == "auto" else "")
+        chosen = f"'{self.mode}'" + (", chosen automatically" if self.asked == "auto" else "")
         return (
             f"{'Refused' if self.refusal else 'Restored'}: {len(self.restored)} of {len(rows)} variables, "
-            f"{_parameters(self.restored)} of {_parameters(rows)} parameters, {format_share(self.share)} of what "
-            f"{chosen} restores, from {self.checkpoint}, {self.kind}."
+            f"{_parameters(self.restored)} of {_parameters(rows)} parameters, from {self.checkpoint}, {self.kind} "
+            f"(checkpoint type {chosen}: {format_share(self.share)} of its parameters)."
         )
 
 

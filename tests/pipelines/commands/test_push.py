@@ -142,7 +142,8 @@ def test_versions_of_a_missing_folder_in_a_bucket_are_an_error(tmp_path, monkeyp
 def test_rollback_prints_the_replaced_version_and_appears_in_the_table(serving):
     result = detloom("rollback", serving, "--reason", "bad boxes")
     new = list_versions(serving)[-1]
-    replaced, next_line = result.output.splitlines()
+    replaced, restart, next_line = result.output.splitlines()
+    assert "`detloom serve`" in restart
     assert replaced == f"Version {new} replaces 200: {serving}/{new}"
     assert next_line == f"Next: detloom versions {serving}"
     row = detloom("versions", serving).output.splitlines()[-1]

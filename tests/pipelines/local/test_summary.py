@@ -19,17 +19,28 @@ def cache_row(is_new, *, is_cached):
     return text
 
 
-def pusher(is_pushed):
-    pushed = pb.Artifact(custom_properties={"pushed": pb.Value(int_value=is_pushed)})
-    evaluation = NodeRun("DetectionEvaluator", False, False, {"evaluation": pb.Artifact(uri="runs/eval")})
-    return {"DetectionEvaluator": evaluation, "Pusher": NodeRun("Pusher", False, False, {"pushed_model": pushed})}
+def pusher(is_pushed, reason=""):
+    properties = {"pushed": pb.Value(int_value=is_pushed), "reason": pb.Value(string_value=reason)}
+    pushed = pb.Artifact(custom_properties=properties)
+    return {
+        "Trainer": NodeRun("Trainer", False, False, {"model": pb.Artifact(uri="runs/model")}),
+        "DetectionEvaluator": NodeRun("DetectionEvaluator", False, False, {"evaluation": pb.Artifact(uri="runs/eval")}),
+        "ModelCard": NodeRun("ModelCard", False, False, {"model_card": pb.Artifact(uri="runs/card")}),
+        "Pusher": NodeRun("Pusher", False, False, {"pushed_model": pushed}),
+    }
 
 
 def test_the_last_line_names_the_next_command():
     assert summary._format_next(pusher(1), "my models") == "Next: detloom serve 'my models'"
     assert summary._format_next(pusher(1), "gs://b/models") == "Next: detloom versions gs://b/models"
-    assert summary._format_next(pusher(0), "models").startswith("Next: open runs/eval/report.html ")
+    assert summary._format_next(pusher(0, "it was rolled back"), "models") == "Next: detloom versions models"
     assert summary._format_next({}, "models") == "Next: detloom versions models"
+
+
+def test_a_model_that_is_not_blessed_can_be_pushed_with_a_reason():
+    report, push = summary._format_next(pusher(0), "models").splitlines()
+    assert report.startswith("Next: open runs/eval/report.html ")
+    assert push.endswith(" detloom push runs/model --to models --card runs/card --reason ...")
 
 
 def test_images_and_boxes_are_counted_as_in_the_summary_of_an_ingestion(tmp_path):
@@ -40,7 +51,7 @@ def test_images_and_boxes_are_counted_as_in_the_summary_of_an_ingestion(tmp_path
     assert rows == [
         ("ingested", "8 of 9 images (train 6, eval 2)"),
         ("quarantined", f"1 images, 3 boxes: {tmp_path / 'rejects.jsonl'}"),
-        ("refused boxes", "2 of images that were written"),
+        ("dropped boxes", "2, whose images were written"),
     ]
 
 

@@ -46,7 +46,7 @@ def test_a_file_is_counted_again_only_if_it_has_changed(tmp_path, make_example, 
     path = write_records(tmp_path / "data", [make_example()] * 2)
     with caplog.at_level("INFO", "detloom"):
         assert count_records([str(path)]) == count_records([str(path)]) == (2,)
-        assert caplog.text.count("Counting the records of 1 files.") == 1
+        assert caplog.text.count("Counting records (files: 1).") == 1
         write_records(path, [make_example()] * 3)
         assert count_records([str(path)]) == (3,)
 
