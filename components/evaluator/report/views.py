@@ -6,7 +6,13 @@ from detloom.components.evaluator.decision import Decision, Gate, Override, capi
 from detloom.components.evaluator.evaluation import Evaluation, ModelCosts
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.tables import Json, change_of, format_interval, measured
-from detloom.components.pages.formats import format_count, format_number, format_share_digits, format_signed
+from detloom.components.pages.formats import (
+    format_count,
+    format_number,
+    format_share_digits,
+    format_signed,
+    shorten,
+)
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
@@ -97,6 +103,11 @@ def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
         ("AP", format_number(measured(candidate.AP)), interval),
         ("AP50", format_number(measured(candidate.AP50)), ""),
     ]
+    classes = [row for row in candidate.per_class if measured(row.AP) is not None]
+    if len(classes) > 1:
+        weakest = min(classes, key=lambda row: row.AP)
+        more = f"{shorten(weakest.name)}, {format_count(weakest.num_boxes)} objects"
+        result.append(("AP of the weakest class", format_number(weakest.AP), more))
     shapes = (("Mask AP", evaluation.candidate.masks), ("Keypoint AP", evaluation.candidate.keypoints))
     result += [(name, format_number(measured(each.AP)), "") for name, each in shapes if each is not None]
     if comparison.ap_change is not None:

@@ -59,16 +59,26 @@ def make_errors(cost=0.1):
 def test_key_numbers_contain_interval_and_significance(evaluation):
     unsure = replace(evaluation, decision=replace(evaluation.decision, difference="none"))
     by_name = {name: (text, more) for name, text, more in views.key_numbers(unsure)}
-    assert list(by_name) == ["AP", "AP50", "AP against the baseline", "Median latency", "Model size"]
+    names = ["AP", "AP50", "AP of the weakest class", "AP against the baseline", "Median latency", "Model size"]
+    assert list(by_name) == names
     assert by_name["AP against the baseline"][1].endswith(", not significant")
     assert " to " in by_name["AP"][1]
     assert by_name["Median latency"][0] == "41.3 ms"
     assert by_name["Model size"][0] == "3.0 MiB"
 
 
+def test_the_weakest_class_is_a_key_number(evaluation):
+    classes = evaluation.candidate.coco.per_class
+    weakest = min(classes, key=lambda row: row.AP)
+    by_name = {name: (text, more) for name, text, more in views.key_numbers(evaluation)}
+    number, more = by_name["AP of the weakest class"]
+    assert number == f"{weakest.AP:.3f}"
+    assert more.endswith(f", {weakest.num_boxes} objects")
+
+
 def test_unmeasured_values_are_not_key_numbers():
     evaluation = evaluations.make_evaluation(has_baseline=False, candidate_costs=views.ModelCosts())
-    assert [name for name, _, _ in views.key_numbers(evaluation)] == ["AP", "AP50"]
+    assert [name for name, _, _ in views.key_numbers(evaluation)] == ["AP", "AP50", "AP of the weakest class"]
     assert views.cost_rows(evaluation) == []
 
 
