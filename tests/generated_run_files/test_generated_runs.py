@@ -19,7 +19,7 @@ import run_generated
 SEED_VARIABLE = "DETLOOM_GENERATED_SEED"
 LOG_VARIABLE = "DETLOOM_GENERATED_LOG"
 FIRST_SEED = int(os.environ.get(SEED_VARIABLE, 1000 * datetime.date.today().toordinal()))
-NUM_DAILY, NUM_RANDOM = 12, 300
+NUM_DAILY, NUM_RANDOM = 6, 300
 
 
 @pytest.fixture(scope="module")
