@@ -230,7 +230,7 @@ def test_every_key_of_the_zoo_occurs_once_with_its_shape(reference_dir, monkeypa
 
 
 @pytest.mark.slow
-def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch, assert_step_compiles):
+def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
     assert_step_compiles(detector, batch)
 
 

@@ -70,7 +70,7 @@ def test_detections_have_the_shapes_of_the_interface(detector, batch):
 
 
 @pytest.mark.slow  # XLA takes its time with MobileNet; the losses alone compile in test_centernet_losses.py
-def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch, assert_step_compiles):
+def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
     assert_step_compiles(detector, batch)
 
 

@@ -152,7 +152,7 @@ def test_the_second_stage_counts_for_each_proposal_in_the_memory_estimate(plain_
 
 
 @pytest.mark.slow
-def test_a_training_step_compiles_under_xla_and_gives_the_eager_loss(detector, batch, assert_step_compiles):
+def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
     """All anchors and proposals are sampled, because XLA draws other random numbers."""
     every = {
         "first_stage_minibatch_size": 1000,
