@@ -233,7 +233,7 @@ def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path, tiny_config, chang
 
 def test_examples_without_a_label_map_are_refused(fn_args, tmp_path):
     (tmp_path / "examples" / LABEL_MAP_FILE).unlink()
-    with pytest.raises(InputError, match=r"label_map\.pbtxt: the these examples have no label map"):
+    with pytest.raises(InputError, match=r"label_map\.pbtxt: these examples have no label map"):
         run_fn(fn_args)
 
 

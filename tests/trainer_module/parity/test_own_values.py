@@ -19,6 +19,6 @@ def test_the_script_runs_and_equals_the_reference_values(script, reference_dir, 
     names: dict[str, object] = {}
     exec(compile(script, "docs/parity.md", "exec"), names)
     assert max(names["errors"].values()) < 2e-3
-    assert "'full' restores" in capsys.readouterr().out
+    assert "(checkpoint type 'full': 100.0% of its parameters)" in capsys.readouterr().out
     assert set(names["losses"]) == {"class_loss", "box_loss"}
     assert names["detections"]["num_detections"].shape == (2,)
