@@ -171,7 +171,7 @@ class _Explainer:
         names: dict[str, list[str]] = {}
         conditions, condition = str(list(node.inputs.conditionals.values())), ""
         for key, spec in sorted(node.inputs.inputs.items()):
-            for producer in {channel.producer_node_query.id for channel in spec.channels} & self._new:
+            for producer in sorted({channel.producer_node_query.id for channel in spec.channels} & self._new):
                 if f'key: "{key}"' in conditions:
                     condition = producer
                 names.setdefault(producer, []).append(key)
@@ -186,9 +186,8 @@ class _Explainer:
             return Explanation(node=name, action="runs", reasons=("no earlier result",))
         before = {key: getattr(value, value.WhichOneof("value")) for key, value in earlier.custom_properties.items()}
         now = {key: value for key, value in parameters.items() if value is not None}
-        changed = [
-            (path.rpartition(".")[2], path, *values) for path, *values in diff_trees(unpack(before), unpack(now))
-        ]
+        differences = sorted(diff_trees(unpack(before), unpack(now)))
+        changed = [(path.rpartition(".")[2], path, *values) for path, *values in differences]
         reasons = [reason for change in changed for reason in self._describe(*change)]
         if any(key == _NONCE for key, *_ in changed):
             return Explanation(node=name, action="always runs", reasons=tuple(reasons))

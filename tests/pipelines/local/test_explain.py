@@ -102,7 +102,7 @@ def test_a_setting_is_named_with_both_values_and_what_follows_with_its_artifact(
 
 
 def test_the_parts_of_what_determines_the_training_are_named(explain):
-    assert explain(gates="g1", code="c1")["Gen"] == ("runs", "setting gates", "module: code of the Trainer")
+    assert explain(gates="g1", code="c1")["Gen"] == ("runs", "module: code of the Trainer", "setting gates")
 
 
 def test_code_without_a_record_is_said_so(explain):

@@ -181,15 +181,14 @@ def test_training_finds_the_boxes_of_its_images(plain_config, batch):
 
     losses = [float(step()) for _ in range(150)]
     assert np.mean(losses[-5:]) < losses[0] / 5
-    outputs = detector.forward(batch, training=True)  # batch norm has seen few steps: its own statistics
-    found = detector.detections(outputs, batch["true_hw"])
+    # Training mode, because batch norm has seen few steps. It samples few proposals, so several samples are needed.
+    samples = [detector.detections(detector.forward(batch, training=True), batch["true_hw"]) for _ in range(5)]
+    boxes, scores, class_ids = (np.concatenate([each[key] for each in samples], 1) for key in (BOXES, SCORES, CLASSES))
     for i in range(2):
-        best = {}
-        for box, class_id in zip(found[BOXES][i].numpy(), found[CLASSES][i].numpy(), strict=True):
-            best.setdefault(int(class_id), box)
         true_sides = np.tile(batch["true_hw"][i].numpy(), 2) / 96
         for k, class_id in enumerate((2, 5)):
-            assert np.abs(best[class_id] * true_sides - batch["boxes_yxyx_rel"][i, k].numpy()).max() < 0.08
+            best = np.argmax(np.where(class_ids[i] == class_id, scores[i], -1))
+            assert np.abs(boxes[i, best] * true_sides - batch["boxes_yxyx_rel"][i, k].numpy()).max() < 0.08
 
 
 @pytest.mark.slow
