@@ -20,7 +20,7 @@ _FRAME = """<div><iframe sandbox="allow-scripts" srcdoc="{page}"
  style="width: 100%; height: {height_px}px; border: 1px solid #bbb; resize: vertical"></iframe></div>"""
 
 
-class _ExamplesVisualization(visualizations.ArtifactVisualization):  # type: ignore[misc]
+class _ExamplesVisualization(visualizations.ArtifactVisualization):
     """Shows a few images of each split with their boxes."""
 
     ARTIFACT_TYPE = standard_artifacts.Examples
@@ -35,7 +35,7 @@ class _ExamplesVisualization(visualizations.ArtifactVisualization):  # type: ign
             _display_page(page, height_px=540)
 
 
-class _DatasetReportVisualization(visualizations.ArtifactVisualization):  # type: ignore[misc]
+class _DatasetReportVisualization(visualizations.ArtifactVisualization):
     """Shows the report of DatasetValidator."""
 
     ARTIFACT_TYPE = DatasetReport
@@ -44,7 +44,7 @@ class _DatasetReportVisualization(visualizations.ArtifactVisualization):  # type
         _display_file(artifact, REPORT_HTML)
 
 
-class _ModelEvaluationVisualization(visualizations.ArtifactVisualization):  # type: ignore[misc]
+class _ModelEvaluationVisualization(visualizations.ArtifactVisualization):
     """Shows the report of DetectionEvaluator, and what TFX shows for its own Evaluator."""
 
     ARTIFACT_TYPE = standard_artifacts.ModelEvaluation
@@ -56,7 +56,7 @@ class _ModelEvaluationVisualization(visualizations.ArtifactVisualization):  # ty
             standard_visualizations.ModelEvaluationVisualization().display(artifact)
 
 
-class _ModelCardVisualization(visualizations.ArtifactVisualization):  # type: ignore[misc]
+class _ModelCardVisualization(visualizations.ArtifactVisualization):
     """Shows the card of a model."""
 
     ARTIFACT_TYPE = ModelCard
