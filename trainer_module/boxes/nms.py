@@ -4,7 +4,9 @@ The result equals that of the Object Detection API, which suppresses within each
 the best of all classes. This equals one greedy pass over all pairs of box and class in descending order of score, in
 which only kept pairs of the same class suppress a pair. The pass ends when enough pairs are kept, so that pairs with
 low scores are rarely needed. It therefore runs over the best pairs only; what it keeps above the best score left out
-is final. If that is not enough, it runs again over more pairs.
+is final. If that is not enough, it runs over more pairs, and in the end over all of them.
+
+All shapes are static, apart from the number of images, so that XLA compiles each function.
 """
 
 from collections.abc import Callable
@@ -15,8 +17,7 @@ import tensorflow as tf
 from detloom.schemas.model.detector import BatchNonMaxSuppression
 from detloom.trainer_module.boxes.geometry import area, pairwise_iou
 
-_NUM_FIRST_PAIRS = 512  # about five for each of 100 detections; selecting more takes longer than comparing them
-_MORE_PAIRS = 8  # growth factor from one round to the next
+_NUMS_OF_PAIRS = (512, 4096)  # 512 are about five for each of 100 detections; selecting more takes longer
 _BLOCK = 128  # number of pairs that are compared with each other at once
 _DEAD = -1.0  # score of a pair that can no longer be selected; score thresholds are 0 or more
 
@@ -41,30 +42,38 @@ class _Pairs(NamedTuple):
     """Pairs of box and class in descending order of score, ties by class, then box, as in the reference."""
 
     box_indices_BN: tf.Tensor
-    class_indices_BN: tf.Tensor
+    class_indices_BN: tf.Tensor  # -1 in padding
     scores_BN: tf.Tensor
     boxes_yxyx_BN4: tf.Tensor
     is_visible_BN: tf.Tensor  # True if the box has area inside the clip window
-    least_rank_B: tf.Tensor  # rank of the last pair
-    best_left_out_B: tf.Tensor  # upper bound of the scores of pairs left out; -inf if none is left out
 
 
-class _Kept(NamedTuple):
-    """Pairs kept so far, `S` columns. Pairs that are not visible suppress and count, but are never reported."""
+class _Best(NamedTuple):
+    """The best pairs, padded to whole blocks, and a bound of the scores of all others; -inf if there are none."""
 
-    places_BS: tf.Tensor  # index into `_Pairs`
-    class_indices_BS: tf.Tensor  # -1 in padding
-    boxes_yxyx_BS4: tf.Tensor
-    scores_BS: tf.Tensor
-    is_visible_BS: tf.Tensor
+    pairs: _Pairs
+    best_left_out_B: tf.Tensor
 
 
-class _Taken(NamedTuple):
-    """One entry [B] per step."""
+class _Row(NamedTuple):
+    """Pairs that a step can change."""
 
-    places: tf.TensorArray
-    scores: tf.TensorArray
-    is_visible: tf.TensorArray
+    boxes_yxyx_BN4: tf.Tensor
+    box_indices_BN: tf.Tensor
+    class_indices_BN: tf.Tensor
+
+
+class _Scores(NamedTuple):
+    """Scores of rows of pairs, which decrease while pairs are selected.
+
+    Attributes:
+        best_BR: highest score of each row.
+        num_selected_BK: number of selected pairs of each class.
+    """
+
+    all_BRN: tf.Tensor
+    best_BR: tf.Tensor
+    num_selected_BK: tf.Tensor
 
 
 def select_boxes(
@@ -79,58 +88,60 @@ def select_boxes(
     """Suppress overlapping boxes within each class, then keep the best of all classes.
 
     Args:
-        ranks_BNK: a number for each box and class that increases with the score. If there are NaNs, valid pairs may
-            be lost.
+        ranks_BNK: a number for each box and class that increases with the score; N and K are static. If there are
+            NaNs, valid pairs may be lost.
         to_scores: converts ranks of any shape to scores of the same shape; must be monotone.
         boxes_of: returns the boxes [B, M, 4] of box indices [B, M]; with `has_boxes_per_class`, of the indices of the
             pairs, box index * K + class index.
         clip_windows_yxyx_B4: boxes without area inside are not reported. Boxes are compared unclipped.
         has_boxes_per_class: whether each pair of box and class has a box of its own.
     """
-    num_images, num_pairs = tf.shape(ranks_BNK)[0], tf.reduce_prod(tf.shape(ranks_BNK)[1:])
-    num_classes = tf.shape(ranks_BNK)[2]
+    num_classes = ranks_BNK.shape[2]
 
     def boxes_of_pairs(box_indices_BP: tf.Tensor, class_indices_BP: tf.Tensor) -> tf.Tensor:
         return boxes_of(box_indices_BP * num_classes + class_indices_BP if has_boxes_per_class else box_indices_BP)
 
-    best_of_box_BN = tf.reduce_max(ranks_BNK, axis=-1)
-    suppress = _suppress_softly if config.soft_nms_sigma > 0 else _suppress
+    def select(nums_of_pairs: tuple[int, ...]) -> Selection:
+        if not nums_of_pairs:
+            boxes_BN4 = None if has_boxes_per_class else boxes_of(_all_boxes(ranks_BNK))
+            return _select_from_all(config, to_scores(ranks_BNK), boxes_BN4, boxes_of_pairs, clip_windows_yxyx_B4)
+        best = _best_pairs(ranks_BNK, nums_of_pairs[0], to_scores, boxes_of_pairs, clip_windows_yxyx_B4)
+        if config.soft_nms_sigma > 0:
+            selection, is_final_B = _select_from_pairs(config, best, num_classes, clip_windows_yxyx_B4)
+        else:
+            selection, is_final_B = _select_in_blocks(config, best)
+        return tf.cond(tf.reduce_all(is_final_B), lambda: selection, lambda: select(nums_of_pairs[1:]))
 
-    def is_unfinished(num: tf.Tensor, is_final_B: tf.Tensor, selection: Selection) -> tf.Tensor:
-        return ~tf.reduce_all(is_final_B)
+    selected: Selection = select(_NUMS_OF_PAIRS)
+    return selected
 
-    def look_at_more(
-        num: tf.Tensor, is_final_B: tf.Tensor, selection: Selection
-    ) -> tuple[tf.Tensor, tf.Tensor, Selection]:
-        pairs = _best_pairs(ranks_BNK, best_of_box_BN, num, to_scores, boxes_of_pairs, clip_windows_yxyx_B4)
-        selection = suppress(config, pairs)
-        enough_B = selection.num_selected_B >= config.max_total_detections
-        is_final_B = enough_B | ~(pairs.best_left_out_B > config.score_threshold)
-        num = tf.cond(tf.reduce_all(is_final_B), lambda: num, lambda: _next_num(num, ranks_BNK, pairs.least_rank_B))
-        return num, is_final_B, selection
 
-    none_BM = tf.zeros([num_images, config.max_total_detections], tf.int32)
-    nothing = Selection(none_BM, none_BM, tf.cast(none_BM, tf.float32), none_BM[:, 0])
-    first = tf.minimum(_NUM_FIRST_PAIRS, num_pairs)
-    is_final_B = tf.zeros([num_images], tf.bool)
-    rows = tf.TensorShape([None, config.max_total_detections])
-    shapes = (first.shape, tf.TensorShape([None]), Selection(rows, rows, rows, tf.TensorShape([None])))
-    return tf.while_loop(is_unfinished, look_at_more, (first, is_final_B, nothing), shape_invariants=shapes)[2]
+def _all_boxes(ranks_BNK: tf.Tensor) -> tf.Tensor:
+    """Return the indices of all boxes, int32 [B, N]."""
+    return tf.broadcast_to(tf.range(ranks_BNK.shape[1]), [tf.shape(ranks_BNK)[0], ranks_BNK.shape[1]])
+
+
+def _is_visible(boxes_yxyx_BP4: tf.Tensor, clip_windows_yxyx_B4: tf.Tensor) -> tf.Tensor:
+    begin, end = tf.split(clip_windows_yxyx_B4[:, tf.newaxis], 2, axis=-1)
+    return area(tf.clip_by_value(boxes_yxyx_BP4, tf.tile(begin, [1, 1, 2]), tf.tile(end, [1, 1, 2]))) > 0
+
+
+# --- the best pairs ---------------------------------------------------------------------------------------------------
 
 
 def _best_pairs(
     ranks_BNK: tf.Tensor,
-    best_of_box_BN: tf.Tensor,
-    num: tf.Tensor,
+    num: int,
     to_scores: Callable[[tf.Tensor], tf.Tensor],
     boxes_of_pairs: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     clip_windows_yxyx_B4: tf.Tensor,
-) -> _Pairs:
+) -> _Best:
     """Return the `num` pairs with the highest ranks. They belong to the `num` boxes whose best class ranks highest."""
-    num_boxes, num_classes = tf.shape(ranks_BNK)[1], tf.shape(ranks_BNK)[2]
-    _, boxes_BM = tf.math.top_k(best_of_box_BN, tf.minimum(num, num_boxes))
+    num_boxes, num_classes = ranks_BNK.shape[1:]
+    num = min(num, num_boxes * num_classes)
+    _, boxes_BM = tf.math.top_k(tf.reduce_max(ranks_BNK, axis=-1), min(num, num_boxes))
     ranks_BMK = tf.gather(ranks_BNK, boxes_BM, batch_dims=1)
-    ranks_BP, places_BP = tf.math.top_k(tf.reshape(ranks_BMK, [tf.shape(ranks_BNK)[0], -1]), num)
+    ranks_BP, places_BP = tf.math.top_k(tf.reshape(ranks_BMK, [-1, boxes_BM.shape[1] * num_classes]), num)
     box_indices_BP = tf.gather(boxes_BM, places_BP // num_classes, batch_dims=1)
     class_indices_BP = places_BP % num_classes
 
@@ -142,74 +153,70 @@ def _best_pairs(
     box_indices_BP, class_indices_BP = (
         tf.gather(indices, order_BP, batch_dims=1) for indices in (box_indices_BP, class_indices_BP)
     )
-
     boxes_yxyx_BP4 = boxes_of_pairs(box_indices_BP, class_indices_BP)
-    begin, end = tf.split(clip_windows_yxyx_B4[:, tf.newaxis], 2, axis=-1)
-    clipped = tf.clip_by_value(boxes_yxyx_BP4, tf.tile(begin, [1, 1, 2]), tf.tile(end, [1, 1, 2]))
-    nothing_left_out = tf.equal(num, num_boxes * num_classes)
-    best_left_out_B = tf.where(nothing_left_out, -float("inf"), scores_BP[:, -1])
-    is_visible_BP = area(clipped) > 0
-    return _Pairs(
-        box_indices_BP, class_indices_BP, scores_BP, boxes_yxyx_BP4, is_visible_BP, ranks_BP[:, -1], best_left_out_B
-    )
+    is_visible_BP = _is_visible(boxes_yxyx_BP4, clip_windows_yxyx_B4)
+    is_all = num == num_boxes * num_classes
+    best_left_out_B = tf.fill([tf.shape(ranks_BNK)[0]], -float("inf")) if is_all else scores_BP[:, -1]
+    pairs = _Pairs(box_indices_BP, class_indices_BP, scores_BP, boxes_yxyx_BP4, is_visible_BP)
+    return _Best(_pad(pairs, -num % _BLOCK), best_left_out_B)
 
 
-def _next_num(num: tf.Tensor, ranks_BNK: tf.Tensor, least_rank_B: tf.Tensor) -> tf.Tensor:
-    """Return the number of pairs of the next round, which includes at once all pairs that tie with the last one.
+def _pad(pairs: _Pairs, num_missing: int) -> _Pairs:
+    def pad(part: tf.Tensor, value: float) -> tf.Tensor:
+        return tf.pad(part, [[0, 0], [0, num_missing], *[[0, 0]] * (len(part.shape) - 2)], constant_values=value)
 
-    An untrained network has thousands of these, and no round that leaves out a part of them is final.
+    return _Pairs(*(pad(part, value) for part, value in zip(pairs, (0, -1, _DEAD, 0.0, False), strict=True)))
+
+
+def _select_in_blocks(config: BatchNonMaxSuppression, best: _Best) -> tuple[Selection, tf.Tensor]:
+    """Process blocks of `_BLOCK` pairs until enough are kept; skip pairs that tie with a pair left out.
+
+    Returns:
+        The selection, and bool [B]: False if pairs that were left out can belong to it.
     """
-    is_tied_BNK = ranks_BNK >= least_rank_B[:, tf.newaxis, tf.newaxis]
-    num_tied_B = tf.reduce_sum(tf.cast(is_tied_BNK, tf.int32), axis=[1, 2])
-    more = tf.maximum(num * _MORE_PAIRS, tf.reduce_max(num_tied_B) + 1)
-    return tf.minimum(more, tf.reduce_prod(tf.shape(ranks_BNK)[1:]))
+    pairs, most = best.pairs, config.max_total_detections
+    num_blocks = pairs.scores_BN.shape[1] // _BLOCK
+    blocks = _Pairs(*(tf.reshape(part, [-1, num_blocks, _BLOCK, *part.shape[2:]]) for part in pairs))
+    least_score_B = tf.maximum(best.best_left_out_B, config.score_threshold)
+
+    def is_open(i: tf.Tensor, kept: _Pairs) -> tf.Tensor:
+        num_visible_B = tf.reduce_sum(tf.cast(kept.is_visible_BN, tf.int32), axis=1)
+        next_score_B = blocks.scores_BN[:, tf.minimum(i, num_blocks - 1), 0]
+        return (num_visible_B < most) & (next_score_B > least_score_B)
+
+    def is_unfinished(i: tf.Tensor, kept: _Pairs, is_cut_B: tf.Tensor) -> tf.Tensor:
+        return (i < num_blocks) & tf.reduce_any(is_open(i, kept))
+
+    def look_at_block(i: tf.Tensor, kept: _Pairs, is_cut_B: tf.Tensor) -> tuple[tf.Tensor, _Pairs, tf.Tensor]:
+        block = _Pairs(*(tf.gather(part, i, axis=1) for part in blocks))
+        is_kept_BN = _keep_of_block(config, block, kept, block.scores_BN > least_score_B[:, tf.newaxis])
+        kept, is_cut_now_B = _append(kept, block, is_kept_BN)
+        return i + 1, kept, is_cut_B | is_cut_now_B
+
+    # A block more than needed: pairs that are not visible are rare. If they take all of it, `is_cut_B` is True.
+    nothing = _Pairs(*(tf.zeros_like(part[:, :1]) for part in pairs))
+    nothing = nothing._replace(class_indices_BN=nothing.class_indices_BN - 1)
+    nothing = _Pairs(*(tf.repeat(part, most + _BLOCK, axis=1) for part in nothing))
+    start = (tf.constant(0), nothing, tf.zeros_like(nothing.is_visible_BN[:, 0]))
+    _, kept, is_cut_B = tf.while_loop(is_unfinished, look_at_block, start)
+    selection = _visible(config, kept)
+    is_complete_B = ~is_cut_B & ~(best.best_left_out_B > config.score_threshold)
+    return selection, (selection.num_selected_B >= most) | is_complete_B
 
 
-def _suppress(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection:
-    """Process blocks of `_BLOCK` pairs until enough are kept; skip pairs that tie with a pair left out."""
-    num_pairs = tf.shape(pairs.scores_BN)[1]
-    least_score_B = tf.maximum(pairs.best_left_out_B, config.score_threshold)
-
-    def is_unfinished(begin: tf.Tensor, kept: _Kept) -> tf.Tensor:
-        num_visible_B = tf.reduce_sum(tf.cast(kept.is_visible_BS, tf.int32), axis=1)
-        next_score_B = pairs.scores_BN[:, tf.minimum(begin, num_pairs - 1)]
-        is_open_B = (num_visible_B < config.max_total_detections) & (next_score_B > least_score_B)
-        return (begin < num_pairs) & tf.reduce_any(is_open_B)
-
-    def look_at_block(begin: tf.Tensor, kept: _Kept) -> tuple[tf.Tensor, _Kept]:
-        end = tf.minimum(begin + _BLOCK, num_pairs)
-        places_BN = tf.broadcast_to(tf.range(begin, end), [tf.shape(pairs.scores_BN)[0], end - begin])
-        parts = (pairs.class_indices_BN, pairs.boxes_yxyx_BN4, pairs.scores_BN, pairs.is_visible_BN)
-        block = _Kept(places_BN, *(part[:, begin:end] for part in parts))
-        is_kept_BN = _keep_of_block(config, block, kept, block.scores_BS > least_score_B[:, tf.newaxis])
-        return end, _append(kept, block, is_kept_BN)
-
-    num_images = tf.shape(pairs.scores_BN)[0]
-    none = _Kept(
-        tf.zeros([num_images, 0], tf.int32),
-        tf.zeros([num_images, 0], tf.int32),
-        tf.zeros([num_images, 0, 4]),
-        tf.zeros([num_images, 0]),
-        tf.zeros([num_images, 0], tf.bool),
-    )
-    shapes = _Kept(*(tf.TensorShape([None, None, *part.shape[2:]]) for part in none))
-    _, kept = tf.while_loop(
-        is_unfinished, look_at_block, (tf.constant(0), none), shape_invariants=(tf.TensorShape([]), shapes)
-    )
-    return _report(config, pairs, kept.places_BS, kept.scores_BS, kept.is_visible_BS)
-
-
-def _keep_of_block(config: BatchNonMaxSuppression, block: _Kept, kept: _Kept, is_candidate_BN: tf.Tensor) -> tf.Tensor:
+def _keep_of_block(
+    config: BatchNonMaxSuppression, block: _Pairs, kept: _Pairs, is_candidate_BN: tf.Tensor
+) -> tf.Tensor:
     """Return bool [B, N]: pairs of the block that are not suppressed and not over the limit of their class."""
-    same_as_kept_BNS = block.class_indices_BS[:, :, tf.newaxis] == kept.class_indices_BS[:, tf.newaxis, :]
-    overlaps_BNS = pairwise_iou(block.boxes_yxyx_BS4, kept.boxes_yxyx_BS4) > config.iou_threshold
+    same_as_kept_BNS = block.class_indices_BN[:, :, tf.newaxis] == kept.class_indices_BN[:, tf.newaxis, :]
+    overlaps_BNS = pairwise_iou(block.boxes_yxyx_BN4, kept.boxes_yxyx_BN4) > config.iou_threshold
     is_candidate_BN &= ~tf.reduce_any(same_as_kept_BNS & overlaps_BNS, axis=-1)
 
-    columns = tf.range(tf.shape(block.scores_BS)[1])
+    columns = tf.range(_BLOCK)
     is_earlier_NN = columns[tf.newaxis, :] < columns[:, tf.newaxis]  # [later, earlier]
-    same_class_BNN = block.class_indices_BS[:, :, tf.newaxis] == block.class_indices_BS[:, tf.newaxis, :]
+    same_class_BNN = block.class_indices_BN[:, :, tf.newaxis] == block.class_indices_BN[:, tf.newaxis, :]
     same_class_BNN &= is_earlier_NN
-    overlaps_BNN = pairwise_iou(block.boxes_yxyx_BS4, block.boxes_yxyx_BS4) > config.iou_threshold
+    overlaps_BNN = pairwise_iou(block.boxes_yxyx_BN4, block.boxes_yxyx_BN4) > config.iou_threshold
     can_suppress_BNN = tf.cast(same_class_BNN & overlaps_BNN, tf.float32)
 
     def without_suppressed(is_kept_BN: tf.Tensor) -> tf.Tensor:
@@ -229,99 +236,144 @@ def _keep_of_block(config: BatchNonMaxSuppression, block: _Kept, kept: _Kept, is
     return is_kept_BN & (num_before_BN < config.max_detections_per_class)
 
 
-def _append(kept: _Kept, block: _Kept, is_kept_BN: tf.Tensor) -> _Kept:
-    """Concatenate both in order and without gaps; the width is that of the image with the most pairs."""
-    is_used_BS = tf.concat([kept.class_indices_BS >= 0, is_kept_BN], axis=1)
-    num_used_B = tf.reduce_sum(tf.cast(is_used_BS, tf.int32), axis=1)
-    width = tf.reduce_max(num_used_B, axis=0)
-    used_first_BS = tf.argsort(tf.cast(~is_used_BS, tf.int32), axis=1, stable=True)[:, :width]
-    joined = _Kept(
-        *(
-            tf.gather(tf.concat([old, new], axis=1), used_first_BS, batch_dims=1)
-            for old, new in zip(kept, block, strict=True)
-        )
+def _append(kept: _Pairs, block: _Pairs, is_kept_BN: tf.Tensor) -> tuple[_Pairs, tf.Tensor]:
+    """Append the kept pairs of the block; also return where, bool [B], some did not fit."""
+    size = kept.scores_BN.shape[1]
+    block = block._replace(
+        class_indices_BN=tf.where(is_kept_BN, block.class_indices_BN, -1),
+        is_visible_BN=block.is_visible_BN & is_kept_BN,
     )
-    is_used_BS = tf.sequence_mask(num_used_B, width)
-    return joined._replace(
-        class_indices_BS=tf.where(is_used_BS, joined.class_indices_BS, -1),
-        is_visible_BS=joined.is_visible_BS & is_used_BS,
-    )
+    joined = _Pairs(*(tf.concat([old, new], axis=1) for old, new in zip(kept, block, strict=True)))
+    is_used_BS = joined.class_indices_BN >= 0
+    used_first_BS = tf.argsort(tf.cast(~is_used_BS, tf.int32), axis=1, stable=True)[:, :size]
+    is_cut_B = tf.reduce_sum(tf.cast(is_used_BS, tf.int32), axis=1) > size
+    return _Pairs(*(tf.gather(part, used_first_BS, batch_dims=1) for part in joined)), is_cut_B
 
 
-def _suppress_softly(config: BatchNonMaxSuppression, pairs: _Pairs) -> Selection:
-    """Repeatedly take the best pair and lower the scores of its class by their overlap with it (arXiv:1704.04503)."""
-    least_score_B = tf.maximum(pairs.best_left_out_B, config.score_threshold)
-    num_pairs = tf.shape(pairs.scores_BN)[1]
-
-    def is_open(scores_BN: tf.Tensor, num_visible_B: tf.Tensor) -> tf.Tensor:
-        return (num_visible_B < config.max_total_detections) & (tf.reduce_max(scores_BN, axis=1) > least_score_B)
-
-    def take_best(
-        step: tf.Tensor, scores_BN: tf.Tensor, num_of_class_BN: tf.Tensor, num_visible_B: tf.Tensor, taken: _Taken
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, _Taken]:
-        is_open_B = is_open(scores_BN, num_visible_B)
-        best_B1 = tf.argmax(scores_BN, axis=1, output_type=tf.int32)[:, tf.newaxis]
-        is_visible_B = tf.gather(pairs.is_visible_BN, best_B1, batch_dims=1)[:, 0] & is_open_B
-        num_visible_B += tf.cast(is_visible_B, tf.int32)
-        taken = _Taken(
-            taken.places.write(step, best_B1[:, 0]),
-            taken.scores.write(step, tf.reduce_max(scores_BN, axis=1)),
-            taken.is_visible.write(step, is_visible_B),
-        )
-        same_class_BN = tf.gather(pairs.class_indices_BN, best_B1, batch_dims=1) == pairs.class_indices_BN
-        num_of_class_BN += tf.cast(same_class_BN & is_open_B[:, tf.newaxis], tf.int32)
-        iou_BN = pairwise_iou(tf.gather(pairs.boxes_yxyx_BN4, best_B1, batch_dims=1), pairs.boxes_yxyx_BN4)[:, 0]
-        lowered_BN = scores_BN * tf.exp(-0.5 / config.soft_nms_sigma * tf.square(iou_BN))
-        scores_BN = tf.where(same_class_BN, lowered_BN, scores_BN)
-        is_dead_BN = (num_of_class_BN >= config.max_detections_per_class) | (tf.range(num_pairs) == best_B1)
-        return step + 1, tf.where(is_dead_BN, _DEAD, scores_BN), num_of_class_BN, num_visible_B, taken
-
-    nothing = _Taken(
-        *(
-            tf.TensorArray(kind, size=0, dynamic_size=True, element_shape=[None])
-            for kind in (tf.int32, tf.float32, tf.bool)
-        )
-    )
-    none_BN = tf.zeros_like(pairs.class_indices_BN)
-
-    def is_unfinished(
-        step: tf.Tensor, scores_BN: tf.Tensor, num_of_class_BN: tf.Tensor, num_visible_B: tf.Tensor, taken: _Taken
-    ) -> tf.Tensor:
-        # The first step is always taken: an empty array with an unknown batch size cannot be stacked.
-        return (step == 0) | tf.reduce_any(is_open(scores_BN, num_visible_B))
-
-    *_, taken = tf.while_loop(
-        is_unfinished,
-        take_best,
-        (tf.constant(0), pairs.scores_BN, none_BN, none_BN[:, 0], nothing),
-    )
-    return _report(config, pairs, *(tf.transpose(part.stack()) for part in taken))
-
-
-def _report(
-    config: BatchNonMaxSuppression,
-    pairs: _Pairs,
-    places_BS: tf.Tensor,
-    scores_BS: tf.Tensor,
-    is_visible_BS: tf.Tensor,
-) -> Selection:
+def _visible(config: BatchNonMaxSuppression, kept: _Pairs) -> Selection:
     """Return the first `max_total_detections` visible pairs."""
     most = config.max_total_detections
-    missing = tf.maximum(most - tf.shape(places_BS)[1], 0)
-    places_BS, scores_BS, is_visible_BS = (
-        tf.pad(part, [[0, 0], [0, missing]]) for part in (places_BS, scores_BS, is_visible_BS)
-    )
-    visible_first_BM = tf.argsort(tf.cast(~is_visible_BS, tf.int32), axis=1, stable=True)[:, :most]
-    is_visible_BM = tf.gather(is_visible_BS, visible_first_BM, batch_dims=1)
-    places_BM = tf.gather(places_BS, visible_first_BM, batch_dims=1)
+    visible_first_BM = tf.argsort(tf.cast(~kept.is_visible_BN, tf.int32), axis=1, stable=True)[:, :most]
+    is_visible_BM = tf.gather(kept.is_visible_BN, visible_first_BM, batch_dims=1)
 
-    def rows(values_BN: tf.Tensor, places_BM: tf.Tensor) -> tf.Tensor:
-        values_BM = tf.gather(values_BN, places_BM, batch_dims=1)
-        return tf.ensure_shape(tf.where(is_visible_BM, values_BM, tf.zeros_like(values_BM)), [None, most])
+    def rows(values_BS: tf.Tensor) -> tf.Tensor:
+        values_BM = tf.gather(values_BS, visible_first_BM, batch_dims=1)
+        return tf.where(is_visible_BM, values_BM, tf.zeros_like(values_BM))
 
-    return Selection(
-        rows(pairs.box_indices_BN, places_BM),
-        rows(pairs.class_indices_BN, places_BM),
-        rows(scores_BS, visible_first_BM),
-        tf.reduce_sum(tf.cast(is_visible_BM, tf.int32), axis=1),
+    num_selected_B = tf.reduce_sum(tf.cast(is_visible_BM, tf.int32), axis=1)
+    return Selection(rows(kept.box_indices_BN), rows(kept.class_indices_BN), rows(kept.scores_BN), num_selected_B)
+
+
+# --- one pair after the other -----------------------------------------------------------------------------------------
+
+
+def _select_from_pairs(
+    config: BatchNonMaxSuppression, best: _Best, num_classes: int, clip_windows_yxyx_B4: tf.Tensor
+) -> tuple[Selection, tf.Tensor]:
+    """Return the same as `_select_in_blocks`, also with soft suppression."""
+    pairs = best.pairs
+    row = _Row(pairs.boxes_yxyx_BN4, pairs.box_indices_BN, pairs.class_indices_BN)
+    selection = _select_one_by_one(
+        config,
+        pairs.scores_BN[:, tf.newaxis],
+        lambda _: row,
+        num_classes,
+        tf.maximum(best.best_left_out_B, config.score_threshold),
+        clip_windows_yxyx_B4,
     )
+    is_complete_B = ~(best.best_left_out_B > config.score_threshold)
+    return selection, (selection.num_selected_B >= config.max_total_detections) | is_complete_B
+
+
+def _select_from_all(
+    config: BatchNonMaxSuppression,
+    scores_BNK: tf.Tensor,
+    boxes_yxyx_BN4: tf.Tensor | None,
+    boxes_of_pairs: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    clip_windows_yxyx_B4: tf.Tensor,
+) -> Selection:
+    """Select from all pairs of box and class.
+
+    Args:
+        boxes_yxyx_BN4: None if each pair has a box of its own.
+    """
+    all_boxes_BN = _all_boxes(scores_BNK)
+
+    def row_of(class_B1: tf.Tensor) -> _Row:
+        boxes = boxes_of_pairs(all_boxes_BN, class_B1) if boxes_yxyx_BN4 is None else boxes_yxyx_BN4
+        return _Row(boxes, all_boxes_BN, tf.broadcast_to(class_B1, tf.shape(all_boxes_BN)))
+
+    scores_BKN = tf.transpose(scores_BNK, [0, 2, 1])
+    least_score_B = tf.fill([tf.shape(scores_BNK)[0]], config.score_threshold)
+    return _select_one_by_one(config, scores_BKN, row_of, scores_BNK.shape[2], least_score_B, clip_windows_yxyx_B4)
+
+
+def _select_one_by_one(
+    config: BatchNonMaxSuppression,
+    scores_BRN: tf.Tensor,
+    row_of: Callable[[tf.Tensor], _Row],
+    num_classes: int,
+    least_score_B: tf.Tensor,
+    clip_windows_yxyx_B4: tf.Tensor,
+) -> Selection:
+    """Repeatedly take the best pair, and remove those of its class that it overlaps, or lower their scores.
+
+    The lower score is that of Soft-NMS with a Gaussian (arXiv:1704.04503).
+
+    Args:
+        scores_BRN: in rows of pairs; all pairs of a class are in one row, so that a step changes one row only.
+        row_of: returns the pairs of a row of each image [B, 1].
+        least_score_B: the selection ends at this score.
+    """
+    most = config.max_total_detections
+    images_B = tf.range(tf.shape(scores_BRN)[0])
+
+    def is_open(scores: _Scores, found: Selection) -> tf.Tensor:
+        return (found.num_selected_B < most) & (tf.reduce_max(scores.best_BR, axis=1) > least_score_B)
+
+    def take_best(scores: _Scores, found: Selection) -> tuple[_Scores, Selection]:
+        is_open_B1 = is_open(scores, found)[:, tf.newaxis]
+        row_B1 = tf.argmax(scores.best_BR, axis=1, output_type=tf.int32)[:, tf.newaxis]
+        scores_BN = tf.gather(scores.all_BRN, row_B1, batch_dims=1)[:, 0]
+        place_B1 = tf.argmax(scores_BN, axis=1, output_type=tf.int32)[:, tf.newaxis]
+        row = row_of(row_B1)
+        best_box_B14, box_B1, class_B1 = (tf.gather(part, place_B1, batch_dims=1) for part in row)
+
+        num_selected_B1 = tf.gather(scores.num_selected_BK, class_B1, batch_dims=1) + 1
+        iou_BN = pairwise_iou(best_box_B14, row.boxes_yxyx_BN4)[:, 0]
+        if config.soft_nms_sigma > 0:
+            lowered_BN = scores_BN * tf.exp(-0.5 / config.soft_nms_sigma * tf.square(iou_BN))
+        else:
+            lowered_BN = tf.where(iou_BN > config.iou_threshold, _DEAD, scores_BN)
+        lowered_BN = tf.where(num_selected_B1 < config.max_detections_per_class, lowered_BN, _DEAD)
+        lowered_BN = tf.where(row.class_indices_BN == class_B1, lowered_BN, scores_BN)
+        lowered_BN = tf.where(tf.range(scores_BN.shape[1]) == place_B1, _DEAD, lowered_BN)
+
+        is_reported_BM = (tf.range(most) == found.num_selected_B[:, tf.newaxis]) & is_open_B1
+        is_reported_BM &= _is_visible(best_box_B14, clip_windows_yxyx_B4)
+        found = Selection(
+            tf.where(is_reported_BM, box_B1, found.box_indices_BM),
+            tf.where(is_reported_BM, class_B1, found.class_indices_BM),
+            tf.where(is_reported_BM, tf.reduce_max(scores.best_BR, axis=1, keepdims=True), found.scores_BM),
+            found.num_selected_B + tf.reduce_sum(tf.cast(is_reported_BM, tf.int32), axis=1),
+        )
+        rows_B2 = tf.stack([images_B, row_B1[:, 0]], axis=1)  # changes of finished images have no effect
+        classes_B2 = tf.stack([images_B, class_B1[:, 0]], axis=1)
+        scores = _Scores(
+            tf.tensor_scatter_nd_update(scores.all_BRN, rows_B2, lowered_BN),
+            tf.tensor_scatter_nd_update(scores.best_BR, rows_B2, tf.reduce_max(lowered_BN, axis=1)),
+            tf.tensor_scatter_nd_update(scores.num_selected_BK, classes_B2, num_selected_B1[:, 0]),
+        )
+        return scores, found
+
+    none_BM = tf.zeros([tf.shape(scores_BRN)[0], most], tf.int32)
+    none_BK = tf.zeros([tf.shape(scores_BRN)[0], num_classes], tf.int32)
+    _, found = tf.while_loop(
+        lambda scores, found: tf.reduce_any(is_open(scores, found)),
+        take_best,
+        (
+            _Scores(scores_BRN, tf.reduce_max(scores_BRN, axis=2), none_BK),
+            Selection(none_BM, none_BM, tf.cast(none_BM, tf.float32), none_BM[:, 0]),
+        ),
+    )
+    return found

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,10 +41,10 @@ def one_pair_after_the_other(config, boxes, scores, window):
     return [(box, class_index, -score) for score, class_index, box in seen[: config.max_total_detections]]
 
 
-def select(config, boxes_BN4, scores_BNK, window=WHOLE):
+def select(config, boxes_BN4, scores_BNK, window=WHOLE, *, jit_compile=False):
     windows = tf.constant([window] * len(scores_BNK), tf.float32)
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False, jit_compile=jit_compile)
     def run(boxes, scores):
         return nms.select_boxes(
             config, scores, tf.identity, lambda indices: tf.gather(boxes, indices, batch_dims=1), windows
@@ -62,8 +63,8 @@ def crowd(num_boxes, num_classes, seed, num_places=6):
     return boxes, rng.uniform(0, 1, (2, num_boxes, num_classes)).round(2).astype(np.float32)  # rounded: many tie
 
 
-def assert_as_defined(config, boxes, scores, window=WHOLE):
-    selection = select(config, boxes, scores, window)
+def assert_as_defined(config, boxes, scores, window=WHOLE, *, jit_compile=False):
+    selection = select(config, boxes, scores, window, jit_compile=jit_compile)
     for i in range(len(boxes)):
         expected = one_pair_after_the_other(config, boxes[i], scores[i], np.array(window))
         count = int(selection.num_selected_B[i])
@@ -90,42 +91,50 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("name", "first"), list(itertools.product(SETTINGS, (8, 512))))
-def test_result_equals_suppression_of_each_class_over_all_boxes(name, first, monkeypatch):
-    """512 pairs need one round; 8 need several rounds over growing numbers of pairs, in blocks of 16."""
-    monkeypatch.setattr(nms, "_NUM_FIRST_PAIRS", first)
+@pytest.mark.parametrize(
+    ("name", "nums_of_pairs", "jit_compile"),
+    [
+        *itertools.product(SETTINGS, [(8, 64), (512,), ()], [False]),
+        *[(name, (8, 64), True) for name in SETTINGS],
+    ],
+)
+def test_result_equals_suppression_of_each_class_over_all_boxes(name, nums_of_pairs, jit_compile, monkeypatch):
+    """512 pairs are enough; 8 and 64 are not, so that all pairs are looked at. Blocks have 16 pairs."""
+    monkeypatch.setattr(nms, "_NUMS_OF_PAIRS", nums_of_pairs)
     monkeypatch.setattr(nms, "_BLOCK", 16)
     config = BatchNonMaxSuppression(iou_threshold=0.4, **SETTINGS[name])
-    boxes, scores = crowd(60, 3, seed=first)
+    boxes, scores = crowd(60, 3, seed=8)
     if config.soft_nms_sigma:  # no ties: there the order of lowered scores hangs on rounding
         scores = (
             np.random.default_rng(1).permutation(scores.size).reshape(scores.shape).astype(np.float32) / scores.size
         )
-    assert_as_defined(config, boxes, scores, (0.0, 0.0, 0.75, 1.0))
+    assert_as_defined(config, boxes, scores, (0.0, 0.0, 0.75, 1.0), jit_compile=jit_compile)
 
 
-def test_ties_of_all_scores_are_ordered_by_class_and_box(monkeypatch):
-    monkeypatch.setattr(nms, "_NUM_FIRST_PAIRS", 8)
+@pytest.mark.parametrize("nums_of_pairs", [(8, 64), (512,), ()])
+def test_ties_of_all_scores_are_ordered_by_class_and_box(nums_of_pairs, monkeypatch):
+    monkeypatch.setattr(nms, "_NUMS_OF_PAIRS", nums_of_pairs)
     boxes, scores = crowd(40, 3, seed=3)
     config = BatchNonMaxSuppression(iou_threshold=0.4, max_detections_per_class=30, max_total_detections=30)
     assert_as_defined(config, boxes, np.full_like(scores, 0.5))
 
 
-@pytest.mark.usefixtures("eager")
-def test_pairs_that_tie_with_the_last_one_come_with_the_next_round(monkeypatch):
-    """Without this, a network whose scores are all near each other needs a round for each factor of eight."""
-    nums, best_pairs = [], nms._best_pairs
-
-    def record(ranks_BNK, best_of_box_BN, num, *rest):
-        nums.append(int(num))
-        return best_pairs(ranks_BNK, best_of_box_BN, num, *rest)
-
-    monkeypatch.setattr(nms, "_best_pairs", record)
-    monkeypatch.setattr(nms, "_NUM_FIRST_PAIRS", 4)
-    boxes, scores = crowd(300, 2, 5)
-    scores[:], scores[:, 250:] = 0.5, 0.25  # 500 pairs tie
-    assert_as_defined(BatchNonMaxSuppression(max_total_detections=9, max_detections_per_class=9), boxes, scores)
-    assert nums == [4, 501]
+def test_more_boxes_outside_the_window_than_there_is_room_for_are_looked_at_again():
+    """200 boxes without overlap lie outside; there is room for 3 visible boxes and a block of 128."""
+    place = np.arange(202, dtype=np.float32)[:, np.newaxis]
+    boxes = np.concatenate([place * 0 - 0.2, place, place * 0 - 0.1, place + 0.5], axis=1)[np.newaxis]
+    boxes[0, 200:] = [[0, 0, 0.1, 0.1], [0.5, 0.5, 0.6, 0.6]]
+    scores = np.linspace(1, 0.5, 202, dtype=np.float32)[np.newaxis, :, np.newaxis]
+    config = BatchNonMaxSuppression(max_detections_per_class=300, max_total_detections=300)
+    three = replace(config, max_detections_per_class=3, max_total_detections=3)
+    assert select(config, boxes, scores).box_indices_BM[0, :2].numpy().tolist() == [200, 201]
+    selection = select(three, boxes, scores)
+    assert selection.num_selected_B.numpy().tolist() == [0]  # three boxes outside are the limit of the class
+    many_classes = np.zeros([1, 202, 202], np.float32)  # each box has a class of its own
+    many_classes[0, range(202), range(202)] = scores[0, :, 0]
+    selection = select(three, boxes, many_classes)
+    assert selection.num_selected_B.numpy().tolist() == [2]
+    assert selection.box_indices_BM[0, :2].numpy().tolist() == [200, 201]
 
 
 def test_a_box_outside_the_window_suppresses_and_counts_but_is_not_reported():
@@ -138,7 +147,7 @@ def test_a_box_outside_the_window_suppresses_and_counts_but_is_not_reported():
     np.testing.assert_array_equal(selection.box_indices_BM[0], [2, 0, 0, 0, 0])
 
 
-def test_a_large_image_of_few_places_needs_several_rounds():
+def test_a_large_image_of_few_places_needs_more_than_the_first_pairs():
     """Six places, 1,500 boxes, 2 classes: the best 512 pairs hold fewer than 100 that survive."""
     boxes, scores = crowd(1500, 2, seed=9)
     config = BatchNonMaxSuppression(iou_threshold=0.3)

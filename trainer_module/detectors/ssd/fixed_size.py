@@ -99,7 +99,7 @@ def select_raw(
     }
 
 
-@tf.function(reduce_retracing=True)
+@tf.function
 def _select(
     nms: BatchNonMaxSuppression, boxes_BA4: tf.Tensor, scores_BAK: tf.Tensor, windows_yxyx_B4: tf.Tensor
 ) -> tuple[tf.Tensor, Selection]:
