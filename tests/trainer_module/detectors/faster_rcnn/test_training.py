@@ -70,8 +70,8 @@ def test_a_killed_run_draws_the_same_samples_after_it_resumed(config, shards, tm
     train(config, RED_GREEN, *shards, tmp_path / "killed")
     one, other = newest_state(tmp_path / "whole"), newest_state(tmp_path / "killed")
     assert one.keys() == other.keys()
-    for key, value in one.items():
-        np.testing.assert_array_equal(value, other[key], err_msg=key)
+    for key, value in one.items():  # other samples change weights by 1e-3; threads that sum in another order, by 1e-9
+        np.testing.assert_allclose(value, other[key], rtol=1e-5, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.slow
