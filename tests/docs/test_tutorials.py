@@ -66,7 +66,7 @@ def run_in(tmp_path):
         detloom.write_text(DETLOOM.format(settings=tmp_path / "settings.yaml", python=sys.executable))
         detloom.chmod(0o755)
         return subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", commands],
+            ["bash", "-eu", "-c", commands],  # without pipefail: `head` may end before the command has written all
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
