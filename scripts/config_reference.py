@@ -48,7 +48,7 @@ def _format_type(annotation: object) -> str:
     if origin is dict:
         return f"mapping to {_format_type(args[1])}"
     if origin is typing.Literal:
-        return ", ".join(f"`{arg}`" for arg in args)
+        return ", ".join(f"`{str(arg).lower() if isinstance(arg, bool) else arg}`" for arg in args)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
     names = {bool: "true or false", int: "whole number", float: "number", str: "text"}

@@ -158,6 +158,9 @@ class Train:
     """Data recorded during training."""
     steps_per_call: int = 20
     """Number of steps per call from the host; more reduce the overhead of the host."""
+    jit_compile: Literal["auto", True, False] = "auto"
+    """Compile each step with XLA. `auto` compiles on TPUs only, where it is always done: on a CPU, steps take longer
+    and compilation minutes; GPUs were not measured."""
     seed: int = 0
     """Random seed of initial weights, shuffling and augmentation."""
     deterministic: bool = False

@@ -155,8 +155,8 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if origin is typing.Literal:
         if data is False and "off" in args:
             data = "off"  # YAML 1.1 reads the bare word as false
-        if data not in args or isinstance(data, bool) != isinstance(args[0], bool):
-            allowed = ", ".join(map(repr, args))
+        if not any(type(data) is type(arg) and data == arg for arg in args):
+            allowed = ", ".join(str(arg).lower() if isinstance(arg, bool) else repr(arg) for arg in args)
             hint = nearest_hint(data, map(str, args))
             _fail(locate, path, f"got {show_value(path, data)}, allowed: {allowed}.{hint}")
         return data

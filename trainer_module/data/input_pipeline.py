@@ -41,6 +41,7 @@ from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.preprocess import Preprocessing, decode_image, resize_image, resize_masks
 
 _BATCHES_AHEAD = 2
+_EVAL_ROWS = 64  # columns are padded to a multiple of this in evaluation, because XLA compiles once per shape
 _LOGGER = logging.getLogger("detloom")
 _NUMBER = "number"  # key of the element number, until batches are mixed
 
@@ -117,6 +118,8 @@ def build_train_dataset(
     elements = stream.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
     batches = elements.batch(batch_size, drop_remainder=True)
     batches = batches.map(mixed, num_parallel_calls=tf.data.AUTOTUNE if mixings else None)
+    # With an unknown number of batches, all workers ask each other before each step whether any has ended.
+    batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return batches.prefetch(_BATCHES_AHEAD).with_options(_options())
 
 
@@ -249,13 +252,19 @@ def keep_largest(sample: Sample, columns: Sequence[str], max_boxes: int) -> dict
 
 
 def build_eval_dataset(
-    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, batch_size: int
+    config: TrainEvalConfig,
+    label_map: LabelMap,
+    files: Sequence[str],
+    *,
+    batch_size: int,
+    worker: int = 0,
+    num_workers: int = 1,
 ) -> tf.data.Dataset:
     """Build one pass over a split, in the order of the files: prepared images with all their ground truth.
 
-    Columns are padded to the image with the most boxes in the batch. Boxes and keypoints are relative to the image
-    without padding. Masks are those of the padded image, for the losses, with the stored masks beside them.
-    `eval_input` only decides which examples are read.
+    Columns are padded to a multiple of 64 rows. Boxes and keypoints are relative to the image without padding. Masks
+    are those of the padded image, for the losses, with the stored masks beside them. `eval_input` only decides which
+    examples are read. Of several workers, each gets every `num_workers`-th batch; the others are not decoded.
     """
     family, table = family_of(config.model), class_index_table(label_map.class_ids)
     preprocessing = family.preprocessing
@@ -279,6 +288,8 @@ def build_eval_dataset(
         return {**sample, IMAGE: image, TRUE_HW: true_hw, IMAGE_HW: image_hw}
 
     records = read_records(files, one_of=config.eval_input.sample_1_of_n_examples)
+    if num_workers > 1:
+        records = records.batch(batch_size).shard(num_workers, worker).unbatch()
     elements = records.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
     padding = {
         name: tf.constant(
@@ -286,7 +297,19 @@ def build_eval_dataset(
         )
         for name, spec in elements.element_spec.items()
     }
-    batches = elements.padded_batch(batch_size, padding_values=padding)
+    columns = [name for name in padding if name in COLUMNS or name == MASK_PNGS]
+
+    @tf.autograph.experimental.do_not_convert
+    def to_whole_rows(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        num_rows = tf.shape(batch[CLASSES])[1]
+        num_missing = tf.maximum(_EVAL_ROWS - num_rows, -num_rows % _EVAL_ROWS)
+        padded = dict(batch)
+        for name in columns:
+            paddings = [[0, 0], [0, num_missing], *[[0, 0]] * (len(batch[name].shape) - 2)]
+            padded[name] = tf.pad(batch[name], paddings, constant_values=padding[name])
+        return padded
+
+    batches = elements.padded_batch(batch_size, padding_values=padding).map(to_whole_rows)
     return batches.prefetch(_BATCHES_AHEAD).with_options(_options())
 
 

@@ -1,13 +1,17 @@
-"""Evaluate a detector in memory: COCO metrics and losses on a split."""
+"""Evaluate a detector in memory: COCO metrics and losses on a split.
+
+Batches are dealt to the replicas of a strategy, and a batch is computed as a whole by one of them. So it has the
+values that one device would compute, and the numbers do not depend on the number of devices.
+"""
 
 import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,11 +33,16 @@ from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
+from detloom.trainer_module.evaluation.measured_batch import MeasuredBatch, pack_batches, unpack_batches
 from detloom.trainer_module.runtime.progress import log_progress
+from detloom.trainer_module.runtime.replicas import gather_from_workers
+from detloom.trainer_module.runtime.strategies import place_of_worker
 
-_ROWS = 64  # ground truth is padded to a multiple of this, because XLA compiles the targets once per shape
 _HOST_ONLY = (truth.MASK_PNGS,)  # entries of a batch that no device needs: text
 _MAX_NAMED = 10  # classes in a message
+_Image = TypeVar("_Image", ImageGroundTruth, ImageDetections)
+_Batch = dict[str, tf.Tensor]
+_Results = tuple[_Batch, _Batch]  # detections and losses of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,74 +164,196 @@ class Evaluator:
         *,
         with_losses: bool = True,
         keypoints: Keypoints | None = None,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         """Nothing is read yet.
 
         Args:
-            dataset: result of `build_eval_dataset`.
+            dataset: result of `build_eval_dataset`, with the batches of this worker.
             files: files of the dataset, for messages.
             keypoints: of `measured_keypoints`; without them, keypoints are not measured.
+            strategy: that of the detector; None is the current one.
         """
         self._detector, self._dataset, self._files = detector, dataset, files
         self._with_losses = with_losses
         self._keypoints = keypoints
-        self._num_images: int | None = None  # unknown before the first pass
-        self._signature = {key: spec for key, spec in dataset.element_spec.items() if key not in _HOST_ONLY}
-        self._measure = tf.function(self._measure_batch, input_signature=[self._signature], autograph=False)
+        self._strategy = strategy or tf.distribute.get_strategy()
+        self._worker, self._num_workers = place_of_worker(self._strategy)
+        self._num_replicas = self._strategy.num_replicas_in_sync // self._num_workers
+        self._num_images: int | None = None  # of this worker; unknown before the first pass
+        self._keys = [key for key in dataset.element_spec if key not in _HOST_ONLY]
+        self._measure: Any = None  # built for the first batch
 
     def __call__(self, between_batches: Callable[[], None] | None = None) -> Evaluation:
-        """Evaluate the whole split.
+        """Evaluate the whole split; every worker has to call this.
 
         Args:
-            between_batches: called after each batch; an exception from it ends the evaluation.
+            between_batches: called after the batches of all replicas; an exception from it ends the evaluation.
 
         Raises:
             InputError: if a record cannot be used, or the split has no image.
         """
         started = time.monotonic()
-        progress = log_progress("Evaluation", self._num_images, unit="images")
-        boxes = _Boxes(self._detector.label_map, self._keypoints)
-        sums: dict[str, float] = {}
-        with bad_records_as_input_errors(self._files):
-            for batch in self._dataset:
-                found, losses = self._measure({key: batch[key] for key in self._signature})
-                boxes.add(
-                    {key: value.numpy() for key, value in batch.items() if key not in (truth.IMAGE, truth.MASKS)},
-                    {key: value.numpy() for key, value in found.items()},
-                )
-                num_images = int(batch["image"].shape[0])
-                for name, loss in losses.items():
-                    sums[name] = sums.get(name, 0.0) + num_images * float(loss)
-                progress.advance(num_images)
-                if between_batches is not None:
-                    between_batches()
-        if not boxes.num_images:
+        measured = self._measure_own_batches(between_batches)
+        if self._num_workers > 1:
+            parts = gather_from_workers(self._strategy, pack_batches(measured))
+            measured = sorted((each for part in parts for each in unpack_batches(part)), key=lambda each: each.number)
+        ground_truth = _numbered(image for batch in measured for image in batch.ground_truth)
+        detections = _numbered(image for batch in measured for image in batch.detections)
+        if not ground_truth:
             where = Path(self._files[0]).parent if self._files else "the eval split"
             raise InputError(f"{where}: got no image, required: at least one; check eval_input.")
-        self._num_images = boxes.num_images
-        losses = {name: total / boxes.num_images for name, total in sums.items()}
-        if losses:
-            losses = {LOSS: math.fsum(losses.values()), **losses}
+        images = ground_truth, detections, self._detector.label_map
+        has_masks = all(image.mask_counts is not None for image in ground_truth)
         return Evaluation(
-            metrics=boxes.coco_metrics(),
-            mask_metrics=boxes.mask_metrics(),
-            keypoint_metrics=boxes.keypoint_metrics(),
-            losses=losses,
-            num_images=boxes.num_images,
+            metrics=compute_coco_metrics(*images),
+            mask_metrics=compute_coco_metrics(*images, iou_type="segm") if has_masks else None,
+            keypoint_metrics=self._keypoint_metrics(ground_truth, detections),
+            losses=_mean_losses(measured),
+            num_images=len(ground_truth),
             seconds=time.monotonic() - started,
         )
 
-    def detect_batch(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def detect_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the detections (`schemas/contracts/detections.py`) in a batch of the dataset, with the same graph."""
-        found: dict[str, tf.Tensor] = self._measure({key: batch[key] for key in self._signature})[0]
-        return found
+        return self._on_replicas([batch])[0][0]
 
-    def _measure_batch(self, batch: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    # --- the batches of this worker -----------------------------------------------------------------------------------
+
+    def _measure_own_batches(self, between_batches: Callable[[], None] | None) -> list[MeasuredBatch]:
+        progress = log_progress("Evaluation", self._num_images, unit="images")
+        measured: list[MeasuredBatch] = []
+        num_images = 0
+
+        def keep(batches: Sequence[_Batch], results: Sequence[_Results]) -> None:
+            nonlocal num_images
+            for batch, (found, losses) in zip(batches, results, strict=True):
+                number = self._worker + self._num_workers * len(measured)
+                measured.append(self._measured(number, batch, found, losses))
+                num_images += len(measured[-1].ground_truth)
+                progress.advance(len(measured[-1].ground_truth))
+
+        with bad_records_as_input_errors(self._files):
+            started: tuple[Sequence[_Batch], Sequence[_Results]] = ((), ())
+            for batches in _of_equal_size(self._dataset, self._num_replicas):
+                now = batches, self._on_replicas(batches)
+                keep(*started)  # while accelerators compute
+                started = now
+                if between_batches is not None:
+                    between_batches()
+            keep(*started)
+        self._num_images = num_images
+        return measured
+
+    def _on_replicas(self, batches: Sequence[Mapping[str, tf.Tensor]]) -> list[_Results]:
+        """Return detections and losses of up to as many batches as this worker has replicas."""
+        given = [{key: batch[key] for key in self._keys} for batch in batches]
+        given += [given[0]] * (self._num_replicas - len(given))  # the results of copies are ignored
+        batch: Any = given[0]
+        if self._num_replicas > 1:
+            batch = self._strategy.experimental_distribute_values_from_function(
+                lambda context: given[context.replica_id_in_sync_group % self._num_replicas]
+            )
+        if self._measure is None:
+            self._measure = self._build(batch)
+        results = self._measure(batch)
+        local_results = self._strategy.experimental_local_results
+        return [tf.nest.map_structure(lambda value, i=i: local_results(value)[i], results) for i in range(len(batches))]
+
+    def _build(self, batch: Any) -> Any:
+        """Build the graph. It serves all shapes, except on a TPU, which needs one for each."""
+
+        def measure(batch: Any) -> Any:
+            return self._strategy.run(self._measure_batch, args=(batch,))
+
+        if isinstance(self._strategy, tf.distribute.TPUStrategy):
+            return tf.function(measure, autograph=False)
+        signature: dict[str, Any] = {key: self._dataset.element_spec[key] for key in self._keys}
+        if self._num_replicas > 1:
+            kinds = {key: type(tf.type_spec_from_value(value)) for key, value in batch.items()}
+            signature = {key: kinds[key](*[spec] * self._num_replicas) for key, spec in signature.items()}
+        return tf.function(measure, input_signature=[signature], autograph=False)
+
+    def _measure_batch(self, batch: dict[str, tf.Tensor]) -> _Results:
         outputs = self._detector.forward(batch, training=False)
         found = self._detector.detections(outputs, batch[truth.TRUE_HW])
         if not self._with_losses:
             return found, {}
         return found, self._detector.losses(outputs, as_training_batch(batch))
+
+    def _measured(self, number: int, batch: _Batch, found: _Batch, losses: _Batch) -> MeasuredBatch:
+        rows = {key: value.numpy() for key, value in batch.items() if key not in (truth.IMAGE, truth.MASKS)}
+        detected = {key: value.numpy() for key, value in found.items()}
+        ground_truth, detections = [], []
+        for i in range(len(rows[truth.CLASSES])):
+            image = {key: value[i] for key, value in rows.items()}
+            has_masks = truth.MASK_PNGS in image and names.MASKS in detected
+            ground_truth.append(_ground_truth(image, self._detector.label_map, has_masks))
+            count = int(detected[names.NUM_DETECTIONS][i])
+            kept = {key: value[i, :count] for key, value in detected.items() if key != names.NUM_DETECTIONS}
+            detections.append(_detections(kept, ground_truth[-1].image_hw, has_masks))
+        return MeasuredBatch(number, ground_truth, detections, {name: float(loss) for name, loss in losses.items()})
+
+    def _keypoint_metrics(
+        self, ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]
+    ) -> KeypointMetrics | None:
+        points = [each.keypoints_yx_rel for images in (ground_truth, detections) for each in images]
+        if self._keypoints is None or any(each is None for each in points):
+            return None
+        return compute_keypoint_metrics(ground_truth, detections, self._detector.label_map, self._keypoints)
+
+
+def _of_equal_size(dataset: tf.data.Dataset, count: int) -> Iterator[list[_Batch]]:
+    """Group batches by `count`; the last batch of a split may be smaller and is then on its own."""
+    group: list[_Batch] = []
+    for batch in dataset:
+        if group and (len(group) == count or len(group[0][truth.IMAGE]) != len(batch[truth.IMAGE])):
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _ground_truth(image: Mapping[str, np.ndarray], label_map: LabelMap, has_masks: bool) -> ImageGroundTruth:
+    is_box = image[truth.CLASSES] >= 0  # -1 pads
+    height, width = (int(side) for side in image[truth.IMAGE_HW])
+    return ImageGroundTruth(
+        image_id=0,
+        image_hw=(height, width),
+        boxes_yxyx_rel=image[truth.BOXES][is_box],
+        class_ids=np.array(label_map.class_ids)[image[truth.CLASSES][is_box]],
+        is_crowd=image[truth.CROWD][is_box],
+        area_px=image[truth.AREA][is_box],
+        mask_counts=encode_mask_pngs(image[truth.MASK_PNGS][is_box], (height, width)) if has_masks else None,
+        keypoints_yx_rel=image[truth.KEYPOINTS][is_box] if truth.KEYPOINTS in image else None,
+    )
+
+
+def _detections(rows: Mapping[str, np.ndarray], image_hw: tuple[int, int], has_masks: bool) -> ImageDetections:
+    return ImageDetections(
+        image_id=0,
+        boxes_yxyx_rel=rows[names.BOXES].copy(),  # a view would keep the whole batch
+        scores=rows[names.SCORES].copy(),
+        class_ids=rows[names.CLASSES].astype(int),
+        mask_counts=encode_box_masks(rows[names.BOXES], rows[names.MASKS], image_hw) if has_masks else None,
+        keypoints_yx_rel=rows[names.KEYPOINTS].copy() if names.KEYPOINTS in rows else None,
+    )
+
+
+def _numbered(images: Iterable[_Image]) -> list[_Image]:
+    return [replace(image, image_id=number) for number, image in enumerate(images, start=1)]
+
+
+def _mean_losses(batches: Sequence[MeasuredBatch]) -> dict[str, float]:
+    """Return the means over the images, and their sum."""
+    sums: dict[str, float] = {}
+    for batch in batches:
+        for name, loss in batch.losses.items():
+            sums[name] = sums.get(name, 0.0) + len(batch.ground_truth) * loss
+    num_images = sum(len(batch.ground_truth) for batch in batches)
+    means = {name: total / num_images for name, total in sums.items()}
+    return {LOSS: math.fsum(means.values()), **means} if means else {}
 
 
 def as_training_batch(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -230,8 +361,6 @@ def as_training_batch(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     is_box_BG = (batch[truth.CLASSES] >= 0) & ~batch[truth.CROWD]
     network_hw = tf.cast(tf.shape(batch[truth.IMAGE])[1:3], tf.float32)
     shares_yx_B2 = tf.cast(batch[truth.TRUE_HW], tf.float32) / network_hw
-    num_rows = tf.shape(is_box_BG)[1]
-    num_missing = tf.maximum(_ROWS - num_rows, -num_rows % _ROWS)
     converted = {truth.IMAGE: batch[truth.IMAGE], truth.TRUE_HW: batch[truth.TRUE_HW]}
     for name, column in truth.COLUMNS.items():
         if name not in batch or name in (truth.CROWD, truth.AREA):
@@ -241,11 +370,9 @@ def as_training_batch(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             value *= tf.tile(shares_yx_B2, [1, 2])[:, tf.newaxis]
         elif column.geometry == "points":
             value *= shares_yx_B2[:, tf.newaxis, tf.newaxis]
-        padding = tf.cast(column.padding, value.dtype)
         if column.geometry == "none":
-            value = tf.where(is_box_BG, value, padding)
-        paddings = [[0, 0], [0, num_missing], *[[0, 0]] * (len(value.shape) - 2)]
-        converted[name] = tf.pad(value, paddings, constant_values=padding)
+            value = tf.where(is_box_BG, value, tf.cast(column.padding, value.dtype))
+        converted[name] = value
     return converted
 
 
@@ -259,69 +386,6 @@ def bad_records_as_input_errors(files: Sequence[str]) -> Iterator[None]:
             raise
         cause = " ".join(re.sub(r"\{\{[^}]*\}\}|\[\[.*", "", error.message, flags=re.DOTALL).split())
         raise InputError(f"{Path(files[0]).parent}: a record cannot be used: {cause}") from error
-
-
-class _Boxes:
-    """Ground truth and detections of the images so far."""
-
-    def __init__(self, label_map: LabelMap, keypoints: Keypoints | None) -> None:
-        self._keypoints = keypoints
-        self._label_map, self._class_ids = label_map, np.array(label_map.class_ids)
-        self._truth: list[ImageGroundTruth] = []
-        self._found: list[ImageDetections] = []
-
-    @property
-    def num_images(self) -> int:
-        return len(self._truth)
-
-    def add(self, batch: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
-        for i in range(len(batch[truth.CLASSES])):
-            image_id = self.num_images + 1
-            height, width = (int(side) for side in batch[truth.IMAGE_HW][i])
-            has_masks = truth.MASK_PNGS in batch and names.MASKS in found
-            self._truth.append(self._truth_of({key: value[i] for key, value in batch.items()}, image_id, has_masks))
-            count = int(found[names.NUM_DETECTIONS][i])
-            rows = {key: value[i, :count] for key, value in found.items() if key != names.NUM_DETECTIONS}
-            masks = encode_box_masks(rows[names.BOXES], rows[names.MASKS], (height, width)) if has_masks else None
-            self._found.append(
-                ImageDetections(
-                    image_id=image_id,
-                    boxes_yxyx_rel=rows[names.BOXES].copy(),  # a view would keep the whole batch
-                    scores=rows[names.SCORES].copy(),
-                    class_ids=rows[names.CLASSES].astype(int),
-                    mask_counts=masks,
-                    keypoints_yx_rel=rows[names.KEYPOINTS].copy() if names.KEYPOINTS in rows else None,
-                )
-            )
-
-    def _truth_of(self, image: Mapping[str, np.ndarray], image_id: int, has_masks: bool) -> ImageGroundTruth:
-        is_box = image[truth.CLASSES] >= 0  # -1 pads
-        height, width = (int(side) for side in image[truth.IMAGE_HW])
-        pngs = image[truth.MASK_PNGS][is_box] if has_masks else ()
-        return ImageGroundTruth(
-            image_id=image_id,
-            image_hw=(height, width),
-            boxes_yxyx_rel=image[truth.BOXES][is_box],
-            class_ids=self._class_ids[image[truth.CLASSES][is_box]],
-            is_crowd=image[truth.CROWD][is_box],
-            area_px=image[truth.AREA][is_box],
-            mask_counts=encode_mask_pngs(pngs, (height, width)) if has_masks else None,
-            keypoints_yx_rel=image[truth.KEYPOINTS][is_box] if truth.KEYPOINTS in image else None,
-        )
-
-    def coco_metrics(self) -> CocoMetrics:
-        return compute_coco_metrics(self._truth, self._found, self._label_map)
-
-    def mask_metrics(self) -> CocoMetrics | None:
-        if any(image.mask_counts is None for image in self._truth):
-            return None
-        return compute_coco_metrics(self._truth, self._found, self._label_map, iou_type="segm")
-
-    def keypoint_metrics(self) -> KeypointMetrics | None:
-        columns = [each.keypoints_yx_rel for each in self._truth] + [each.keypoints_yx_rel for each in self._found]
-        if self._keypoints is None or any(points is None for points in columns):
-            return None
-        return compute_keypoint_metrics(self._truth, self._found, self._label_map, self._keypoints)
 
 
 def _list(values: Mapping[str, object]) -> str:

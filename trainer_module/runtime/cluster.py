@@ -41,9 +41,14 @@ class Cluster:
         return len(self.chief) + len(self.worker)
 
     @property
+    def place(self) -> int:
+        """Number of this machine. By TensorFlow's rule, 0 is the chief, or else the first worker."""
+        return self.task_index if self.task_type == "chief" else len(self.chief) + self.task_index
+
+    @property
     def is_chief(self) -> bool:
-        """True if this machine writes the output: by TensorFlow's rule, the chief, or else the first worker."""
-        return self.task_type == "chief" or (not self.chief and self.task_index == 0)
+        """True if this machine writes the output."""
+        return self.place == 0
 
     def tasks(self) -> dict[str, list[str]]:
         """Return the addresses by task type, without empty types."""

@@ -39,9 +39,13 @@ def check_precision(precision: Precision) -> None:
     Raises:
         InputError: for bfloat16 without GPU and TPU.
     """
-    has_accelerator = any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
-    if precision == "bfloat16" and not has_accelerator:
+    if precision == "bfloat16" and not has_accelerator():
         raise InputError("train.precision: got 'bfloat16' on a CPU, allowed there: 'float32'.")
+
+
+def has_accelerator() -> bool:
+    """Return True if TensorFlow has a GPU or a TPU."""
+    return any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Sums over the replicas of a strategy."""
+"""Sums over the replicas of a strategy; exchange between its workers."""
 
 from typing import TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 _Tensors = TypeVar("_Tensors")  # a tensor, or a list of them
@@ -30,3 +31,22 @@ def gather_from_replicas(tensor: tf.Tensor) -> tf.Tensor:
         return tensor[tf.newaxis]
     row = tf.one_hot(tf.distribute.get_replica_context().replica_id_in_sync_group, num_replicas(), dtype=tensor.dtype)
     return sum_over_replicas(tf.tensordot(row, tensor, axes=0))
+
+
+def gather_from_workers(strategy: tf.distribute.Strategy, data: bytes) -> list[bytes]:
+    """Return the bytes of all workers on each worker, in the order of their replicas; every worker has to call this."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return [data]
+    # Collectives have no kernel for bytes, and crash if no worker has a value: each sends int32, the size first.
+    words_N = np.frombuffer(np.int32(len(data)).tobytes() + data + bytes(-len(data) % 4), np.int32)
+    is_first = iter([True])  # of this worker's replicas, only the first sends
+    values = strategy.experimental_distribute_values_from_function(
+        lambda _: tf.constant(words_N if next(is_first, False) else words_N[:0])
+    )
+    words_N, found = np.asarray(strategy.gather(values, axis=0)), []
+    while words_N.size:
+        size = int(words_N[0])
+        end = 1 + -(-size // 4)
+        found.append(words_N[1:end].tobytes()[:size])
+        words_N = words_N[end:]
+    return found

@@ -65,12 +65,18 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Return True if this process writes the run's output."""
+    return place_of_worker(strategy)[0] == 0
+
+
+def place_of_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Return the number of this process among the workers, and the number of workers; the chief is 0."""
     resolver = strategy.cluster_resolver
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
-        return True
+        return 0, 1
     tasks = resolver.cluster_spec().as_dict()
     chief, worker = (tuple(tasks.get(name, ())) for name in ("chief", "worker"))
-    return Cluster(chief=chief, worker=worker, task_type=resolver.task_type, task_index=resolver.task_id).is_chief
+    cluster = Cluster(chief=chief, worker=worker, task_type=resolver.task_type, task_index=resolver.task_id)
+    return cluster.place, cluster.num_tasks
 
 
 @contextlib.contextmanager

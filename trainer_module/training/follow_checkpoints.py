@@ -1,6 +1,7 @@
 """Evaluate the checkpoints of a run while it trains, or afterwards.
 
 Like the Object Detection API's `eval_continuously`, it depends only on the run's folder, not on the trainer process.
+With several workers, the chief decides what to evaluate, and writes the results.
 """
 
 import json
@@ -8,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -27,6 +28,8 @@ from detloom.trainer_module.files.event_file import EventFile
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
+from detloom.trainer_module.runtime.replicas import gather_from_workers
+from detloom.trainer_module.runtime.strategies import build_strategy, is_chief, place_of_worker, worker_out_dir
 from detloom.trainer_module.weights.odapi_keys import VALUE
 from detloom.trainer_module.weights.own_checkpoint import CHECKPOINTS_DIR
 from detloom.trainer_module.weights.read_checkpoint import escape_name
@@ -94,21 +97,36 @@ def evaluate_checkpoints(
     out_dir: Path,
     options: WatchOptions,
     on_evaluation: Callable[[CheckpointEvaluation], None] = lambda _: None,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> WatchResult:
     """Evaluate a run's checkpoints in the order of their steps, with averaged weights if the run evaluates these.
 
     Checkpoints that `out_dir` already covers are skipped. Each set gets a subfolder, with `eval_log.jsonl` and files
     for TensorBoard.
 
+    Args:
+        strategy: None selects one for the available devices (`strategies.py`).
+
     Raises:
         InputError: if there is no run, its settings cannot be read, or a record cannot be used; without `follow`, also
             if there is no checkpoint.
     """
+    strategy = strategy or build_strategy()
     clock = _Clock(options)
     config, label_map = _read_run(run_dir, clock)
-    watch = _Watch(run_dir, config, label_map, sets, out_dir, options)
-    ended = watch.run(clock, on_evaluation)
+    with worker_out_dir(strategy, out_dir) as own_dir:
+        watch = _Watch(run_dir, config, label_map, sets, own_dir, options, strategy)
+        ended = watch.run(clock, on_evaluation)
     return WatchResult(tuple(watch.evaluations), ended)
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """What to do next: evaluate a step on some sets, or, for the reason `ended`, nothing more."""
+
+    step: int = 0
+    sets: tuple[str, ...] = ()
+    ended: str = ""
 
 
 class _Clock:
@@ -153,19 +171,30 @@ class _Watch:
         sets: Sequence[EvalSet],
         out_dir: Path,
         options: WatchOptions,
+        strategy: tf.distribute.Strategy,
     ) -> None:
-        self._run_dir, self._config, self._options = run_dir, config, options
-        self._detector = build_detector(config.model, label_map)  # in float32, whatever the precision of the trainer
+        self._run_dir, self._config, self._options, self._strategy = run_dir, config, options, strategy
+        with strategy.scope():
+            self._detector = build_detector(config.model, label_map)  # in float32, whatever the trainer's precision
         reading = config
         if options.one_of is not None:
             reading = replace(config, eval_input=replace(config.eval_input, sample_1_of_n_examples=options.one_of))
         keypoints = measured_keypoints(self._detector.family.keypoints, config.eval)
+        worker, num_workers = place_of_worker(strategy)
         self._evaluators = {
             each.name: Evaluator(
                 self._detector,
-                build_eval_dataset(reading, label_map, each.files, batch_size=config.eval.batch_size),
+                build_eval_dataset(
+                    reading,
+                    label_map,
+                    each.files,
+                    batch_size=config.eval.batch_size,
+                    worker=worker,
+                    num_workers=num_workers,
+                ),
                 each.files,
                 keypoints=keypoints,
+                strategy=strategy,
             )
             for each in sets
         }
@@ -176,19 +205,32 @@ class _Watch:
     def run(self, clock: _Clock, on_evaluation: Callable[[CheckpointEvaluation], None]) -> str:
         """Evaluate until there is nothing more to do; return the reason."""
         while True:
+            decision = self._agreed(self._decide(clock) if is_chief(self._strategy) else None)
+            if decision.ended:
+                return decision.ended
+            for each in self._evaluate(decision.step, decision.sets):
+                on_evaluation(each)
+            clock.restart()
+
+    def _decide(self, clock: _Clock) -> _Decision:
+        """Wait until there is something to do."""
+        while True:
             is_finished = (self._run_dir / SUMMARY_FILE).is_file()  # check this before looking for checkpoints
             step = self._next_step()
             if step is not None:
-                for each in self._evaluate(step):
-                    on_evaluation(each)
-                clock.restart()
-                continue
+                return _Decision(step, tuple(name for name, log in self._logs.items() if step not in log.steps))
             if self._last_step_done():
-                return f"Step {self._config.train.num_steps} was the last step."
+                return _Decision(ended=f"Step {self._config.train.num_steps} was the last step.")
             if self._options.follow and is_finished:
-                return "The training run has ended."
+                return _Decision(ended="The training run has ended.")
             if not clock.wait():
-                return self._no_more_checkpoints()
+                return _Decision(ended=self._no_more_checkpoints())
+
+    def _agreed(self, decision: _Decision | None) -> _Decision:
+        """Return the chief's decision on every worker; the others give None."""
+        data = json.dumps(None if decision is None else asdict(decision)).encode()
+        chosen = json.loads(gather_from_workers(self._strategy, data)[0])
+        return _Decision(chosen["step"], tuple(chosen["sets"]), chosen["ended"])
 
     def _no_more_checkpoints(self) -> str:
         if self._options.follow:
@@ -222,21 +264,22 @@ class _Watch:
         last = self._config.train.num_steps
         return all(max(log.steps, default=0) >= last for log in self._logs.values())
 
-    def _evaluate(self, step: int) -> list[CheckpointEvaluation]:
+    def _evaluate(self, step: int, sets: Sequence[str]) -> list[CheckpointEvaluation]:
         path = self._run_dir / CHECKPOINTS_DIR / f"ckpt-{step}"
+        problem = ""
         try:
             load_checkpoint(self._detector, path, use_averages=self._config.eval.use_moving_averages)
         except _UNREADABLE as error:
-            self._failed.add(step)
             is_gone = not path.with_name(f"{path.name}.index").exists()
-            why = "it has been deleted" if is_gone else " ".join(str(error).split())[:300]
-            _LOGGER.warning("%s is skipped: %s.", path, why)
+            problem = "it has been deleted" if is_gone else " ".join(str(error).split())[:300]
+        problems = [text.decode() for text in gather_from_workers(self._strategy, problem.encode()) if text]
+        if problems:
+            self._failed.add(step)
+            _LOGGER.warning("%s is skipped: %s.", path, problems[0])
             return []
         found = []
-        for name, evaluator in self._evaluators.items():
-            if step in self._logs[name].steps:
-                continue
-            evaluation = evaluator()
+        for name in sets:
+            evaluation = self._evaluators[name]()
             self._logs[name].add(step, evaluation)
             found.append(CheckpointEvaluation(step, name, evaluation))
         self.evaluations += found

@@ -64,10 +64,17 @@ class LossScale:
         """Return whether a smaller factor could avoid an overflow."""
         return self.factor > _MIN_LOSS_SCALE
 
-    def update(self, is_good: tf.Tensor) -> None:
-        """Update the factor after a step, in cross-replica context. `is_good`: the gradients were finite."""
+    def update(self, is_good: tf.Tensor, is_counted: tf.Tensor) -> None:
+        """Update the factor after a step, in cross-replica context.
+
+        Args:
+            is_good: the gradients were finite.
+            is_counted: if False, nothing is changed.
+        """
         good_steps = tf.where(is_good, self.good_steps + 1, 0)
         grows = good_steps >= _STEPS_TO_DOUBLE
         grown = tf.where(grows, tf.minimum(self.factor * 2, _MAX_LOSS_SCALE), self.factor)
-        self.factor.assign(tf.where(is_good, grown, tf.maximum(self.factor / 2, _MIN_LOSS_SCALE)))
-        self.good_steps.assign(tf.where(grows, tf.zeros_like(good_steps), good_steps))
+        factor = tf.where(is_good, grown, tf.maximum(self.factor / 2, _MIN_LOSS_SCALE))
+        good_steps = tf.where(grows, tf.zeros_like(good_steps), good_steps)
+        self.factor.assign(tf.where(is_counted, factor, self.factor))
+        self.good_steps.assign(tf.where(is_counted, good_steps, self.good_steps))

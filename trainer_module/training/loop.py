@@ -57,7 +57,7 @@ from detloom.trainer_module.runtime.numerics import (
 from detloom.trainer_module.runtime.preemption import Preempted, StopRequest, stop_on_signals
 from detloom.trainer_module.runtime.profiling import ProfilerWindow
 from detloom.trainer_module.runtime.progress import Reporter, show_progress
-from detloom.trainer_module.runtime.strategies import build_strategy, worker_out_dir
+from detloom.trainer_module.runtime.strategies import build_strategy, place_of_worker, worker_out_dir
 from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer, with_scaled_learning_rate
 from detloom.trainer_module.training.preflight import preflight
 from detloom.trainer_module.training.step import TrainSteps
@@ -151,9 +151,12 @@ class _Loop:
             average = train.moving_average
             self.averaged_weights = AveragedWeights(average, self.trained.variables) if average else None
         self.steps = TrainSteps(train, self.detector, self.trained, self.optimizer, self.averaged_weights, strategy)
-        self.eval_dataset = build_eval_dataset(config, label_map, eval_files, batch_size=config.eval.batch_size)
+        worker, num_workers = place_of_worker(strategy)
+        self.eval_dataset = build_eval_dataset(
+            config, label_map, eval_files, batch_size=config.eval.batch_size, worker=worker, num_workers=num_workers
+        )
         keypoints = measured_keypoints(self.detector.family.keypoints, config.eval)
-        self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files, keypoints=keypoints)
+        self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files, keypoints=keypoints, strategy=strategy)
         self.checkpoints = RunCheckpoints(out_dir / CHECKPOINTS_DIR, self._state(), train, is_chief=own_dir == out_dir)
         self.best = BestCheckpoints(own_dir / BEST_DIR, config.eval.best_metric, config.eval.keep_best)
         self.history = EvaluationHistory(own_dir / HISTORY_FILE)

@@ -4,9 +4,13 @@ The losses and gradients of a step are those of its whole batch. Each replica, a
 (`gradient_accumulation_steps`), divides by the number of matches in the whole batch, and the results are summed before
 gradients are clipped. The number of parts therefore changes no result, except through batch norm, which sees one part
 at a time.
+
+The host starts a step while the device computes the one before, so it learns that a step was not finite only when the
+next one has been started. That step changes nothing: all changes depend on a flag on the device.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +22,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
-from detloom.trainer_module.runtime.numerics import are_operations_deterministic
+from detloom.trainer_module.runtime.numerics import are_operations_deterministic, has_accelerator
 from detloom.trainer_module.runtime.replicas import sum_over_replicas
 from detloom.trainer_module.training.gradients import LossScale, clip_gradients, gradient_norms, scale_bias_gradients
 from detloom.trainer_module.training.optimizers import AveragedWeights, apply_update
@@ -35,11 +39,12 @@ class StepsResult:
     Attributes:
         numbers: losses and the gradient norm before clipping, as means over the steps that changed the weights, or the
             values of the last step if none did. Learning rate and loss scale are those of the last step.
-        num_steps: executed steps; fewer than requested if stopped or if one was not finite.
+        num_steps: executed steps, up to and including one that was not finite; fewer than requested if stopped.
         is_finite: False if the last step gave NaN or infinity. It changed nothing and is not counted in
             `optimizer.iterations`.
         is_stopped: True if `TrainSteps.stop` ended the call; equal on all workers.
-        input_seconds: time spent waiting for images; 0 if unknown.
+        input_seconds: time that the host spent waiting for images; 0 if unknown. On accelerators, the device may have
+            been busy at that time.
         seconds: total time, including compilation.
     """
 
@@ -52,8 +57,17 @@ class StepsResult:
 
 
 class _Progress(NamedTuple):
-    """Loop variables of the loop on the device; numbers are in the order of `TrainSteps.names`."""
+    """Loop variables of the loop over steps; numbers are in the order of `TrainSteps.names`.
 
+    Attributes:
+        num_started: includes the step that follows one that was not finite.
+        is_open: False if the last step but one was not finite or was the last one. The host decides by it, because it
+            is known while the device computes the last step.
+        is_finite: all steps so far were.
+    """
+
+    num_started: tf.Tensor
+    is_open: tf.Tensor
     num_steps: tf.Tensor
     num_applied: tf.Tensor
     sums: tf.Tensor
@@ -76,13 +90,17 @@ class _Backward(NamedTuple):
     state: dict[int, tf.Tensor]
 
 
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
 class TrainSteps:
     """The compiled training steps of one run.
 
     Attributes:
         state: variables that a checkpoint has to hold in addition to weights, optimizer and averages.
         rate_factor: factor on the scheduled learning rate; set by the caller.
-        stop: set from another thread, it ends `run` after the current step (with several workers, after the next).
+        stop: set from another thread, it ends `run` after the current step (with several workers, after the next two).
         names: names of `StepsResult.numbers`.
     """
 
@@ -98,13 +116,15 @@ class TrainSteps:
         """Create the variables of the steps.
 
         Raises:
-            InputError: for gradient accumulation with batch norm that is synchronized over several replicas.
+            InputError: for gradient accumulation or compilation with batch norm that is synchronized over several
+                replicas.
         """
         self.config, self.detector, self.trained, self.optimizer = config, detector, trained, optimizer
         self.averaged_weights, self.strategy = averaged_weights, strategy
         self.num_parts = config.gradient_accumulation_steps
         self._check_sync_batch_norm()
-        self.stop = tf.Variable(False, trainable=False)
+        with tf.device("/cpu:0"):  # the host reads it before each step
+            self.stop = tf.Variable(False, trainable=False)
         with strategy.scope():
             self.rate_factor = tf.Variable(1.0, trainable=False)
             self.num_boxes_dropped = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -116,6 +136,13 @@ class TrainSteps:
         self.state = self._state()
         self._has_clock = not (isinstance(strategy, tf.distribute.TPUStrategy) or are_operations_deterministic())
         self._on_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._on_accelerator = has_accelerator()
+        # TPUStrategy compiles by itself. Sums over replicas are outside of what is compiled.
+        is_compiled = config.jit_compile is True and not isinstance(strategy, tf.distribute.TPUStrategy)
+        is_alone = strategy.num_replicas_in_sync == 1
+        self._of_replica = _compiled(self._replica_step) if is_compiled and is_alone else self._replica_step
+        backward = self._backward if self.num_parts == 1 else self._accumulated
+        self._whole_backward = _compiled(backward) if is_compiled and not is_alone else backward
         self._run = self._steps if config.debug else tf.function(self._steps, autograph=False)
         self._skip = self._pass_over if config.debug else tf.function(self._pass_over, autograph=False)
 
@@ -148,12 +175,16 @@ class TrainSteps:
     def _check_sync_batch_norm(self) -> None:
         layers = self.detector.network.layers
         synchronized = any(isinstance(layer, FusedBatchNorm) and layer.synchronized for layer in layers)
-        if self.num_parts > 1 and synchronized and self.strategy.num_replicas_in_sync > 1:
+        if not synchronized or self.strategy.num_replicas_in_sync == 1:
+            return
+        where = f"with synchronized batch norm on {self.strategy.num_replicas_in_sync} replicas, allowed"
+        advice = "or, if the model has the setting, batch_norm.synchronized to false."
+        if self.num_parts > 1:
             raise InputError(
-                f"train.gradient_accumulation_steps: got {self.num_parts} with synchronized batch norm on "
-                f"{self.strategy.num_replicas_in_sync} replicas, allowed: 1; set it to 1, or, if the model has "
-                "the setting, batch_norm.synchronized to false."
+                f"train.gradient_accumulation_steps: got {self.num_parts} {where}: 1; set it to 1, {advice}"
             )
+        if self.config.jit_compile is True and not isinstance(self.strategy, tf.distribute.TPUStrategy):
+            raise InputError(f"train.jit_compile: got true {where}: false; set it to false, {advice}")
 
     def _state(self) -> dict[str, tf.Variable]:
         state = {"num_boxes_dropped": self.num_boxes_dropped}
@@ -167,22 +198,28 @@ class TrainSteps:
 
     def _steps(self, iterator: Any, count: tf.Tensor) -> _Progress:
         def goes_on(progress: _Progress) -> tf.Tensor:
-            return (progress.num_steps < count) & progress.is_finite & ~progress.is_stopped
+            is_wanted = progress.is_open
+            if not self._on_several_workers:
+                is_wanted &= (progress.num_started == 0) | ~self.stop.read_value()
+            return (progress.num_started < count) & is_wanted
 
         def step(progress: _Progress) -> tuple[_Progress]:
             batch, waited = self._next(iterator, progress)
             return (self._step(batch, progress._replace(input_seconds=progress.input_seconds + waited)),)
 
-        zero, none = tf.constant(0), tf.zeros([len(self.names)])
-        start = _Progress(zero, zero, none, none, tf.constant(0.0, tf.float64), tf.constant(True), tf.constant(False))
+        zero, none, yes = tf.constant(0), tf.zeros([len(self.names)]), tf.constant(True)
+        start = _Progress(zero, yes, zero, zero, none, none, tf.constant(0.0, tf.float64), yes, ~yes)
         (end,) = tf.while_loop(goes_on, step, (start,))
-        return end
+        if self._on_several_workers:
+            return end
+        with tf.control_dependencies([end.num_started]):
+            return end._replace(is_stopped=self.stop.read_value())
 
     def _next(self, iterator: Any, progress: _Progress) -> tuple[Any, tf.Tensor]:
         """Return the next batch on the device and the seconds spent waiting for it."""
         if not self._has_clock:
             return next(iterator), tf.constant(0.0, tf.float64)
-        with tf.control_dependencies([progress.num_steps, progress.sums]):
+        with tf.control_dependencies([progress.num_started]):  # and so the operations of the step before have run
             asked = tf.timestamp()
         with tf.control_dependencies([asked]):
             batch = next(iterator)
@@ -198,21 +235,25 @@ class TrainSteps:
         wants_stop = tf.cast(self.stop.read_value(), tf.float32)
         found = {
             name: local_results(value)[0]  # all replicas have the same
-            for name, value in self.strategy.run(self._replica_step, args=(tensors, wants_stop)).items()
+            for name, value in self.strategy.run(
+                self._of_replica, args=(tensors, wants_stop, progress.is_finite)
+            ).items()
         }
         is_good, is_finite = found["is_good"], found["is_finite"]
         self.optimizer.iterations.assign_add(tf.cast(is_finite, self.optimizer.iterations.dtype))
         self.num_boxes_dropped.assign_add(tf.where(is_finite, tf.cast(found["num_dropped"], tf.int64), 0))
         if self.loss_scale is not None:
-            self.loss_scale.update(is_good)
+            self.loss_scale.update(is_good, progress.is_finite)
         return _Progress(
-            num_steps=progress.num_steps + 1,
+            num_started=progress.num_started + 1,
+            is_open=progress.is_finite & ~progress.is_stopped,
+            num_steps=progress.num_steps + tf.cast(progress.is_finite, tf.int32),
             num_applied=progress.num_applied + tf.cast(is_good, tf.int32),
             sums=progress.sums + tf.where(is_good, found["numbers"], 0.0),
-            last=found["numbers"],
+            last=tf.where(progress.is_finite, found["numbers"], progress.last),
             input_seconds=progress.input_seconds,
             is_finite=is_finite,
-            is_stopped=found["wants_stop"] > 0 if self._on_several_workers else self.stop.read_value(),
+            is_stopped=found["wants_stop"] > 0,
         )
 
     def _pass_over(self, iterator: Any) -> None:
@@ -221,17 +262,19 @@ class TrainSteps:
 
     # --- replica context ----------------------------------------------------------------------------------------------
 
-    def _replica_step(self, batch: _Batch, wants_stop: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _replica_step(self, batch: _Batch, wants_stop: tf.Tensor, was_finite: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run one step on this replica; `numbers` and flags are those of the whole batch.
 
         Replicas synchronize only at the top level of this function, so that the update can be a branch.
+
+        Args:
+            was_finite: if False, nothing is changed.
         """
         num_replicas, variables = self.strategy.num_replicas_in_sync, self.trained.variables
         whole = num_replicas == 1 and self.num_parts == 1
         num_matches = None if whole else sum_over_replicas(self.detector.count_matches(batch))
         seeds = self._seeds_of_replica()
-        backward = self._backward if self.num_parts == 1 else self._accumulated
-        found = backward(batch, num_matches, seeds)
+        found = self._whole_backward(batch, num_matches, seeds)
         floats = {i for i, value in found.state.items() if value.dtype.is_floating}  # the others are seeds
         num_dropped = tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)
         losses, counts, gradients, statistics = sum_over_replicas(
@@ -253,16 +296,11 @@ class TrainSteps:
         rate = self.optimizer.learning_rate * self.rate_factor
         # Include the statistics: very large activations can make them infinite while loss and gradients are finite.
         forward = tf.add_n([loss, rate, *(tf.reduce_sum(tf.cast(each, tf.float32)) for each in statistics)])
-        is_good = tf.math.is_finite(forward) & tf.math.is_finite(norm)
+        is_good = was_finite & tf.math.is_finite(forward) & tf.math.is_finite(norm)
         is_finite = is_good
         if self.loss_scale is not None:  # the forward pass does not depend on the loss scale
-            is_finite |= tf.math.is_finite(forward) & self.loss_scale.can_shrink()
-
-        def apply() -> tf.Tensor:
-            self._apply(clip_gradients(self.config.gradient_clipping, gradients, norms), rate, state)
-            return tf.constant(True)
-
-        is_good = tf.cond(is_good, apply, lambda: tf.constant(False))
+            is_finite |= was_finite & tf.math.is_finite(forward) & self.loss_scale.can_shrink()
+        self._apply_if(is_good, lambda: clip_gradients(self.config.gradient_clipping, gradients, norms), rate, state)
         scale = [] if self.loss_scale is None else [self.loss_scale.factor.read_value()]
         per_variable = tf.unstack(norms) if self.config.monitoring.gradient_norms else []
         numbers = tf.stack([loss, *tf.unstack(losses), rate, *scale, norm, *per_variable])
@@ -285,6 +323,34 @@ class TrainSteps:
         values = {i: variable.value for i, variable in enumerate(self.detector.network.non_trainable_variables)}
         seeds = {i: value for i, value in values.items() if not value.dtype.is_floating}
         return {i: tf.stack([value[0] + tf.cast(replica, value.dtype), value[1]]) for i, value in seeds.items()}
+
+    def _apply_if(
+        self, is_good: tf.Tensor, clipped: Callable[[], list[tf.Tensor]], rate: tf.Tensor, state: dict[int, tf.Tensor]
+    ) -> None:
+        """Update the variables if `is_good`.
+
+        On accelerators, an update that is not good is undone instead: the host would have to wait for the result to
+        choose a branch. On a CPU, copies of all variables would take longer than the branch.
+        """
+
+        def apply() -> tf.Tensor:
+            self._apply(clipped(), rate, state)
+            return tf.constant(True)
+
+        if not self._on_accelerator:
+            tf.cond(is_good, apply, lambda: tf.constant(False))
+            return
+        averages = [] if self.averaged_weights is None else self.averaged_weights.averages
+        counted = {id(self.optimizer.iterations)}
+        slots = [each.value for each in self.optimizer.variables if id(each) not in counted]
+        changed = [variable.value for variable in self.trained.variables] + slots + averages
+        changed += [self.detector.network.non_trainable_variables[index].value for index in state]
+        handles = [(each.handle, each.dtype) for each in changed]
+        before = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in handles]
+        apply()
+        for (handle, dtype), value in zip(handles, before, strict=True):
+            after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.where(is_good, after, value))
 
     def _apply(self, gradients: list[tf.Tensor], rate: tf.Tensor, state: dict[int, tf.Tensor]) -> None:
         apply_update(self.optimizer, gradients, self.trained.variables, rate)

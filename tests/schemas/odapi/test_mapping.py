@@ -126,6 +126,7 @@ def test_each_field_of_the_tree_is_mapped_or_listed():
         "Train.fine_tune_min_restored_share",
         "Train.fine_tune_skip_mismatch",
         "Train.gradient_accumulation_steps",
+        "Train.jit_compile",
         "Train.last_steps_without_mixing",
         "Train.learning_rate_batch_size",
         "Train.max_to_keep",

@@ -86,7 +86,7 @@ def test_padded_images_have_their_true_size_and_boxes_relative_to_the_input(
     assert not np.asarray(batch["image"])[:, 32:].any()
     (batch,) = build_eval_dataset(padded, LABEL_MAP, shards, batch_size=2)
     np.testing.assert_array_equal(batch["true_hw"], [[32, 64]])
-    np.testing.assert_allclose(batch["boxes_yxyx_rel"], [[[0.5, 0.25, 1.0, 0.75]]])
+    np.testing.assert_allclose(batch["boxes_yxyx_rel"][:, 0], [[0.5, 0.25, 1.0, 0.75]])
 
 
 def boxes_and_dropped(config, shards, count):
@@ -239,6 +239,32 @@ def test_the_eval_dataset_keeps_order_crowds_and_original_size(config, shards):
     np.testing.assert_array_equal(batches[0]["image_hw"][0], [64, 64])
     crowds = np.concatenate([np.asarray(batch["is_crowd"]).sum(axis=1) for batch in batches])
     assert sorted(crowds) == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("num_boxes", "num_rows"), [(0, 64), (64, 64), (65, 128)])
+def test_columns_of_the_eval_dataset_are_padded_to_multiples_of_64(
+    config, tmp_path, make_example, write_records, num_boxes, num_rows
+):
+    example = make_example([(0, 0, 1, 1)] * num_boxes, [1] * num_boxes)
+    (batch,) = build_eval_dataset(config, LABEL_MAP, [str(write_records(tmp_path / "data", [example]))], batch_size=1)
+    assert batch["boxes_yxyx_rel"].shape == (1, num_rows, 4)
+    assert int(tf.reduce_sum(batch["class_indices"])) == num_boxes - num_rows
+
+
+def test_workers_get_the_batches_of_one_worker_in_turn(config, shards):
+    def batches(**place):
+        return list(build_eval_dataset(config, LABEL_MAP, shards, batch_size=1, **place))
+
+    whole, parts = batches(), [batches(worker=worker, num_workers=3) for worker in range(3)]
+    assert [len(part) for part in parts] == [2, 1, 1]
+    for number, expected in enumerate(whole):
+        for name, value in parts[number % 3][number // 3].items():
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_the_train_dataset_is_known_to_be_endless(config, shards):
+    """Otherwise, workers ask each other before each step whether any has ended."""
+    assert build_train_dataset(config, LABEL_MAP, shards, batch_size=1).cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 def test_masks_and_keypoints_follow_the_padding_and_have_static_shapes():

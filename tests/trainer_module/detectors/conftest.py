@@ -1,10 +1,24 @@
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from detloom.schemas.model.export import Export
 from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.export import saved_model
+
+_OF_HOST = re.compile(r"\b(?:infeed|outfeed|send|recv|custom-call)\(")
+_DYNAMIC = re.compile(r"<=\d+")  # the upper bound of a dimension whose size is not known
+
+
+def assert_on_device(compiled: Any, *args: tf.Tensor) -> None:
+    """Assert that a compiled function has neither dynamic dimensions nor transfers from or to the host."""
+    hlo = compiled.experimental_get_compiler_ir(*args)(stage="hlo")
+    assert "ENTRY" in hlo
+    assert (_DYNAMIC.findall(hlo), _OF_HOST.findall(hlo)) == ([], [])
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +33,28 @@ def assert_step_compiles() -> Callable[..., None]:
             return loss, tape.gradient(loss, variables, unconnected_gradients=unconnected_gradients)
 
         plain, _ = tf.function(step)()
-        compiled, gradients = tf.function(step, jit_compile=True)()
+        function = tf.function(step, jit_compile=True)
+        compiled, gradients = function()
+        assert_on_device(function)
         assert compiled.numpy() == pytest.approx(plain.numpy(), rel=1e-3)
         assert all(np.isfinite(gradient.numpy()).all() for gradient in gradients)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def assert_export_compiles() -> Callable[[Detector], None]:
+    """Return a function that checks the exported graph, from images to detections, under XLA."""
+
+    def check(detector: Detector) -> None:
+        servable, traced_for_xla = (saved_model._Servable(detector, Export()) for _ in range(2))
+        images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 50, 70, 3), np.uint8))
+        plain = tf.function(servable.from_images, autograph=False)(images)
+        function = tf.function(traced_for_xla.from_images, jit_compile=True, autograph=False)
+        one, other = ({name: value.numpy() for name, value in found.items()} for found in (plain, function(images)))
+        assert one["num_detections"].any()
+        # With random weights, scores nearly tie, and rounding changes the choice.
+        assert saved_model._share_matched(one, other) >= 0.9
+        assert_on_device(function, images)
 
     return check

@@ -43,7 +43,7 @@ def measured(monkeypatch, detector):
     """Replace the evaluation by one that returns the value of a weight; the detector is built once."""
 
     class WeightAsMetric:
-        def __init__(self, detector, dataset, files, keypoints=None):
+        def __init__(self, detector, dataset, files, keypoints=None, strategy=None):
             self.detector = detector
 
         def __call__(self):

@@ -41,7 +41,7 @@ def test_overflow_halves_the_factor_down_to_1():
     seen = []
     for _ in range(3):
         seen.append((float(scale.factor), bool(scale.can_shrink())))
-        scale.update(tf.constant(False))
+        scale.update(tf.constant(False), tf.constant(True))
     assert seen == [(3.0, True), (1.5, True), (1.0, False)]
     assert float(scale.factor) == 1.0
 
@@ -51,6 +51,6 @@ def test_two_thousand_consecutive_good_steps_double_the_factor():
     scale.good_steps.assign(1998)
     seen = []
     for is_good in (True, True, True, False):
-        scale.update(tf.constant(is_good))
+        scale.update(tf.constant(is_good), tf.constant(True))
         seen.append((float(scale.factor), int(scale.good_steps)))
     assert seen == [(2.0**15, 1999), (2.0**16, 0), (2.0**16, 1), (2.0**15, 0)]

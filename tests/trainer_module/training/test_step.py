@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import L2Regularizer
@@ -21,6 +20,7 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.trainer_module.training import step
 
 _HERE = Path(__file__).parent
 _SPEC = importlib.util.spec_from_file_location("training_parts", _HERE / "training_parts.py")
@@ -118,16 +118,37 @@ def test_gradient_norm_per_variable_is_reported_if_configured(config, changed):
     assert math.hypot(*norms.values()) == pytest.approx(numbers["gradient_norm"], rel=1e-5)
 
 
-def test_nonfinite_step_changes_nothing_and_ends_the_call(config):
-    steps, iterator = parts.make_steps(config, batches=with_nan(config, batch=1))
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("on_accelerator", [False, True])
+def test_nonfinite_step_and_the_step_started_after_it_change_nothing(
+    config, changed, monkeypatch, on_accelerator, precision
+):
+    monkeypatch.setattr(step, "has_accelerator", lambda: on_accelerator)
+    config = changed(config, {"train.precision": precision})
+    batches = with_nan(config, batch=1)
+    steps, iterator = parts.make_steps(config, batches=batches)
     one, same = parts.make_steps(config)
     good = one.run(same, 1)
-    result = steps.run(iterator, 3)
+    result = steps.run(iterator, 4)
     assert (result.num_steps, result.is_finite) == (2, False)
     assert result.numbers["loss"] == good.numbers["loss"]  # of the applied step
+    if precision == "float16":  # a step that is not finite halves it
+        one.state["loss_scale"].assign(one.state["loss_scale"] / 2)
+        one.state["num_good_steps"].assign(0)
     for found, expected in zip(all_state(steps), all_state(one), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert steps.run(iterator, 1).is_finite  # the next batch
+    np.testing.assert_array_equal(next(iterator)["image"], batches["image"][0])  # the third step was started
+
+
+@pytest.mark.parametrize("on_accelerator", [False, True])
+def test_updates_are_the_same_on_accelerators(config, monkeypatch, on_accelerator):
+    steps, iterator = parts.make_steps(config)
+    steps.run(iterator, 2)
+    monkeypatch.setattr(step, "has_accelerator", lambda: on_accelerator)
+    others, iterator = parts.make_steps(config)
+    others.run(iterator, 2)
+    for found, expected in zip(all_state(others), all_state(steps), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_infinite_batch_norm_statistics_make_a_step_nonfinite(config):
@@ -256,17 +277,19 @@ def test_compiled_steps_equal_eager_steps(compiled, config, changed):
 
 
 @pytest.mark.slow  # compilation
+@pytest.mark.parametrize("on_accelerator", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 2])
-def test_whole_step_compiles_with_xla_as_required_on_tpu(one_level_config, changed, num_parts):
+def test_whole_step_compiles_with_xla(one_level_config, changed, monkeypatch, num_parts, on_accelerator):
+    monkeypatch.setattr(step, "has_accelerator", lambda: on_accelerator)
     settings = {"train.gradient_accumulation_steps": num_parts, "train.optimizer": DESCENT}
     found = []
-    for compile_it in (False, True):
-        steps, iterator = parts.make_steps(changed(one_level_config, settings))
-        step = tf.function(steps._replica_step, jit_compile=True) if compile_it else steps._replica_step
-        found.append((step(next(iterator), tf.constant(0.0)), parts.weights_of(steps)))
-    (eager, weights), (compiled, compiled_weights) = found
-    np.testing.assert_allclose(compiled["numbers"], eager["numbers"], rtol=1e-3)
-    assert bool(compiled["is_good"])
+    for jit_compile in (False, True):
+        steps, iterator = parts.make_steps(changed(one_level_config, {**settings, "train.jit_compile": jit_compile}))
+        result = steps.run(iterator, 1)
+        assert result.is_finite
+        found.append((result.numbers, parts.weights_of(steps)))
+    (plain, weights), (compiled, compiled_weights) = found
+    assert compiled == pytest.approx(plain, rel=1e-3)
     for one, other in zip(weights, compiled_weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
 
@@ -290,12 +313,13 @@ def replicas(tmp_path_factory, small_config, changed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["two", "two_in_parts"])
-def test_two_replicas_give_the_weights_of_one_device(replicas, run):
+@pytest.mark.parametrize(("run", "atol"), [("two", 1e-6), ("two_in_parts", 1e-6), ("two_compiled", 1e-3)])
+def test_two_replicas_give_the_weights_of_one_device(replicas, run, atol):
+    """XLA sums in another order, and AdamW enlarges the differences of gradients near 0."""
     one, other = replicas["one"], replicas[run]
     for name in ("weights", "averaged"):
-        np.testing.assert_allclose(other[name], one[name], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(other["numbers"], one["numbers"], rtol=1e-5)
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-6, atol=atol)
+    np.testing.assert_allclose(other["numbers"], one["numbers"], rtol=1e-5 if atol == 1e-6 else 1e-3)
     np.testing.assert_array_equal(other["counts"], one["counts"])
     assert one["counts"].tolist() == [3, 12]
     assert other["copies_differ"] == 0
@@ -322,14 +346,15 @@ def test_synchronized_batch_norm_on_two_replicas_equals_one_device(replicas):
     np.testing.assert_allclose(two["statistics"], one["statistics"], rtol=1e-5)
 
 
-def test_accumulation_with_synchronized_batch_norm_on_replicas_is_refused(config, changed):
+@pytest.mark.parametrize(("setting", "value"), [("gradient_accumulation_steps", 2), ("jit_compile", True)])
+def test_synchronized_batch_norm_on_replicas_refuses(config, changed, setting, value):
     batch_norm = "model.box_predictor.conv_hyperparams.batch_norm.synchronized"
-    steps, _ = parts.make_steps(changed(config, {batch_norm: True, "train.gradient_accumulation_steps": 2}))
+    steps, _ = parts.make_steps(changed(config, {batch_norm: True, f"train.{setting}": value}))
 
     class Two(type(steps)):
         def __init__(self):
-            self.detector, self.num_parts = steps.detector, 2
+            self.config, self.detector, self.num_parts = steps.config, steps.detector, steps.num_parts
             self.strategy = type("Strategy", (), {"num_replicas_in_sync": 2})
 
-    with pytest.raises(InputError, match=r"train\.gradient_accumulation_steps: got 2"):
+    with pytest.raises(InputError, match=rf"train\.{setting}: got {str(value).lower()}"):
         Two()._check_sync_batch_norm()

@@ -6,6 +6,7 @@ python two_replicas.py CONFIG.json RESULT.npz
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,11 +18,9 @@ from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 
-def train(config: TrainEvalConfig, strategy: tf.distribute.Strategy, num_parts: int) -> dict[str, np.ndarray]:
-    """Run three steps and return everything they changed."""
-    steps, iterator = make_steps(
-        replace(config, train=replace(config.train, gradient_accumulation_steps=num_parts)), strategy
-    )
+def train(config: TrainEvalConfig, strategy: tf.distribute.Strategy, **settings: Any) -> dict[str, np.ndarray]:
+    """Run three steps with other `train` settings and return everything they changed."""
+    steps, iterator = make_steps(replace(config, train=replace(config.train, **settings)), strategy)
     result = steps.run(iterator, 3)
     with steps.averaged_weights.in_network():
         averaged = weights_of(steps)
@@ -108,9 +107,10 @@ def main() -> None:
     config = from_json(TrainEvalConfig, Path(sys.argv[1]).read_text(encoding="utf-8"))
     one, two = tf.distribute.OneDeviceStrategy("/cpu:0"), tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     found = {
-        "one": train(config, one, 1),
-        "two": train(config, two, 1),
-        "two_in_parts": train(config, two, 2),
+        "one": train(config, one),
+        "two": train(config, two),
+        "two_in_parts": train(config, two, gradient_accumulation_steps=2),
+        "two_compiled": train(config, two, jit_compile=True, debug=False),
         "drop_one": drop(config, one),
         "drop_two": drop(config, two),
         "norm_one": normalize(one),

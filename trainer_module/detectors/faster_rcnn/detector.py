@@ -182,7 +182,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         anchors_A4, targets = self._anchors_of(outputs), self.proposal_targets(outputs, batch)
         random_BA = outputs.get("random_BA")
         if random_BA is None:
-            random_BA = tf.random.stateless_uniform(tf.shape(targets.match_BA), seed=[0, 0])
+            random_BA = tf.random.stateless_uniform(tf.shape(targets.match_BA), seed=[0, 0], alg="philox")
         losses = first_stage_losses(
             self.config,
             anchors_A4,

@@ -67,8 +67,9 @@ class RandomSource(keras.layers.Layer):
         return inputs
 
     def uniform(self, shape: tf.Tensor) -> tf.Tensor:
-        """Return random numbers from 0 to 1, and advance the seed."""
-        return keras.random.uniform(shape, seed=self._seed_generator)
+        """Return random numbers from 0 to 1, the same on all devices, and advance the seed."""
+        seed = tf.cast(self._seed_generator.next() % (tf.int32.max - 1), tf.int32)  # XLA has no seeds of 64 bits
+        return tf.random.stateless_uniform(shape, seed, alg="philox")
 
 
 def normalize(backbone: str, image_HW3: tf.Tensor) -> tf.Tensor:

@@ -236,6 +236,11 @@ def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, ba
 
 
 @pytest.mark.slow
+def test_the_exported_graph_compiles_under_xla(detector, assert_export_compiles):
+    assert_export_compiles(detector)
+
+
+@pytest.mark.slow
 def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_example, write_records):
     """The mask of each object is its left half."""
     corners = np.random.default_rng(0).uniform(0, 0.4, (6, 2))

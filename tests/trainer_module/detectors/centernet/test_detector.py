@@ -75,6 +75,11 @@ def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, ba
 
 
 @pytest.mark.slow
+def test_the_exported_graph_compiles_under_xla(detector, assert_export_compiles):
+    assert_export_compiles(detector)
+
+
+@pytest.mark.slow
 def test_training_lowers_the_loss(detector, batch):
     """Only neck and heads are trained, which takes a tenth of the time."""
     optimizer = keras.optimizers.Adam(1e-2)

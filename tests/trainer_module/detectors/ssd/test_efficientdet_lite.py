@@ -86,6 +86,11 @@ def test_a_training_step_compiles_under_xla_with_equal_gradients(make_spread_det
 
 
 @pytest.mark.slow
+def test_the_exported_graph_compiles_under_xla(make_spread_detector, assert_export_compiles):
+    assert_export_compiles(make_spread_detector(small_config(36, 2, 3).model, LABEL_MAP))
+
+
+@pytest.mark.slow
 def test_float16_and_8_bit_files_find_what_the_model_in_memory_finds(
     detector, config, examples, tmp_path, write_records
 ):
