@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.commands.doctor_accelerator import check_accelerator
 from detloom.pipelines.commands.doctor_data import check_data, check_data_sample
 from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.findings import Finding, Probe, format_findings, run_check, run_probe
@@ -29,6 +30,7 @@ from detloom.schemas.run_file.run_file import RunFile
 
 if TYPE_CHECKING:
     from detloom.pipelines.commands.installed_packages import Packages
+    from detloom.trainer_module.accelerators.chips import Accelerator
 
 _MIN_DISK_BYTES = 5e9  # the environment is 3.2 GB, a run on a small data set writes less than 1 GB
 _MIN_MEMORY_BYTES = 4e9  # training FPNLite at 320 x 320, batch 8, used 2.7 GB; TFX and Beam add to that
@@ -42,21 +44,35 @@ print(json.dumps({"version": tf.__version__, "devices": devices}))
 _TFX_PROBE = "import json, tfx.v1 as tfx; print(json.dumps({'version': tfx.__version__}))"
 
 
-@click.command(epilog=end_of_help("doctor", "detloom doctor", "detloom doctor cells.yaml --json"))
+_EXAMPLES = ("detloom doctor", "detloom doctor cells.yaml --json", "detloom doctor cells.yaml --accelerator tpu-v5e-8")
+
+
+@click.command(epilog=end_of_help("doctor", *_EXAMPLES))
 @click.argument("run_file", required=False, type=PATH)
+@click.option(
+    "--accelerator",
+    metavar="NAME",
+    help="Check the training step of RUN_FILE for devices that this machine does not have, such as tpu-v5e-8 or "
+    "gpu-h100-8: shapes, memory, padding, shortest time, images per second. Takes some minutes.",
+)
 @json_option
-def doctor(run_file: Path | None, as_json: bool) -> None:
+def doctor(run_file: Path | None, accelerator: str | None, as_json: bool) -> None:
     """Find problems that would stop a run.
 
     Checks packages, Python, glibc, disk, memory and devices. With RUN_FILE, also its folders, and a few dozen records
     of its data as ingestion does.
     """
+    from detloom.pipelines.commands.doctor_accelerator import require_run
     from detloom.schemas.reading.typed_dict import to_dict
     from detloom.schemas.run_file.read_run_file import read_run_file
+    from detloom.trainer_module.accelerators.chips import parse_accelerator
 
     run = read_run_file(run_file) if run_file else None
+    devices = parse_accelerator(accelerator) if accelerator else None
+    if devices is not None:
+        run = require_run(run)
     click.echo("Checking; the imports of TensorFlow and TFX take up to a minute ...", err=True)
-    findings = examine(run)
+    findings = examine(run, devices)
     if as_json:
         click.echo(json.dumps([to_dict(finding) for finding in findings], indent=1))
     else:
@@ -69,7 +85,7 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
         click.echo(format_next("detloom", *(("run", run_file) if run_file else ("demo",))))
 
 
-def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
+def examine(run: RunFile | None = None, accelerator: "Accelerator | None" = None) -> tuple[Finding, ...]:
     """Run all checks; without a run, check the default workspace and no data.
 
     The duration is mostly the import time of TFX.
@@ -101,6 +117,8 @@ def examine(run: RunFile | None = None) -> tuple[Finding, ...]:
             checks.append((name, partial(check_writable, name, path)))
     if run and run.kubeflow and run.kubeflow.host:
         checks.append(("Kubeflow", partial(check_kubeflow, run)))
+    if run and accelerator is not None:
+        checks.append((accelerator.name, partial(check_accelerator, run, accelerator)))
     with ThreadPoolExecutor() as pool:  # the two imports take most of the time
         return tuple(finding for found in pool.map(run_check, *zip(*checks, strict=True)) for finding in found)
 

@@ -1,10 +1,11 @@
-"""Measure how long a training step takes on this machine, on generated images."""
+"""Measure how long a training step and its input take on this machine, on generated images."""
 
+import contextlib
 import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras
@@ -20,6 +21,7 @@ from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.restore import find_trained
 
 NUM_CALLS, STEPS_PER_CALL = 4, 3
+_WARM_UP_SECONDS, _INPUT_SECONDS = 1.0, 4.0
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -37,12 +39,7 @@ def measure_step_seconds(config: TrainEvalConfig, class_names: Sequence[str], im
     optimizer = build_optimizer(config.train.optimizer)
     optimizer.build(trained.variables)
     steps = TrainSteps(config.train, detector, trained, optimizer, None, tf.distribute.get_strategy())
-    with tempfile.TemporaryDirectory(prefix="detloom-step-time-") as folder:
-        file = str(Path(folder, "images.tfrecord"))
-        with tf.io.TFRecordWriter(file) as writer:
-            for record in make_images(label_map, image_hw):
-                writer.write(record)
-        batches = iter(build_train_dataset(config, label_map, [file], batch_size=config.train.batch_size))
+    with _generated_batches(config, label_map, image_hw) as batches:
         steps.run(batches, STEPS_PER_CALL)  # compiles
         seconds = []
         for _ in range(NUM_CALLS):
@@ -51,3 +48,33 @@ def measure_step_seconds(config: TrainEvalConfig, class_names: Sequence[str], im
             seconds.append((time.perf_counter() - started) / STEPS_PER_CALL)
     _LOGGER.info("A training step takes %s s.", ", ".join(f"{each:.2f}" for each in sorted(seconds)))
     return statistics.median(seconds)
+
+
+def measure_input_rate(config: TrainEvalConfig, label_map: LabelMap, image_hw: tuple[int, int]) -> float:
+    """Return the images per second that reading, augmentation and batching give when nothing else runs.
+
+    Args:
+        config: of a detector without masks and keypoints, which the generated images lack.
+        image_hw: height and width of the stored images, in pixels.
+    """
+    with _generated_batches(config, label_map, image_hw) as batches:
+        started = time.perf_counter()
+        while time.perf_counter() - started < _WARM_UP_SECONDS:
+            next(batches)
+        num_batches, started = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - started) < _INPUT_SECONDS:
+            next(batches)
+            num_batches += 1
+    return num_batches * config.train.batch_size / seconds
+
+
+@contextlib.contextmanager
+def _generated_batches(
+    config: TrainEvalConfig, label_map: LabelMap, image_hw: tuple[int, int]
+) -> Iterator[Iterator[dict[str, tf.Tensor]]]:
+    with tempfile.TemporaryDirectory(prefix="detloom-step-time-") as folder:
+        file = str(Path(folder, "images.tfrecord"))
+        with tf.io.TFRecordWriter(file) as writer:
+            for record in make_images(label_map, image_hw):
+                writer.write(record)
+        yield iter(build_train_dataset(config, label_map, [file], batch_size=config.train.batch_size))
