@@ -97,6 +97,8 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
         assert "BLESSED" in summary, summary
     except InputError as problem:
         error, result = str(problem), "failed" if any(folder.rglob("ckpt-*.index")) else "refused"
+        if "became non-finite" in error and '"batch_norm": {' not in json.dumps(plain):
+            result = "refused"  # without batch norm, random settings can make gradients explode
     except Preempted:  # this process is asked to stop
         raise
     except Exception:
