@@ -15,8 +15,8 @@ LAYERS = ("schemas", "trainer_module", "components", "pipelines")
 # Rooms of each layer (subpackages, and modules at its top), lowest first: a room imports rooms before it.
 ROOMS = {
     "schemas": "errors reading contracts model odapi presets load_config run_file",
-    "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training accelerators "
-    "export tfx_run tuner __init__",
+    "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training "
+    "accelerators export tfx_run tuner __init__",
     "components": "properties fingerprints artifact_types pages storage record_files similarity example_gen "
     "dataset_validator evaluator model_card pusher retrain notifier resolvers notebooks __init__",
     "pipelines": "samples dag lineage serving compile container local first_run backends manifests timer "
