@@ -79,6 +79,7 @@ class OurParts:
     def __init__(self, config_path: str, records: str, label_map_path: str) -> None:
         import tensorflow as tf
 
+        from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
         from detloom.schemas.contracts.label_map import read_label_map
         from detloom.schemas.odapi.pipeline_config import read_pipeline_config
         from detloom.trainer_module.data.input_pipeline import build_train_dataset
@@ -100,7 +101,9 @@ class OurParts:
         self.same_batches = iter(tf.data.Dataset.from_tensors(self.batch).repeat())
         strategy = tf.distribute.get_strategy()
         self.steps = TrainSteps(config.train, self.detector, trained, self.optimizer, None, strategy)
-        self.answers = self.detector.forward(self.batch, training=True)
+        images = self.detector.preprocessing.normalize_padded(self.batch[IMAGE], self.batch[TRUE_HW])
+        self.prepared = {**self.batch, IMAGE: images}
+        self.answers = self.detector.forward(self.prepared, training=True)
         self.gradients = [tf.zeros_like(each) for each in self.variables]
         self.functions = {name: tf.function(getattr(self, name)) for name in ("network", "losses", "optimizer_alone")}
 
@@ -114,7 +117,7 @@ class OurParts:
         values = [variable.value for variable in self.variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(values)
-            outputs = self.detector.forward(self.batch, training=True)
+            outputs = self.detector.forward(self.prepared, training=True)
             total = tf.add_n([tf.reduce_sum(each) for each in outputs.values() if each.dtype.is_floating])
         return total + tf.add_n([tf.reduce_sum(each) for each in tape.gradient(total, values)])
 

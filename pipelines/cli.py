@@ -12,6 +12,7 @@ from detloom.pipelines.commands.compile import compile_command
 from detloom.pipelines.commands.completion import VARIABLE as COMPLETION_VARIABLE
 from detloom.pipelines.commands.completion import completion
 from detloom.pipelines.commands.config import config
+from detloom.pipelines.commands.data_service import data_service
 from detloom.pipelines.commands.doctor import doctor
 from detloom.pipelines.commands.evaluate import evaluate
 from detloom.pipelines.commands.exit_codes import end_of_help
@@ -43,7 +44,7 @@ from detloom.schemas.errors import ExitCode, InputError
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
     "Start": (init, run, demo, doctor, completion),
     "Data": (ingest, validate, inspect, export_coco, export_yolo),
-    "Train": (presets, config, restore_report, train),
+    "Train": (presets, config, restore_report, train, data_service),
     "Evaluate": (evaluate, predict),
     "Deploy": (export, push, versions, verify, rollback, serve),
     "Operate": (timer, compile_command, image_check, submit, status, schedule, manifest, lineage),

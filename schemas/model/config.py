@@ -276,6 +276,9 @@ class InputReader:
     """Memory limit of the shuffle buffer in bytes; the buffer holds fewer records if they would exceed it."""
     num_epochs: int = 0
     """Number of passes over the data; 0 repeats without end."""
+    image_type: Literal["uint8", "float32"] = "uint8"
+    """Type of the training images on their way to the device, which normalizes them. uint8 rounds the augmented colors
+    of 0 to 255 and transfers a quarter of the bytes."""
     max_number_of_boxes: int = 100
     """Number of boxes to which the ground truth of an image is padded; of more boxes, the largest are kept."""
     sample_1_of_n_examples: int = 1

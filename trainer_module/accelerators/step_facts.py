@@ -145,7 +145,7 @@ def training_batch_spec(config: TrainEvalConfig, detector: Detector) -> dict[str
     }
     columns = {name: shapes[name] for name in detector.family.ground_truth_columns}
     return {
-        truth.IMAGE: tf.TensorSpec([size, height, width, 3], tf.float32),
+        truth.IMAGE: tf.TensorSpec([size, height, width, 3], tf.as_dtype(config.train_input.image_type)),
         truth.TRUE_HW: tf.TensorSpec([size, 2], tf.int32),
         truth.NUM_DROPPED: tf.TensorSpec([size], tf.int32),
         **{name: tf.TensorSpec([size, rows, *shape], dtype) for name, (shape, dtype) in columns.items()},

@@ -26,6 +26,7 @@ from detloom.trainer_module.data.augmentations.apply import apply_all, split_at_
 from detloom.trainer_module.data.augmentations.crops import WindowCrop
 from detloom.trainer_module.data.augmentations.mixing import mix_batch, mixings_of
 from detloom.trainer_module.data.cropped_decoding import decode_crop, decode_sample
+from detloom.trainer_module.data.data_service import ServerAddress, read_from_servers
 from detloom.trainer_module.data.example_parser import (
     ParsedExample,
     check_has_masks,
@@ -70,15 +71,19 @@ def build_train_dataset(
     batch_size: int,
     input_context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
+    servers: Sequence[ServerAddress] = (),
 ) -> tf.data.Dataset:
     """Build endless batches of augmented images that begin with the first image of `start_step`.
 
     An image and its random changes depend only on configuration, files, pipeline and its number in the stream.
     Consecutive batches make a step; several replicas that share the pipeline take them in turn.
 
-    A batch has the normalized and padded images, `true_hw`, the columns that the detector family needs, relative to the
-    padded images and padded to `max_number_of_boxes`, and `num_dropped`. Crowds are left out: a group cannot be learned
-    as one object.
+    A batch has the padded images with colors 0 to 255, which the device normalizes (`Preprocessing.normalize_padded`),
+    `true_hw`, the columns that the detector family needs, relative to the padded images and padded to
+    `max_number_of_boxes`, and `num_dropped`. Crowds are left out: a group cannot be learned as one object.
+
+    Args:
+        servers: of tf.data service, to make the batches; they must read the files under the same names.
     """
     family = family_of(config.model)
     preprocessing, columns = family.preprocessing, family.ground_truth_columns
@@ -102,25 +107,39 @@ def build_train_dataset(
             check_has_masks(parsed)
         sample = augmented_sample(config, parsed, seeds.of_element(number))
         element = train_element(sample, preprocessing, columns, config.train_input.max_number_of_boxes)
-        return {_NUMBER: number, **element}
+        return {_NUMBER: number, **(element if mixings else to_image_type(element))}
 
     @tf.autograph.experimental.do_not_convert
-    def mixed(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def mix(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         first_element = batch.pop(_NUMBER)[0]
+        if not mixings:
+            return batch
         is_on = first_element // per_step < config.train.num_steps - config.train.last_steps_without_mixing
-        return mix_batch(mixings, batch, seeds.of_batch(first_element), is_on=is_on)
+        return to_image_type(mix_batch(mixings, batch, seeds.of_batch(first_element), is_on=is_on))
+
+    def to_image_type(images: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        if config.train_input.image_type == "float32":
+            return images
+        return {**images, IMAGE: tf.saturate_cast(tf.round(images[IMAGE]), tf.uint8)}
+
+    def to_batches(numbered_records: tf.data.Dataset) -> tf.data.Dataset:
+        elements = numbered_records.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = elements.batch(batch_size, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE)
+        return batches.map(mix, num_parallel_calls=tf.data.AUTOTUNE if mixings else None).with_options(_options())
 
     mixings = mixings_of(config.train.augmentations)
     if mixings and batch_size == 1:
         _LOGGER.warning(
             "Mosaic and MixUp have no effect: they mix the images of a replica's batch, which is one image."
         )
-    elements = stream.map(to_element, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = elements.batch(batch_size, drop_remainder=True)
-    batches = batches.map(mixed, num_parallel_calls=tf.data.AUTOTUNE if mixings else None)
+    if servers:
+        shares = [stream.batch(batch_size).shard(len(servers), i).unbatch() for i in range(len(servers))]
+        batches = read_from_servers(servers, [to_batches(share) for share in shares])
+    else:
+        batches = to_batches(stream)
     # With an unknown number of batches, all workers ask each other before each step whether any has ended.
     batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return batches.prefetch(_BATCHES_AHEAD).with_options(_options())
+    return batches.prefetch(_BATCHES_AHEAD)
 
 
 def example_keys(
@@ -217,8 +236,8 @@ def _resized(config: TrainEvalConfig, sample: Sample) -> Sample:
 def train_element(
     sample: Sample, preprocessing: Preprocessing, columns: Sequence[str], max_boxes: int
 ) -> dict[str, tf.Tensor]:
-    """Normalize and pad an augmented image; its ground truth becomes relative to the padded image."""
-    image, true_hw = preprocessing.normalize_and_pad(sample[IMAGE])
+    """Pad an augmented image; its ground truth becomes relative to the padded image."""
+    image, true_hw = preprocessing.pad_colors(sample[IMAGE])
     height, width = preprocessing.network_hw
     shares_yx = tf.cast(true_hw, tf.float32) / tf.constant([height, width], tf.float32)
     padded = dict(sample)

@@ -51,23 +51,44 @@ class Preprocessing:
             return self.normalize_and_pad(resize_image(image_HW3, self.resizer))
         # The order matters: rounding differs, and in training mode batch norm on levels of a few pixels amplifies the
         # difference to more than 1e-3.
-        return self._pad(resize_image(self.normalize(tf.cast(image_HW3, tf.float32)), self.resizer))
+        normalized = self.normalize(tf.cast(image_HW3, tf.float32))
+        return self._pad(resize_image(normalized, self.resizer), self._padding())
 
     def normalize_and_pad(self, resized_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Normalize and pad an image that is already resized; see `prepare`."""
-        return self._pad(self.normalize(resized_HW3))
+        return self._pad(self.normalize(resized_HW3), self._padding())
+
+    def pad_colors(self, resized_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Pad a resized image with `padding_rgb`; colors stay 0 to 255. Returns the image and `true_hw`."""
+        return self._pad(resized_HW3, tf.constant(self.padding_rgb()))
+
+    def normalize_padded(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor) -> tf.Tensor:
+        """Normalize images of `pad_colors` of any numeric type, as `normalize_and_pad` would have done; float32."""
+        normalized = self.normalize(tf.cast(images_BHW3, tf.float32))
+        if not isinstance(self.resizer, KeepAspectRatioResizer):
+            return normalized
+        height, width = self.network_hw
+        is_row_BH1 = (tf.range(height) < true_hw_B2[:, :1])[:, :, tf.newaxis]
+        is_column_B1W = (tf.range(width) < true_hw_B2[:, 1:])[:, tf.newaxis]
+        return tf.where((is_row_BH1 & is_column_B1W)[..., tf.newaxis], normalized, self._padding())
 
     def padding_rgb(self) -> npt.NDArray[np.float32]:
         """Return the color that becomes the padding if it is part of the image, float32 [3], 0 to 255."""
         value = _padding_value(self.resizer)
         if not self.normalize_first:
             return np.array(value, np.float32)
-        at_black, at_white = (self.normalize(tf.fill([3], color)).numpy() for color in (0.0, 255.0))
+        with tf.init_scope():  # in the graph of an input pipeline too
+            at_black, at_white = (self.normalize(tf.fill([3], color)).numpy() for color in (0.0, 255.0))
         rgb: npt.NDArray[np.float32] = ((np.array(value) - at_black) / (at_white - at_black) * 255).astype(np.float32)
         return rgb
 
-    def _pad(self, image_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Pad a normalized image below and to the right."""
+    def _padding(self) -> tf.Tensor:
+        """Return the value of the padding in the units of the network, float32 [3]."""
+        value = tf.constant(_padding_value(self.resizer))
+        return value if self.normalize_first else self.normalize(value)
+
+    def _pad(self, image_HW3: tf.Tensor, padding_3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Pad an image below and to the right."""
         true_hw = tf.shape(image_HW3)[-3:-1]
         if not isinstance(self.resizer, KeepAspectRatioResizer):
             return image_HW3, true_hw
@@ -75,10 +96,9 @@ class Preprocessing:
         missing_hw = [height, width] - true_hw
         paddings = [[0, 0]] * (len(image_HW3.shape) - 3) + [[0, missing_hw[0]], [0, missing_hw[1]], [0, 0]]
         padded = tf.pad(image_HW3, paddings)
-        padding_3 = tf.constant(_padding_value(self.resizer))
-        if not self.normalize_first or any(_padding_value(self.resizer)):
-            is_padding = tf.pad(tf.zeros_like(image_HW3[..., :1]), paddings, constant_values=1.0)
-            padded += is_padding * (padding_3 if self.normalize_first else self.normalize(padding_3))
+        value = tf.get_static_value(padding_3)
+        if value is None or value.any():
+            padded += tf.pad(tf.zeros_like(image_HW3[..., :1]), paddings, constant_values=1.0) * padding_3
         padded.set_shape([*image_HW3.shape[:-3], height, width, 3])
         return padded, true_hw
 

@@ -62,7 +62,7 @@ def draw_train_batch(
     drawn = []
     for i in range(min(num_images, int(batch["image"].shape[0]))):
         row = {name: np.asarray(value[i]) for name, value in batch.items()}
-        image = fit_size(restore_colors(row["image"], model))
+        image = fit_size(_as_pixels(row["image"]))
         is_box = row["class_indices"] >= 0
         weights = row.get("box_weights", np.ones(is_box.shape))[is_box]
         ids = np.array(label_map.class_ids)[row["class_indices"][is_box]]
@@ -163,7 +163,10 @@ def restore_colors(image_HW3: npt.NDArray[Any], model: Model) -> npt.NDArray[np.
     normalize = family_of(model).preprocessing.normalize
     zero = normalize(tf.zeros([3])).numpy().astype(np.float64)
     units = np.stack([normalize(tf.one_hot(i, 3)).numpy().astype(np.float64) - zero for i in range(3)])
-    colors = (np.asarray(image_HW3, np.float64) - zero) @ np.linalg.inv(units)
+    return _as_pixels((np.asarray(image_HW3, np.float64) - zero) @ np.linalg.inv(units))
+
+
+def _as_pixels(colors: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.rint(np.clip(np.nan_to_num(colors, nan=0.0), 0, 255)).astype(np.uint8)
 
 

@@ -7,6 +7,7 @@ the same weights as an uninterrupted one.
 
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -20,6 +21,12 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.text_file import write_text_file
+from detloom.trainer_module.data.data_service import (
+    check_servers,
+    lost_servers_as_input_errors,
+    servers_in,
+    watched_servers,
+)
 from detloom.trainer_module.data.input_pipeline import (
     broken_example_keys,
     build_eval_dataset,
@@ -137,6 +144,8 @@ class _Loop:
         self.has_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.is_stopped = self.is_save_overdue = False
         self.batch_size = per_replica_batch_size(config, strategy.num_replicas_in_sync)
+        self.data_servers = servers_in(os.environ)
+        check_servers(self.data_servers)
         keras.utils.set_random_seed(train.seed)
         with strategy.scope(), network_precision(precision):
             self.detector = build_detector(config.model, label_map)
@@ -208,6 +217,7 @@ class _Loop:
             batch_size=self.batch_size,
             input_context=context,
             start_step=self.step,
+            servers=self.data_servers,
         )
 
     def _sum_over_workers(self, number: int) -> int:
@@ -245,7 +255,8 @@ class _Loop:
             self._log_start()
             bar = show_progress("Training", train.num_steps, unit="images", units_each=train.batch_size)
             log = TrainingLog(self.own_dir, first_step=self.step)
-            with log as self.log, contextlib.closing(self.profiler), bar as progress:
+            watch = watched_servers(self.data_servers)
+            with log as self.log, contextlib.closing(self.profiler), watch, bar as progress:
                 self._log_input()
                 progress.start_at(self.step)
                 while True:
@@ -304,7 +315,7 @@ class _Loop:
     def _naming_records(self) -> Iterator[None]:
         """Add the keys of the batch to the error of a record that cannot be read."""
         try:
-            with bad_records_as_input_errors(self.train_files):
+            with bad_records_as_input_errors(self.train_files), lost_servers_as_input_errors(self.data_servers):
                 yield
         except InputError as error:
             keys = broken_example_keys(

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
 from detloom.trainer_module.detectors.detector import Detector
@@ -378,6 +379,7 @@ class TrainSteps:
             state: values of non-trainable variables to use instead of the stored ones, by index.
         """
         network = self.detector.network
+        batch = {**batch, IMAGE: self.detector.preprocessing.normalize_padded(batch[IMAGE], batch[TRUE_HW])}
         values = [variable.value for variable in self.trained.variables]
         non_trainable = network.non_trainable_variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -23,6 +23,7 @@ from detloom.trainer_module.data.input_pipeline import (
     per_replica_batch_size,
     train_element,
 )
+from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.preprocess import Preprocessing
 
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
@@ -53,7 +54,7 @@ def test_train_batches_have_static_shapes_and_padding(config, shards):
     assert batch["image"].shape == (2, 64, 96, 3)
     assert batch["boxes_yxyx_rel"].shape == (2, 3, 4)
     assert set(np.unique(batch["class_indices"])) <= {-1, 0, 1}
-    assert -1 <= float(tf.reduce_min(batch["image"])) <= float(tf.reduce_max(batch["image"])) <= 1
+    assert batch["image"].dtype == tf.uint8
 
 
 def test_the_same_seed_gives_the_same_batches_and_another_seed_others(config, changed, shards):
@@ -82,11 +83,38 @@ def test_padded_images_have_their_true_size_and_boxes_relative_to_the_input(
     assert (batch["image"].shape, batch["true_hw"].shape) == ((2, 64, 64, 3), (2, 2))
     np.testing.assert_array_equal(batch["true_hw"], [[32, 64]] * 2)
     np.testing.assert_allclose(batch["boxes_yxyx_rel"][:, 0], [[0.25, 0.25, 0.5, 0.75]] * 2)
-    assert np.asarray(batch["image"])[:, :32].all()
-    assert not np.asarray(batch["image"])[:, 32:].any()
+    images = family_of(padded.model).preprocessing.normalize_padded(batch["image"], batch["true_hw"]).numpy()
+    assert images[:, :32].all()
+    assert not images[:, 32:].any()
     (batch,) = build_eval_dataset(padded, LABEL_MAP, shards, batch_size=2)
     np.testing.assert_array_equal(batch["true_hw"], [[32, 64]])
     np.testing.assert_allclose(batch["boxes_yxyx_rel"][:, 0], [[0.5, 0.25, 1.0, 0.75]])
+
+
+@pytest.mark.parametrize(("image_type", "tolerance"), [("float32", 1e-6), ("uint8", 0.501 / 127.5)])
+@pytest.mark.parametrize("padding_value", [(), (100.0, 0.0, 50.0)])
+def test_normalized_training_images_equal_evaluation_images_up_to_their_rounding(
+    config, changed, shards, image_type, tolerance, padding_value
+):
+    """Colors are in units of 127.5 (arXiv:1801.04381's input of -1 to 1); half a gray level is the largest error."""
+    resizer = KeepAspectRatioResizer(
+        min_dimension=50, max_dimension=70, pad_to_max_dimension=True, per_channel_pad_value=padding_value
+    )
+    settings = {
+        "model.image_resizer": resizer,
+        "train.augmentations": (),
+        "train_input.shuffle": False,
+        "train_input.image_type": image_type,
+    }
+    plain, preprocessing = changed(config, settings), family_of(changed(config, settings).model).preprocessing
+    trained = next(iter(build_train_dataset(plain, LABEL_MAP, shards[:1], batch_size=2)))
+    (evaluated,) = build_eval_dataset(plain, LABEL_MAP, shards[:1], batch_size=2)
+    np.testing.assert_array_equal(trained["true_hw"], evaluated["true_hw"])
+    normalized = preprocessing.normalize_padded(trained["image"], trained["true_hw"])
+    assert normalized.dtype == tf.float32
+    np.testing.assert_allclose(normalized, evaluated["image"], rtol=0, atol=tolerance)
+    height = int(trained["true_hw"][0, 0])
+    np.testing.assert_array_equal(normalized[:, height:], evaluated["image"][:, height:])
 
 
 def boxes_and_dropped(config, shards, count):
@@ -158,12 +186,13 @@ def test_random_changes_of_an_image_differ_by_epoch_and_pipeline(config, shards)
 
 def test_images_are_mixed_until_the_last_steps(config, changed, shards):
     """The last 2 of 6 steps are not mixed: their images equal those without mixing."""
-    plain = changed(config, {"train.augmentations": (RandomHorizontalFlip(),)})
+    unrounded = changed(config, {"train_input.image_type": "float32"})  # a mixed image can round to the same
+    plain = changed(unrounded, {"train.augmentations": (RandomHorizontalFlip(),)})
     settings = {"train.augmentations": (RandomHorizontalFlip(), MixUp()), "train.last_steps_without_mixing": 2}
-    mixed, unmixed = (batches_from(each, shards, 0, 6) for each in (changed(config, settings), plain))
+    mixed, unmixed = (batches_from(each, shards, 0, 6) for each in (changed(unrounded, settings), plain))
     equal = [np.array_equal(a["image"], b["image"]) for a, b in zip(mixed, unmixed, strict=True)]
     assert equal == [False] * 4 + [True] * 2
-    (resumed,) = batches_from(changed(config, settings), shards, 3, 1)
+    (resumed,) = batches_from(changed(unrounded, settings), shards, 3, 1)
     np.testing.assert_array_equal(resumed["image"], mixed[3]["image"])
     assert set(mixed[0]) == {*unmixed[0], "image_shares"}
 

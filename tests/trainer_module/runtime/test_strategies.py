@@ -1,10 +1,12 @@
-"""The same training run on one device, on two replicas in one process, and on two processes."""
+"""The same training run on one device, on replicas in one process, on two processes, and with data servers."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,10 @@ import tensorflow as tf
 
 import detloom
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.model.strategy import Strategy
-from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module.runtime import strategies
 from detloom.trainer_module.runtime.strategies import build_strategy, describe, is_chief, worker_out_dir
 
@@ -157,17 +160,70 @@ def free_ports(count):
 
 
 @pytest.mark.slow
-def test_two_replicas_and_two_workers_give_the_weights_of_one_device(job, tmp_path):
+def test_replicas_and_workers_give_the_weights_of_one_device(job, tmp_path):
     alone = weights_after(start(job, tmp_path / "alone"), out_dir=tmp_path / "alone")
-    two_cpus = start(job, tmp_path / "mirrored", num_cpus=2, DETLOOM_STRATEGY="mirrored")
-    mirrored = weights_after(two_cpus, out_dir=tmp_path / "mirrored")
+    assert np.abs(alone["head_classes/bias"] + 4.6).max() > 0.01  # the initial value is -4.6
+    others = {}
+    for count in (2, 4):
+        out_dir = tmp_path / f"{count}-cpus"
+        replicas = start(job, out_dir, num_cpus=count, DETLOOM_STRATEGY="mirrored")
+        others[out_dir.name] = weights_after(replicas, out_dir=out_dir)
     hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
     workers = [
         start(job, tmp_path / "workers", DETLOOM_HOSTS=hosts, DETLOOM_HOST_INDEX=str(index)) for index in range(2)
     ]
-    both = weights_after(*workers, out_dir=tmp_path / "workers")
-    assert sorted(alone) == sorted(mirrored) == sorted(both)
-    assert np.abs(alone["head_classes/bias"] + 4.6).max() > 0.01  # the initial value is -4.6
-    for path, expected in alone.items():  # the backbone changes by only 1e-5 in these steps
-        np.testing.assert_allclose(mirrored[path], expected, rtol=1e-6, atol=1e-7, err_msg=path)
-        np.testing.assert_allclose(both[path], expected, rtol=1e-6, atol=1e-7, err_msg=path)
+    others["2-workers"] = weights_after(*workers, out_dir=tmp_path / "workers")
+    for name, found in others.items():
+        assert sorted(found) == sorted(alone)
+        for path, expected in alone.items():  # the backbone changes by only 1e-5 in these steps
+            np.testing.assert_allclose(found[path], expected, rtol=1e-6, atol=1e-7, err_msg=f"{name} {path}")
+
+
+@contextlib.contextmanager
+def data_server(port, worker_port):
+    """Run `detloom data-service` until it listens; kill it at the end."""
+    command = [sys.executable, "-u", "-c", "from detloom.pipelines.cli import main; main()", "data-service"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        [*command, "--port", str(port), "--worker-port", str(worker_port)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            assert f"DETLOOM_DATA_SERVICE=localhost:{port}" in process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_data_servers_give_the_same_weights_also_when_one_is_killed_and_restarts(job, tmp_path, changed):
+    """The killed server forgets the stream: training ends with an error, and resumes."""
+    config = from_json(TrainEvalConfig, Path(job[0]).read_text())
+    more = {"train.deterministic": True, "train.num_steps": 60, "train.checkpoint_every_n": 10}
+    Path(job[0]).write_text(to_canonical_json(changed(config, more)))
+    alone = weights_after(start(job, tmp_path / "alone"), out_dir=tmp_path / "alone")
+    ports, out_dir = free_ports(4), tmp_path / "served"
+    servers = f"localhost:{ports[0]},localhost:{ports[1]}"
+    with data_server(ports[0], ports[2]), data_server(ports[1], ports[3]) as second:
+        training = start(job, out_dir, DETLOOM_DATA_SERVICE=servers)
+        try:
+            until = time.monotonic() + 240
+            while not list(out_dir.glob("checkpoints/*-20.index")):
+                assert training.poll() is None, training.stdout.read()
+                assert time.monotonic() < until, "no checkpoint of step 20"
+                time.sleep(0.01)
+            second.kill()
+            second.wait()
+            with data_server(ports[1], ports[3]):
+                output = training.communicate(timeout=240)[0]
+                assert training.returncode != 0, output
+                assert "a server restarted" in output
+                resumed = start(job, out_dir, DETLOOM_DATA_SERVICE=servers)
+                found = weights_after(resumed, out_dir=out_dir)
+        finally:
+            training.kill()
+    assert sorted(found) == sorted(alone)
+    for path, expected in alone.items():
+        np.testing.assert_array_equal(found[path], expected, err_msg=path)

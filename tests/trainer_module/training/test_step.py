@@ -219,7 +219,7 @@ def test_batch_norm_updates_its_statistics_part_by_part(config, changed):
     steps, iterator = parts.make_steps(in_parts)
     network = steps.detector.network
     features = keras.Model(network.input, network.get_layer("Conv1").output)
-    images = parts.make_batches(in_parts)["image"][0]
+    images = parts.make_batches(in_parts)["image"][0] / 127.5 - 1.0
     first, second = (np.asarray(features(images[rows])).mean((0, 1, 2)) for rows in (slice(2), slice(2, 4)))
     steps.run(iterator, 1)
     # decay 0.9, starting at 0

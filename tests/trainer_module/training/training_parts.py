@@ -25,14 +25,14 @@ def make_batches(config: TrainEvalConfig) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     shape = (NUM_BATCHES, config.train.batch_size)
     height, width = network_hw(config.model.image_resizer)
-    images = random.normal(0, 0.3, (*shape, height, width, 3)).astype(np.float32)
+    images = random.normal(128, 38, (*shape, height, width, 3)).astype(np.float32)
     corners = random.uniform(0, 0.5, (*shape, 4, 2))
     boxes = np.concatenate([corners, corners + random.uniform(0.2, 0.5, (*shape, 4, 2))], axis=-1).astype(np.float32)
     classes = random.integers(-1, 2, (*shape, 4)).astype(np.int32)
     boxes[classes < 0] = 0
     for batch, image, box in zip(*np.nonzero(classes >= 0), strict=True):
         top, left, bottom, right = (boxes[batch, image, box] * [height, width, height, width]).astype(int)
-        images[batch, image, top:bottom, left:right, classes[batch, image, box]] = 1
+        images[batch, image, top:bottom, left:right, classes[batch, image, box]] = 255
     return {
         "image": images,
         "boxes_yxyx_rel": boxes,
