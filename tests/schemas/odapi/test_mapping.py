@@ -115,6 +115,7 @@ def test_each_field_of_the_tree_is_mapped_or_listed():
         "KeepAspectRatioResizer.half_pixel_centers",
         "MultiscaleAnchorGenerator.strides_from_feature_maps",
         "InputReader.class_balance",
+        "InputReader.image_type",
         "InputReader.shuffle_buffer_bytes",
         "MomentumOptimizer.nesterov",
         "Train.checkpoint_every_n",

@@ -71,10 +71,8 @@ def _spread_scores(detector: Detector) -> Iterator[None]:
 
     Scores differ clearly, and centers are not on the border between two cells, whose embeddings decide on the mask.
     """
-    random = np.random.default_rng(0)
-    kernels = [
-        each for each in detector.network.trainable_variables if re.search("head_(class|size|offset).*kernel", each.path)
-    ]
+    random, pattern = np.random.default_rng(0), re.compile("head_(class|size|offset).*kernel")
+    kernels = [each for each in detector.network.trainable_variables if pattern.search(each.path)]
     before = [each.numpy() for each in kernels]
     for kernel in kernels:
         kernel.assign(random.normal(0, 0.5, kernel.shape))
