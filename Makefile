@@ -17,7 +17,7 @@ PARALLEL := -n logical --maxprocesses 2 --dist loadfile
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PYTHON=/path/to/python3.10 picks the interpreter, TFX_LINE=1.16 or 1.21 the TFX line, ARGS=... goes to the tool."
 
 .PHONY: venv
@@ -84,8 +84,12 @@ test-cluster: venv ## tests on a cluster with Kubeflow Pipelines: KUBECONFIG=fil
 		$(BIN)/pytest -v -m cluster --durations=0 --timeout 3600 tests/cluster $(ARGS)
 
 .PHONY: bench
-bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map, lite_bccd (hours), decisions (needs a training), loss_curves (needs data)
-	@for script in $(filter-out %/soak.py %/time_to_map.py %/lite_bccd.py %/decisions.py %/loss_curves.py %/digits_on_photographs.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map, lite_bccd (hours), decisions (needs a training), loss_curves (needs data), bench-accelerator
+	@for script in $(filter-out %/soak.py %/time_to_map.py %/lite_bccd.py %/decisions.py %/loss_curves.py %/digits_on_photographs.py %/accelerator.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+.PHONY: bench-accelerator
+bench-accelerator: venv ## on a machine with a GPU or a TPU: parity, speed, resume on one page (ARGS="--preset efficientdet_d0 --out DIR"; --small: CPU)
+	@$(BIN)/python benchmarks/accelerator.py $(ARGS)
 
 .PHONY: peer-odapi
 peer-odapi: ## build the Object Detection API's environment (Python 3.9, 2.2 GB) for the benchmarks beside it

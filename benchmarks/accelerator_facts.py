@@ -61,7 +61,7 @@ def examine(preset: str) -> list[Any]:
     config = replace(config, train=replace(config.train, batch_size=batch_size, precision="bfloat16"))
     labels = LabelMap.from_names([f"class {number}" for number in range(config.model.num_classes or NUM_CLASSES)])
     h100, v5e = (parse_accelerator(f"{name}-{NUM_DEVICES}") for name in ("gpu-h100", "tpu-v5e"))
-    facts = examine_step(config, labels, h100)
+    facts = examine_step(config, labels, NUM_DEVICES, on_tpu=False)
     both = facts.part, facts.detection
     cells = [
         preset,

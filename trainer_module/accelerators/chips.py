@@ -12,6 +12,7 @@ from detloom.schemas.errors import InputError
 
 _TERA, _GIGA = 1e12, 1e9
 _NAME = re.compile(r"((?:gpu|tpu)-[a-z0-9]+)-(\d{1,5})")
+_TPU_TYPES = {"v5litepod": "v5e"}  # names of Cloud TPU that differ from ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,13 @@ CHIPS = {
     "tpu-v5p": _tpu(459, 95, 2765, units=2),
     "tpu-v6e": _tpu(918, 32, 1640),
 }
+
+
+def chip_of_device(device_name: str) -> str | None:
+    """Return the chip in a device's name, such as "NVIDIA A100-SXM4-40GB" or "v5litepod-8"; None if it is unknown."""
+    words = re.findall(r"[a-z0-9]+", device_name.lower())
+    names = (f"{kind}-{_TPU_TYPES.get(word, word)}" for word in words for kind in ("gpu", "tpu"))
+    return next((name for name in names if name in CHIPS), None)
 
 
 @dataclass(frozen=True)

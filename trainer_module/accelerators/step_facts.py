@@ -74,7 +74,7 @@ def examine_as_json(config_json: str, accelerator_name: str, num_classes: str) -
     """Return the numbers of `detloom doctor --accelerator`, for a process of its own."""
     config, accelerator = from_json(TrainEvalConfig, config_json), parse_accelerator(accelerator_name)
     label_map = LabelMap.from_names([f"class {number}" for number in range(int(num_classes))])
-    facts = examine_step(config, label_map, accelerator)
+    facts = examine_step(config, label_map, accelerator.num_devices, on_tpu=accelerator.chip.kind == "TPU")
     is_measured = not set(truth.OPTIONAL_COLUMNS) & set(family_of(config.model).ground_truth_columns)
     return json.dumps(
         {
@@ -93,16 +93,16 @@ def examine_as_json(config_json: str, accelerator_name: str, num_classes: str) -
     )
 
 
-def examine_step(config: TrainEvalConfig, label_map: LabelMap, accelerator: Accelerator) -> StepFacts:
+def examine_step(config: TrainEvalConfig, label_map: LabelMap, num_devices: int, *, on_tpu: bool) -> StepFacts:
     """Convert training step and detection to HLO and return their costs.
 
     Raises:
         InputError: if the batch cannot be divided among the devices, or the settings contradict each other.
     """
-    images = per_replica_batch_size(config, accelerator.num_devices)
+    images = per_replica_batch_size(config, num_devices)
     num_parts = config.train.gradient_accumulation_steps
     part_size = images // num_parts
-    precision = precision_of(config.train, on_tpu=accelerator.chip.kind == "TPU")
+    precision = precision_of(config.train, on_tpu=on_tpu)
     train = replace(config.train, precision=precision, batch_size=part_size, gradient_accumulation_steps=1)
     one_part = replace(config, train=train)
     with network_precision(precision):

@@ -160,7 +160,7 @@ def _check_export(servable: _Servable, model_dir: Path, inputs: dict[str, np.nda
     loaded = tf.saved_model.load(str(model_dir))
     for signature, value in inputs.items():
         outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: tf.constant(value)})
-        share = _share_matched(expected, servable.to_relative(outputs, images.shape[1:3]))
+        share = share_matched(expected, servable.to_relative(outputs, images.shape[1:3]))
         if share < _MIN_MATCHED:
             raise RuntimeError(
                 f"{model_dir}: signature {signature} returns {share:.1%} of the detections of the model in memory, "
@@ -169,11 +169,13 @@ def _check_export(servable: _Servable, model_dir: Path, inputs: dict[str, np.nda
     return expected
 
 
-def _share_matched(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> float:
+def share_matched(
+    expected: dict[str, np.ndarray], found: dict[str, np.ndarray], tolerance: float = _TOLERANCE
+) -> float:
     """Return the share of detections that have an equal detection in the other model, the lower of both directions.
 
-    Two detections are equal if all their outputs are, up to rounding. Rows are not compared by position: if scores
-    differ only by rounding, any order is correct, and suppression may keep another box.
+    Two detections are equal if no output differs by more than the tolerance. Rows are not compared by position: if
+    scores differ only by rounding, any order is correct, and suppression may keep another box.
     """
     shares = [1.0]
     for i, (num_expected, num_found) in enumerate(
@@ -183,7 +185,7 @@ def _share_matched(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]
         for name in set(expected) - {names.NUM_DETECTIONS}:
             rows = (side[name][i, : int(num)] for side, num in ((expected, num_expected), (found, num_found)))
             one, other = (row.reshape(len(row), math.prod(row.shape[1:])) for row in rows)
-            is_close &= np.abs(one[:, None] - other[None]).max(axis=-1, initial=0.0) <= _TOLERANCE
+            is_close &= np.abs(one[:, None] - other[None]).max(axis=-1, initial=0.0) <= tolerance
         shares += [float(np.mean(is_close.any(axis=axis))) if is_close.shape[1 - axis] else 1.0 for axis in (0, 1)]
     return min(shares)
 

@@ -39,15 +39,23 @@ def measure_step_seconds(config: TrainEvalConfig, class_names: Sequence[str], im
     optimizer = build_optimizer(config.train.optimizer)
     optimizer.build(trained.variables)
     steps = TrainSteps(config.train, detector, trained, optimizer, None, tf.distribute.get_strategy())
-    with _generated_batches(config, label_map, image_hw) as batches:
+    with generated_batches(config, label_map, image_hw) as batches:
         steps.run(batches, STEPS_PER_CALL)  # compiles
-        seconds = []
-        for _ in range(NUM_CALLS):
-            started = time.perf_counter()
-            steps.run(batches, STEPS_PER_CALL)
-            seconds.append((time.perf_counter() - started) / STEPS_PER_CALL)
+        seconds = seconds_per_step(steps, batches, NUM_CALLS, STEPS_PER_CALL)
     _LOGGER.info("A training step takes %s s.", ", ".join(f"{each:.2f}" for each in sorted(seconds)))
     return statistics.median(seconds)
+
+
+def seconds_per_step(
+    steps: TrainSteps, batches: Iterator[dict[str, tf.Tensor]], num_calls: int, steps_per_call: int
+) -> list[float]:
+    """Return the seconds of a step in each call, for steps that are already compiled."""
+    seconds = []
+    for _ in range(num_calls):
+        started = time.perf_counter()
+        steps.run(batches, steps_per_call)  # returns when the device is ready
+        seconds.append((time.perf_counter() - started) / steps_per_call)
+    return seconds
 
 
 def measure_input_rate(config: TrainEvalConfig, label_map: LabelMap, image_hw: tuple[int, int]) -> float:
@@ -57,7 +65,7 @@ def measure_input_rate(config: TrainEvalConfig, label_map: LabelMap, image_hw: t
         config: of a detector without masks and keypoints, which the generated images lack.
         image_hw: height and width of the stored images, in pixels.
     """
-    with _generated_batches(config, label_map, image_hw) as batches:
+    with generated_batches(config, label_map, image_hw) as batches:
         started = time.perf_counter()
         while time.perf_counter() - started < _WARM_UP_SECONDS:
             next(batches)
@@ -69,9 +77,10 @@ def measure_input_rate(config: TrainEvalConfig, label_map: LabelMap, image_hw: t
 
 
 @contextlib.contextmanager
-def _generated_batches(
+def generated_batches(
     config: TrainEvalConfig, label_map: LabelMap, image_hw: tuple[int, int]
 ) -> Iterator[Iterator[dict[str, tf.Tensor]]]:
+    """Provide the training batches of generated images, which exist within the block."""
     with tempfile.TemporaryDirectory(prefix="detloom-step-time-") as folder:
         file = str(Path(folder, "images.tfrecord"))
         with tf.io.TFRecordWriter(file) as writer:

@@ -1,7 +1,7 @@
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.accelerators.chips import CHIPS, parse_accelerator
+from detloom.trainer_module.accelerators.chips import CHIPS, chip_of_device, parse_accelerator
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,27 @@ def test_the_number_counts_chips_or_cores(name, num_devices):
 def test_unknown_names_are_refused(name, message):
     with pytest.raises(InputError, match=message):
         parse_accelerator(name)
+
+
+@pytest.mark.parametrize(
+    ("device_name", "chip"),
+    [
+        ("Tesla T4", "gpu-t4"),
+        ("Tesla V100-SXM2-16GB", "gpu-v100"),
+        ("NVIDIA L4", "gpu-l4"),
+        ("NVIDIA A100-SXM4-40GB", "gpu-a100"),
+        ("NVIDIA H100 80GB HBM3", "gpu-h100"),
+        ("NVIDIA H200", "gpu-h200"),
+        ("v3-8", "tpu-v3"),
+        ("v5litepod-8", "tpu-v5e"),
+        ("v5p-8", "tpu-v5p"),
+        ("NVIDIA L40S", None),
+        ("NVIDIA GH200 480GB", None),
+        ("", None),
+    ],
+)
+def test_a_chip_is_found_by_the_name_of_the_device(device_name, chip):
+    assert chip_of_device(device_name) == chip
 
 
 def test_matrix_products_need_hundreds_of_operations_for_each_byte_of_memory():

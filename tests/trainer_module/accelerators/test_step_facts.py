@@ -69,7 +69,7 @@ def test_the_specification_is_that_of_the_training_data(tiny_config, tmp_path, m
 
 def test_a_batch_that_does_not_fit_the_devices_is_refused(tiny_config):
     with pytest.raises(InputError, match=r"train\.batch_size: got 2 for 8 replicas"):
-        examine_step(tiny_config, LABEL_MAP, H100)
+        examine_step(tiny_config, LABEL_MAP, 8, on_tpu=False)
 
 
 @pytest.mark.slow

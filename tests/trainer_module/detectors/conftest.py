@@ -59,7 +59,7 @@ def assert_export_compiles() -> Callable[[Detector], None]:
             assert one["detection_boxes"].shape == other["detection_boxes"].shape
         else:
             assert one["num_detections"].all()
-        assert saved_model._share_matched(one, other) >= 0.9
+        assert saved_model.share_matched(one, other) >= 0.9
         assert_on_device(function, images)
 
     return check

@@ -1,0 +1,250 @@
+"""One process of `benchmarks/accelerator.py`: its devices, its detector, and training steps on any of the devices."""
+
+import os
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tools.device_parity import BOUNDS, BOUNDS_WITH_PROPOSALS, Bounds, arithmetic_of
+from tools.tiny_training import one_level_config
+
+from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.faster_rcnn import FasterRcnn
+from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.accelerators.chips import chip_of_device
+from detloom.trainer_module.detectors.detector import Detector
+from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
+from detloom.trainer_module.runtime.numerics import check_precision, network_precision, precision_of
+from detloom.trainer_module.runtime.strategies import build_strategy
+from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer
+from detloom.trainer_module.training.step import TrainSteps
+from detloom.trainer_module.training.step_time import generated_batches
+from detloom.trainer_module.weights.restore import find_trained
+
+NUM_CLASSES = 90
+STORED_HW = (480, 640)  # of the images; those of COCO are of this size
+SMALL_STORED_HW = (96, 128)
+SMALL_NUM_CPUS = 2
+_DEVICES_OF_PRESET = 8  # the presets' batches are for about this many devices
+_KERNEL_GAIN = 2.0  # of He et al. (arXiv:1502.01852), for ReLU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Options of the benchmark, for one preset.
+
+    Attributes:
+        preset: ignored if `is_small`.
+        batch_size: images per device; None divides that of the preset by eight.
+        precision: of the network; None is that of the preset.
+        chip: a name in `chips.CHIPS`; None finds it by the device's name.
+        is_small: use two logical CPU devices and a tiny detector.
+        has_xla: also compile the step with XLA.
+        tensor_float: let a GPU multiply float32 in TensorFloat-32, which is TensorFlow's default. A process has one of
+            both, because TensorFlow keeps the kernels that it chose first.
+        seconds: to spend on each measurement.
+    """
+
+    preset: str
+    batch_size: int | None
+    precision: str | None
+    chip: str | None
+    is_small: bool
+    has_xla: bool
+    tensor_float: bool
+    seconds: float
+
+
+class BuiltStep:
+    """A training step on some devices, and the detections there.
+
+    Attributes:
+        first_seconds: time of the first step, with its compilation; 0 before it.
+    """
+
+    def __init__(self, session: "Session", strategy: tf.distribute.Strategy, precision: str, *, jit: bool) -> None:
+        config = session.config
+        self.count = strategy.num_replicas_in_sync
+        train = replace(config.train, precision=precision, jit_compile=jit, batch_size=session.images * self.count)
+        keras.utils.set_random_seed(train.seed)
+        with strategy.scope():
+            with network_precision(precision):
+                self.detector = build_detector(config.model, session.label_map)
+            trained = find_trained(train, self.detector)
+            optimizer = build_optimizer(train.optimizer)
+            optimizer.build(trained.variables)
+            average = train.moving_average
+            averages = AveragedWeights(average, trained.variables) if average else None
+        self.strategy, self._batch = strategy, session.batch
+        self.first_seconds = 0.0
+        self.steps = TrainSteps(train, self.detector, trained, optimizer, averages, strategy)
+        rows = tf.data.Dataset.from_tensors(session.batch).repeat()  # each replica gets the same images
+        self.batches = iter(strategy.distribute_datasets_from_function(lambda _: rows))
+
+    def values(self) -> list[np.ndarray]:
+        return [variable.numpy() for variable in self.detector.network.variables]
+
+    def assign(self, values: list[np.ndarray]) -> None:
+        """Set weights, moving statistics and seeds to those of another object."""
+        for variable, value in zip(self.detector.network.variables, values, strict=True):
+            variable.assign(value)
+
+    def numbers(self, values: list[np.ndarray]) -> dict[str, float]:
+        """Return losses and gradient norms of a step from the given variables; the first call compiles the step.
+
+        Raises:
+            RuntimeError: if they are not finite.
+        """
+        self.assign(values)
+        started = time.perf_counter()
+        result = self.steps.run(self.batches, 1)
+        self.first_seconds = self.first_seconds or time.perf_counter() - started
+        if not result.is_finite:
+            raise RuntimeError(f"the step is not finite: {result.numbers}")
+        return result.numbers
+
+    def detections(self, values: list[np.ndarray]) -> dict[str, np.ndarray]:
+        self.assign(values)
+
+        def detect(images: tf.Tensor, true_hw: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self.detector.detect(self.detector.preprocessing.normalize_padded(images, true_hw), true_hw)
+
+        arguments = self._batch[IMAGE], self._batch[TRUE_HW]
+        found = tf.function(lambda *each: self.strategy.run(detect, args=each), autograph=False)(*arguments)
+        return {name: self.strategy.experimental_local_results(value)[0].numpy() for name, value in found.items()}
+
+
+class Session:
+    """Devices and detector of a process; created before any other use of TensorFlow."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        if settings.is_small:
+            (cpu,) = tf.config.list_physical_devices("CPU")
+            cpus = [tf.config.LogicalDeviceConfiguration()] * SMALL_NUM_CPUS
+            tf.config.set_logical_device_configuration(cpu, cpus)
+        tf.config.experimental.enable_tensor_float_32_execution(settings.tensor_float)
+        strategy = build_strategy()
+        self._resolver = strategy.cluster_resolver if isinstance(strategy, tf.distribute.TPUStrategy) else None
+        if self._resolver is not None:
+            self._topology = tf.tpu.experimental.initialize_tpu_system(self._resolver)
+        names = {kind: [each.name for each in tf.config.list_logical_devices(kind)] for kind in ("TPU", "GPU", "CPU")}
+        self.kind = next(kind for kind, found in names.items() if found)
+        self.devices = names[self.kind]
+        self.label_map = LabelMap.from_names([f"class {number}" for number in range(NUM_CLASSES)])
+        self.stored_hw = SMALL_STORED_HW if settings.is_small else STORED_HW
+        self._built: dict[bool, BuiltStep] = {}
+
+    @cached_property
+    def precision(self) -> str:
+        precision = precision_of(self.config.train, on_tpu=self.kind == "TPU")
+        check_precision(precision)
+        return precision
+
+    @cached_property
+    def device_name(self) -> str:
+        """The vendor's name of the device, or "" if it is unknown."""
+        if self.kind == "TPU":
+            return os.environ.get("TPU_ACCELERATOR_TYPE", "")
+        gpus = tf.config.list_physical_devices("GPU") if self.kind == "GPU" else []
+        return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")) if gpus else ""
+
+    @property
+    def chip(self) -> str | None:
+        """The name of the data sheet."""
+        return self.settings.chip or chip_of_device(self.device_name)
+
+    @cached_property
+    def config(self) -> TrainEvalConfig:
+        """The preset with the batch of one device."""
+        config = one_level_config() if self.settings.is_small else find_preset(self.settings.preset).config
+        default = config.train.batch_size if self.settings.is_small else config.train.batch_size // _DEVICES_OF_PRESET
+        train = replace(
+            config.train,
+            batch_size=self.settings.batch_size or max(default, 1),
+            gradient_accumulation_steps=1,
+            monitoring=replace(config.train.monitoring, gradient_norms=True),
+            precision=self.settings.precision or config.train.precision,
+        )
+        return replace(config, train=train, model=replace(config.model, num_classes=self.label_map.num_classes))
+
+    @property
+    def images(self) -> int:
+        """Images of a step on each device."""
+        return self.config.train.batch_size
+
+    @cached_property
+    def batch(self) -> dict[str, np.ndarray]:
+        with generated_batches(self.config, self.label_map, self.stored_hw) as batches:
+            return {name: value.numpy() for name, value in next(batches).items()}
+
+    @cached_property
+    def reference(self) -> BuiltStep:
+        """The step on the CPU in float32; its weights give clearly different scores."""
+        built = BuiltStep(self, tf.distribute.OneDeviceStrategy("/cpu:0"), "float32", jit=False)
+        _spread_scores(built.detector, self.batch)
+        return built
+
+    @cached_property
+    def values(self) -> list[np.ndarray]:
+        """The variables that all sides of a comparison start from."""
+        return self.reference.values()
+
+    @property
+    def variants(self) -> tuple[bool, ...]:
+        """Values of `jit`: without and with XLA."""
+        return (False, True) if self.settings.has_xla else (False,)
+
+    def bounds(self, precision: str) -> tuple[str, Bounds]:
+        """Return the arithmetic of the device with a network's precision, and the bounds for it."""
+        arithmetic = arithmetic_of(self.kind, precision, has_tensor_float=self.settings.tensor_float)
+        table = BOUNDS_WITH_PROPOSALS if isinstance(self.config.model, FasterRcnn) else BOUNDS
+        return arithmetic, table[arithmetic]
+
+    def step_on_device(self, *, jit: bool) -> BuiltStep:
+        """Return the step on the first device; it is built once."""
+        if jit not in self._built:
+            self._built[jit] = BuiltStep(self, self.strategy(1), self.precision, jit=jit)
+        return self._built[jit]
+
+    def strategy(self, count: int) -> tf.distribute.Strategy:
+        """Return a strategy for the first devices."""
+        if self._resolver is not None:  # not tested on a TPU
+            assignment = tf.tpu.experimental.DeviceAssignment.build(self._topology, num_replicas=count)
+            return tf.distribute.TPUStrategy(self._resolver, experimental_device_assignment=assignment)
+        if count == 1:
+            return tf.distribute.OneDeviceStrategy(self.devices[0])
+        return tf.distribute.MirroredStrategy(self.devices[:count])
+
+
+def _spread_scores(detector: Detector, batch: dict[str, np.ndarray]) -> None:
+    """Set kernels and moving statistics so that activations vary about as much as in a trained network.
+
+    The presets' initial kernels are small: all scores nearly tie, and rounding would change the choice of detections.
+    """
+    random = np.random.default_rng(0)
+    for variable in detector.network.trainable_variables:
+        if "kernel" in variable.path:
+            is_depthwise = "depthwise" in variable.path
+            inputs = np.prod(variable.shape[:2] if is_depthwise else variable.shape[:-1])
+            variable.assign(random.normal(0, np.sqrt(_KERNEL_GAIN / inputs), variable.shape))
+    tensors = {name: tf.constant(value) for name, value in batch.items()}
+    tensors[IMAGE] = detector.preprocessing.normalize_padded(tensors[IMAGE], tensors[TRUE_HW])
+    norms = [layer for layer in detector.network.layers if isinstance(layer, FusedBatchNorm)]
+    before = [norm.use_moving_statistics for norm in norms]
+    for norm in norms:
+        norm.use_moving_statistics = False
+    with keras.StatelessScope() as scope:
+        detector.forward(tensors, training=True)
+    for norm, value in zip(norms, before, strict=True):
+        norm.use_moving_statistics = value
+        for variable, smallest in ((norm.moving_mean, -np.inf), (norm.moving_variance, 0.0)):
+            new, old = scope.get_current_value(variable), variable.numpy()
+            if new is not None:
+                variable.assign(tf.maximum((new - norm.momentum * old) / (1 - norm.momentum), smallest))
