@@ -85,11 +85,9 @@ def _parity(found: Mapping[str, Result], results: Results) -> Iterator[str]:
         [
             preset,
             f"{row['arithmetic']}{', XLA' if row['xla'] else ''}",
-            f"{row['losses']:.1e} of {row['losses_bound']:g}",
-            f"{row['gradients']:.1e} of {row['gradients_bound']:g}",
-            "-"
-            if row["matched"] is None
-            else f"{row['matched']:.1%} of {row['matched_bound']:.0%} within {row['detections_tolerance']:g}",
+            f"{row['losses']:.1e} ({row['losses_bound']:g})",
+            f"{row['gradients']:.1e} ({row['gradients_bound']:g})",
+            "-" if row["matched"] is None else _matched(row),
             "passed" if row["passed"] else "**failed**",
         ]
         for preset, row in _rows(found)
@@ -97,7 +95,7 @@ def _parity(found: Mapping[str, Result], results: Results) -> Iterator[str]:
     yield (
         "One step and the detections from the same variables and images, compared with the CPU in float32: the largest "
         "relative difference of a loss, the largest difference of the gradient norm of a variable over the norm of the "
-        'whole gradient, and the share of detections that have an equal one. After "of": the bound.'
+        "whole gradient, and the share of detections that have an equal one. In parentheses: the bound."
     )
     yield _table(["preset", "arithmetic", "losses", "gradient norms", "equal detections", "result"], rows)
 
@@ -176,7 +174,7 @@ def _export(found: Mapping[str, Result], results: Results) -> Iterator[str]:
         [
             preset,
             *(f"{row['ms_per_image']:.1f}" for row in result["rows"]),
-            f"{result['matched']:.1%} of {result['matched_bound']:.0%} within {result['detections_tolerance']:g}",
+            _matched(result),
             "passed" if result["status"] == "passed" else "**failed**",
         ]
         for preset, result in found.items()
@@ -209,6 +207,10 @@ _FORMATS: dict[str, Callable[[Mapping[str, Result], Results], Iterator[str]]] = 
     "export": _export,
     "resume": _resume,
 }
+
+
+def _matched(row: Result) -> str:
+    return f"{row['matched']:.1%} within {row['detections_tolerance']:g} ({row['matched_bound']:.0%})"
 
 
 def _rows(found: Mapping[str, Result]) -> Iterator[tuple[str, Any]]:

@@ -28,22 +28,23 @@ class Bounds:
 
 
 # By arithmetic of convolutions and matrix products; not yet measured on an accelerator. They were chosen after runs of
-# the default presets on a CPU with the operands of these operations rounded to the format. The largest differences of
-# SSD, EfficientDet and CenterNet were, in TensorFloat-32, 0.007 (losses) and 0.075 (gradients), with 94 % of the
-# detections equal within 0.05; in bfloat16, 0.019 and 0.055, with 74 % equal within 0.1. Networks in float16 and
-# bfloat16 also round their activations.
+# the default presets on a CPU with the operands of these operations rounded: to float32 without its last two bits, as
+# another order of sums would change it, to TensorFloat-32, and to bfloat16. The largest differences of SSD,
+# EfficientDet and CenterNet were 0.00004, 0.007 and 0.019 (losses) and 0.005, 0.075 and 0.055 (gradients). All, 94 %
+# and 74 % of the detections were equal within 0.001, 0.05 and 0.1. Networks in float16 and bfloat16 also round their
+# activations.
 BOUNDS = {
-    "float32": Bounds(losses=1e-4, gradients=1e-3, detections=1e-3, min_matched=0.98),
+    "float32": Bounds(losses=5e-4, gradients=2e-2, detections=1e-3, min_matched=0.98),
     "TensorFloat-32": Bounds(losses=3e-2, gradients=2e-1, detections=5e-2, min_matched=0.8),
     "float16": Bounds(losses=3e-2, gradients=2e-1, detections=5e-2, min_matched=0.8),
     "bfloat16": Bounds(losses=1e-1, gradients=3e-1, detections=1e-1, min_matched=0.5),
 }
-# With proposals, rounding changes the choice of proposals and samples. Faster R-CNN ResNet-50 FPN differed by 0.020 and
-# 0.098 in TensorFloat-32, with 55 % equal, and by 0.19 and 0.18 in bfloat16, with 47 % equal.
+# With proposals, rounding changes the choice of proposals and samples. Faster R-CNN ResNet-50 FPN, with two images,
+# differed by 0.14, 0.02 and 0.19 (losses) and 0.06, 0.10 and 0.18 (gradients), with 96 %, 55 % and 47 % equal.
 BOUNDS_WITH_PROPOSALS = {
-    "float32": Bounds(losses=1e-2, gradients=1e-2, detections=1e-3, min_matched=0.95),
-    "TensorFloat-32": Bounds(losses=1e-1, gradients=2e-1, detections=5e-2, min_matched=0.4),
-    "float16": Bounds(losses=1e-1, gradients=2e-1, detections=5e-2, min_matched=0.4),
+    "float32": Bounds(losses=3e-1, gradients=2e-1, detections=1e-3, min_matched=0.9),
+    "TensorFloat-32": Bounds(losses=3e-1, gradients=2e-1, detections=5e-2, min_matched=0.4),
+    "float16": Bounds(losses=3e-1, gradients=2e-1, detections=5e-2, min_matched=0.4),
     "bfloat16": Bounds(losses=4e-1, gradients=4e-1, detections=1e-1, min_matched=0.25),
 }
 

@@ -105,7 +105,7 @@ def test_a_failed_parity_is_on_the_page_with_its_bound():
     lines = format_page(results).splitlines()
     assert "| Parity with the CPU | passed | **failed** |" in lines
     (row,) = (line for line in lines if line.startswith("| bad |"))
-    assert "5.0e-01 of 0.03" in row
+    assert "5.0e-01 (0.03)" in row
     assert row.endswith("| **failed** |")
 
 
@@ -163,6 +163,34 @@ def test_a_section_without_a_result_in_time_fails(tmp_path):
     found = run_child(tmp_path, "", ["slow", "a"], seconds=3)
     assert {name: result["status"] for name, result in found.items()} == {"slow": "failed", "a": "passed"}
     assert "no result after 3 s" in found["slow"]["cause"]
+
+
+def test_the_exit_code_is_1_if_parity_fails_and_the_other_sections_run(tmp_path, monkeypatch, capsys):
+    def run(child, sections):
+        for section in sections:
+            yield section, parity(0.5) if section == "parity" else {"status": "skipped", "cause": "not run here"}
+
+    monkeypatch.setattr(accelerator.Child, "run", run)
+    monkeypatch.setattr(accelerator, "resume", lambda *_: {"status": "skipped", "cause": "not run here"})
+    monkeypatch.setattr(sys, "argv", ["accelerator.py", "--preset", "efficientdet_d0", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        accelerator.main()
+    assert end.value.code == 1
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert not results["passed"]
+    assert list(results["sections"]) == list(TITLES)
+    rows = results["sections"]["parity"]["efficientdet_d0"]["rows"]
+    assert [row["passed"] for row in rows] == [False, False]  # without and with TensorFloat-32
+    assert "| Parity with the CPU | **failed** |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("option", "value"), [("--preset", "no_preset"), ("--chip", "h100")])
+def test_unknown_names_are_refused_before_anything_runs(option, value, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["accelerator.py", option, value])
+    with pytest.raises(SystemExit) as end:
+        accelerator.main()
+    assert end.value.code == 2
+    assert value in capsys.readouterr().err
 
 
 @pytest.mark.slow
