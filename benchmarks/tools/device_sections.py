@@ -59,7 +59,7 @@ def describe_devices(session: Session) -> Result:
         "status": "measured",
         "kind": session.kind,
         "num_devices": len(session.devices),
-        "device": session.device_name or "no name known",
+        "device": session.device_name or "name unknown",
         "chip": session.chip,
         "tensorflow": tf.__version__,
         "cuda": tf.sysconfig.get_build_info().get("cuda_version", "none"),
