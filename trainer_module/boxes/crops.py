@@ -120,14 +120,18 @@ def _gather_corners(cells_BNC: tf.Tensor, corners: _Corners) -> tf.Tensor:
 
 
 def _scatter_corners(gradient_BPSSC: tf.Tensor, corners: _Corners, num_cells: int) -> tf.Tensor:
-    """Return the gradient of `_gather_corners` with respect to the cells, [B, N, C]."""
+    """Return the gradient of `_gather_corners` with respect to the cells, [B, N, C].
+
+    The sums are float32: in bfloat16, a sum of 300 equal terms, one for each box, would stop at the 256th.
+    """
     batch_size, channels = tf.shape(gradient_BPSSC)[0], gradient_BPSSC.shape[-1]
     first_B111 = tf.reshape(num_cells * tf.range(batch_size), [-1, 1, 1, 1])
-    total = tf.zeros([], gradient_BPSSC.dtype)
+    float_BPSSC = tf.cast(gradient_BPSSC, tf.float32)
+    total = tf.zeros([])
     for index_BPSS, weight_BPSS in corners:
-        weighted = gradient_BPSSC * tf.cast(weight_BPSS, gradient_BPSSC.dtype)[..., tf.newaxis]
+        weighted = float_BPSSC * weight_BPSS[..., tf.newaxis]
         total += tf.math.unsorted_segment_sum(weighted, first_B111 + index_BPSS, batch_size * num_cells)
-    return tf.reshape(total, [-1, num_cells, channels])
+    return tf.cast(tf.reshape(total, [-1, num_cells, channels]), gradient_BPSSC.dtype)
 
 
 def _crop_one_map(feature_BHWC: tf.Tensor, boxes_yxyx_rel_BP4: tf.Tensor, side: int) -> tf.Tensor:

@@ -107,6 +107,17 @@ def test_half_precision_is_kept(boxes):
     np.testing.assert_allclose(tf.cast(crops, tf.float32), exact, atol=0.05)
 
 
+def test_gradients_of_many_boxes_add_up_in_half_precision():
+    """A running sum in bfloat16 stops at 256, because 257 is rounded to 256."""
+    feature, boxes = tf.ones([1, 2, 2, 1], tf.bfloat16), tf.tile(tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), [1, 512, 1])
+    with tf.GradientTape() as tape:
+        tape.watch(feature)
+        total = tf.reduce_sum(tf.cast(crop_features([feature], boxes, HW, 2), tf.float32))
+    gradient = tape.gradient(total, feature)
+    assert gradient.dtype == tf.bfloat16
+    np.testing.assert_array_equal(tf.cast(gradient, tf.float32), np.full([1, 2, 2, 1], 512.0))  # one sample per corner
+
+
 def test_crops_of_any_number_of_images_can_be_saved(boxes, tmp_path):
     (feature,) = features((5, 8))
     module = tf.Module()

@@ -202,12 +202,16 @@ def _with_fused_batch_norm(backbone: keras.Model, image: keras.KerasTensor) -> k
 
 
 def _path_up(config: CenterNetFeatureExtractor, levels: dict[int, keras.KerasTensor]) -> keras.KerasTensor:
-    """Three times: upsample, add the level of that size, convolve to the channels of the next level."""
+    """Three times: upsample, add the level of that size, convolve to the channels of the next level.
+
+    Bilinear upsampling is float32: XLA does not compile its gradient in bfloat16 and float16.
+    """
+    dtype = tf.float32 if config.upsampling_interpolation == "bilinear" else None
     top, *channels = _CHANNELS[config.backbone]
     features = keras.layers.Conv2D(top, 1, name="neck_lateral_5")(levels[5])
     for level, lateral_channels, next_channels in zip((4, 3, 2), channels, channels[1:], strict=False):
         upsample = keras.layers.UpSampling2D(
-            2, interpolation=config.upsampling_interpolation, name=f"neck_upsample_{level}"
+            2, interpolation=config.upsampling_interpolation, dtype=dtype, name=f"neck_upsample_{level}"
         )
         lateral = keras.layers.Conv2D(lateral_channels, 1, name=f"neck_lateral_{level}")(levels[level])
         features = keras.layers.Add(name=f"neck_merge_{level}")([upsample(features), lateral])

@@ -5,10 +5,12 @@ import zlib
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from detloom.schemas.model.center_net import CenterNet
 from detloom.trainer_module.detectors.centernet.network import build_centernet
 from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.runtime.numerics import network_precision
 from detloom.trainer_module.weights.odapi_keys import odapi_keys
 
 NAMES = ("resnet50", "mobilenet_v2")
@@ -91,3 +93,25 @@ def test_only_the_last_class_layer_depends_on_the_number_of_classes(center_net_c
         for num in (2, 7)
     )
     assert [name for name in few if few[name] != many[name]] == ["head_classes"]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_bilinear_upsampling_compiles_in_low_precision_under_xla(precision, center_net_configs):
+    """XLA's gradient of this operation is float32 for any input, which fails in the next operation."""
+    config = center_net_configs["mobilenet_v2"]
+    with network_precision(precision):
+        network = build_centernet(config, num_classes=5)
+    upsample = network.get_layer("neck_upsample_4")
+
+    @tf.function(jit_compile=True)
+    def gradient(features: tf.Tensor) -> tf.Tensor:
+        features = tf.cast(features, precision)
+        with tf.GradientTape() as tape:
+            tape.watch(features)
+            total = tf.reduce_sum(upsample(features))
+        return tf.nn.relu(tape.gradient(total, features))
+
+    found = gradient(tf.ones([1, 2, 2, 1]))
+    assert config.feature_extractor.upsampling_interpolation == "bilinear"
+    assert found.dtype == precision
+    np.testing.assert_array_equal(tf.cast(found, tf.float32), np.full([1, 2, 2, 1], 4.0))  # four pixels for each
