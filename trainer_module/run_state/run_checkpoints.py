@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _UNFINISHED_DIR = "unfinished"  # TensorFlow writes here first: the index file e
 _DAMAGED_DIR = "damaged"  # unreadable checkpoints; kept, because the cause may be temporary
 _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError, DecodeError)  # TensorFlow's readers raise all of them
 _MAX_UNSAVED_SECONDS = 600.0  # work that a machine loses that is ended without notice, as on Kubeflow Pipelines
+_VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # of a variable's key in a checkpoint
 _MAX_CAUSE = 300  # characters of TensorFlow's message in ours
 _LOGGER = logging.getLogger("detloom")
 
@@ -35,16 +36,27 @@ class RunCheckpoints:
     tensor and verifies it when restoring. A killed process leaves the earlier checkpoints intact.
     """
 
-    def __init__(self, folder: Path, state: Mapping[str, Any], train: Train, *, is_chief: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        state: Mapping[str, Any],
+        train: Train,
+        *,
+        is_chief: bool = True,
+        optional: Collection[str] = (),
+    ) -> None:
         """Nothing is read or written yet.
 
         Args:
             state: the objects to save: variables, objects that track variables, or dicts of these, by name.
+            optional: variables in dicts of `state`, as "<dict>/<name>"; those that a checkpoint lacks keep their
+                value.
             is_chief: False saves to a temporary folder, because every worker has to take part in saving.
         """
         self._folder, self._is_chief = folder, is_chief
         self._max_to_keep = train.max_to_keep
         self._span_seconds = 3600 * train.keep_checkpoint_every_n_hours
+        self._state, self._optional = state, optional
         self._checkpoint = tf.train.Checkpoint(**state)
         self._last_step: int | None = None
         self._last_time = time.monotonic()
@@ -90,7 +102,7 @@ class RunCheckpoints:
         damage: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
-                self._checkpoint.read(self._path(step)).assert_existing_objects_matched()
+                self._for_reading(step).read(self._path(step)).assert_existing_objects_matched()
             except _DAMAGE as error:
                 damage[step] = f"{self._path(step)} ({_cause(error)})"
                 continue
@@ -124,6 +136,21 @@ class RunCheckpoints:
         self._quarantine(self.steps[-1])
         self._last_step = None
         return True
+
+    def _for_reading(self, step: int) -> tf.train.Checkpoint:
+        """Return the state without the optional variables that a checkpoint lacks."""
+        if not self._optional:
+            return self._checkpoint
+        stored = tf.train.load_checkpoint(self._path(step)).get_variable_to_shape_map()
+        missing = {name for name in self._optional if f"{name}{_VARIABLE_SUFFIX}" not in stored}
+        return tf.train.Checkpoint(
+            **{
+                group: {name: each for name, each in value.items() if f"{group}/{name}" not in missing}
+                if isinstance(value, Mapping)
+                else value
+                for group, value in self._state.items()
+            }
+        )
 
     def _write(self, step: int) -> None:
         unfinished = self._folder / _UNFINISHED_DIR

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ _LOGGER = logging.getLogger("detloom")
 def check_same_run(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, data: str) -> None:
     """Raise InputError if the folder holds a different run, whose weights would otherwise be continued.
 
-    Settings that a later version added have their default value in an older run.
+    Settings that a later version added have their default value in an older run. The precision may differ: weights and
+    the state of the optimizer are float32 in every precision.
     """
     config_path, advice = out_dir / CONFIG_FILE, "train into another folder"
     if config_path.is_file():
@@ -45,9 +47,13 @@ def check_same_run(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, 
             stored = from_json(TrainEvalConfig, read_text_file(config_path))
         except ValueError as error:  # InputError, or no JSON
             raise InputError(f"{config_path}: the folder holds another run ({error}); {advice}.") from None
+        before, after = stored.train.precision, config.train.precision
+        stored = replace(stored, train=replace(stored.train, precision=after))
         if stored != config:
             difference = _first_difference(to_dict(config), to_dict(stored))
             raise InputError(f"{config_path}: the folder holds a run with other settings ({difference}); {advice}.")
+        if before != after:
+            _LOGGER.warning("%s: train.precision was %s, and is %s from now on.", config_path, before, after)
     map_path, data_path = out_dir / LABEL_MAP_FILE, out_dir / DATA_FILE
     if map_path.is_file() and map_path.read_bytes() != format_label_map(label_map).encode():
         raise InputError(f"{map_path}: the folder holds a run with other classes; {advice}.")

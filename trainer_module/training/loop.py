@@ -166,7 +166,13 @@ class _Loop:
         )
         keypoints = measured_keypoints(self.detector.family.keypoints, config.eval)
         self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files, keypoints=keypoints, strategy=strategy)
-        self.checkpoints = RunCheckpoints(out_dir / CHECKPOINTS_DIR, self._state(), train, is_chief=own_dir == out_dir)
+        self.checkpoints = RunCheckpoints(
+            out_dir / CHECKPOINTS_DIR,
+            self._state(),
+            train,
+            is_chief=own_dir == out_dir,
+            optional=[f"steps/{name}" for name in self.steps.state_of_loss_scale],
+        )
         self.best = BestCheckpoints(own_dir / BEST_DIR, config.eval.best_metric, config.eval.keep_best)
         self.history = EvaluationHistory(own_dir / HISTORY_FILE)
         self.incidents = Incidents(own_dir / NONFINITE_FILE, train.nonfinite)

@@ -100,6 +100,7 @@ class TrainSteps:
 
     Attributes:
         state: variables that a checkpoint has to hold in addition to weights, optimizer and averages.
+        state_of_loss_scale: those of them that a run in float32 or bfloat16 lacks.
         rate_factor: factor on the scheduled learning rate; set by the caller.
         stop: set from another thread, it ends `run` after the current step (with several workers, after the next two).
         names: names of `StepsResult.numbers`.
@@ -134,6 +135,10 @@ class TrainSteps:
         per_variable = [f"gradient_norm/{path}" for path in trained.by_path if config.monitoring.gradient_norms]
         scale = ["loss_scale"] if self.loss_scale else []
         self.names = ("loss", *self.loss_names, "learning_rate", *scale, "gradient_norm", *per_variable)
+        self.state_of_loss_scale: dict[str, tf.Variable] = {}
+        if self.loss_scale is not None:
+            scale, num_good = self.loss_scale.factor, self.loss_scale.good_steps
+            self.state_of_loss_scale = {"loss_scale": scale, "num_good_steps": num_good}
         self.state = self._state()
         self._has_clock = not (isinstance(strategy, tf.distribute.TPUStrategy) or are_operations_deterministic())
         self._on_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -199,9 +204,7 @@ class TrainSteps:
             raise InputError(f"train.jit_compile: got true {where}: false; set it to false, {advice}")
 
     def _state(self) -> dict[str, tf.Variable]:
-        state = {"num_boxes_dropped": self.num_boxes_dropped}
-        if self.loss_scale is not None:
-            state |= {"loss_scale": self.loss_scale.factor, "num_good_steps": self.loss_scale.good_steps}
+        state = {"num_boxes_dropped": self.num_boxes_dropped, **self.state_of_loss_scale}
         weights = {id(variable) for variable in self.detector.network.weights}
         seeds = [each for each in self.detector.network.variables if id(each) not in weights]  # of dropout
         return {**state, **{f"seed_{i}": seed.value for i, seed in enumerate(seeds)}}

@@ -180,6 +180,20 @@ def test_checkpoint_with_other_variables_is_refused(tmp_path):
         other.restore_newest()
 
 
+def test_optional_variable_keeps_its_value_if_the_checkpoint_lacks_it(tmp_path):
+    first, second = ({"a": tf.Variable(value)} for value in (1.0, 2.0))
+    RunCheckpoints(tmp_path, {"steps": first}, TRAIN).save(5)
+    second["scale"] = tf.Variable(8.0)
+    RunCheckpoints(tmp_path, {"steps": second}, TRAIN, optional=["steps/scale"]).restore_newest()
+    assert (float(second["a"]), float(second["scale"])) == (1.0, 8.0)
+    second["scale"].assign(4.0)
+    both = RunCheckpoints(tmp_path, {"steps": second}, TRAIN, optional=["steps/scale"])
+    both.save(10)
+    second["scale"].assign(2.0)
+    assert both.restore_newest() == 10
+    assert float(second["scale"]) == 4.0
+
+
 def test_worker_other_than_the_chief_leaves_no_files(tmp_path):
     checkpoints, variable = make(tmp_path / "run", is_chief=False)
     save(checkpoints, variable, 5)

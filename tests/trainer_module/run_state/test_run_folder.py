@@ -53,6 +53,13 @@ def test_other_settings_are_reported_with_both_values(folder, tiny_config, chang
     assert "(train.batch_size: got 4, stored 2)" in found
 
 
+def test_a_run_may_continue_in_another_precision(folder, tiny_config, changed, caplog):
+    half = {"train.precision": "float16"}
+    assert refusal(folder, changed(tiny_config, half)) == ""
+    assert "train.precision was float32, and is float16 from now on" in caplog.text
+    assert "train.batch_size: got 4, stored 2" in refusal(folder, changed(tiny_config, {**half, "train.batch_size": 4}))
+
+
 def test_other_classes_and_other_data_are_refused(folder, tiny_config):
     assert "label_map.pbtxt" in refusal(folder, tiny_config, label_map=LabelMap.from_names(["red"]))
     assert "data.json" in refusal(folder, tiny_config, data=json.dumps({"train": [["data", 1, ""]]}))

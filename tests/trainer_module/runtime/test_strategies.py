@@ -19,6 +19,7 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
+from detloom.trainer_module.run_state.training_log import LOG_FILE
 from detloom.trainer_module.runtime import strategies
 from detloom.trainer_module.runtime.strategies import build_strategy, describe, is_chief, worker_out_dir
 
@@ -113,6 +114,7 @@ def job(tmp_path, small_config, changed, make_example, write_records):
             "model.freeze_batchnorm": True,
             "train.batch_size": 4,
             "train.num_steps": 4,
+            "train.checkpoint_every_n": 2,
             "train.augmentations": (),
             "train.optimizer": MomentumOptimizer(learning_rate=rate, momentum=0.9),
             "train_input.shuffle": False,
@@ -201,7 +203,7 @@ def data_server(port, worker_port):
 def test_data_servers_give_the_same_weights_also_when_one_is_killed_and_restarts(job, tmp_path, changed):
     """The killed server forgets the stream: training ends with an error, and resumes."""
     config = from_json(TrainEvalConfig, Path(job[0]).read_text())
-    more = {"train.deterministic": True, "train.num_steps": 60, "train.checkpoint_every_n": 10}
+    more = {"train.deterministic": True, "train.num_steps": 600, "train.checkpoint_every_n": 20}
     Path(job[0]).write_text(to_canonical_json(changed(config, more)))
     alone = weights_after(start(job, tmp_path / "alone"), out_dir=tmp_path / "alone")
     ports, out_dir = free_ports(4), tmp_path / "served"
@@ -210,9 +212,9 @@ def test_data_servers_give_the_same_weights_also_when_one_is_killed_and_restarts
         training = start(job, out_dir, DETLOOM_DATA_SERVICE=servers)
         try:
             until = time.monotonic() + 240
-            while not list(out_dir.glob("checkpoints/*-20.index")):
+            while not any(path.name > "ckpt-1" for path in out_dir.glob("checkpoints/ckpt-*.index")):
                 assert training.poll() is None, training.stdout.read()
-                assert time.monotonic() < until, "no checkpoint of step 20"
+                assert time.monotonic() < until, "no checkpoint after step 0"
                 time.sleep(0.01)
             second.kill()
             second.wait()
@@ -227,3 +229,27 @@ def test_data_servers_give_the_same_weights_also_when_one_is_killed_and_restarts
     assert sorted(found) == sorted(alone)
     for path, expected in alone.items():
         np.testing.assert_array_equal(found[path], expected, err_msg=path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_cpus", [(1, 2), (2, 1)])
+def test_run_resumes_on_another_number_of_devices(job, tmp_path, num_cpus):
+    """The second process finds the checkpoint of step 2; its weights are those of the first one at step 4."""
+    (tmp_path / "run").mkdir()
+
+    def run(num_devices):
+        kind = "mirrored" if num_devices > 1 else "one_device"
+        process = start(job, tmp_path / "run", num_cpus=num_devices, DETLOOM_STRATEGY=kind)
+        return weights_after(process, out_dir=tmp_path / "run")
+
+    first, second = num_cpus
+    expected = run(first)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert {path.name for path in checkpoints.glob("*.index")} >= {"ckpt-2.index", "ckpt-4.index"}
+    for path in [*checkpoints.glob("ckpt-4.*"), tmp_path / "run" / "weights.npz"]:
+        path.unlink()
+    found = run(second)
+    log = [json.loads(line) for line in (tmp_path / "run" / LOG_FILE).read_text(encoding="utf-8").splitlines()]
+    assert [row["step"] for row in log if row["kind"] == "train"] == [2, 4]
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-6, atol=1e-7, err_msg=path)

@@ -6,15 +6,17 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.detections import SIGNATURE_IMAGES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Monitoring, NonFinite, TrainEvalConfig
-from detloom.schemas.model.optimizers import ConstantLearningRate
+from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
+from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
@@ -29,6 +31,7 @@ from detloom.trainer_module.weights.restore_report import REPORT_JSON, REPORT_TE
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # end of a variable's key in a checkpoint
 
 
 def image_of(make_example, i, weights=None):
@@ -130,6 +133,68 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
         "ckpt-6.index",
     }
     assert json.loads((tmp_path / "killed" / SUMMARY_FILE).read_text())["best"]["AP"] == 0.9
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("first", "second"), [pytest.param("float16", "float32", marks=pytest.mark.slow), ("float32", "float16")]
+)
+def test_run_resumes_in_another_precision(tmp_path, shards, one_level_config, changed, measured, first, second):
+    """The run is killed while it evaluates step 4; only float16 has a loss scale, which starts at 2**15."""
+    measured(None)
+    with pytest.raises(KeyboardInterrupt):
+        train(changed(one_level_config, {"train.precision": first}), LABEL_MAP, *shards, tmp_path / "run")
+    before = newest_state(tmp_path / "run")
+    config = changed(one_level_config, {"train.precision": second})
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    files = [[str(path) for path in each] for each in shards]
+    restored = loop._Loop(config, LABEL_MAP, *files, *[tmp_path / "run"] * 2, strategy)
+    restored._restore_state()
+    assert restored.step == 4
+    for path, variable in variables_by_path(restored.detector.network).items():
+        assert variable.dtype == "float32"
+        np.testing.assert_array_equal(variable, before[f"network/{path.replace('/', '.S')}{VALUE}"], err_msg=path)
+    measured(0.5, 0.5)
+    result = train(config, LABEL_MAP, *shards, tmp_path / "run")
+
+    after = newest_state(tmp_path / "run")
+    assert result.num_steps == 6
+    assert all(np.isfinite(value).all() for value in weights_of(result).values())
+    assert (f"steps/loss_scale{VALUE}" in before, f"steps/loss_scale{VALUE}" in after) == (
+        first == "float16",
+        second == "float16",
+    )
+    assert {value.dtype for value in after.values() if value.dtype.kind == "f"} == {np.dtype(np.float32)}
+    stored = from_json(TrainEvalConfig, (tmp_path / "run" / CONFIG_FILE).read_text())
+    assert stored.train.precision == second
+
+
+@pytest.mark.slow  # two exports
+def test_export_of_a_float16_run_has_float32_outputs_close_to_those_of_a_float32_run(
+    tmp_path, shards, one_level_config, changed, measured
+):
+    """Plain descent, because Adam amplifies small differences of gradients near 0."""
+    descent = MomentumOptimizer(learning_rate=ConstantLearningRate(learning_rate=0.05), momentum=0.0)
+    images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8))
+    found = {}
+    for precision in ("float32", "float16"):
+        config = changed(one_level_config, {"train.precision": precision, "train.optimizer": descent})
+        measured(0.4, 0.5)
+        result = train(config, LABEL_MAP, *shards, tmp_path / precision)
+        export_saved_model(result.detector, config, tmp_path / f"model-{precision}")
+        loaded = tf.saved_model.load(str(tmp_path / f"model-{precision}"))
+        assert {value.dtype for value in loaded.signatures[SIGNATURE_IMAGES].outputs} == {tf.float32}
+        found[precision] = {
+            name: value.numpy() for name, value in loaded.signatures[SIGNATURE_IMAGES](input_tensor=images).items()
+        }
+        if precision == "float16":
+            stored = newest_state(tmp_path / precision)
+            kernel = stored[f"averaged_weights/backbone.SConv1.Skernel{VALUE}"]  # they are evaluated and exported
+            np.testing.assert_array_equal(result.detector.network.get_layer("Conv1").kernel, kernel)
+    one, other = found["float32"], found["float16"]
+    assert one["num_detections"].all()
+    # In descending order; boxes of nearly equal scores may change places.
+    np.testing.assert_allclose(other["detection_scores"], one["detection_scores"], rtol=0.01)
 
 
 @pytest.mark.reliability("torn file", "train")
