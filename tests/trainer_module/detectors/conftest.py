@@ -1,17 +1,32 @@
 import contextlib
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export import Export
 from detloom.schemas.model.faster_rcnn import FasterRcnn
+from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
+from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export import saved_model
 
+_HERE = Path(__file__).parent
+# The first update of momentum at rate 1 is the gradient.
+_GRADIENTS = MomentumOptimizer(learning_rate=ConstantLearningRate(learning_rate=1.0), momentum=0.9)
+_MOST_OVERFLOWS = 10  # from a scale of 2**15 down to 2**5; gradients of these tests need at most four
+# Activations are rounded as well as weights, so a step differs more than a float32 step with rounded weights does.
+# Measured: at most 5 times.
+_MOST_TIMES_ROUNDED = 10
 _OF_HOST = re.compile(r"\b(?:infeed|outfeed|send|recv|custom-call)\(")
 _DYNAMIC = re.compile(r"<=\d+")  # the upper bound of a dimension whose size is not known
 
@@ -61,6 +76,49 @@ def assert_export_compiles() -> Callable[[Detector], None]:
             assert one["num_detections"].all()
         assert saved_model.share_matched(one, other) >= 0.9
         assert_on_device(function, images)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def assert_low_precision_is_close(
+    tmp_path_factory: pytest.TempPathFactory, tiny_config: TrainEvalConfig, changed: Callable[..., Any]
+) -> Callable[..., None]:
+    """Return a function that checks a step of `TrainSteps` in bfloat16 and in float16 against one in float32.
+
+    bfloat16 rounds to 8 bits, by up to 2**-9 = 0.2 % of a number, and float16 to 11 bits, by up to 2**-12 = 0.02 %.
+    Losses differ by about as much. Gradients differ more: batch norm of few pixels, and backbones with random weights,
+    amplify any rounding, that of the weights alone too; and TensorFlow's operations for CPUs add up the bfloat16
+    gradients of biases and kernels in bfloat16. Gradients of the heads have a bound. That of the whole network depends
+    on the effect of rounded weights.
+
+    Args of the function:
+        bfloat16, float16: bounds of the differences of losses and of the heads' gradients, see `precision_process.py`.
+        built_in: "FILE:CONTEXT", see `precision_process.py`.
+    """
+
+    def check(
+        model: Any, *, bfloat16: tuple[float, float], float16: tuple[float, float], built_in: str | None = None
+    ) -> None:
+        settings = {"model": model, "train.optimizer": _GRADIENTS, "train.gradient_clipping": None}
+        config_file = tmp_path_factory.mktemp("precision") / "config.json"
+        config_file.write_text(to_canonical_json(changed(tiny_config, settings)), encoding="utf-8")
+        command = [sys.executable, str(_HERE / "precision_process.py"), str(config_file)]
+        environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[2]), "TF_ENABLE_ONEDNN_OPTS": "0"}
+        done = subprocess.run(
+            [*command, built_in] if built_in else command, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-5000:]
+        found = json.loads(done.stdout.splitlines()[-1])
+        for precision, (most_losses, most_heads) in (("bfloat16", bfloat16), ("float16", float16)):
+            step = found[precision]
+            assert step["types"] == {name: ["float32"] for name in step["types"]}, precision
+            assert step["num_overflows"] <= (_MOST_OVERFLOWS if precision == "float16" else 0)
+            assert 0 < step["losses"] < most_losses, step
+            assert 0 < step["head_gradients"] < most_heads, step
+            assert 0 < step["gradients"] < _MOST_TIMES_ROUNDED * step["rounded_gradients"], step
+        expected = {"is_finite": True, "has_changed_weights": False, "scale_ratio": 0.5}
+        assert found["float16"]["overflow"] == expected
 
     return check
 

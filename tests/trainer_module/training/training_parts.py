@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from detloom.schemas.contracts.ground_truth import MASKS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import network_hw
 from detloom.trainer_module.runtime.numerics import network_precision
 from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer
@@ -21,7 +22,10 @@ NUM_BATCHES = 3  # then they repeat
 
 
 def make_batches(config: TrainEvalConfig) -> dict[str, np.ndarray]:
-    """Make red and green squares on noise, up to four per image; [batches, images, ...]."""
+    """Make red and green squares on noise, up to four per image; [batches, images, ...].
+
+    If the detector learns masks, the mask of a square is its left half.
+    """
     random = np.random.default_rng(0)
     shape = (NUM_BATCHES, config.train.batch_size)
     height, width = network_hw(config.model.image_resizer)
@@ -30,15 +34,19 @@ def make_batches(config: TrainEvalConfig) -> dict[str, np.ndarray]:
     boxes = np.concatenate([corners, corners + random.uniform(0.2, 0.5, (*shape, 4, 2))], axis=-1).astype(np.float32)
     classes = random.integers(-1, 2, (*shape, 4)).astype(np.int32)
     boxes[classes < 0] = 0
+    masks = np.zeros((*classes.shape, height, width), np.uint8)
     for batch, image, box in zip(*np.nonzero(classes >= 0), strict=True):
         top, left, bottom, right = (boxes[batch, image, box] * [height, width, height, width]).astype(int)
         images[batch, image, top:bottom, left:right, classes[batch, image, box]] = 255
+        masks[batch, image, box, top:bottom, left : (left + right) // 2] = 1
+    has_masks = MASKS in family_of(config.model).ground_truth_columns
     return {
         "image": images,
         "boxes_yxyx_rel": boxes,
         "class_indices": classes,
         "true_hw": np.full((*shape, 2), (height, width), np.int32),
         "num_dropped": np.ones(shape, np.int32),
+        **({MASKS: masks} if has_masks else {}),
     }
 
 

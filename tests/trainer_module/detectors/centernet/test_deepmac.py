@@ -110,6 +110,17 @@ def test_losses_of_parts_add_up_to_those_of_the_batch(detector, batch):
         assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.slow
+def test_a_step_in_low_precision_is_close_to_float32(config, assert_low_precision_is_close):
+    model = dataclasses.replace(
+        config,
+        feature_extractor=dataclasses.replace(config.feature_extractor, backbone="hourglass_10"),
+        image_resizer=dataclasses.replace(config.image_resizer, min_dimension=64, max_dimension=64),
+        deepmac_mask_estimation=dataclasses.replace(TINY, allowed_masked_classes_ids=()),
+    )
+    assert_low_precision_is_close(model, bfloat16=(0.01, 0.12), float16=(0.001, 0.03))
+
+
 def test_only_masks_of_the_allowed_classes_are_trained():
     """They are chosen by ids of the label map: 1 and 7 are the indices 0 and 3."""
     indices, weights = tf.constant([[0, 1, 3, 3, -1]]), tf.constant([[1.0, 1.0, 0.5, 0.0, 1.0]])

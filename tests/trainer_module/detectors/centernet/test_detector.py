@@ -75,6 +75,13 @@ def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, ba
 
 
 @pytest.mark.slow
+def test_a_step_in_low_precision_is_close_to_float32(config, assert_low_precision_is_close):
+    small = dataclasses.replace(config.image_resizer, min_dimension=64, max_dimension=64)
+    model = dataclasses.replace(config, image_resizer=small)
+    assert_low_precision_is_close(model, bfloat16=(0.01, 0.4), float16=(0.003, 0.05))
+
+
+@pytest.mark.slow
 def test_the_exported_graph_compiles_under_xla(detector, assert_export_compiles):
     assert_export_compiles(detector)
 

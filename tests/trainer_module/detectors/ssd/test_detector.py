@@ -113,3 +113,9 @@ def test_the_pyramids_channels_are_multiplied_too_and_the_heads_are_not(small_co
     network = build_ssd(changed(small_config.model, settings), 1)
     assert network.get_layer("neck_lateral_3").filters == 32  # 160 * 0.2
     assert network.get_layer("head_conv_0").filters == 24
+
+
+@pytest.mark.slow
+def test_a_step_in_low_precision_is_close_to_float32(small_config, assert_low_precision_is_close):
+    """The coarsest level has 2 x 2 pixels; batch norm divides by their small differences."""
+    assert_low_precision_is_close(small_config.model, bfloat16=(0.01, 0.3), float16=(0.004, 0.3))

@@ -86,6 +86,28 @@ def test_a_training_step_compiles_under_xla_with_equal_gradients(make_spread_det
 
 
 @pytest.mark.slow
+def test_a_step_in_low_precision_is_close_to_float32(assert_low_precision_is_close):
+    model = small_config(64, 3, 6).model
+    assert_low_precision_is_close(model, bfloat16=(0.005, 0.5), float16=(0.001, 0.05))
+
+
+@pytest.mark.slow
+def test_a_step_of_an_efficientdet_in_low_precision_is_close_to_float32(assert_low_precision_is_close):
+    """With swish and weighted sums."""
+    levels = {"min_level": 3, "max_level": 6}
+    model = find_preset("efficientdet_d0").config.model
+    neck = replace(model.feature_extractor.neck, **levels, num_iterations=1, num_filters=8)
+    model = replace(
+        model,
+        image_resizer=replace(model.image_resizer, min_dimension=64, max_dimension=64),
+        feature_extractor=replace(model.feature_extractor, neck=neck),
+        anchor_generator=replace(model.anchor_generator, **levels),
+        box_predictor=replace(model.box_predictor, depth=8, num_layers_before_predictor=1),
+    )
+    assert_low_precision_is_close(model, bfloat16=(0.005, 0.15), float16=(0.001, 0.01))
+
+
+@pytest.mark.slow
 def test_the_exported_graph_compiles_under_xla(make_spread_detector, assert_export_compiles):
     assert_export_compiles(make_spread_detector(small_config(36, 2, 3).model, LABEL_MAP))
 
