@@ -44,19 +44,21 @@ class RunCheckpoints:
         *,
         is_chief: bool = True,
         optional: Collection[str] = (),
+        options: tf.train.CheckpointOptions | None = None,
     ) -> None:
         """Nothing is read or written yet.
 
         Args:
             state: the objects to save: variables, objects that track variables, or dicts of these, by name.
+            is_chief: False saves to a temporary folder, because every worker has to take part in saving.
             optional: variables in dicts of `state`, as "<dict>/<name>"; those that a checkpoint lacks keep their
                 value.
-            is_chief: False saves to a temporary folder, because every worker has to take part in saving.
+            options: for reading and writing.
         """
         self._folder, self._is_chief = folder, is_chief
         self._max_to_keep = train.max_to_keep
         self._span_seconds = 3600 * train.keep_checkpoint_every_n_hours
-        self._state, self._optional = state, optional
+        self._state, self._optional, self._options = state, optional, options
         self._checkpoint = tf.train.Checkpoint(**state)
         self._last_step: int | None = None
         self._last_time = time.monotonic()
@@ -87,7 +89,7 @@ class RunCheckpoints:
             self._delete_but(kept)
         else:
             with tempfile.TemporaryDirectory() as discarded:
-                self._checkpoint.write(str(Path(discarded) / _NAME))
+                self._checkpoint.write(str(Path(discarded) / _NAME), self._options)
         self._last_step, self._last_time = step, time.monotonic()
 
     def restore_newest(self) -> int | None:
@@ -102,7 +104,7 @@ class RunCheckpoints:
         damage: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
-                self._for_reading(step).read(self._path(step)).assert_existing_objects_matched()
+                self._for_reading(step).read(self._path(step), self._options).assert_existing_objects_matched()
             except _DAMAGE as error:
                 damage[step] = f"{self._path(step)} ({_cause(error)})"
                 continue
@@ -156,7 +158,7 @@ class RunCheckpoints:
         unfinished = self._folder / _UNFINISHED_DIR
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        self._checkpoint.write(str(unfinished / f"{_NAME}-{step}"))
+        self._checkpoint.write(str(unfinished / f"{_NAME}-{step}"), self._options)
         for path in _index_last(unfinished.iterdir()):
             sync(path)
             path.replace(self._folder / path.name)

@@ -68,6 +68,15 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return place_of_worker(strategy)[0] == 0
 
 
+def checkpoint_options(strategy: tf.distribute.Strategy) -> tf.train.CheckpointOptions:
+    """Return options for checkpoints: with a remote TPU, this machine reads and writes the files, not the TPU's host.
+
+    Source: https://www.tensorflow.org/api_docs/python/tf/train/CheckpointOptions. Not tested on a TPU.
+    """
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return tf.train.CheckpointOptions(experimental_io_device="/job:localhost" if is_tpu else None)
+
+
 def place_of_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
     """Return the number of this process among the workers, and the number of workers; the chief is 0."""
     resolver = strategy.cluster_resolver

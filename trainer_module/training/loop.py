@@ -64,7 +64,12 @@ from detloom.trainer_module.runtime.numerics import (
 from detloom.trainer_module.runtime.preemption import Preempted, StopRequest, stop_on_signals
 from detloom.trainer_module.runtime.profiling import ProfilerWindow
 from detloom.trainer_module.runtime.progress import Reporter, show_progress
-from detloom.trainer_module.runtime.strategies import build_strategy, place_of_worker, worker_out_dir
+from detloom.trainer_module.runtime.strategies import (
+    build_strategy,
+    checkpoint_options,
+    place_of_worker,
+    worker_out_dir,
+)
 from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer, with_scaled_learning_rate
 from detloom.trainer_module.training.preflight import preflight
 from detloom.trainer_module.training.step import TrainSteps
@@ -172,6 +177,7 @@ class _Loop:
             train,
             is_chief=own_dir == out_dir,
             optional=[f"steps/{name}" for name in self.steps.state_of_loss_scale],
+            options=checkpoint_options(strategy),
         )
         self.best = BestCheckpoints(own_dir / BEST_DIR, config.eval.best_metric, config.eval.keep_best)
         self.history = EvaluationHistory(own_dir / HISTORY_FILE)
@@ -395,7 +401,8 @@ class _Loop:
         return contextlib.nullcontext()
 
     def _write_weights(self, path: Path) -> None:
-        tf.train.Checkpoint(network=weights_by_path(self.detector.network)).write(str(path))
+        checkpoint = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
+        checkpoint.write(str(path), checkpoint_options(self.strategy))
 
     def _log_input(self) -> None:
         """Log augmented input images once per process."""

@@ -31,10 +31,12 @@ def damage(path):
     path.write_bytes(bytes(content))
 
 
-def test_newest_checkpoint_is_restored(tmp_path):
-    checkpoints, variable = make(tmp_path)
+@pytest.mark.parametrize("device", [None, "/job:localhost"])
+def test_newest_checkpoint_is_restored(tmp_path, device):
+    options = tf.train.CheckpointOptions(experimental_io_device=device)
+    checkpoints, variable = make(tmp_path, options=options)
     save(checkpoints, variable, 0, 5, 10)
-    other, restored = make(tmp_path)
+    other, restored = make(tmp_path, options=options)
     assert (other.restore_newest(), float(restored)) == (10, 10.0)
 
 

@@ -21,7 +21,13 @@ from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module.run_state.training_log import LOG_FILE
 from detloom.trainer_module.runtime import strategies
-from detloom.trainer_module.runtime.strategies import build_strategy, describe, is_chief, worker_out_dir
+from detloom.trainer_module.runtime.strategies import (
+    build_strategy,
+    checkpoint_options,
+    describe,
+    is_chief,
+    worker_out_dir,
+)
 
 ROOT = Path(detloom.__file__).parents[1]
 TWO_MACHINES = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
@@ -84,6 +90,12 @@ def test_folder_of_another_worker_is_deleted_even_after_an_error(tmp_path, monke
         raise KeyError
     assert not folder.exists()
     assert tmp_path.exists()
+
+
+def test_with_a_tpu_this_machine_writes_the_checkpoints():
+    tpu = object.__new__(tf.distribute.TPUStrategy)
+    assert checkpoint_options(tpu).experimental_io_device == "/job:localhost"
+    assert checkpoint_options(tf.distribute.OneDeviceStrategy("/cpu:0")).experimental_io_device is None
 
 
 def test_a_single_process_is_the_chief():
