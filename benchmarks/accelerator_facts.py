@@ -51,15 +51,14 @@ def examine(preset: str) -> list[Any]:
     """Return the cells of a row; shapes and transfers are those of step and detection together."""
     from dataclasses import replace
 
-    from detloom.schemas.contracts.label_map import LabelMap
     from detloom.schemas.presets.presets import find_preset
     from detloom.trainer_module.accelerators.chips import parse_accelerator
-    from detloom.trainer_module.accelerators.step_facts import examine_step
+    from detloom.trainer_module.accelerators.step_facts import examine_step, label_map_of
 
     config = find_preset(preset).config
     batch_size = -(-config.train.batch_size // NUM_DEVICES) * NUM_DEVICES
     config = replace(config, train=replace(config.train, batch_size=batch_size, precision="bfloat16"))
-    labels = LabelMap.from_names([f"class {number}" for number in range(config.model.num_classes or NUM_CLASSES)])
+    labels = label_map_of(config, config.model.num_classes or NUM_CLASSES)
     h100, v5e = (parse_accelerator(f"{name}-{NUM_DEVICES}") for name in ("gpu-h100", "tpu-v5e"))
     facts = examine_step(config, labels, NUM_DEVICES, on_tpu=False)
     both = facts.part, facts.detection

@@ -73,7 +73,7 @@ _STORED_HW = (480, 640)  # of the images for measuring the input; those of COCO 
 def examine_as_json(config_json: str, accelerator_name: str, num_classes: str) -> str:
     """Return the numbers of `detloom doctor --accelerator`, for a process of its own."""
     config, accelerator = from_json(TrainEvalConfig, config_json), parse_accelerator(accelerator_name)
-    label_map = LabelMap.from_names([f"class {number}" for number in range(int(num_classes))])
+    label_map = label_map_of(config, int(num_classes))
     facts = examine_step(config, label_map, accelerator.num_devices, on_tpu=accelerator.chip.kind == "TPU")
     is_measured = not set(truth.OPTIONAL_COLUMNS) & set(family_of(config.model).ground_truth_columns)
     return json.dumps(
@@ -129,6 +129,13 @@ def examine_step(config: TrainEvalConfig, label_map: LabelMap, num_devices: int,
         gradient_bytes=sum(4 * variable.value.shape.num_elements() for variable in trained.variables),
         memory_bytes=memory.certain + memory.activations,
     )
+
+
+def label_map_of(config: TrainEvalConfig, num_classes: int) -> LabelMap:
+    """Return a label map with this number of classes, one of which is the class that has keypoints, if any."""
+    names = [f"class {number}" for number in range(num_classes)]
+    keypoints = family_of(config.model).keypoints
+    return LabelMap.from_names([keypoints.class_name, *names[1:]] if keypoints else names)
 
 
 def training_batch_spec(config: TrainEvalConfig, detector: Detector) -> dict[str, tf.TensorSpec]:

@@ -5,6 +5,7 @@ import pytest
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.accelerators.chips import parse_accelerator
 from detloom.trainer_module.accelerators.hlo import HloFacts
@@ -12,6 +13,7 @@ from detloom.trainer_module.accelerators.step_facts import (
     StepFacts,
     examine_as_json,
     examine_step,
+    label_map_of,
     training_batch_spec,
 )
 from detloom.trainer_module.data.input_pipeline import build_train_dataset
@@ -65,6 +67,12 @@ def test_the_specification_is_that_of_the_training_data(tiny_config, tmp_path, m
     assert {name: (spec.shape, spec.dtype) for name, spec in found.items()} == {
         name: (spec.shape, spec.dtype) for name, spec in dataset.element_spec.items()
     }
+
+
+def test_the_label_map_has_the_class_with_keypoints(tiny_config):
+    keypoints = find_preset("centernet_resnet50_v1_fpn_512x512_kpts").config
+    assert label_map_of(keypoints, 2).names_by_id == ((1, "person"), (2, "class 1"))
+    assert label_map_of(tiny_config, 2).names_by_id == ((1, "class 0"), (2, "class 1"))
 
 
 def test_a_batch_that_does_not_fit_the_devices_is_refused(tiny_config):
