@@ -172,16 +172,19 @@ def main() -> None:
 
 
 def check_names(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """End with an error for a preset or a chip that does not exist."""
+    """End with an error for a chip or a preset that does not exist, or for one that generated images cannot train."""
+    from detloom.schemas.contracts.ground_truth import OPTIONAL_COLUMNS
     from detloom.schemas.errors import InputError
     from detloom.schemas.presets.presets import find_preset
     from detloom.trainer_module.accelerators.chips import CHIPS
+    from detloom.trainer_module.detectors.families import family_of
 
     if args.chip is not None and args.chip not in CHIPS:
         parser.error(f"--chip: got {args.chip!r}, allowed: {', '.join(CHIPS)}")
     try:
         for name in args.preset:
-            find_preset(name)
+            if set(OPTIONAL_COLUMNS) & set(family_of(find_preset(name).config.model).ground_truth_columns):
+                parser.error(f"--preset: got {name}, allowed: one without masks and keypoints, which made images lack")
     except InputError as error:
         parser.error(f"--preset: {error}")
 

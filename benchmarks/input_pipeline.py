@@ -103,16 +103,21 @@ def build_limit(files: list[str]) -> Any:
 
 def serve(folder: Path) -> None:
     """Answer timing requests in a child process, as the peer's script does."""
+    from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
     from detloom.schemas.contracts.label_map import read_label_map
     from detloom.schemas.odapi.pipeline_config import read_pipeline_config
     from detloom.trainer_module.data.input_pipeline import build_train_dataset
     from detloom.trainer_module.data.records import list_shards
+    from detloom.trainer_module.detectors.families import family_of
 
     files, label_map = list_shards([str(folder / "train-*")]), read_label_map(folder / "label_map.pbtxt")
     iterators = {"limit": iter(build_limit(files))}
     for name in CASES:
         config = read_pipeline_config(folder / f"{name}.config")
-        iterators[name] = iter(build_train_dataset(config, label_map, files, batch_size=BATCH_SIZE))
+        dataset = build_train_dataset(config, label_map, files, batch_size=BATCH_SIZE)
+        normalize = family_of(config.model).preprocessing.normalize_padded
+        # In training, the step normalizes; the peer's input pipeline does it itself.
+        iterators[name] = iter(dataset.map(lambda batch, to_input=normalize: to_input(batch[IMAGE], batch[TRUE_HW])))
     for iterator in iterators.values():
         next(iterator)
     answer_requests(lambda name: next(iterators[name]))

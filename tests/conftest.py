@@ -1,8 +1,10 @@
 """Fixtures for all folders: small test data, a server like Cloud Storage, and the reliability matrix."""
 
+import contextlib
 import io
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,18 @@ sys.path += [str(Path(__file__).parent / name) for name in ("reliability", "comp
 pytest_plugins = ["reliability_matrix.plugin", "reliability_matrix.faults"]
 
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
+
+
+@pytest.fixture(scope="session")
+def free_ports() -> Callable[[int], list[int]]:
+    """Return a function that finds different ports of this machine that nobody uses now."""
+
+    def find(count: int) -> list[int]:
+        with contextlib.ExitStack() as stack:
+            listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+            return [listener.getsockname()[1] for listener in listeners]
+
+    return find
 
 
 @pytest.fixture(autouse=True)

@@ -20,10 +20,9 @@ from tools.device_parity import check_parity, compare_numbers
 from tools.device_session import BuiltStep, Session, Settings
 
 from detloom.schemas.contracts.detections import BOXES, NUM_DETECTIONS, SIGNATURE_IMAGES, SIGNATURE_INPUTS
-from detloom.schemas.contracts.ground_truth import IMAGE, OPTIONAL_COLUMNS
+from detloom.schemas.contracts.ground_truth import IMAGE
 from detloom.trainer_module.accelerators.chips import CHIPS
 from detloom.trainer_module.accelerators.step_facts import examine_step
-from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.export.saved_model import export_saved_model, share_matched
 from detloom.trainer_module.training.step_time import measure_input_rate, seconds_per_step
 
@@ -152,8 +151,6 @@ def device_counts(num_devices: int) -> list[int]:
 
 def measure_input(session: Session) -> Result:
     """Measure the images per second of the input pipeline, and the transfer of a batch to the device."""
-    if set(OPTIONAL_COLUMNS) & set(family_of(session.config.model).ground_truth_columns):
-        return {"status": "skipped", "cause": "generated images have neither masks nor keypoints"}
     rate = measure_input_rate(session.config, session.label_map, session.stored_hw)
     transfers = {}
     if session.kind != "CPU":

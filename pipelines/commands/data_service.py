@@ -7,8 +7,7 @@ import click
 
 from detloom.pipelines.commands.exit_codes import end_of_help
 
-_PORT = click.IntRange(1, 65535)
-_DEFAULT_PORT = 5050
+_LAST_PORT = 65535
 
 
 @click.command(
@@ -25,8 +24,18 @@ _DEFAULT_PORT = 5050
     show_default=True,
     help="Name or IP address under which trainers reach this machine.",
 )
-@click.option("--port", type=_PORT, default=_DEFAULT_PORT, show_default=True, help="Port of the address for trainers.")
-@click.option("--worker-port", type=_PORT, help="Port that sends the batches; default: the one after --port.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, _LAST_PORT - 1),
+    default=5050,
+    show_default=True,
+    help="Port of the address for trainers.",
+)
+@click.option(
+    "--worker-port",
+    type=click.IntRange(1, _LAST_PORT),
+    help="Port that sends the batches; default: the one after --port.",
+)
 def data_service(host: str, port: int, worker_port: int | None) -> None:
     """Read and augment training images for other machines.
 

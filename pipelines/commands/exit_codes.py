@@ -1,4 +1,4 @@
-"""What the exit codes of the commands mean: for all commands, and more exactly for single ones.
+"""Meanings of the exit codes of the commands: for all commands, and more exactly for single ones.
 
 docs/command_line.md contains both tables, and each command's --help its own lines.
 """

@@ -28,7 +28,7 @@ _FORMAT = "tfrecord"
 
 @dataclass(kw_only=True)
 class OdapiInputs:
-    """What a run needs besides the configuration.
+    """Inputs of a run besides the configuration.
 
     Attributes:
         root: folder of the records.

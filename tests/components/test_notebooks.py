@@ -1,4 +1,4 @@
-"""What `InteractiveContext.show` displays for artifacts; IPython's `display` is replaced by a list."""
+"""The output of `InteractiveContext.show` for artifacts; IPython's `display` is replaced by a list."""
 
 import html
 import re

@@ -1,1 +1,1 @@
-"""What a training step or a model costs on a GPU or a TPU, found without one."""
+"""Costs of a training step or a model on a GPU or a TPU, found without one."""

@@ -19,7 +19,6 @@ import tensorflow as tf
 from detloom.schemas.errors import InputError
 
 SERVERS_VARIABLE = "DETLOOM_DATA_SERVICE"  # addresses: host:port, separated by commas
-DEFAULT_PORT = 5050
 _BATCHES_AHEAD = 2  # of each server
 _CONNECT_SECONDS, _WATCH_SECONDS = 5.0, 10.0
 _LOGGER = logging.getLogger("detloom")
@@ -52,7 +51,7 @@ def _parse(text: str) -> ServerAddress:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
         raise InputError(
-            f"{SERVERS_VARIABLE}: got {text!r}, allowed: addresses such as data-0:{DEFAULT_PORT}, separated by commas."
+            f"{SERVERS_VARIABLE}: got {text!r}, allowed: addresses such as data-0:5050, separated by commas."
         )
     return ServerAddress(host, int(port))
 
@@ -81,15 +80,17 @@ def read_from_servers(servers: Sequence[ServerAddress], batches: Sequence[tf.dat
 
 @contextlib.contextmanager
 def lost_servers_as_input_errors(servers: Sequence[ServerAddress]) -> Iterator[None]:
-    """Convert TensorFlow's error of a server that restarted to an InputError."""
+    """Convert TensorFlow's error of a server that restarted, or that does not find a file, to an InputError."""
     try:
         yield
     except tf.errors.NotFoundError as error:
         if not servers:
             raise
+        cause = " ".join(error.message.split())
         raise InputError(
             f"tf.data service ({', '.join(map(str, servers))}): a server restarted, and so lost its place in the "
-            "training data. Run the same command again: training resumes from its last checkpoint."
+            f"training data, or it does not find them under the paths of the trainer ({cause}). Run the same command "
+            "again: training resumes from its last checkpoint."
         ) from error
 
 
@@ -139,8 +140,10 @@ class DataServer:
             port, worker_port: trainers connect to both.
 
         Raises:
-            InputError: if a port is in use.
+            InputError: if a port is in use, or both are the same.
         """
+        if port == worker_port:
+            raise InputError(f"port and worker port: got {port} for both, allowed: two ports.")
         for each in (port, worker_port):
             _check_free(each)
         service = tf.data.experimental.service

@@ -48,22 +48,18 @@ class Preprocessing:
             The network input, float32, and int32 [2]: its rows and columns that are image; the rest is padding.
         """
         if not self.normalize_first:
-            return self.normalize_and_pad(resize_image(image_HW3, self.resizer))
+            return self._pad(self.normalize(resize_image(image_HW3, self.resizer)), self._padding())
         # The order matters: rounding differs, and in training mode batch norm on levels of a few pixels amplifies the
         # difference to more than 1e-3.
         normalized = self.normalize(tf.cast(image_HW3, tf.float32))
         return self._pad(resize_image(normalized, self.resizer), self._padding())
-
-    def normalize_and_pad(self, resized_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Normalize and pad an image that is already resized; see `prepare`."""
-        return self._pad(self.normalize(resized_HW3), self._padding())
 
     def pad_colors(self, resized_HW3: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Pad a resized image with `padding_rgb`; colors stay 0 to 255. Returns the image and `true_hw`."""
         return self._pad(resized_HW3, tf.constant(self.padding_rgb()))
 
     def normalize_padded(self, images_BHW3: tf.Tensor, true_hw_B2: tf.Tensor) -> tf.Tensor:
-        """Normalize images of `pad_colors` of any numeric type, as `normalize_and_pad` would have done; float32."""
+        """Normalize images of `pad_colors` of any numeric type to the input of the network, float32."""
         normalized = self.normalize(tf.cast(images_BHW3, tf.float32))
         if not isinstance(self.resizer, KeepAspectRatioResizer):
             return normalized
@@ -96,7 +92,7 @@ class Preprocessing:
         missing_hw = [height, width] - true_hw
         paddings = [[0, 0]] * (len(image_HW3.shape) - 3) + [[0, missing_hw[0]], [0, missing_hw[1]], [0, 0]]
         padded = tf.pad(image_HW3, paddings)
-        value = tf.get_static_value(padding_3)
+        value = tf.get_static_value(padding_3)  # None if the graph computes it
         if value is None or value.any():
             padded += tf.pad(tf.zeros_like(image_HW3[..., :1]), paddings, constant_values=1.0) * padding_3
         padded.set_shape([*image_HW3.shape[:-3], height, width, 3])

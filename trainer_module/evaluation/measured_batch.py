@@ -1,4 +1,4 @@
-"""What an evaluation keeps of a batch, and its form as bytes, in which workers exchange it."""
+"""The part of a batch that an evaluation keeps, and its form as bytes, in which workers exchange it."""
 
 import dataclasses
 import io

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
 from detloom.schemas.reading.text_file import write_text_file
+from detloom.trainer_module.weights.odapi_keys import VALUE
 
 _NAME = "ckpt"
 _INDEX = re.compile(rf"{_NAME}-(\d+)\.index")
@@ -24,7 +25,6 @@ _UNFINISHED_DIR = "unfinished"  # TensorFlow writes here first: the index file e
 _DAMAGED_DIR = "damaged"  # unreadable checkpoints; kept, because the cause may be temporary
 _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError, DecodeError)  # TensorFlow's readers raise all of them
 _MAX_UNSAVED_SECONDS = 600.0  # work that a machine loses that is ended without notice, as on Kubeflow Pipelines
-_VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"  # of a variable's key in a checkpoint
 _MAX_CAUSE = 300  # characters of TensorFlow's message in ours
 _LOGGER = logging.getLogger("detloom")
 
@@ -144,7 +144,7 @@ class RunCheckpoints:
         if not self._optional:
             return self._checkpoint
         stored = tf.train.load_checkpoint(self._path(step)).get_variable_to_shape_map()
-        missing = {name for name in self._optional if f"{name}{_VARIABLE_SUFFIX}" not in stored}
+        missing = {name for name in self._optional if f"{name}{VALUE}" not in stored}
         return tf.train.Checkpoint(
             **{
                 group: {name: each for name, each in value.items() if f"{group}/{name}" not in missing}

@@ -122,7 +122,7 @@ def evaluate_checkpoints(
 
 @dataclass(frozen=True)
 class _Decision:
-    """What to do next: evaluate a step on some sets, or, for the reason `ended`, nothing more."""
+    """The next action: evaluate a step on some sets, or, for the reason `ended`, nothing more."""
 
     step: int = 0
     sets: tuple[str, ...] = ()

@@ -60,6 +60,11 @@ class LossScale:
         self.factor = tf.Variable(_FIRST_LOSS_SCALE, trainable=False)
         self.good_steps = tf.Variable(0, dtype=tf.int64, trainable=False)
 
+    @property
+    def state(self) -> dict[str, tf.Variable]:
+        """The variables by their names in a checkpoint."""
+        return {"loss_scale": self.factor, "num_good_steps": self.good_steps}
+
     def can_shrink(self) -> tf.Tensor:
         """Return whether a smaller factor could avoid an overflow."""
         return self.factor > _MIN_LOSS_SCALE

@@ -326,18 +326,19 @@ class _Loop:
     @contextlib.contextmanager
     def _naming_records(self) -> Iterator[None]:
         """Add the keys of the batch to the error of a record that cannot be read."""
-        try:
-            with bad_records_as_input_errors(self.train_files), lost_servers_as_input_errors(self.data_servers):
-                yield
-        except InputError as error:
-            keys = broken_example_keys(
-                self.config,
-                self.label_map,
-                self.train_files,
-                step=self.step,
-                num_input_pipelines=self.num_input_pipelines,
-            )
-            raise InputError(f"{error} Records: {', '.join(keys)}." if keys else str(error)) from error
+        with lost_servers_as_input_errors(self.data_servers):
+            try:
+                with bad_records_as_input_errors(self.train_files):
+                    yield
+            except InputError as error:
+                keys = broken_example_keys(
+                    self.config,
+                    self.label_map,
+                    self.train_files,
+                    step=self.step,
+                    num_input_pipelines=self.num_input_pipelines,
+                )
+                raise InputError(f"{error} Records: {', '.join(keys)}." if keys else str(error)) from error
 
     def _roll_back(self, bad_step: int, rate: float, progress: Reporter) -> None:
         """Go back to the last checkpoint; `train.nonfinite` decides what happens to the step afterwards."""

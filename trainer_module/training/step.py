@@ -135,10 +135,7 @@ class TrainSteps:
         per_variable = [f"gradient_norm/{path}" for path in trained.by_path if config.monitoring.gradient_norms]
         scale = ["loss_scale"] if self.loss_scale else []
         self.names = ("loss", *self.loss_names, "learning_rate", *scale, "gradient_norm", *per_variable)
-        self.state_of_loss_scale: dict[str, tf.Variable] = {}
-        if self.loss_scale is not None:
-            scale, num_good = self.loss_scale.factor, self.loss_scale.good_steps
-            self.state_of_loss_scale = {"loss_scale": scale, "num_good_steps": num_good}
+        self.state_of_loss_scale = self.loss_scale.state if self.loss_scale else {}
         self.state = self._state()
         self._has_clock = not (isinstance(strategy, tf.distribute.TPUStrategy) or are_operations_deterministic())
         self._on_several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

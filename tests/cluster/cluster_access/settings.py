@@ -1,4 +1,4 @@
-"""Which cluster the tests use; `make test-cluster` sets the variables."""
+"""The cluster that the tests use; `make test-cluster` sets the variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -102,14 +101,6 @@ def with_addresses(environment, addresses):
     return {**environment, "TF_CONFIG": json.dumps(config)}
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def start(container, environment, tmp_path, index):
     command = [
         *container["command"],
@@ -144,7 +135,7 @@ def saved_state(checkpoint):
 
 @pytest.mark.proof
 @pytest.mark.timeout(1200)  # about one minute on an idle machine
-def test_two_workers_of_a_manifest_end_with_the_same_weights(manifest, tmp_path):
+def test_two_workers_of_a_manifest_end_with_the_same_weights(manifest, tmp_path, free_ports):
     config, job_set = manifest
     (tmp_path / "etc").mkdir()
     for name, text in config["data"].items():

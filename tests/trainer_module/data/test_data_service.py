@@ -6,7 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tensorflow as tf
+from click.testing import CliRunner
 
+from detloom.pipelines.cli import cli
+from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.augmentations import MixUp, Mosaic, RandomHorizontalFlip
@@ -20,20 +23,13 @@ from detloom.trainer_module.data.data_service import (
     watched_servers,
 )
 from detloom.trainer_module.data.input_pipeline import build_train_dataset
+from detloom.trainer_module.evaluation.evaluate import bad_records_as_input_errors
 
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[ServerAddress]]:
+def servers(free_ports) -> Iterator[list[ServerAddress]]:
     """Three servers in this process."""
     ports = free_ports(6)
     running = [DataServer("localhost", ports[i], ports[i + 3]) for i in range(3)]
@@ -63,6 +59,26 @@ def test_servers_make_the_batches_of_the_trainer_in_their_order(
             np.testing.assert_array_equal(made_there[name], expected, err_msg=name)
 
 
+def test_a_record_that_a_server_cannot_decode_is_the_error_of_the_trainer(
+    tiny_config, tmp_path, make_example, write_records, servers
+):
+    broken = tf.train.Example.FromString(make_example())
+    broken.features.feature[keys.IMAGE_ENCODED].bytes_list.value[0] = b"no image"
+    shards = [str(write_records(tmp_path / "data", [broken.SerializeToString()]))]
+    dataset = build_train_dataset(tiny_config, LABEL_MAP, shards, batch_size=2, servers=servers)
+    with pytest.raises(InputError, match=r"a record cannot be used: .*image"), bad_records_as_input_errors(shards):
+        next(iter(dataset))
+
+
+def test_a_file_that_a_server_does_not_find_is_named(tiny_config, tmp_path, make_example, write_records, servers):
+    shard = write_records(tmp_path / "data", [make_example()])
+    dataset = build_train_dataset(tiny_config, LABEL_MAP, [str(shard)], batch_size=2, servers=servers)
+    shard.unlink()
+    message = f"does not find them under the paths.*{shard.name}"
+    with pytest.raises(InputError, match=message), lost_servers_as_input_errors(servers):
+        next(iter(dataset))
+
+
 def test_the_environment_names_the_servers():
     assert servers_in({}) == ()
     assert servers_in({"DETLOOM_DATA_SERVICE": " a:5050, 10.0.0.1:81,"}) == (("a", 5050), ("10.0.0.1", 81))
@@ -74,7 +90,7 @@ def test_an_invalid_address_is_refused(text):
         servers_in({"DETLOOM_DATA_SERVICE": text})
 
 
-def test_a_server_that_does_not_answer_is_named_with_the_next_step(servers):
+def test_a_server_that_does_not_answer_is_named_with_the_next_step(servers, free_ports):
     check_servers(servers)
     (port,) = free_ports(1)
     with pytest.raises(
@@ -83,12 +99,24 @@ def test_a_server_that_does_not_answer_is_named_with_the_next_step(servers):
         check_servers([*servers, ServerAddress("localhost", port)])
 
 
-def test_a_port_in_use_is_refused(servers):
+def test_a_port_in_use_is_refused(servers, free_ports):
     with pytest.raises(InputError, match=rf"^port {servers[0].port}: cannot listen \(Address already in use\)"):
         DataServer("localhost", servers[0].port, free_ports(1)[0])
 
 
-def test_training_logs_that_it_waits_for_a_server(monkeypatch, caplog):
+def test_the_ports_have_to_differ(free_ports):
+    (port,) = free_ports(1)
+    with pytest.raises(InputError, match=f"got {port} for both"):
+        DataServer("localhost", port, port)
+
+
+@pytest.mark.parametrize("arguments", [["--port", "65535"], ["--port", "0"], ["--worker-port", "65536"]])
+def test_a_port_out_of_range_is_refused(arguments):
+    result = CliRunner().invoke(cli, ["data-service", *arguments])
+    assert (result.exit_code, "is not in the range" in result.output) == (2, True)
+
+
+def test_training_logs_that_it_waits_for_a_server(monkeypatch, caplog, free_ports):
     monkeypatch.setattr(data_service, "_WATCH_SECONDS", 0.01)
     (port,) = free_ports(1)
     with caplog.at_level(logging.INFO, "detloom"), watched_servers([ServerAddress("localhost", port)]):

@@ -26,12 +26,12 @@ from detloom.trainer_module.run_state.training_log import LOG_FILE
 from detloom.trainer_module.training import loop
 from detloom.trainer_module.training.loop import train
 from detloom.trainer_module.training.optimizers import with_scaled_learning_rate
+from detloom.trainer_module.weights.odapi_keys import VALUE
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 from detloom.trainer_module.weights.restore_report import REPORT_JSON, REPORT_TEXT
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # end of a variable's key in a checkpoint
 
 
 def image_of(make_example, i, weights=None):

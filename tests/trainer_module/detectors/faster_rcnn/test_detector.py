@@ -14,6 +14,11 @@ from detloom.trainer_module.detectors.families import build_detector
 
 LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
 ONE_CLASS = LabelMap(((7, "thing"),))
+EVERY_ANCHOR = {  # is sampled, and every proposal up to the size of the batch
+    "first_stage_minibatch_size": 1000,
+    "first_stage_positive_balance_fraction": 1.0,
+    "second_stage_balance_fraction": 1.0,
+}
 
 
 def test_a_detector_describes_itself(plain_detector):
@@ -154,12 +159,7 @@ def test_the_second_stage_counts_for_each_proposal_in_the_memory_estimate(plain_
 @pytest.mark.slow
 def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
     """All anchors and proposals are sampled: rounding changes the order of the proposals of random weights."""
-    every = {
-        "first_stage_minibatch_size": 1000,
-        "first_stage_positive_balance_fraction": 1.0,
-        "second_stage_batch_size": 20,
-        "second_stage_balance_fraction": 1.0,
-    }
+    every = {**EVERY_ANCHOR, "second_stage_batch_size": 20}
     detector = replace(detector, family=replace(detector.family, config=replace(detector.config, **every)))
 
     assert_step_compiles(detector, batch, unconnected_gradients="zero")
@@ -201,12 +201,10 @@ def test_training_finds_the_boxes_of_its_images(plain_config, batch):
 def test_a_step_in_low_precision_is_close_to_float32(name, request, assert_low_precision_is_close):
     """All anchors and proposals are trained: rounding changes the order of the proposals of random weights."""
     every = {
-        "first_stage_minibatch_size": 1000,
-        "first_stage_positive_balance_fraction": 1.0,
+        **EVERY_ANCHOR,
         "first_stage_nms_iou_threshold": 1.0,
         "first_stage_max_proposals": 72,
         "second_stage_batch_size": 72,
-        "second_stage_balance_fraction": 1.0,
     }
     model = replace(request.getfixturevalue(f"{name}_config"), **every)
     built_in = f"{Path(__file__).with_name('conftest.py')}:_thin_resnet"
