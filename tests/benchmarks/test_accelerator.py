@@ -184,8 +184,15 @@ def test_the_exit_code_is_1_if_parity_fails_and_the_other_sections_run(tmp_path,
     assert "| Parity with the CPU | **failed** |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("option", "value"), [("--preset", "no_preset"), ("--chip", "h100")])
-def test_unknown_names_are_refused_before_anything_runs(option, value, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--preset", "no_preset"),
+        ("--preset", "mask_rcnn_inception_resnet_v2_1024x1024"),  # generated images have no masks
+        ("--chip", "h100"),
+    ],
+)
+def test_names_that_cannot_be_measured_are_refused_before_anything_runs(option, value, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["accelerator.py", option, value])
     with pytest.raises(SystemExit) as end:
         accelerator.main()
