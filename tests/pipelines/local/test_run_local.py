@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,23 @@ def test_an_endpoint_is_refused_before_anything_runs(small_run):
     with pytest.raises(InputError, match=r"push\.vertex"):
         run_locally(run)
     assert not Path(run.workspace).exists()
+
+
+def test_a_run_leaves_no_temporary_files(small_run, monkeypatch):
+    left = []
+
+    def leave_files(*_):
+        left.append(Path(tempfile.mkdtemp()))
+        left.append(Path(subprocess.check_output(["mktemp"], text=True).strip()))
+        assert all(path.exists() for path in left)
+
+    monkeypatch.setattr("detloom.pipelines.local.retries.run_with_retries", leave_files)
+    monkeypatch.setattr("detloom.pipelines.local.summary.summarize_run", lambda *_, **__: "")
+    before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+    run_locally(read_run_file(small_run))
+    assert len(left) == 2
+    assert not any(path.exists() for path in left)
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
 
 
 @pytest.mark.slow
