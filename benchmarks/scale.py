@@ -1,0 +1,283 @@
+"""Claim: the time of each stage grows at most as n^1.05 with the number n of records, its memory by less than 10 % from
+10^5 to 10^6 records, and the requests to a bucket with the pages of the listing, beside one read of each file.
+
+Stages: "list" (names, sizes and times of a data folder), "plan" (COCO annotations to planned shards, without writing
+them), "ingest" (the whole ingestion), "validate" (DatasetValidator with near-duplicates), "evaluate" (measuring of 100
+detections for each image), "near-duplicates" (hashes of families of images) and "bucket" (the ingestion from a server
+that speaks Cloud Storage's API). The data are small generated images under many names. Each measurement is a process of
+its own; the exponent is that of the line through the logarithms of CPU time, less the CPU time of a tiny run, from 10^4
+records on. Prints a table, writes JSON and plots.
+
+    python benchmarks/scale.py [--stages plan ingest] [--sizes 1000 10000 100000] [--workers 1] [--output DIR]
+"""
+
+import argparse
+import json
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tools.made_data_set import ANNOTATIONS, IMAGES, make_coco
+from tools.measured_child import folder_bytes, measure, this_script
+from tools.surroundings import describe_machine
+
+TINY = 100  # records of the run whose CPU time is that of the start
+SMALLEST_FITTED = 10_000  # below, constant terms dominate
+DETECTIONS_EACH, CLASSES = 100, 80
+A_DAY = 1_000_000  # images, for the extrapolation
+
+
+# --- stages: functions of this process, each with its input in a folder ----------------------------------------------
+
+
+def list_folder(folder: Path, _: int) -> dict[str, Any]:
+    from detloom.components.example_gen.data_folder import DataFolder
+
+    entries = DataFolder(str(folder / "data")).walk()
+    return {"num_records": sum(1 for entry in entries if entry.path.endswith(".jpg") and entry.size)}
+
+
+def plan(folder: Path, num_workers: int) -> dict[str, Any]:
+    from detloom.components.example_gen import ingest as module
+    from detloom.components.example_gen.plan import read_plan
+
+    with (
+        mock.patch.object(module, "write_shard", _write_nothing),
+        mock.patch.object(module, "_publish"),
+        mock.patch.object(module, "_build_report", lambda job, *_: _report_of(read_plan(job).num_planned)),
+    ):
+        return {"num_records": _ingest(folder, num_workers)["num_written"]}
+
+
+def _write_nothing(_shard: Any, _job: Any) -> None:
+    pass
+
+
+def _report_of(num_planned: int) -> dict[str, Any]:
+    return {"error": "", "num_in": num_planned, "num_written": num_planned, "num_quarantined": 0}
+
+
+def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
+    report = _ingest(folder, num_workers)
+    return {"num_records": report["num_written"], "output_mb": folder_bytes(folder / "examples") / 1e6}
+
+
+def _ingest(folder: Path, num_workers: int, root: str = "") -> dict[str, Any]:
+    from detloom.components.example_gen.ingest import IngestFolders
+    from detloom.components.example_gen.ingest import ingest as ingest_data
+    from detloom.components.example_gen.params import ExampleGenParams
+    from detloom.pipelines.commands.ingest import pipeline_maker
+
+    params = ExampleGenParams(data_format="coco", splits={"train": ANNOTATIONS}, images_dir=IMAGES)
+    out = IngestFolders(str(folder / "examples"), str(folder / "examples/rejects"))
+    return ingest_data(root or str(folder / "data"), params, out, pipeline_maker(num_workers, ()))
+
+
+def validate(folder: Path, num_workers: int) -> dict[str, Any]:
+    from detloom.components.dataset_validator.params import DatasetValidatorParams
+    from detloom.components.dataset_validator.validate import validate as validate_data
+    from detloom.components.record_files import list_shards
+    from detloom.pipelines.commands.ingest import pipeline_maker
+    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
+
+    report = validate_data(
+        {"train": list_shards(str(folder / "examples/Split-train"))},
+        read_label_map(folder / "examples" / LABEL_MAP_FILE),
+        DatasetValidatorParams(required_splits=("train",)),
+        folder / "report",
+        pipeline_maker(num_workers, ()),
+    )
+    return {"num_records": report["splits"]["train"]["num_examples"]}
+
+
+def near_duplicates(folder: Path, _: int) -> dict[str, Any]:
+    """Find the families among random hashes: a tenth of the images has a copy within three bits."""
+    import numpy as np
+
+    from detloom.components.similarity.near_duplicates import find_near_duplicates
+
+    size = int((folder / "size").read_text())
+    random = np.random.default_rng(0)
+    hashes = random.integers(0, 2**63, size, np.uint64) * np.uint64(2) + random.integers(0, 2, size, np.uint64)
+    copied = random.choice(size, size // 10, replace=False)
+    flipped = np.bitwise_xor.reduce(np.uint64(1) << random.integers(0, 64, (3, len(copied)), np.uint64), axis=0)
+    hashes[copied] = hashes[(copied + 1) % size] ^ flipped
+    report = find_near_duplicates(hashes, random.integers(0, 3, size))
+    return {"num_records": report.num_compared + report.num_flat}
+
+
+def evaluate(folder: Path, _: int) -> dict[str, Any]:
+    from tools.made_detections import Size, make_detections, make_split
+
+    from detloom.components.evaluator.measurements import MeasureOptions, measure
+
+    num_images = int((folder / "size").read_text())
+    size = Size(images=num_images, detections=DETECTIONS_EACH, classes=CLASSES, node_images=0)
+    split = make_split(size)
+    found = make_detections(split, size, 0)
+    started = time.process_time()
+    measure(split, found, MeasureOptions())
+    return {"num_records": num_images, "cpu_seconds": time.process_time() - started}
+
+
+STAGES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+    "list": list_folder,
+    "plan": plan,
+    "ingest": ingest,
+    "validate": validate,
+    "evaluate": evaluate,
+    "near-duplicates": near_duplicates,
+}
+NEEDS_DATA, NEEDS_EXAMPLES = ("list", "plan", "ingest", "validate"), "validate"
+
+
+# --- measurements ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One stage at one size."""
+
+    stage: str
+    num_records: int
+    cpu_seconds: float
+    seconds: float
+    peak_mb: float
+    temporary_mb: float
+    others: float
+
+
+def measure_stage(stage: str, folder: Path, size: int, num_workers: int) -> Row:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    command = this_script("--child", stage, str(folder), "--workers", str(num_workers))
+    use = measure(command, temporary)
+    shutil.rmtree(temporary)
+    assert use.result["num_records"] == size, (stage, size, use.result)
+    row = Row(
+        stage=stage,
+        num_records=size,
+        cpu_seconds=use.result.get("cpu_seconds", use.cpu_seconds),
+        seconds=use.seconds,
+        peak_mb=use.peak_main_mb + use.peak_workers_mb,
+        temporary_mb=use.temporary_mb,
+        others=use.others,
+    )
+    print(
+        f"{stage:16}{size:9,}{row.cpu_seconds:10.1f}{row.seconds:10.1f}{row.peak_mb:9.0f}{row.temporary_mb:9.1f}"
+        f"{row.others:8.0%}",
+        flush=True,
+    )
+    return row
+
+
+def measure_size(stages: Sequence[str], size: int, num_workers: int, work: Path) -> list[Row]:
+    """Make the data of one size, and measure the stages with it."""
+    with tempfile.TemporaryDirectory(dir=work) as name:
+        folder = Path(name)
+        (folder / "size").write_text(str(size))
+        if any(stage in NEEDS_DATA for stage in stages):
+            make_coco(folder / "data", size)
+        if NEEDS_EXAMPLES in stages and "ingest" not in stages:
+            _ingest(folder, num_workers)
+        return [measure_stage(stage, folder, size, num_workers) for stage in STAGES if stage in stages]
+
+
+def exponent(rows: Sequence[Row]) -> float:
+    """Return the slope of log(CPU time - that of the tiny run) over log(records), by least squares.
+
+    NaN for less than two points.
+    """
+    start = next(row.cpu_seconds for row in rows if row.num_records == TINY)
+    points = [
+        (math.log(row.num_records), math.log(max(row.cpu_seconds - start, 1e-3)))
+        for row in rows
+        if row.num_records >= SMALLEST_FITTED
+    ]
+    if len(points) < 2:
+        return math.nan
+    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def summarize(rows: Sequence[Row]) -> dict[str, Any]:
+    summary = {}
+    for stage in STAGES:
+        its = sorted((row for row in rows if row.stage == stage), key=lambda row: row.num_records)
+        if len(its) < 2:
+            continue
+        last, before = its[-1], its[-2]
+        slope = exponent(its)
+        per_record = (last.cpu_seconds - its[0].cpu_seconds) / last.num_records
+        summary[stage] = {
+            "exponent": slope,
+            "memory_growth": last.peak_mb / before.peak_mb - 1,
+            "hours_a_day": per_record * A_DAY / 3600,
+        }
+        growth, hours = summary[stage]["memory_growth"], summary[stage]["hours_a_day"]
+        print(f"{stage}: CPU time grows as n^{slope:.2f}, memory by {growth:.0%} for {last.num_records:,} records")
+        print(f"    a million images a day: {hours:.2f} hours of a core (extrapolated)")
+    return summary
+
+
+def write_plots(rows: Sequence[Row], folder: Path) -> None:
+    """Write time and memory over the number of records; both axes show logarithms."""
+    from detloom.components.pages.charts import Line, format_svg
+
+    for name, label, value in (
+        ("time", "CPU seconds (log10)", lambda row: row.cpu_seconds),
+        ("memory", "peak memory, MB (log10)", lambda row: row.peak_mb),
+    ):
+        lines = []
+        for stage in STAGES:
+            points = sorted(
+                (math.log10(row.num_records), math.log10(max(value(row), 0.01))) for row in rows if row.stage == stage
+            )
+            lines += [Line(name=stage, points=points)] if points else []
+        ys = [y for line in lines for _, y in line.points]
+        xs = [x for line in lines for x, _ in line.points]
+        svg = format_svg(
+            f"{name.capitalize()} of each stage by the number of records",
+            "records (log10)",
+            label,
+            lines,
+            x_range=(math.floor(min(xs)), math.ceil(max(xs))),
+            y_range=(math.floor(min(ys)), math.ceil(max(ys))),
+        )
+        (folder / f"scale_{name}.svg").write_text(svg, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--work", type=Path, help="folder for temporary data")
+    parser.add_argument("--output", type=Path, help="folder for scale.json and the plots")
+    parser.add_argument("--child", nargs=2, metavar=("STAGE", "FOLDER"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        stage, folder = args.child
+        print(json.dumps(STAGES[stage](Path(folder), args.workers)))
+        return
+    print(f"{'stage':16}{'records':>9}{'CPU s':>10}{'seconds':>10}{'MB':>9}{'temp MB':>9}{'others':>8}")
+    rows: list[Row] = []
+    for size in sorted({TINY, *args.sizes}):
+        rows += measure_size(args.stages, size, args.workers, args.work or Path(tempfile.gettempdir()))
+    summary = summarize(rows)
+    if args.output:
+        args.output.mkdir(parents=True, exist_ok=True)
+        settings = {"workers": args.workers, **describe_machine()}
+        content = {"settings": settings, "summary": summary, "rows": [asdict(row) for row in rows]}
+        (args.output / "scale.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_plots(rows, args.output)
+
+
+if __name__ == "__main__":
+    main()
