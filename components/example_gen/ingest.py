@@ -10,7 +10,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,7 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
         )
 
 
-def _begin(num_chunks: int, job: IngestJob) -> range:
+def _begin(num_chunks: int, job: IngestJob) -> Iterable[int]:
     note_start(job)
     return range(num_chunks)
 
