@@ -414,7 +414,7 @@ class Cluster:
             pool = ["-m", "apache_beam.runners.worker.worker_pool_main"]
             self._commands[f"workerpool-{number}"] = [
                 *self._options.enter.split(),
-                *("env", f"--chdir={os.environ.get('FLINK_WORKER_CWD', ROOT)}", f"PATH={path}"),
+                *("env", f"--chdir={ROOT}", f"PATH={path}"),
                 *(self._options.python, *pool, f"--service_port={WORKER_PORT}"),
             ]
         for name in self._commands:

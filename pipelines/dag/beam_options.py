@@ -96,8 +96,8 @@ def _find_job_server(flink: Flink, place: Place) -> str:
     found = job_server_in_cache(flink.version)
     if not found.is_file():
         raise InputError(
-            f"{field}: got nothing, and {found} does not exist; build it with `python scripts/flink_cluster.py jar` "
-            "of a checkout, or set the path of a job server, because Maven Central has none for the installed Beam."
+            f"{field}: got nothing, and {found} does not exist; set the path of Beam's job server for Flink "
+            f"{flink.version}, or build the one for Flink 1.19 (`python scripts/flink_cluster.py jar` of a checkout)."
         )
     return str(found)
 

@@ -34,6 +34,8 @@ RESULTS = {
     "DatasetValidator": ("report",),
     "DetectionEvaluator": ("evaluation",),
 }
+ALL_NODES = ", ".join(get_args(BeamNode))
+NO_POOL = "localhost:5555"
 VARYING = ("analysis.json", "report.html", "tfevents")
 
 
@@ -45,7 +47,7 @@ def arguments(workspace: Path, *changes: str) -> list[str]:
 def on_flink(cluster: Cluster) -> str:
     flink = cluster.flink
     where = f"master: '{flink.master}', parallelism: {flink.parallelism}, job_server_jar: '{flink.job_server_jar}'"
-    return f"beam={{nodes: [{', '.join(get_args(BeamNode))}], flink: {{{where}}}}}"
+    return f"beam={{nodes: [{ALL_NODES}], flink: {{{where}}}}}"
 
 
 def results(workspace: Path) -> dict[str, bytes]:
@@ -82,6 +84,16 @@ def check_same(there: dict[str, bytes], here: dict[str, bytes]) -> None:
 def test_all_nodes_give_the_same_results(cluster, tmp_path, results_here):
     run_detloom(tmp_path / "log", *arguments(tmp_path, on_flink(cluster)))
     check_same(results(tmp_path), results_here)
+
+
+def test_a_node_whose_job_fails_is_one_sentence(cluster, tmp_path):
+    without_pool = f"environment_config: '{NO_POOL}'"
+    beam = on_flink(cluster).replace("flink: {", f"flink: {{{without_pool}, ").replace(ALL_NODES, "StatisticsGen")
+    log = run_detloom(tmp_path / "log", *arguments(tmp_path, beam), code=1)
+    assert log.splitlines()[-1].startswith("error: StatisticsGen failed: the Beam job ended in state FAILED: ")
+    assert NO_POOL.partition(":")[2] in log.splitlines()[-1]
+    assert "Traceback" not in log
+    assert "\tat " not in log
 
 
 def test_workers_that_are_killed_in_each_node_change_nothing(cluster, tmp_path, results_here):
