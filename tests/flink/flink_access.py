@@ -1,7 +1,6 @@
 """A running Flink cluster, and commands that use it."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -34,8 +33,7 @@ class Cluster:
 
     @property
     def flink(self) -> Flink:
-        jar = os.environ.get("FLINK_JOB_SERVER") or str(job_server_in_cache("1.19"))
-        return Flink(master=self.description["master"], parallelism=2, job_server_jar=jar)
+        return Flink(master=self.description["master"], job_server_jar=str(job_server_in_cache("1.19")))
 
     def beam_args(self, **changes: str) -> list[str]:
         return flink_args(Flink(**{**vars(self.flink), **changes}))
@@ -44,11 +42,11 @@ class Cluster:
         self._kill(psutil.Process(self.description["processes"]["taskmanager-1"]))
 
     def kill_python_worker(self) -> None:
-        (worker,) = self._python_workers()
-        self._kill(worker)
+        for worker in self._python_workers():
+            self._kill(worker)
 
     def has_python_worker(self) -> bool:
-        return len(self._python_workers()) == 1
+        return bool(self._python_workers())
 
     def wait_until_complete(self) -> None:
         """Wait until all processes run again, and the job manager knows it."""
@@ -63,7 +61,7 @@ class Cluster:
         return sum("taskmanager" in line and "has ended" in line for line in self._log("events").splitlines())
 
     def _python_workers(self) -> list[psutil.Process]:
-        """Return the workers beside the second task manager: none, or that of the running job."""
+        """Return the workers beside the second task manager: none if it runs no job."""
         children = psutil.Process(self.description["processes"]["workerpool-2"]).children()
         return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
 

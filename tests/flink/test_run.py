@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 from flink_access import Cluster, read_files, run_detloom, start_detloom, wait_for
+from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from detloom.pipelines.samples.sample_run_file import sample_run_file
 from detloom.schemas.run_file.beam import BeamNode
@@ -36,6 +37,7 @@ RESULTS = {
 }
 ALL_NODES = ", ".join(get_args(BeamNode))
 NO_POOL = "localhost:5555"
+STATISTICS = "FeatureStats.pb"
 VARYING = ("analysis.json", "report.html", "tfevents")
 
 
@@ -57,8 +59,17 @@ def results(workspace: Path) -> dict[str, bytes]:
             (artifact,) = (workspace / "artifacts" / node / output).iterdir()
             for name, content in read_files(artifact).items():
                 if not any(part in name for part in VARYING):
+                    content = sort_features(content) if name.endswith(STATISTICS) else content
                     found[f"{node}/{output}/{name}"] = content.replace(str(workspace).encode(), b"")
     return found
+
+
+def sort_features(content: bytes) -> bytes:
+    """Return statistics with sorted features, whose order depends on the runner."""
+    statistics = statistics_pb2.DatasetFeatureStatisticsList.FromString(content)
+    for dataset in statistics.datasets:
+        dataset.features.sort(key=lambda feature: list(feature.path.step))
+    return statistics.SerializeToString(deterministic=True)
 
 
 def current_node(log: Path) -> str:
@@ -77,7 +88,7 @@ def results_here(tmp_path_factory) -> Iterator[dict[str, bytes]]:
 def check_same(there: dict[str, bytes], here: dict[str, bytes]) -> None:
     assert sorted(there) == sorted(here)
     assert [name for name in here if there[name] != here[name]] == []
-    for expected in ("data_tfrecord", "FeatureStats.pb", "report/report.json", "metrics.json", "detections.json"):
+    for expected in ("data_tfrecord", STATISTICS, "report/report.json", "metrics.json", "detections.json"):
         assert any(expected in name for name in here), expected
 
 
