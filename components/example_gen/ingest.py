@@ -10,7 +10,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from typing import Any
 import apache_beam as beam
 from absl import logging
 
+from detloom.components.beam_job import explain_job_failure
 from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.follow_progress import follow_progress
+from detloom.components.example_gen.follow_progress import follow_progress, note_start
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
 from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
@@ -218,10 +219,11 @@ def _clean(out: IngestFolders) -> None:
 
 
 def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipeline]) -> None:
-    with follow_progress(job, num_chunks), make_pipeline() as pipeline:
+    with explain_job_failure(), follow_progress(job, num_chunks), make_pipeline() as pipeline:
         read = (
             pipeline
-            | "Chunks" >> beam.Create(range(num_chunks))
+            | "Job" >> beam.Create([num_chunks])
+            | "Chunks" >> beam.FlatMap(_begin, job)
             | "SpreadChunks" >> beam.Reshuffle()
             | "ReadAnnotations" >> beam.Map(read_annotations, job)
         )
@@ -239,6 +241,11 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
             | "SpreadShards" >> beam.Reshuffle()
             | "WriteShard" >> beam.Map(write_shard, job)
         )
+
+
+def _begin(num_chunks: int, job: IngestJob) -> Iterable[int]:
+    note_start(job)
+    return range(num_chunks)
 
 
 def _plan(_: int, num_chunks: int, job: IngestJob) -> list[Shard]:

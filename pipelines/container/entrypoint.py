@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from detloom.components.beam_job import explain_job_failure
 from detloom.components.fingerprints import CODE_FLAG, check_code
 from detloom.pipelines.container.storage import Storage
 from detloom.pipelines.container.time_limit import run_limited
@@ -77,7 +78,8 @@ def _run(
             beam_args=beam_args,
             is_driver=flags.driver,
         )
-        (run_task or run_node)(task, storage)
+        with explain_job_failure():
+            (run_task or run_node)(task, storage)
     except Exception as error:
         return explain(error)
     return 0

@@ -1,12 +1,16 @@
 """Apache Beam's options for each node: local work, or work on Dataflow or Flink as `beam` in the run file says."""
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Dataflow, Flink
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.trainer_module.files.user_cache import user_cache
 
+JOB_SERVER_BEAM = "2.62.0"  # version of Beam's Java packages that the built job server consists of
 _DATAFLOW_SCHEME = "gs://"
 _EXAMPLE_GEN, _VALIDATOR = "DetectionExampleGen", "DatasetValidator"
 _LOGGER = logging.getLogger("detloom")
@@ -28,7 +32,7 @@ def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:
     if beam.dataflow is not None:
         return dataflow_args(beam.dataflow, run, node_id)
     assert beam.flink is not None
-    return flink_args(beam.flink)
+    return flink_args(replace(beam.flink, job_server_jar=_find_job_server(beam.flink, place)))
 
 
 def dataflow_args(dataflow: Dataflow, run: RunFile, node_id: str) -> list[str]:
@@ -73,6 +77,29 @@ def flink_args(flink: Flink) -> list[str]:
     }
     # The uber jar is built in Python and sent to Flink's REST server, so the node's image needs no Java.
     return [*(f"--{key}={value}" for key, value in args.items() if value), "--flink_submit_uber_jar"]
+
+
+def job_server_in_cache(flink_version: str) -> Path:
+    """Return the path at which `scripts/flink_cluster.py jar` keeps Beam's job server; it may not exist."""
+    return user_cache("flink") / f"beam-runners-flink-{flink_version}-job-server-{JOB_SERVER_BEAM}.jar"
+
+
+def _find_job_server(flink: Flink, place: Place) -> str:
+    if flink.job_server_jar:
+        return flink.job_server_jar
+    field = "beam.flink.job_server_jar"
+    if place != "local":
+        raise InputError(
+            f"{field}: got nothing, allowed on {place.capitalize()}: a path in the image, or an address at gs://; "
+            "`scripts/flink_cluster.py jar` builds the file."
+        )
+    found = job_server_in_cache(flink.version)
+    if not found.is_file():
+        raise InputError(
+            f"{field}: got nothing, and {found} does not exist; set the path of Beam's job server for Flink "
+            f"{flink.version}, or build the one for Flink 1.19 (`python scripts/flink_cluster.py jar` of a checkout)."
+        )
+    return str(found)
 
 
 def _check_storage(run: RunFile, node_id: str, place: Place) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from detloom.components.beam_job import BeamJobError, explain_job_failure
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.lineage.places import CODE_FOLDER, METADATA_FILE
 from detloom.pipelines.local.code_records import record_code
@@ -60,7 +61,8 @@ def run_with_retries(run: RunFile, nodes: NodeLog, check_held: Callable[[], None
     Raises:
         InputError: the node failed because of a user's mistake, or the lock was lost.
         RunInterruptedError: a signal ended the training run.
-        NodeFailedError: the node exceeded its time limit, or its inputs were not found.
+        NodeFailedError: the node exceeded its time limit, its inputs were not found, or its Beam job failed on a
+            cluster.
         Exception: any other failure of a node.
     """
     num_failures: Counter[str] = Counter()
@@ -126,12 +128,15 @@ def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> N
 
         nodes.on_start, nodes.on_finish = start, lambda node: limits.finish()
         try:
-            LocalDagRunner().run(pipeline)
+            with explain_job_failure():
+                LocalDagRunner().run(pipeline)
         except Exception as error:
             # Checked by `limits.exceeded`, because an interrupted node can raise any exception.
             if limits.exceeded is not None and find_preemption(error) is None:
                 reason = f"{limits.exceeded}; if it needs more time, raise the limit under nodes in the run file."
                 raise NodeFailedError(limits.exceeded.node, reason) from error
+            if isinstance(error, BeamJobError) and nodes.current is not None:
+                raise NodeFailedError(nodes.current, str(error)) from error
             raise
         finally:
             limits.finish()

@@ -51,9 +51,12 @@ class Flink:
     parallelism: int = 2
     """Number of parallel parts."""
     version: Literal["1.17", "1.18", "1.19", "1.20", "2.0", "2.1", "2.2"] = "1.19"
-    """Version of Flink, which the installed Beam must support."""
+    """Version of Flink, which the installed Beam must support; Beam 2.61 (TFX 1.16) knows up to 1.19, and Beam 2.77
+    (TFX 1.21) 1.19 and newer."""
     job_server_jar: str = ""
-    """Path or address of Beam's job server for this version; empty downloads it from Maven Central."""
+    """Path or address of Beam's job server for this version. Empty uses, on one machine, the one that
+    `scripts/flink_cluster.py jar` has built in the user's cache folder; Maven Central has none for these versions of
+    Beam."""
     environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"
     """Method by which task managers start Python; EXTERNAL uses a worker pool next to each of them, which runs
     detloom's image."""

@@ -27,6 +27,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.checkpoint_address import ArchiveAddress, parse_archive_address
 from detloom.schemas.reading.redact import redact, show_address
 from detloom.trainer_module.files.folder_lock import hold_folder_lock
+from detloom.trainer_module.files.user_cache import user_cache
 from detloom.trainer_module.weights.read_checkpoint import newest_checkpoint
 
 # The zoo's largest archives have about 1.5 GB; the checkpoint is a part of that.
@@ -55,12 +56,11 @@ class _DownloadError(Exception):
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded checkpoints of this user: in XDG_CACHE_HOME, or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):
-        raise InputError("train.fine_tune_checkpoint: this user has no home folder for downloads; set XDG_CACHE_HOME.")
-    return Path(base) / "detloom" / "checkpoints"
+    """Return the folder of downloaded checkpoints of this user."""
+    try:
+        return user_cache("checkpoints")
+    except InputError as error:
+        raise InputError(f"train.fine_tune_checkpoint: {error}") from None
 
 
 def fetch_checkpoint(address: str) -> str:

@@ -90,6 +90,14 @@ def test_mistakes_and_interruptions_are_found_in_the_causes_of_an_exception(rais
     assert capsys.readouterr().err.startswith(shown)
 
 
+def test_a_beam_job_that_failed_on_a_cluster_has_no_traceback(kubeflow, task_log, capsys):
+    def run_task(task, storage):
+        raise RuntimeError("Pipeline job-1 failed in state FAILED: x.JobMasterException: a machine is lost\n\tat y.z")
+
+    assert entrypoint.main(flags(*kubeflow.arguments({}), describe_code(MODULE)), run_task) == 1
+    assert capsys.readouterr().err == "error: the Beam job ended in state FAILED: a machine is lost.\n"
+
+
 def test_other_exceptions_keep_their_traceback():
     error = KeyError("model")
     with pytest.raises(KeyError) as raised:

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from detloom.pipelines.container.storage import Storage
-from detloom.pipelines.dag.beam_options import beam_args_of
+from detloom.pipelines.dag.beam_options import beam_args_of, job_server_in_cache
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Flink
 
@@ -25,7 +25,7 @@ DATAFLOW = {
     "temp_location": "gs://bucket/tmp/",
     "worker_image": "r/detloom:1-beam",
 }
-FLINK = {"master": "flink-jobmanager:8081", "parallelism": 4}
+FLINK = {"master": "flink-jobmanager:8081", "parallelism": 4, "job_server_jar": "/opt/beam/job-server.jar"}
 VERTEX = {
     "project": "my-project",
     "region": "europe-west4",
@@ -93,11 +93,32 @@ def test_loopback_has_no_configuration(run_of):
     assert not any(arg.startswith("--environment_config") for arg in args)
 
 
-def test_a_custom_job_server_jar_is_passed_on(run_of):
-    flink = {**FLINK, "version": SUPPORTED[0], "job_server_jar": "/opt/beam/job-server.jar"}
+def test_a_given_job_server_and_version_are_passed_on(run_of):
+    flink = {**FLINK, "version": SUPPORTED[0]}
     options = parsed(beam_args_of(run_of(beam={"flink": flink}), "StatisticsGen", "local"))
     assert options.view_as(FlinkRunnerOptions).flink_job_server_jar == "/opt/beam/job-server.jar"
     assert options.view_as(FlinkRunnerOptions).flink_version == SUPPORTED[0]
+
+
+def test_the_default_job_server_is_the_one_in_the_cache(run_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = run_of(beam={"flink": {**FLINK, "job_server_jar": ""}})
+    jar = job_server_in_cache("1.19")  # the default version of Flink
+    with pytest.raises(InputError, match=rf"^beam\.flink\.job_server_jar: got nothing, and {jar} does .* jar`"):
+        beam_args_of(run, "StatisticsGen", "local")
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    assert f"--flink_job_server_jar={jar}" in beam_args_of(run, "StatisticsGen", "local")
+
+
+def test_a_container_needs_the_path_of_a_job_server(run_of):
+    run = run_of(beam={"flink": {**FLINK, "job_server_jar": ""}}, kubeflow=KUBEFLOW)
+    with pytest.raises(InputError, match=r"beam\.flink\.job_server_jar: got nothing, allowed on Kubeflow: a path"):
+        beam_args_of(run, "StatisticsGen", "kubeflow")
+
+
+def test_the_default_version_is_supported_by_the_installed_beam():
+    assert Flink(master="flink:8081").version in SUPPORTED
 
 
 def test_run_files_allow_all_flink_versions_of_the_installed_beam(run_of):

@@ -50,6 +50,8 @@ def Trainer(examples: InputArtifact[Examples], journal: Parameter[str], model: O
     kind = failures[number - 1] if number <= len(failures) else ""
     if kind == "mistake":
         raise RuntimeError("around it") from InputError("steps: got none, allowed: one.")
+    if kind == "job":
+        raise RuntimeError("Pipeline job-1 failed in state FAILED: x.JobMasterException: a machine is lost\n\tat y.z")
     if kind == "preempted":
         raise Preempted(15, 7, "folder")
     if kind == "slow":
@@ -164,6 +166,15 @@ def test_the_error_for_a_time_limit_names_node_and_limit(run, kind):
     with pytest.raises(NodeFailedError, match=r"^Trainer failed: it took longer than its time limit of 0\.3 s"):
         run_with_retries(run, log_nodes(verbose=False))
     assert read_latest_run(Path(run.workspace) / "metadata.sqlite")["Trainer"].is_failed
+
+
+def test_a_beam_job_that_failed_on_a_cluster_is_one_sentence_and_retried(run, capsys):
+    run = run(["job", "job"], (NodeSettings(node="Trainer", **{**QUICK, "max_retries": 1}),))
+    with pytest.raises(
+        NodeFailedError, match=r"^Trainer failed: the Beam job ended in state FAILED: a machine is lost"
+    ):
+        run_with_retries(run, log_nodes(verbose=False))
+    assert "the Beam job ended in state FAILED: a machine is lost); try 2 of 2" in capsys.readouterr().err
 
 
 def test_a_node_with_missing_inputs_fails_the_run(run, monkeypatch):

@@ -1,0 +1,113 @@
+"""Explain in one sentence why a Beam job failed on a cluster; the runners of clusters raise pages of traces."""
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import show_address
+
+_MAX_CHARACTERS = 500  # of a cause
+# By apache_beam/runners/portability: portable_runner.py, and flink_uber_jar_job_server.py.
+_FAILED = re.compile(r"Pipeline \S+ failed in state (?P<state>\w+): (?P<trace>.*)", re.DOTALL)
+_REFUSED = re.compile(r"Request to (?P<url>\S+) failed with status \d+: (?P<trace>.*)", re.DOTALL)
+_FLINK_URL = re.compile(r"(https?://[^/]+)/v1/(?:jars|jobs|config)")
+_NO_JAR = ("Unable to parse jar URL", "Unable to fetch remote job server jar")
+# The line by which a Python worker ends its trace (apache_beam/runners/common.py, `_reraise_augmented`).
+_PYTHON_CAUSE = re.compile(
+    r"^(?:RuntimeError: )?(?P<kind>[A-Za-z_][\w.]*): (?P<message>(?:(?!\nTraceback|\n  File).)*?)"
+    r" \[while running '(?P<step>.*?)'\]",
+    re.MULTILINE | re.DOTALL,
+)
+_JAVA_CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w$.]+(?:Exception|Error|Throwable): )*(?P<message>.*)$")
+_USERS_MISTAKE = f"{InputError.__module__}.{InputError.__name__}"
+_NEXT_STEPS = {
+    "no longer reachable": "with restart-strategy.type: fixed-delay in its configuration, Flink repeats such a job",
+    "Insufficient number of network buffers": "give the task managers more of taskmanager.memory.network.max",
+    "ExternalEnvironmentFactory": "a pool of Python workers has to run beside each task manager, at environment_config",
+    "NoResourceAvailableException": "the parallelism must not exceed the slots of the cluster",
+}
+
+
+class BeamJobError(InputError):
+    """A Beam job that failed on a cluster; the reason may be temporary."""
+
+
+@contextlib.contextmanager
+def explain_job_failure() -> Iterator[None]:
+    """Raise BeamJobError for the error of a cluster's runner in the block; other errors, of workers here too, pass.
+
+    The traces that the runner logs become messages of level INFO.
+    """
+    root = logging.getLogger()
+    root.addFilter(_lower_level)
+    try:
+        yield
+    except BeamJobError:
+        raise
+    except Exception as error:
+        sentence = _explain(error)
+        if sentence is None:
+            raise
+        raise BeamJobError(sentence) from error
+    finally:
+        root.removeFilter(_lower_level)
+
+
+def _lower_level(record: logging.LogRecord) -> bool:
+    if record.module == "portable_runner" and record.levelno == logging.ERROR:
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+    return True
+
+
+def _explain(error: BaseException) -> str | None:
+    """Return why a job failed, or None for an error that is not from a cluster's runner."""
+    import grpc  # late, with requests: containers import this module before they check their code
+    import requests
+
+    text = str(error)
+    url = str(getattr(error.request, "url", "")) if isinstance(error, requests.RequestException) else ""
+    if found := _FLINK_URL.match(url):
+        address = show_address(found[1])
+        reason = "".join(re.findall(r"\[Errno \d+\] ([\w ]+)", text)) or type(error).__name__
+        return f"Flink's REST server at {address} does not answer ({reason}); check the address and the job manager."
+    if isinstance(error, grpc.FutureTimeoutError):
+        return "Beam's job server does not answer; check the address that job_endpoint names."
+    if text.startswith(_NO_JAR):
+        return f"{_cut(text.partition('. ')[0])}; `scripts/flink_cluster.py jar` builds a job server."
+    if found := _FAILED.match(text):
+        return f"the Beam job ended in state {found['state']}: {_find_cause(found['trace'])}."
+    if found := _REFUSED.match(text):
+        return f"Flink refused the Beam job: {_find_cause(_read_errors(found['trace']))}."
+    return None
+
+
+def _read_errors(response: str) -> str:
+    """Return the traces in a response of Flink's REST server."""
+    try:
+        return "\n".join(map(str, json.loads(response)["errors"]))
+    except (ValueError, KeyError, TypeError):  # a proxy answered
+        return response
+
+
+def _find_cause(trace: str) -> str:
+    """Return the first cause in the traces of Java and Python, and what helps."""
+    if found := _PYTHON_CAUSE.search(trace):
+        step = found["step"].partition("-ptransform-")[0]
+        kind = "" if found["kind"] == _USERS_MISTAKE else f"{found['kind']}: "
+        return f"{_cut(kind + found['message'])} (in step {step})"
+    lines = trace.splitlines() or [""]
+    causes = [line for line in lines if line.startswith("Caused by: ")] or lines[:1]
+    messages = [_JAVA_CAUSE.sub(r"\g<message>", line) or line for line in causes]
+    # The last is the first cause, but the one before may repeat it and add an address.
+    cause = messages.pop()
+    while messages and messages[-1].startswith(cause):
+        cause = messages.pop()
+    advice = next((f"; {step}" for mark, step in _NEXT_STEPS.items() if mark in trace), "")
+    return f"{_cut(cause)}{advice}"
+
+
+def _cut(text: str) -> str:
+    return show_address(" ".join(text.split()))[:_MAX_CHARACTERS].rstrip(".")

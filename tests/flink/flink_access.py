@@ -1,0 +1,104 @@
+"""A running Flink cluster, and commands that use it."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from detloom.pipelines.dag.beam_options import flink_args, job_server_in_cache
+from detloom.schemas.run_file.beam import Flink
+
+ROOT = Path(__file__).parents[2]
+VARIABLE = "FLINK_CLUSTER"  # set by scripts/flink_cluster.py
+WAIT_SECONDS = 600.0
+NUM_SLOTS = 4
+
+
+class Cluster:
+    """A running cluster, whose processes can be killed; they are started again."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._killed: set[int] = set()
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return json.loads(self._file.read_text(encoding="utf-8"))
+
+    @property
+    def flink(self) -> Flink:
+        return Flink(master=self.description["master"], job_server_jar=str(job_server_in_cache("1.19")))
+
+    def beam_args(self, **changes: str) -> list[str]:
+        return flink_args(Flink(**{**vars(self.flink), **changes}))
+
+    def kill_task_manager(self) -> None:
+        self._kill(psutil.Process(self.description["processes"]["taskmanager-1"]))
+
+    def kill_python_worker(self) -> None:
+        for worker in self._python_workers():
+            self._kill(worker)
+
+    def has_python_worker(self) -> bool:
+        return bool(self._python_workers())
+
+    def wait_until_complete(self) -> None:
+        """Wait until all processes run again, and the job manager knows it."""
+        wait_for(lambda: not self._killed & set(self.description["processes"].values()))
+        wait_for(lambda: self._get("overview")["slots-total"] == NUM_SLOTS)
+
+    def num_restarts(self) -> int:
+        """Return how many times the job manager has started a job again since the cluster was started."""
+        return self._log("jobmanager").count("switched from state RESTARTING to RUNNING")
+
+    def num_lost_task_managers(self) -> int:
+        return sum("taskmanager" in line and "has ended" in line for line in self._log("events").splitlines())
+
+    def _python_workers(self) -> list[psutil.Process]:
+        """Return the workers beside the second task manager: none if it runs no job."""
+        children = psutil.Process(self.description["processes"]["workerpool-2"]).children()
+        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+    def _kill(self, process: psutil.Process) -> None:
+        self._killed.add(process.pid)
+        process.kill()
+
+    def _log(self, name: str) -> str:
+        return (Path(self.description["folder"]) / f"{name}.log").read_text(encoding="utf-8")
+
+    def _get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.description['master']}/{path}", timeout=10) as answer:
+            return json.load(answer)
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until a condition holds; fail if the process that should cause it has ended before."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert process is None or process.poll() is None, "the process has ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def start_detloom(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a command whose output goes to a file."""
+    with open(log, "wb") as file:
+        command = [sys.executable, "-m", "detloom.pipelines.cli", *arguments]
+        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+
+
+def run_detloom(log: Path, *arguments: str, code: int = 0) -> str:
+    """Run a command and return its output."""
+    assert start_detloom(log, *arguments).wait(WAIT_SECONDS) == code, log.read_text()[-3000:]
+    return log.read_text()
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder by their paths."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
