@@ -1,11 +1,11 @@
-"""Versions in a storage where a folder cannot be renamed, such as gs:// or s3://.
+"""Versions in a storage where a folder cannot be renamed, such as gs://, s3:// or hdfs://.
 
 A version becomes complete by one object, `saved_model.pb`, without which no server loads it: it is written after all
 other files, the manifest included, and deleted before them. A version is complete if it has both.
 
     1760000000/...              one version
     push_record.jsonl           rewritten as a whole, because objects cannot be appended to
-    .push-1760000000/...        marks a version that is being written; on gs:// also contains a copy of its files
+    .push-1760000000/...        marks a version that is being written; on gs:// and s3:// has a copy of its files
     .trash-1750000000/...       marks a version that is being deleted
     .push.lock                  the lock, see locks.py
 """
@@ -42,8 +42,8 @@ from detloom.components.pusher.manifest import (
     measure_stream,
     parse_manifest,
 )
-from detloom.components.storage.google_storage import GoogleStorage
-from detloom.components.storage.storage import AddressStorage, Storage
+from detloom.components.storage.object_storage import ObjectStorage
+from detloom.components.storage.storage import AddressStorage, Storage, open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.files.folder_lock import describe_self
@@ -165,9 +165,6 @@ class AddressStore(ObjectStore):
 
     storage: AddressStorage
 
-    def __init__(self, address: str) -> None:
-        super().__init__(AddressStorage(address))
-
     def _make_lock(self, owner: str) -> LeasedLock:
         self.storage.make_folder(LOCK_NAME)
         return ClaimLock(self.storage, owner)
@@ -179,13 +176,10 @@ class AddressStore(ObjectStore):
             self._check_stored(f"{version}/{name}", files[name])
 
 
-class GoogleBucket(ObjectStore):
-    """A folder of versions in Cloud Storage; files are uploaded under a hidden name, verified, and copied there."""
+class Bucket(ObjectStore):
+    """A folder of versions in a bucket; files are uploaded under a hidden name, verified, and copied there."""
 
-    storage: GoogleStorage
-
-    def __init__(self, address: str) -> None:
-        super().__init__(GoogleStorage(address))
+    storage: ObjectStorage
 
     def append_record(self, line: str) -> None:
         before, generation = self.storage.read_generation(RECORD_FILE, MAX_RECORD_BYTES)
@@ -227,7 +221,7 @@ def download(address: str, folder: Path) -> None:
         InputError: the name of an object points out of the folder.
         OSError: the storage does not respond.
     """
-    _copy_objects(AddressStorage(address), "", folder)
+    _copy_objects(open_storage(address), "", folder)
 
 
 def _copy_objects(storage: Storage, source: str, folder: Path) -> None:
