@@ -42,7 +42,9 @@ class Proxy(BaseHTTPRequestHandler):
         for key, value in response.getheaders():
             if key.lower() == "location":
                 address = f"https://{self.headers['Host']}"
-                self.send_header(key, value.replace("http://%s:%d" % STORE, address).replace("http://", "https://"))
+                self.send_header(
+                    key, value.replace(f"http://{STORE[0]}:{STORE[1]}", address).replace("http://", "https://")
+                )
             elif key.lower() not in _NOT_PASSED:
                 self.send_header(key, value)
         length = response.getheader("Content-Length") if self.command == "HEAD" else str(len(content))

@@ -12,7 +12,6 @@ other files, the manifest included, and deleted before them. A version is comple
 
 import contextlib
 import errno
-import posixpath
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -42,8 +41,9 @@ from detloom.components.pusher.manifest import (
     measure_stream,
     parse_manifest,
 )
+from detloom.components.storage.local_copy import copy_folder, find_files
 from detloom.components.storage.object_storage import ObjectStorage
-from detloom.components.storage.storage import AddressStorage, Storage, open_storage
+from detloom.components.storage.storage import AddressStorage, Storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.files.folder_lock import describe_self
@@ -80,7 +80,7 @@ class ObjectStore(ABC):
         return self.storage.read(name, limit_bytes)
 
     def measure(self, version: int) -> Files:
-        names = (name for name in _find_objects(self.storage, str(version)) if name != MANIFEST_FILE)
+        names = (name for name in find_files(self.storage, str(version)) if name != MANIFEST_FILE)
         return {name: _read_object(self.storage, f"{version}/{name}") for name in names}
 
     def remove_leftovers(self) -> None:
@@ -129,7 +129,7 @@ class ObjectStore(ABC):
     @contextlib.contextmanager
     def fetch(self, version: int) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="detloom-version-") as scratch:
-            _copy_objects(self.storage, str(version), Path(scratch))
+            copy_folder(self.storage, str(version), Path(scratch), lambda name: name != MANIFEST_FILE)
             yield Path(scratch)
 
     @abstractmethod
@@ -214,49 +214,9 @@ def _copy_and_check(sources: Mapping[str, Path], manifest: Manifest, folder: Pat
     return {**manifest.files, **measure_files({MANIFEST_FILE: folder / MANIFEST_FILE}).files}
 
 
-def download(address: str, folder: Path) -> None:
-    """Copy all files under an address except a push manifest.
-
-    Raises:
-        InputError: the name of an object points out of the folder.
-        OSError: the storage does not respond.
-    """
-    _copy_objects(open_storage(address), "", folder)
-
-
-def _copy_objects(storage: Storage, source: str, folder: Path) -> None:
-    for name in _find_objects(storage, source):
-        if name != MANIFEST_FILE:
-            copy = folder / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            _read_object(storage, posixpath.join(source, name), copy)
-
-
-def _find_objects(storage: Storage, folder: str) -> list[str]:
-    """Return the names of all objects in a folder, relative to it and sorted.
-
-    Raises:
-        InputError: a name that would point out of the folder that it is copied to.
-    """
-    found: list[str] = []
-    folders = [folder]
-    while folders:
-        for entry in storage.list_entries(folders.pop(), with_hidden=True):
-            name, path = posixpath.basename(entry.path), entry.path.removeprefix(f"{folder}/")
-            if name in (".", "..") or "\0" in name:
-                where = redact(storage.address(folder))
-                raise InputError(f"{where}: got a file named {redact(path)}, allowed: names inside the folder.")
-            if entry.is_folder:
-                folders.append(entry.path)
-            else:
-                found.append(path)
-    return sorted(found)
-
-
-def _read_object(storage: Storage, name: str, copy: Path | None = None) -> tuple[int, str]:
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(storage.open(name))
-        return measure_stream(file, stack.enter_context(open(copy, "wb")) if copy else None)
+def _read_object(storage: Storage, name: str) -> tuple[int, str]:
+    with storage.open(name) as file:
+        return measure_stream(file)
 
 
 def _model_file_last(files: Files) -> list[str]:
