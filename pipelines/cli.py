@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from detloom import __version__
+from detloom.components.storage.local_copy import with_addresses
 from detloom.pipelines.commands.compile import compile_command
 from detloom.pipelines.commands.completion import VARIABLE as COMPLETION_VARIABLE
 from detloom.pipelines.commands.completion import completion
@@ -90,7 +91,7 @@ def main() -> None:
     try:
         cli()
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {with_addresses(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
         described = describe_system_error(error, sys.argv[1:])

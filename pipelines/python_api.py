@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from detloom.components.storage.storage import is_address
 from detloom.pipelines.commands.evaluate import evaluate_model
 from detloom.pipelines.commands.examples_folder import find_examples, parse_eval_set
 from detloom.pipelines.commands.image_files import ImageFile, prepare_image
@@ -22,6 +23,7 @@ from detloom.pipelines.commands.run import read_source
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy, StrategyKind
 from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
+from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def load_detector(model: PathLike) -> LoadedDetector:
     """
     from detloom.trainer_module.export import predict
 
-    return LoadedDetector(predict.load_detector(Path(model)))
+    return LoadedDetector(predict.load_detector(_local(model)))
 
 
 def train(
@@ -131,10 +133,10 @@ def train(
     from detloom.pipelines.commands.train import train_detector
 
     config = read_training_config(os.fspath(source), read_overrides(overrides))
-    found = find_examples(Path(examples), train_split, eval_split)
+    found = find_examples(_local(examples), train_split, eval_split)
     if label_map is not None:
         found = replace(found, label_map_file=Path(label_map))
-    result, _ = train_detector(config, found, Path(out), strategy, export=export)
+    result, _ = train_detector(config, found, _local(out), strategy, export=export)
     return result
 
 
@@ -214,7 +216,7 @@ def evaluate(
 
     split = parse_eval_set(os.fspath(examples))
     params = EvaluatorParams(split=split.name, settings=settings or Evaluator(), gates=gates or Gates())
-    return evaluate_model(Path(model), split.files, params, Path(out), Path(baseline) if baseline else None)
+    return evaluate_model(_local(model), split.files, params, _local(out), _local(baseline) if baseline else None)
 
 
 def run(
@@ -241,6 +243,13 @@ def run(
 
     read = read_source(Path(source), Path(workspace) if workspace else None, read_overrides(overrides))
     return run_locally(read, verbose=verbose)
+
+
+def _local(path: PathLike) -> Path:
+    """Return the path of a local folder; raise InputError for an address, whose slashes `Path` would remove."""
+    if is_address(os.fspath(path)):
+        raise InputError(f"{redact(os.fspath(path))}: got an address, allowed: a folder on this machine.")
+    return Path(path)
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,7 @@ def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -
     """Return an empty bucket that Google's client finds at gs://bucket; it repeats requests without waiting."""
     from google.cloud.storage import retry
     from google.resumable_media.requests import _request_helpers
-    from google_storage_server import Bucket
+    from object_server import Bucket
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", google_storage_server.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -81,6 +81,30 @@ def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_request_helpers, "time", SimpleNamespace(sleep=lambda seconds: None))
     google_storage_server.bucket = Bucket()
     return google_storage_server.bucket
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Any]:
+    from s3_server import S3Server
+
+    server = S3Server()
+    with server.running():
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an empty bucket that boto3 finds at s3://bucket; it repeats requests without waiting."""
+    from botocore.retries import standard
+    from object_server import Bucket
+
+    environment = {"ENDPOINT_URL_S3": s3_server.url, "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}
+    for name, value in {**environment, "EC2_METADATA_DISABLED": "true", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0.0)
+    s3_server.bucket = Bucket()
+    return s3_server.bucket
 
 
 @pytest.fixture(scope="session")

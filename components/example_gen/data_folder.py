@@ -1,7 +1,7 @@
 """Read a data set's folder: every read of untrusted data goes through here, and none leaves the folder.
 
-Local paths and mounts are read with the operating system's calls, buckets of Cloud Storage (`gs://...`) with Google's
-client, and other addresses with TensorFlow's file systems, which are imported only then.
+Local paths and mounts are read with the operating system's calls, buckets (`gs://...`, `s3://...`) with the client of
+their storage, and other addresses with TensorFlow's file systems, which are imported only then.
 """
 
 import contextlib
@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from detloom.components.storage.bucket_reader import BucketReader
-from detloom.components.storage.google_storage import SCHEME as GOOGLE_SCHEME
-from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file, open_storage
+from detloom.components.storage.bucket_reader import BucketReader, open_to_read
+from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
@@ -232,7 +231,7 @@ class DataFolder:
 
     @functools.cached_property
     def _storage(self) -> Storage:
-        return BucketReader(self.root) if self.root.startswith(GOOGLE_SCHEME) else open_storage(self.root)
+        return open_to_read(self.root)
 
     def __getstate__(self) -> dict[str, str]:
         return {"root": self.root}  # connections and listings stay in their process

@@ -2,9 +2,6 @@
 
 import contextlib
 import functools
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -25,9 +22,9 @@ from detloom.components.properties import (
 )
 from detloom.components.pusher.atomic_push import PushResult, RolledBackError, push_model
 from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.local_model import is_of_model
 from detloom.components.pusher.manifest import Origin
-from detloom.components.pusher.object_store import download
-from detloom.components.storage.storage import is_address
+from detloom.components.storage.local_copy import local_folder
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.schemas.run_file.push import Push
@@ -54,7 +51,8 @@ class Executor(tfx_pusher.Executor):
         push_dir, settings = _push_dir(exec_properties), _settings(exec_properties)
         model_uri = self.GetModelPath(input_dict)
         cards = input_dict.get(MODEL_CARD_KEY) or []
-        with local_folder(model_uri) as model_dir, local_folder(cards[0].uri if cards else None) as card_dir:
+        card = local_folder(cards[0].uri) if cards else contextlib.nullcontext()
+        with local_folder(model_uri, is_of_model) as model_dir, card as card_dir:
             assert model_dir is not None
             try:
                 result = push_model(
@@ -102,17 +100,6 @@ def _push_dir(exec_properties: dict[str, Any]) -> str:
     if filesystem.versioning not in (pusher_pb2.Versioning.AUTO, pusher_pb2.Versioning.UNIX_TIMESTAMP):
         raise InputError("push_destination: versioning: allowed: AUTO or UNIX_TIMESTAMP.")
     return str(filesystem.base_directory)
-
-
-@contextlib.contextmanager
-def local_folder(uri: str | None) -> Iterator[Path | None]:
-    """Yield a local folder as it is, and a remote one as a temporary copy."""
-    if uri is None or not is_address(uri):
-        yield None if uri is None else Path(uri)
-        return
-    with tempfile.TemporaryDirectory(prefix="detloom-model-") as folder:
-        download(uri, Path(folder))
-        yield Path(folder)
 
 
 def _log_result(result: PushResult) -> None:

@@ -5,7 +5,7 @@ clock: the owner is dead. Clocks of different machines are never compared. The o
 each file and before it removes anything. The remaining risk is a single write that is executed after the lock was lost;
 it cannot damage another version, because no version number is used twice.
 
-`GenerationLock` is for Cloud Storage, which can create an object exclusively and replace it only in a known generation.
+`GenerationLock` is for storages that can create an object exclusively and replace it only in a known generation.
 The lock is one object. Whoever creates it, or replaces the generation that has expired, has the lock; the owner has
 lost it when the generation is no longer its own.
 
@@ -18,6 +18,7 @@ owner that was suspended for more than half a lease does not renew and regards t
 """
 
 import contextlib
+import errno
 import json
 import logging
 import threading
@@ -27,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 from detloom.components.pusher.destination import LOCK_NAME
-from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.object_storage import Generation, ObjectStorage
 from detloom.components.storage.storage import Storage
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.files.folder_lock import MAX_OWNER_BYTES, Waiting, log_takeover
@@ -110,11 +111,11 @@ class LeasedLock(ABC):
 
 
 class GenerationLock(LeasedLock):
-    """A lock that is one object in Cloud Storage."""
+    """A lock that is one object."""
 
     def __init__(
         self,
-        storage: GoogleStorage,
+        storage: ObjectStorage,
         owner: str,
         *,
         lease_seconds: float = LEASE_SECONDS,
@@ -122,23 +123,30 @@ class GenerationLock(LeasedLock):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(owner, storage.root, lease_seconds=lease_seconds, clock=clock, sleep=sleep)
-        self._storage, self._id, self._generation = storage, uuid.uuid4().hex, 0
+        self._storage, self._id, self._num_writes = storage, uuid.uuid4().hex, 0
+        self._generation: Generation = 0
         self._mutex = threading.Lock()  # between the thread that renews and `check_held`
 
     def acquire(self, limit_seconds: float) -> None:
-        """Return when this process has created the object, or has replaced a generation that has expired."""
+        """Return when this process has created the object, or has replaced a generation that has expired.
+
+        Raises:
+            OSError: the storage does not compare generations.
+        """
         waiting = Waiting(self._where, "push", limit_seconds, self._clock)
-        seen, seen_at = 0, 0.0
+        seen: Generation = 0
+        seen_at = 0.0
         while True:
             data, generation = self._storage.read_generation(LOCK_NAME, MAX_OWNER_BYTES)
             if generation != seen:
                 seen, seen_at = generation, self._clock()
-            is_expired = generation > 0 and self._clock() - seen_at >= self._lease
+            is_expired = bool(generation) and self._clock() - seen_at >= self._lease
             if is_expired:
                 log_takeover(self._where, "push", _value(data, "owner"))
-            if is_expired or generation == 0:
+            if is_expired or not generation:
                 self._generation = self._write(generation)
                 if self._generation:
+                    self._check_compares()
                     return
             else:
                 waiting.check_limit(_value(data, "owner"))
@@ -153,16 +161,24 @@ class GenerationLock(LeasedLock):
             if not generation:  # perhaps an earlier renewal was executed although it ended with an error
                 data, found = self._storage.read_generation(LOCK_NAME, MAX_OWNER_BYTES)
                 generation = self._write(found) if _value(data, "id") == self._id else 0
-            self._generation, self._is_lost = generation, generation == 0
+            self._generation, self._is_lost = generation, not generation
 
     def release(self) -> None:
         if self._generation:
             self._storage.delete_generation(LOCK_NAME, self._generation)
 
-    def _write(self, generation: int) -> int:
-        """Replace this generation of the object; return the new one, or 0 if another process was faster."""
+    def _check_compares(self) -> None:
+        """Raise OSError if the storage creates the object, which exists, although it must not exist."""
+        if not self._storage.always_compares and (generation := self._write("")):
+            self._generation = generation
+            problem = "the server ignores If-None-Match, without which two simultaneous pushes could mix their files"
+            raise OSError(errno.ENOTSUP, problem, self._where)
+
+    def _write(self, generation: Generation) -> Generation:
+        """Replace this generation of the object; return the new one, or 0 or "" if another process was faster."""
         at = self._clock()
-        claim = json.dumps({"owner": self._owner, "id": self._id}).encode()
+        self._num_writes += 1
+        claim = json.dumps({"owner": self._owner, "id": self._id, "writes": self._num_writes}).encode()
         written = self._storage.write_generation(LOCK_NAME, claim, generation)
         self._renewed_at = at
         return written

@@ -139,14 +139,12 @@ def measure_files(paths: Mapping[str, Path]) -> Manifest:
     return Manifest(files={name: _measure_path(paths[name]) for name in sorted(paths)})
 
 
-def measure_stream(file: IO[bytes], copy_to: IO[bytes] | None = None) -> tuple[int, str]:
-    """Return size and SHA-256 of the rest of an open file; also write it to `copy_to`."""
+def measure_stream(file: IO[bytes]) -> tuple[int, str]:
+    """Return size and SHA-256 of the rest of an open file."""
     digest, size = hashlib.sha256(), 0
     while chunk := file.read(_CHUNK_BYTES):
         digest.update(chunk)
         size += len(chunk)
-        if copy_to is not None:
-            copy_to.write(chunk)
     return size, digest.hexdigest()
 
 

@@ -1,18 +1,17 @@
-"""Versions in a storage where a folder cannot be renamed, such as gs:// or s3://.
+"""Versions in a storage where a folder cannot be renamed, such as gs://, s3:// or hdfs://.
 
 A version becomes complete by one object, `saved_model.pb`, without which no server loads it: it is written after all
 other files, the manifest included, and deleted before them. A version is complete if it has both.
 
     1760000000/...              one version
     push_record.jsonl           rewritten as a whole, because objects cannot be appended to
-    .push-1760000000/...        marks a version that is being written; on gs:// also contains a copy of its files
+    .push-1760000000/...        marks a version that is being written; on gs:// and s3:// has a copy of its files
     .trash-1750000000/...       marks a version that is being deleted
     .push.lock                  the lock, see locks.py
 """
 
 import contextlib
 import errno
-import posixpath
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -42,7 +41,8 @@ from detloom.components.pusher.manifest import (
     measure_stream,
     parse_manifest,
 )
-from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.local_copy import copy_folder, find_files
+from detloom.components.storage.object_storage import ObjectStorage
 from detloom.components.storage.storage import AddressStorage, Storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -80,7 +80,7 @@ class ObjectStore(ABC):
         return self.storage.read(name, limit_bytes)
 
     def measure(self, version: int) -> Files:
-        names = (name for name in _find_objects(self.storage, str(version)) if name != MANIFEST_FILE)
+        names = (name for name in find_files(self.storage, str(version)) if name != MANIFEST_FILE)
         return {name: _read_object(self.storage, f"{version}/{name}") for name in names}
 
     def remove_leftovers(self) -> None:
@@ -129,7 +129,7 @@ class ObjectStore(ABC):
     @contextlib.contextmanager
     def fetch(self, version: int) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="detloom-version-") as scratch:
-            _copy_objects(self.storage, str(version), Path(scratch))
+            copy_folder(self.storage, str(version), Path(scratch), lambda name: name != MANIFEST_FILE)
             yield Path(scratch)
 
     @abstractmethod
@@ -165,9 +165,6 @@ class AddressStore(ObjectStore):
 
     storage: AddressStorage
 
-    def __init__(self, address: str) -> None:
-        super().__init__(AddressStorage(address))
-
     def _make_lock(self, owner: str) -> LeasedLock:
         self.storage.make_folder(LOCK_NAME)
         return ClaimLock(self.storage, owner)
@@ -179,13 +176,10 @@ class AddressStore(ObjectStore):
             self._check_stored(f"{version}/{name}", files[name])
 
 
-class GoogleBucket(ObjectStore):
-    """A folder of versions in Cloud Storage; files are uploaded under a hidden name, verified, and copied there."""
+class Bucket(ObjectStore):
+    """A folder of versions in a bucket; files are uploaded under a hidden name, verified, and copied there."""
 
-    storage: GoogleStorage
-
-    def __init__(self, address: str) -> None:
-        super().__init__(GoogleStorage(address))
+    storage: ObjectStorage
 
     def append_record(self, line: str) -> None:
         before, generation = self.storage.read_generation(RECORD_FILE, MAX_RECORD_BYTES)
@@ -220,49 +214,9 @@ def _copy_and_check(sources: Mapping[str, Path], manifest: Manifest, folder: Pat
     return {**manifest.files, **measure_files({MANIFEST_FILE: folder / MANIFEST_FILE}).files}
 
 
-def download(address: str, folder: Path) -> None:
-    """Copy all files under an address except a push manifest.
-
-    Raises:
-        InputError: the name of an object points out of the folder.
-        OSError: the storage does not respond.
-    """
-    _copy_objects(AddressStorage(address), "", folder)
-
-
-def _copy_objects(storage: Storage, source: str, folder: Path) -> None:
-    for name in _find_objects(storage, source):
-        if name != MANIFEST_FILE:
-            copy = folder / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            _read_object(storage, posixpath.join(source, name), copy)
-
-
-def _find_objects(storage: Storage, folder: str) -> list[str]:
-    """Return the names of all objects in a folder, relative to it and sorted.
-
-    Raises:
-        InputError: a name that would point out of the folder that it is copied to.
-    """
-    found: list[str] = []
-    folders = [folder]
-    while folders:
-        for entry in storage.list_entries(folders.pop(), with_hidden=True):
-            name, path = posixpath.basename(entry.path), entry.path.removeprefix(f"{folder}/")
-            if name in (".", "..") or "\0" in name:
-                where = redact(storage.address(folder))
-                raise InputError(f"{where}: got a file named {redact(path)}, allowed: names inside the folder.")
-            if entry.is_folder:
-                folders.append(entry.path)
-            else:
-                found.append(path)
-    return sorted(found)
-
-
-def _read_object(storage: Storage, name: str, copy: Path | None = None) -> tuple[int, str]:
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(storage.open(name))
-        return measure_stream(file, stack.enter_context(open(copy, "wb")) if copy else None)
+def _read_object(storage: Storage, name: str) -> tuple[int, str]:
+    with storage.open(name) as file:
+        return measure_stream(file)
 
 
 def _model_file_last(files: Files) -> list[str]:

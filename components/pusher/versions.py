@@ -18,9 +18,9 @@ from detloom.components.pusher.manifest import (
     parse_manifest,
     parse_records,
 )
-from detloom.components.pusher.object_store import AddressStore, GoogleBucket
-from detloom.components.storage.google_storage import SCHEME
-from detloom.components.storage.storage import is_address
+from detloom.components.pusher.object_store import AddressStore, Bucket
+from detloom.components.storage.object_storage import ObjectStorage
+from detloom.components.storage.storage import AddressStorage, open_storage
 from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
 from detloom.schemas.contracts.label_map import describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
@@ -31,12 +31,11 @@ _LABEL_MAP = f"assets/{ASSET_LABEL_MAP}"
 
 
 def open_destination(address: "str | Path") -> Destination:
-    """Open a local folder, a bucket at gs://, or an address of another storage that TFX's filesystem layer supports."""
-    if str(address).startswith(SCHEME):
-        return GoogleBucket(str(address))
-    if is_address(str(address)):
-        return AddressStore(str(address))
-    return Folder(Path(address))
+    """Open a local folder, a bucket (gs:// or s3://), or another address that TFX's filesystem layer supports."""
+    storage = open_storage(address)
+    if isinstance(storage, ObjectStorage):
+        return Bucket(storage)
+    return AddressStore(storage) if isinstance(storage, AddressStorage) else Folder(Path(address))
 
 
 @dataclass(frozen=True, kw_only=True)

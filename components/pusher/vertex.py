@@ -24,8 +24,9 @@ from detloom.components.properties import (
     blessing_message,
 )
 from detloom.components.pusher.endpoint import find_served, label_model, read_endpoint, rolled_back_models
-from detloom.components.pusher.executor import local_folder
+from detloom.components.pusher.local_model import is_of_model
 from detloom.components.pusher.manifest import build_manifest
+from detloom.components.storage.local_copy import local_folder
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.push import VertexEndpoint
 
@@ -83,8 +84,7 @@ class VertexExecutor(tfx_executor.Executor):
                 f"push.vertex: got artifacts in {pushed_model.uri}, allowed: a pipeline root at gs://, from where "
                 "Vertex AI reads models. Run this pipeline on Vertex AI, or push to a folder."
             )
-        with local_folder(self.GetModelPath(input_dict)) as folder:
-            assert folder is not None
+        with local_folder(self.GetModelPath(input_dict), is_of_model) as folder:
             identity = build_manifest(folder).identity
         address = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])[ENDPOINT_KEY]
         models = read_endpoint(address)

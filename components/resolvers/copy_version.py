@@ -20,8 +20,8 @@ from detloom.components.pusher.endpoint import (
     read_endpoint,
     rolled_back_models,
 )
+from detloom.components.pusher.local_model import is_of_model
 from detloom.components.pusher.manifest import Manifest, build_manifest, find_files
-from detloom.components.pusher.object_store import download
 from detloom.components.pusher.versions import (
     complete_versions,
     open_destination,
@@ -29,6 +29,8 @@ from detloom.components.pusher.versions import (
     read_version_manifest,
     rolled_back_identities,
 )
+from detloom.components.storage.local_copy import copy_folder
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 
@@ -81,8 +83,7 @@ def _copies(production: str, candidate: str | None, folder: Path) -> Iterator[Co
     if is_endpoint(production):
         for model in _production_models(production):
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            download(model.uri, folder)
+            copy_folder(open_storage(model.uri), "", folder, is_of_model)
             yield CopiedVersion(version=model.name, address=model.uri, digest=build_manifest(folder).digest)
         return
     destination = open_destination(production)

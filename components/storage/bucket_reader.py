@@ -1,4 +1,4 @@
-"""Read many files of a Cloud Storage bucket with few requests: names come from pages of a listing, and files that are
+"""Read many files of a bucket with few requests: names come from pages of a listing, and files that are
 read soon are requested ahead, by several threads.
 
 What a page says is not asked for again, so a reader is for one pass over files that do not change meanwhile.
@@ -8,40 +8,24 @@ import bisect
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cached_property
 
-from detloom.components.storage.google_storage import GoogleStorage, entry_of, os_errors, request_options
-from detloom.components.storage.storage import Entry
+from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.object_storage import ObjectStorage, Page
+from detloom.components.storage.s3_storage import S3Storage
+from detloom.components.storage.storage import Entry, Storage, open_storage
 
-_NAMES_PER_PAGE = 1000  # the most that Cloud Storage lists in one response
 _MAX_PAGES = 256  # in memory: about 50 MB
 _NUM_THREADS = 8  # the client keeps up to ten connections
 _MAX_AHEAD = 16  # files in memory or on their way
 
 
-@dataclass(frozen=True)
-class _Page:
-    """A part of a folder's listing in the order of names; names of subfolders end in "/".
-
-    Attributes:
-        first, last: the page has all names from `first` to `last`; None for the end of the folder.
-    """
-
-    first: str
-    last: str | None
-    entries: dict[str, Entry] = field(default_factory=dict)
-
-    def covers(self, name: str) -> bool:
-        return self.first <= name and (self.last is None or name <= self.last)
-
-
-class BucketReader(GoogleStorage):
-    """A bucket or a part of it, to read."""
+class BucketReader(ObjectStorage):
+    """The base of storages of buckets, to read."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self._pages: OrderedDict[tuple[str, str], _Page] = OrderedDict()  # by folder and first name
+        self._pages: OrderedDict[tuple[str, str], Page] = OrderedDict()  # by folder and first name
         self._first_names: dict[str, list[str]] = {}  # of the pages of each folder, sorted
         self._expected: Iterator[str] = iter(())
         self._limit_bytes = 0
@@ -49,7 +33,7 @@ class BucketReader(GoogleStorage):
 
     def status(self, path: str) -> Entry | None:
         if not path:
-            return super().status(path)
+            return super().status(path)  # type: ignore[safe-super]  # that of the storage beside this class
         folder, _, name = path.rpartition("/")
         return self._look_up(folder, name) or self._look_up(folder, f"{name}/")
 
@@ -85,7 +69,7 @@ class BucketReader(GoogleStorage):
     def _look_up(self, folder: str, name: str) -> Entry | None:
         page = self._find_page(folder, name)
         if page is None:
-            page = self._read_page(folder, name)
+            page = self.read_page(folder, name)
             self._pages[folder, name] = page
             bisect.insort(self._first_names.setdefault(folder, []), name)
             if len(self._pages) > _MAX_PAGES:
@@ -93,7 +77,7 @@ class BucketReader(GoogleStorage):
                 self._first_names[old_folder].remove(old_name)
         return page.entries.get(name)
 
-    def _find_page(self, folder: str, name: str) -> _Page | None:
+    def _find_page(self, folder: str, name: str) -> Page | None:
         """Return the page in memory that has this name if it exists."""
         first_names = self._first_names.get(folder, [])
         place = bisect.bisect_right(first_names, name) - 1
@@ -102,26 +86,18 @@ class BucketReader(GoogleStorage):
         self._pages.move_to_end((folder, page.first))
         return page
 
-    def _read_page(self, folder: str, first: str) -> _Page:
-        """Read the names of a folder from `first` on, which need not exist."""
-        prefix = self._prefix(folder)
-        with os_errors(self.address(folder)):
-            listing = self._bucket.list_blobs(
-                prefix=prefix,
-                delimiter="/",
-                start_offset=prefix + first,
-                page_size=_NAMES_PER_PAGE,
-                fields="items(name,size,updated),prefixes,nextPageToken",
-                **request_options(),
-            )
-            entries: dict[str, Entry] = {}
-            for page in listing.pages:  # a page may be empty although others follow
-                for blob in page:
-                    name = blob.name.removeprefix(prefix)
-                    entries[name] = entry_of(f"{folder}/{name}" if folder else name, blob)
-                for found in listing.prefixes:
-                    name = found.removeprefix(prefix)
-                    entries[name] = Entry(f"{folder}/{name}".strip("/"), is_folder=True)
-                if entries:
-                    break
-        return _Page(first, max(entries) if listing.next_page_token else None, entries)
+
+class _GoogleReader(BucketReader, GoogleStorage):
+    """A bucket of Cloud Storage, to read."""
+
+
+class _S3Reader(BucketReader, S3Storage):
+    """A bucket at s3://, to read."""
+
+
+def open_to_read(root: str) -> Storage:
+    """Return a reader of a bucket, or the storage of a local folder or of another address."""
+    for reader in (_GoogleReader, _S3Reader):
+        if root.startswith(reader.scheme):
+            return reader(root)
+    return open_storage(root)

@@ -1,10 +1,4 @@
-"""Read and write objects of Cloud Storage (gs://) with Google's client, and change them only in a known generation.
-
-Each write of an object gives it a new generation, which Cloud Storage compares and replaces atomically. So an object
-can be created exclusively, and replaced or deleted only if nobody else has changed it. If the response to such a
-request is lost, the client sends it again, and Cloud Storage refuses it although the first one succeeded. Therefore
-each of these writes stores a token of its own in the object's metadata, and a refused write has failed only if the
-object has another token.
+"""Read and write objects of Cloud Storage (gs://) with Google's client.
 
 The client finds credentials as `google.auth.default` does, and honours STORAGE_EMULATOR_HOST. It repeats requests after
 temporary errors, for up to two minutes. Google's modules are imported when needed.
@@ -16,50 +10,35 @@ import errno
 import io
 import os
 import posixpath
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from detloom.components.storage.storage import Entry, Storage
+from detloom.components.storage.interface import Entry
+from detloom.components.storage.object_storage import (
+    NAMES_PER_PAGE,
+    WRITE_KEY,
+    Generation,
+    GenerationError,
+    ObjectStorage,
+    Page,
+    missing_file,
+    open_object,
+)
 from detloom.schemas.reading.redact import redact
 
-SCHEME = "gs://"
-_HIDDEN = "."
-_BLOCK_BYTES = 8 << 20  # of one download
 _TIMEOUT_SECONDS = 60.0  # without any byte of a response
 _SMALL_FILE_TIMEOUT_SECONDS = 10.0  # short: a lock must be renewed in time although one request gets no response
-_WRITE_KEY = "detloom-write"  # of the token in an object's metadata
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-class GoogleStorage(Storage):
-    """A bucket or a part of it. A file becomes visible when it is completely written; folders are parts of names.
+class GoogleStorage(ObjectStorage):
+    """A bucket of Cloud Storage or a part of it. A generation is a positive number; 0 if the file does not exist."""
 
-    A generation is a positive number; 0 means that the file does not exist.
-    """
-
-    def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/")
-        self._bucket_name, _, self._folder = self.root.removeprefix(SCHEME).partition("/")
-
-    def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
-        """Return the sorted names, by one request for a thousand; FileNotFoundError if the bucket does not exist."""
-        return [posixpath.basename(entry.path) for entry in self.list_entries(folder, with_hidden=with_hidden)]
-
-    def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
-        prefix = self._prefix(folder)
-        with os_errors(self.address(folder)):
-            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **request_options())
-            found = {blob.name.removeprefix(prefix): blob for blob in blobs}
-            folders = {name.removeprefix(prefix).strip("/") for name in blobs.prefixes}
-        entries = [entry_of(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
-        entries += [Entry(posixpath.join(folder, name), is_folder=True) for name in folders if name]
-        shown = (each for each in entries if with_hidden or not posixpath.basename(each.path).startswith(_HIDDEN))
-        return sorted(shown, key=lambda entry: entry.path)
+    scheme = "gs://"
+    always_compares = True
 
     def status(self, path: str) -> Entry | None:
         blob = self._find(path) if path else None
@@ -73,8 +52,8 @@ class GoogleStorage(Storage):
         """Open a file for streaming; reading raises FileNotFoundError if the file is replaced meanwhile."""
         blob = self._find(path)
         if blob is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(self.address(path)))
-        return io.BufferedReader(_RawObject(blob, self.address(path)), _BLOCK_BYTES)
+            raise missing_file(self.address(path))
+        return open_object(lambda start, stop: _download(blob, start, stop, self.address(path)), blob.size)
 
     def read(self, path: str, limit_bytes: int | None = None) -> bytes | None:
         """Return the content of a file, cut one byte after the limit, usually by one request; None if it is missing."""
@@ -85,22 +64,8 @@ class GoogleStorage(Storage):
         data, generation = self.read_generation(path, limit_bytes)
         return data if generation else None
 
-    @contextlib.contextmanager
-    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
-        with tempfile.TemporaryFile() as file:
-            yield file
-            self._upload(file, path)
-
     def write(self, path: str, data: bytes) -> None:
         self._upload(io.BytesIO(data), path)
-
-    def upload(self, source: str | Path, path: str) -> None:
-        """Copy a local file to `path`."""
-        with open(source, "rb") as file:
-            self._upload(file, path)
-
-    def make_folder(self, path: str = "") -> None:
-        """Do nothing, because a folder exists as long as it has files."""
 
     def rename(self, path: str, new_path: str) -> None:
         with os_errors(self.address(path)):
@@ -119,39 +84,52 @@ class GoogleStorage(Storage):
                 self._bucket.blob(blob.name).delete(**request_options())
 
     def copy(self, path: str, new_path: str) -> None:
-        """Copy a file inside the storage, where it is not downloaded; FileExistsError if `new_path` exists."""
         if not self._write_once(new_path, lambda new: self._rewrite(path, new, if_generation_match=0)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), redact(self.address(new_path)))
 
     def read_generation(self, path: str, limit_bytes: int | None = None) -> tuple[bytes, int]:
-        """Return a file's content, cut one byte after the limit, and its generation; b"", 0 if it does not exist."""
         while (blob := self._find(path)) is not None:
             generation, stop = int(blob.generation), blob.size if limit_bytes is None else limit_bytes + 1
             with contextlib.suppress(FileNotFoundError):  # replaced between the two requests
                 return _download(blob, 0, min(stop, blob.size), self.address(path)), generation
         return b"", 0
 
-    def write_generation(self, path: str, data: bytes, generation: int) -> int:
-        """Replace a small file if it has this generation; create it exclusively if the generation is 0.
-
-        Returns:
-            the new generation; 0 if the file has another generation, and nothing was written.
-        """
-
+    def write_generation(self, path: str, data: bytes, generation: Generation) -> int:
         def upload(new: Any) -> None:
             options = {**request_options(), "timeout": _SMALL_FILE_TIMEOUT_SECONDS, "checksum": None}
             new.upload_from_file(io.BytesIO(data), size=len(data), if_generation_match=generation, **options)
 
         return self._write_once(path, upload)
 
-    def delete_generation(self, path: str, generation: int) -> None:
-        """Delete a file if it has this generation; otherwise do nothing."""
-        with contextlib.suppress(FileNotFoundError, _GenerationError), os_errors(self.address(path)):
+    def delete_generation(self, path: str, generation: Generation) -> None:
+        with contextlib.suppress(FileNotFoundError, GenerationError), os_errors(self.address(path)):
             self._bucket.blob(self._object_name(path)).delete(if_generation_match=generation, **request_options())
 
     def read_part(self, path: str, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop` of a file that has at least `stop` bytes, usually by one request."""
         return _download(self._bucket.blob(self._object_name(path)), start, stop, self.address(path))
+
+    def read_page(self, folder: str, first: str) -> Page:
+        prefix = self._prefix(folder)
+        with os_errors(self.address(folder)):
+            listing = self._bucket.list_blobs(
+                prefix=prefix,
+                delimiter="/",
+                start_offset=prefix + first,
+                page_size=NAMES_PER_PAGE,
+                fields="items(name,size,updated),prefixes,nextPageToken",
+                **request_options(),
+            )
+            entries: dict[str, Entry] = {}
+            for page in listing.pages:  # a page may be empty although others follow
+                for blob in page:
+                    name = blob.name.removeprefix(prefix)
+                    entries[name] = entry_of(posixpath.join(folder, name), blob)
+                for found in listing.prefixes:
+                    name = found.removeprefix(prefix)
+                    entries[name] = Entry(f"{folder}/{name}".strip("/"), is_folder=True)
+                if entries:
+                    break
+        return Page(first, max(entries) if listing.next_page_token else None, entries)
 
     def _read_at_once(self, path: str, limit_bytes: int) -> tuple[bytes | None, bool]:
         """Return the content of a file as `read` does, and whether it is known to be complete.
@@ -180,13 +158,22 @@ class GoogleStorage(Storage):
         try:
             with os_errors(self.address(path)):
                 new = self._new_blob(path)
-                new.metadata = {_WRITE_KEY: token}
+                new.metadata = {WRITE_KEY: token}
                 write(new)
                 return int(new.generation)
-        except _GenerationError:
+        except GenerationError:
             found = self._find(path)
-            is_ours = found is not None and (found.metadata or {}).get(_WRITE_KEY) == token
+            is_ours = found is not None and (found.metadata or {}).get(WRITE_KEY) == token
             return int(found.generation) if is_ours else 0
+
+    def _list_all(self, folder: str) -> list[Entry]:
+        prefix = self._prefix(folder)
+        with os_errors(self.address(folder)):
+            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **request_options())
+            found = {blob.name.removeprefix(prefix): blob for blob in blobs}
+            folders = {name.removeprefix(prefix).strip("/") for name in blobs.prefixes}
+        entries = [entry_of(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
+        return entries + [Entry(posixpath.join(folder, name), is_folder=True) for name in folders if name]
 
     def _upload(self, file: IO[bytes], path: str) -> None:
         size = file.seek(0, os.SEEK_END)
@@ -213,47 +200,11 @@ class GoogleStorage(Storage):
         blob.cache_control = "no-store"  # the default lets readers of a public bucket see replaced files for an hour
         return blob
 
-    def _object_name(self, path: str) -> str:
-        return posixpath.join(self._folder, path)
-
-    def _prefix(self, folder: str) -> str:
-        return f"{name}/" if (name := self._object_name(folder).strip("/")) else ""
-
     @cached_property
     def _bucket(self) -> Any:
         from google.cloud import storage
 
         return storage.Client(project=None).bucket(self._bucket_name)
-
-
-class _RawObject(io.RawIOBase):
-    """One generation of an object as a file."""
-
-    def __init__(self, blob: Any, address: str) -> None:
-        self._blob, self._address, self._size, self._position = blob, address, blob.size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = _download(self._blob, self._position, min(self._position + len(buffer), self._size), self._address)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-
-class _GenerationError(OSError):
-    """The object has another generation than the request requires."""
 
 
 def _download(blob: Any, start: int, stop: int, address: str) -> bytes:
@@ -294,7 +245,7 @@ def os_errors(address: str) -> Iterator[None]:
     try:
         yield
     except exceptions.PreconditionFailed:
-        raise _GenerationError(errno.ESTALE, "was changed by another process", where) from None
+        raise GenerationError(errno.ESTALE, "was changed by another process", where) from None
     except exceptions.NotFound as error:
         raise FileNotFoundError(errno.ENOENT, _reason(error), where) from None
     except (exceptions.Unauthorized, exceptions.Forbidden) as error:

@@ -1,8 +1,9 @@
-"""Read and write files below a root: a local folder, or an address of TFX's file systems (gs://, s3://, hdfs://).
+"""Read and write files below a root: a local folder, a bucket (gs://, s3://), or another address that TFX's file
+systems know (hdfs://).
 
 `Storage` is what both can do. A `LocalStorage` can do more: create a file exclusively, rename a folder, append to a
-file. Code that needs one of these takes a `LocalStorage`. Code that needs the generations of objects in Cloud Storage
-takes a `GoogleStorage`, see `google_storage.py`.
+file. Code that needs one of these takes a `LocalStorage`. Code that needs the generations of objects takes an
+`ObjectStorage`, see `object_storage.py`.
 
 Paths are relative to the root, with forward slashes; "" is the root itself. Names that begin with a dot are hidden from
 listings: temporary files have such names, and a killed writer leaves them behind.
@@ -13,19 +14,18 @@ All errors are OSError, with addresses redacted. Names are not checked: reads of
 import contextlib
 import errno
 import io
-import json
 import os
 import posixpath
 import shutil
 import stat
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO
 
+from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.interface import Entry, Storage
+from detloom.components.storage.s3_storage import S3Storage
 from detloom.schemas.reading.redact import redact
 
 _SCHEME_MARK = "://"
@@ -33,125 +33,12 @@ _HIDDEN = "."
 _BLOCK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file or folder of a listing; a folder, and anything but a regular file, has size 0."""
-
-    path: str
-    size: int = 0
-    mtime_ns: int = 0
-    is_folder: bool = False
-
-
-class Storage(ABC):
-    """The operations that a local folder and an object store have in common.
-
-    Attributes:
-        root: the folder or address, without a slash at its end.
-    """
-
-    root: str
-
-    @abstractmethod
-    def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
-        """Return the sorted names in a folder, by one request; an empty list if the folder does not exist."""
-
-    @abstractmethod
-    def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
-        """Return a folder's entries with sizes and times, sorted by name; empty if the folder does not exist."""
-
-    @abstractmethod
-    def status(self, path: str) -> Entry | None:
-        """Return the entry of one file or folder; None if it does not exist."""
-
-    @abstractmethod
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for streaming; FileNotFoundError if it does not exist (an address: at the first read)."""
-
-    @abstractmethod
-    def open_to_write(self, path: str, *, sync: bool = False) -> AbstractContextManager[IO[bytes]]:
-        """Write a file that replaces `path` when the block ends; after an exception, `path` is unchanged.
-
-        Missing folders are created. `sync` makes the content survive a power failure.
-        """
-
-    @abstractmethod
-    def write(self, path: str, data: bytes) -> None:
-        """Write or replace a small file and sync it; missing folders are created.
-
-        Readers see the old or the new content, except on a remote file system that is not an object store, where they
-        may see a truncated file.
-        """
-
-    @abstractmethod
-    def make_folder(self, path: str = "") -> None:
-        """Create a folder and its parents, unless they exist."""
-
-    @abstractmethod
-    def rename(self, path: str, new_path: str) -> None:
-        """Rename a file and replace the target: atomically in a local folder, by copying in an object store."""
-
-    @abstractmethod
-    def delete(self, path: str) -> None:
-        """Delete a file; do nothing if it does not exist."""
-
-    @abstractmethod
-    def delete_tree(self, path: str = "") -> None:
-        """Delete a folder with its content; do nothing if it does not exist. The target of a link is kept."""
-
-    def address(self, path: str = "") -> str:
-        """Return the full path or address."""
-        return posixpath.join(self.root, path) if path else self.root
-
-    def exists(self, path: str = "") -> bool:
-        return self.status(path) is not None
-
-    def is_folder(self, path: str = "") -> bool:
-        status = self.status(path)
-        return status is not None and status.is_folder
-
-    def read(self, path: str, limit_bytes: int | None = None) -> bytes | None:
-        """Return the content of a file, cut one byte after the limit; None if the file does not exist."""
-        try:
-            with self.open(path) as file:
-                return file.read() if limit_bytes is None else file.read(limit_bytes + 1)
-        except FileNotFoundError:
-            return None
-
-    def read_lines(self, path: str) -> Iterator[bytes]:
-        """Stream the lines of a file without their ends."""
-        with self.open(path) as file:
-            for line in cast(Iterable[bytes], file):
-                yield line.removesuffix(b"\n")
-
-    def read_json(self, path: str) -> Any:
-        with self.open(path) as file:
-            return json.load(file)
-
-    def write_json(self, path: str, value: Any, *, is_ascii: bool = False) -> None:
-        """Write JSON as `open_to_write` does; ASCII output can represent any text, including lone surrogates."""
-        with self.open_to_write(path) as file:
-            file.write(json.dumps(value, indent=2, ensure_ascii=is_ascii).encode("utf-8", "replace") + b"\n")
-
-    def replace_files(self, contents: Mapping[str, bytes]) -> None:
-        """Write files in this order, after deleting the old ones, last first: if the last exists, so do the others."""
-        for name in reversed(list(contents)):
-            self.delete(name)
-        for name, content in contents.items():
-            self.write(name, content)
-
-    def walk(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
-        """Yield all files below a folder in path order; one folder at a time is in memory."""
-        for entry in self.list_entries(folder, with_hidden=with_hidden):
-            if entry.is_folder:
-                yield from self.walk(entry.path, with_hidden=with_hidden)
-            else:
-                yield entry
-
-
 def open_storage(root: str | Path) -> Storage:
-    """Return the storage of a local folder, or of an address, which contains "://". Nothing is read or created."""
+    """Return the storage of a local folder or of an address, which contains "://". Nothing is read or created."""
     text = str(root)
+    for kind in (GoogleStorage, S3Storage):
+        if text.startswith(kind.scheme):
+            return kind(text)
     return AddressStorage(text) if is_address(text) else LocalStorage(text)
 
 

@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detloom.components.storage.local_copy import local_output, with_addresses
+from detloom.components.storage.storage import is_address
 from detloom.pipelines.commands.checkpoint_options import NAMES, checkpoint_options, load_from_options
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, FOLDER, PATH, NumberRange, complete_file
+from detloom.pipelines.commands.options import (
+    FILE,
+    FOLDER,
+    PATH,
+    STORED_FOLDER,
+    NumberRange,
+    complete_file,
+    copied_model,
+)
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,11 +41,13 @@ _TIMEOUT_SECONDS = 3600
         "detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200",
     )
 )
-@click.option("--model", type=FOLDER, metavar="DIR", help="The exported model to evaluate, the same as is served.")
+@click.option(
+    "--model", type=STORED_FOLDER, metavar="DIR", help="The exported model to evaluate, the same as is served."
+)
 @checkpoint_options
 @click.option(
     "--baseline",
-    type=FOLDER,
+    type=STORED_FOLDER,
     metavar="DIR",
     help="With --model or --checkpoint: model to compare with on the same images.",
 )
@@ -87,7 +99,11 @@ _TIMEOUT_SECONDS = 3600
     help="With --checkpoints: read only every n-th example. Default: the configuration's.",
 )
 @click.option(
-    "--out", "out_dir", type=FOLDER, metavar="DIR", help="Default: ./evaluation; with --checkpoints, DIR/evaluation."
+    "--out",
+    "out_dir",
+    type=STORED_FOLDER,
+    metavar="DIR",
+    help="Default: ./evaluation; with --checkpoints, DIR/evaluation.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON at the end.")
 def evaluate(**options: Any) -> None:
@@ -154,12 +170,16 @@ def _evaluate_model(options: dict[str, Any]) -> None:
     sets = parse_eval_sets(options["examples"])
     if len(sets) != 1:
         raise InputError(f"--examples: got {len(sets)} sets, allowed with --model: 1.")
-    out_dir = options["out_dir"] or Path("evaluation")
+    out_dir = options["out_dir"] or "evaluation"
     params = _params(options["run_file"], sets[0].name)
-    click.echo(f"Evaluating on {sets[0].name}: {Path(sets[0].files[0]).parent}", err=True)
-    result = evaluate_model(options["model"], sets[0].files, params, out_dir, options["baseline"])
+    click.echo(with_addresses(f"Evaluating on {sets[0].name}: {Path(sets[0].files[0]).parent}"), err=True)
+    model = copied_model(options["model"])
+    baseline = copied_model(options["baseline"]) if options["baseline"] else None
+    with local_output(str(out_dir)) as folder:
+        result = evaluate_model(model, sets[0].files, params, folder, baseline)
     _report(result, out_dir, {}, options["as_json"])
-    if result.decision.blessed and not (find_saved_model(options["model"]) / MANIFEST_FILE).exists():
+    is_pushed = is_address(str(options["model"])) or (find_saved_model(model) / MANIFEST_FILE).exists()
+    if result.decision.blessed and not is_pushed:
         click.echo(_format_push(options), err=options["as_json"])
 
 
@@ -171,8 +191,8 @@ def _format_push(options: dict[str, Any]) -> str:
         given = ("--checkpoint", options["checkpoint"], "--config", options["config"])
         label_map = ("--label-map", options["label_map"]) if options["label_map"] else ()
         return format_next("detloom", "export", *given, *label_map, "--out", "exported")
-    baseline: Path | None = options["baseline"]
-    push_dir = baseline.parent if baseline is not None and baseline.name.isdigit() else "serving"
+    parent, _, name = str(options["baseline"] or "").rpartition("/")
+    push_dir = parent if parent and name.isdigit() else "serving"
     return format_next("detloom", "push", options["model"], "--to", push_dir, "--reason", "TEXT")
 
 
@@ -234,14 +254,15 @@ def _as_patterns(files: Sequence[str]) -> list[str]:
 def _evaluate_files(options: dict[str, Any]) -> None:
     from detloom.components.evaluator.evaluate_files import FileInputs, evaluate_files
 
-    out_dir = options["out_dir"] or Path("evaluation")
+    out_dir = options["out_dir"] or "evaluation"
     inputs = FileInputs(
         ground_truth=options["ground_truth"],
         detections=options["detections"],
         baseline_detections=options["baseline_detections"],
         images_dir=options["images_dir"],
     )
-    result = evaluate_files(inputs, _params(options["run_file"], options["ground_truth"].stem), out_dir)
+    with local_output(str(out_dir)) as folder:
+        result = evaluate_files(inputs, _params(options["run_file"], options["ground_truth"].stem), folder)
     _report(result.evaluation, out_dir, result.candidate_others, options["as_json"])
 
 
@@ -255,7 +276,7 @@ def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
     return EvaluatorParams(split=split, settings=run.evaluator, gates=run.gates)
 
 
-def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> None:
+def _report(result: "Evaluation", out_dir: Path | str, others: Any, as_json: bool) -> None:
     """Print the main metrics and the path of the report; with `as_json`, print all metrics."""
     from detloom.components.evaluator.report.report import PAGE_FILE, format_analysis
     from detloom.pipelines.local.console import format_table
@@ -268,7 +289,7 @@ def _report(result: "Evaluation", out_dir: Path, others: Any, as_json: bool) -> 
     rows += [(name, f"{each.AP:.3f}", each.explain("AP") or "") for name, each in shapes if each is not None]
     click.echo(format_table(rows), err=as_json)
     click.echo(result.decision.sentence, err=as_json)
-    click.echo(f"report: {out_dir / PAGE_FILE}", err=as_json)
+    click.echo(f"report: {out_dir}/{PAGE_FILE}", err=as_json)
     if as_json:
         variants = {name: metrics.to_dict() for name, metrics in result.variants.items()}
         analysis = format_analysis(result)
@@ -282,6 +303,8 @@ def _evaluate_checkpoints(options: dict[str, Any]) -> None:
     from detloom.trainer_module.files.strict_json import to_strict_json
     from detloom.trainer_module.training.follow_checkpoints import WatchOptions, evaluate_checkpoints, find_run
 
+    if is_address(str(options["out_dir"])):
+        raise InputError(f"--out: got '{options['out_dir']}', allowed with --checkpoints: a folder on this machine.")
     run_dir, as_json = find_run(options["checkpoints"]), options["as_json"]
     result = evaluate_checkpoints(
         run_dir,

@@ -1,12 +1,14 @@
 """Find examples: in a folder that `detloom ingest` or ExampleGen wrote, or by patterns of TFRecord shards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detloom.components.example_gen.exported_folder import SPLIT_PREFIX
 from detloom.components.record_files import list_shards
+from detloom.components.storage.storage import is_address
+from detloom.pipelines.commands.options import copied
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE
 from detloom.schemas.errors import InputError
 
@@ -72,6 +74,8 @@ def parse_eval_set(text: str) -> "EvalSet":
     name, equals, where = text.partition("=")
     if not equals or "/" in name or Path(text).exists():  # the path itself may contain an equals sign
         name, where = "", text
+    if is_address(where) and "*" not in where:
+        where = str(_copied_set(where.rstrip("/")))
     path = Path(where)
     if not path.is_dir():
         return EvalSet(name or _tidy_name(path.parent if "*" in path.name else path), tuple(match_pattern([where])))
@@ -79,6 +83,28 @@ def parse_eval_set(text: str) -> "EvalSet":
         return EvalSet(name or _tidy_name(path), tuple(files))
     split = _eval_split(path)
     return EvalSet(name or split, list_split(path, split))
+
+
+def wanted_splits(*splits: str) -> Callable[[str], bool]:
+    """Return a function that says for each path in a folder of examples whether it belongs to these splits or to none.
+
+    An empty name stands for the evaluation split, however it is named.
+    """
+    names = {f"{SPLIT_PREFIX}{split}" for each in splits for split in ([each] if each else _EVAL_SPLITS)}
+
+    def is_wanted(path: str) -> bool:
+        top, slash, _ = path.partition("/")
+        return top in names if slash else not top.startswith(SPLIT_PREFIX)
+
+    return is_wanted
+
+
+def _copied_set(address: str) -> Path:
+    """Return a copy of a split at an address, or of a folder of splits, with the label map beside the split."""
+    parent, _, name = address.rpartition("/")
+    if name.startswith(SPLIT_PREFIX):
+        return copied(parent, wanted_splits(name.removeprefix(SPLIT_PREFIX))) / name
+    return copied(address, wanted_splits(""))
 
 
 def parse_eval_sets(texts: Sequence[str]) -> "tuple[EvalSet, ...]":

@@ -6,36 +6,36 @@ from typing import TYPE_CHECKING
 import click
 
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER
+from detloom.pipelines.commands.options import FOLDER, STORED_FOLDER, copied
 
 if TYPE_CHECKING:
     from detloom.components.example_gen.exported_folder import ExportCounts
 
 
 @click.command("export-coco", epilog=end_of_help("export-coco", "detloom export-coco data/examples cells_coco"))
-@click.argument("examples", metavar="DIR", type=FOLDER)
+@click.argument("examples", metavar="DIR", type=STORED_FOLDER)
 @click.argument("output", metavar="OUT", type=FOLDER)
-def export_coco(examples: Path, output: Path) -> None:
+def export_coco(examples: Path | str, output: Path) -> None:
     """Write examples as a COCO data set.
 
     DIR is a folder that detloom ingest wrote. OUT gets images/ and annotations/SPLIT.json.
     """
     from detloom.components.example_gen.export_coco import export_coco as export
 
-    click.echo(_format_export(export(examples, output), output))
+    click.echo(_format_export(export(copied(examples), output), output))
 
 
 @click.command("export-yolo", epilog=end_of_help("export-yolo", "detloom export-yolo data/examples cells_yolo"))
-@click.argument("examples", metavar="DIR", type=FOLDER)
+@click.argument("examples", metavar="DIR", type=STORED_FOLDER)
 @click.argument("output", metavar="OUT", type=FOLDER)
-def export_yolo(examples: Path, output: Path) -> None:
+def export_yolo(examples: Path | str, output: Path) -> None:
     """Write examples as a YOLO data set.
 
     DIR is a folder that detloom ingest wrote. OUT gets images/, labels/ and data.yaml.
     """
     from detloom.components.example_gen.export_yolo import export_yolo as export
 
-    click.echo(_format_export(export(examples, output), output))
+    click.echo(_format_export(export(copied(examples), output), output))
 
 
 def _format_export(counts: "ExportCounts", output: Path) -> str:

@@ -8,10 +8,12 @@ import click
 
 from detloom.components.example_gen.params import AUTO, UNKNOWN_CLASS_CHOICES, ExampleGenParams
 from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.components.storage.s3_storage import S3Storage
 from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.options import FOLDER, NumberRange, complete_folder
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
 
 REJECTS_DIR = "rejects"  # inside the output folder
 _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", "beam_args", "verbose"}
@@ -25,7 +27,13 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
         "detloom ingest --input data/cells --output data/examples --split-ratios train=0.8,eval=0.1,test=0.1",
     )
 )
-@click.option("--input", "data_folder", type=str, shell_complete=complete_folder, help="Folder of the data set.")
+@click.option(
+    "--input",
+    "data_folder",
+    type=str,
+    shell_complete=complete_folder,
+    help="Folder of the data set, or its address (gs://..., s3://...).",
+)
 @click.option(
     "--output",
     type=str,
@@ -121,6 +129,9 @@ def ingest(context: click.Context, /, **options: Any) -> None:
         _check_replay_options(context)
     elif not options["data_folder"]:
         raise click.UsageError("Missing option '--input' (or '--replay').")
+    if options["output"].startswith(S3Storage.scheme):
+        shown = redact(options["output"])
+        raise InputError(f"--output: got '{shown}', allowed: a folder, or an address at gs:// or hdfs://.")
     log_nodes(options["verbose"])
     # late: imports TensorFlow, whose import time does not belong to the ingestion time
     from detloom.components.example_gen.ingest import RefusedDataError

@@ -1,11 +1,13 @@
 """`detloom inspect`: make a page of annotated or augmented samples."""
 
+import posixpath
 from pathlib import Path
 
 import click
 
+from detloom.components.storage.local_copy import local_output
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, PATH, complete_config
+from detloom.pipelines.commands.options import STORED_FOLDER, STORED_PATH, complete_config, copied
 
 
 def _current_name(option: str) -> str:
@@ -21,8 +23,8 @@ def _current_name(option: str) -> str:
         "detloom inspect data/examples --augment --config cells.yaml",
     ),
 )
-@click.argument("examples", metavar="DIR", type=FOLDER)
-@click.option("--output", type=PATH, help="The page; default: DIR/inspect.html, or DIR/augment.html.")
+@click.argument("examples", metavar="DIR", type=STORED_FOLDER)
+@click.option("--output", type=STORED_PATH, help="The page; default: DIR/inspect.html, or DIR/augment.html.")
 @click.option("--split", help="Only this split.")
 @click.option("--class", "class_name", help="Only images with an object of this class.")
 @click.option("--images", "num_images", type=click.IntRange(1, 200), help="Default: 24, or 8 with --augment.")
@@ -42,8 +44,8 @@ def _current_name(option: str) -> str:
     help="With --augment: versions of each image.",
 )
 def inspect(
-    examples: Path,
-    output: Path | None,
+    examples: Path | str,
+    output: Path | str | None,
     split: str | None,
     class_name: str | None,
     num_images: int | None,
@@ -62,23 +64,28 @@ def inspect(
         from detloom.components.dataset_validator.report.augment_page import AUGMENT_HTML, write_augment_page
         from detloom.pipelines.commands.config_check import read_config
 
-        page = write_augment_page(
-            examples,
-            output or examples / AUGMENT_HTML,
-            read_config(config),
-            num_images=num_images or 8,
-            num_versions=num_versions,
-            split=split,
-            class_name=class_name,
-        )
+        page = str(output or f"{examples}/{AUGMENT_HTML}")
+        settings = read_config(config)
+        with local_output(posixpath.dirname(page)) as folder:
+            write_augment_page(
+                copied(examples),
+                folder / posixpath.basename(page),
+                settings,
+                num_images=num_images or 8,
+                num_versions=num_versions,
+                split=split,
+                class_name=class_name,
+            )
     else:
         from detloom.components.dataset_validator.report.inspect_page import INSPECT_HTML, write_inspect_page
 
-        page = write_inspect_page(
-            examples,
-            output or examples / INSPECT_HTML,
-            num_images=num_images or 24,
-            split=split,
-            class_name=class_name,
-        )
+        page = str(output or f"{examples}/{INSPECT_HTML}")
+        with local_output(posixpath.dirname(page)) as folder:
+            write_inspect_page(
+                copied(examples),
+                folder / posixpath.basename(page),
+                num_images=num_images or 24,
+                split=split,
+                class_name=class_name,
+            )
     click.echo(f"Wrote {page}")

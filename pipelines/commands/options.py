@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,10 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.storage import is_address
+from detloom.schemas.errors import InputError
 from detloom.schemas.reading.overrides import Located, read_setting
 from detloom.schemas.reading.redact import redact
 
@@ -22,9 +26,55 @@ class LocalPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class StoredPath(LocalPath):
+    """A path on this machine, or an address at gs:// as a text; `copied` makes a local copy of it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        address = str(value).rstrip("/")
+        if address.startswith(GoogleStorage.scheme):
+            return address
+        if is_address(str(value)):
+            shown = redact(str(value))
+            self.fail(f"got the address {shown!r}, allowed: a path on this machine or an address at gs://.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def copied(folder: Path | str, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+    """Return a local folder as it is, and a copy of one at an address, which is deleted when the command ends.
+
+    Args:
+        wanted: says for each file's path in the folder whether it is copied.
+
+    Raises:
+        InputError: the address cannot be read, or the copy does not fit on the disk.
+    """
+    return _entered(folder, lambda address: local_folder(address, wanted))
+
+
+def copied_model(folder: Path | str) -> Path:
+    """Return a local model as it is, and a copy as `copied`; of versions at an address, the highest complete one."""
+    from detloom.components.pusher.local_model import local_model
+
+    return _entered(folder, local_model)
+
+
+def _entered(folder: Path | str, copy: Callable[[str], contextlib.AbstractContextManager[Path]]) -> Path:
+    address, context = str(folder), click.get_current_context(silent=True)
+    if not is_address(address):
+        return Path(folder)
+    if context is None:
+        raise InputError(f"{redact(address)}: got an address, allowed in Python: a folder on this machine.")
+    try:
+        return context.with_resource(copy(address))
+    except OSError as error:
+        raise InputError(f"{redact(address)}: cannot be read ({error.strerror or error}).") from None
+
+
 PATH = LocalPath(path_type=Path)
 FILE = LocalPath(path_type=Path, dir_okay=False)
 FOLDER = LocalPath(path_type=Path, file_okay=False)
+STORED_PATH = StoredPath(path_type=Path)
+STORED_FOLDER = StoredPath(path_type=Path, file_okay=False)
 
 
 def complete_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.components.storage.storage import is_address
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, PATH, NumberRange, complete_file
+from detloom.pipelines.commands.options import FILE, PATH, STORED_PATH, NumberRange, complete_file, copied_model
 from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
 
 if TYPE_CHECKING:
     from detloom.trainer_module.export.predict import Prediction
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("what", nargs=-1, required=True, metavar="WHAT...", shell_complete=complete_file)
-@click.option("--model", type=PATH, required=True, help="A pushed model, or the folder of its versions.")
+@click.option("--model", type=STORED_PATH, required=True, help="A pushed model, or the folder of its versions.")
 @click.option(
     "--output",
     type=PATH,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 )
 def predict(
     what: tuple[str, ...],
-    model: Path,
+    model: Path | str,
     output: Path | None,
     json_file: Path | None,
     ground_truth: Path | None,
@@ -69,10 +71,12 @@ def predict(
 
     if ground_truth is not None and json_file is None:
         raise InputError("detloom predict: --ground-truth goes with --json.")
+    if address := next((each for each in what if is_address(each)), None):
+        raise InputError(f"WHAT: got '{redact(address)}', allowed: files on this machine; copy the images first.")
     is_one = len(what) == 1 and Path(what[0]).is_file()
     is_folder = output is not None and (not is_one or output.is_dir())
     images = find_images(what, leave_out=output if is_folder and not is_one else None)
-    detector = load_detector(model)
+    detector = load_detector(copied_model(model))
     shown_score = choose_min_score(min_score, Path(detector.model_dir))
     coco = None
     if json_file is not None and ground_truth is not None:

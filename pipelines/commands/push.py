@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import PATH, NumberRange, complete_folder, json_option
+from detloom.pipelines.commands.options import (
+    PATH,
+    STORED_PATH,
+    NumberRange,
+    complete_folder,
+    copied_model,
+    json_option,
+)
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import LOCK_SECONDS, REMOTE_SCHEMES, is_remote
@@ -36,7 +43,7 @@ _UNKNOWN = "-"
         "push", 'detloom push runs/cells/model --to /models/cells --reason "first model, checked by hand"'
     )
 )
-@click.argument("model_dir", type=PATH)
+@click.argument("model_dir", type=STORED_PATH)
 @click.option(
     "--to",
     "push_dir",
@@ -57,7 +64,7 @@ _UNKNOWN = "-"
 @_REASON
 @_LOCK
 def push(
-    model_dir: Path,
+    model_dir: Path | str,
     push_dir: str,
     card_dir: Path | None,
     keep_versions: int,
@@ -79,14 +86,15 @@ def push(
     show_log()
     if not reason.strip():
         raise InputError("--reason: got an empty text, needed: why this model is pushed.")
-    model = find_saved_model(model_dir)
+    model = find_saved_model(copied_model(model_dir))
+    model_uri = redact(str(model_dir)) if is_remote(str(model_dir)) else str(model.absolute())
     if card_dir is not None and not card_dir.is_dir():
         raise InputError(f"{card_dir}: no such folder; give one with model_card.md, .html or .json.")
     with _os_errors_reported(push_dir):
         result = push_model(
             model,
             _address(push_dir),
-            origin=Origin(model_uri=str(model.absolute()), reason=f"by hand: {reason.strip()}"),
+            origin=Origin(model_uri=model_uri, reason=f"by hand: {reason.strip()}"),
             card_dir=card_dir,
             keep_versions=keep_versions,
             allow_class_change=allow_class_change,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, NumberRange
+from detloom.pipelines.commands.options import STORED_FOLDER, NumberRange, copied_model
 from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 
@@ -30,7 +30,7 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
         "    curl -d @- http://localhost:8501/v1/models/detector:predict",
     )
 )
-@click.argument("model", type=FOLDER)
+@click.argument("model", type=STORED_FOLDER)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 admits other machines."
 )
@@ -44,7 +44,7 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
     help="Longer requests are refused.",
 )
 @click.option("--min-score", type=NumberRange(0, 1), help=f"Initial score threshold on the page. {OPTION_HELP}")
-def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, min_score: float | None) -> None:
+def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: float, min_score: float | None) -> None:
     """Serve a model for manual tests.
 
     A web page accepts an image by drag and drop, and URLs accept requests of TensorFlow Serving's REST API. MODEL is an
@@ -60,9 +60,10 @@ def serve(model: Path, host: str, port: int, name: str, max_request_mb: float, m
     if _NAME.fullmatch(name) is None:
         raise InputError(f"--name: got {name!r}, allowed: a letter or digit, then up to 63 of them and of '._-'.")
     show_log()
-    served = load_served_model(model, name)
+    folder = copied_model(model)
+    served = load_served_model(folder, name)
     max_request_bytes = round(max_request_mb * 2**20)
-    shown_score = choose_min_score(min_score, find_saved_model(model))
+    shown_score = choose_min_score(min_score, find_saved_model(folder))
     page = format_page(served, min_score=shown_score, max_request_bytes=max_request_bytes)
     try:
         server = ModelServer(host, port, served, page, max_request_bytes)

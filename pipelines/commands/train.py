@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, FOLDER, complete_config, override_options, read_override_options
+from detloom.pipelines.commands.options import (
+    FILE,
+    FOLDER,
+    STORED_FOLDER,
+    complete_config,
+    copied,
+    override_options,
+    read_override_options,
+)
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.model.config import PLACEHOLDER
 from detloom.schemas.model.strategy import Strategy, StrategyKind
@@ -35,7 +43,7 @@ LOCK_FILE = ".train.lock"  # in the output folder, and kept there
 )
 @click.argument("source", shell_complete=complete_config)
 @click.option(
-    "--examples", type=FOLDER, metavar="DIR", help="Folder that detloom ingest wrote, with shards and label map."
+    "--examples", type=STORED_FOLDER, metavar="DIR", help="Folder that detloom ingest wrote, with shards and label map."
 )
 @click.option("--train-split", default="train", show_default=True, metavar="NAME", help="Training split of --examples.")
 @click.option(
@@ -78,7 +86,7 @@ LOCK_FILE = ".train.lock"  # in the output folder, and kept there
 )
 def train(
     source: str,
-    examples: Path | None,
+    examples: Path | str | None,
     train_split: str,
     eval_split: str,
     train_files: tuple[str, ...],
@@ -101,6 +109,7 @@ def train(
     DIR/tensorboard hold the metrics.
     """
     from detloom.pipelines.commands.config_check import read_training_config
+    from detloom.pipelines.commands.examples_folder import wanted_splits
     from detloom.pipelines.local.console import format_table, show_log
     from detloom.trainer_module.runtime.preemption import Preempted
 
@@ -109,11 +118,13 @@ def train(
     if debug:
         config = replace(config, train=replace(config.train, debug=True))
     if self_test:
-        _run_self_test(source, config, examples, train_split, train_files, label_map)
+        folder = copied(examples, wanted_splits(train_split)) if examples else None
+        _run_self_test(source, config, folder, train_split, train_files, label_map)
         return
     if out_dir is None:
         raise click.UsageError("Missing option '--out'.")
-    found = _find_examples(config, examples, train_split, eval_split, train_files, eval_files, label_map)
+    folder = copied(examples, wanted_splits(train_split, eval_split)) if examples else None
+    found = _find_examples(config, folder, train_split, eval_split, train_files, eval_files, label_map)
     try:
         result, model_dir = train_detector(config, found, out_dir, strategy, export=not no_export)
     except Preempted as preempted:

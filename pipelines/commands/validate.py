@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detloom.components.storage.local_copy import local_output
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.ingest import pipeline_maker
-from detloom.pipelines.commands.options import FOLDER, PATH, complete_config, json_option
+from detloom.pipelines.commands.ingest import REJECTS_DIR, pipeline_maker
+from detloom.pipelines.commands.options import PATH, STORED_FOLDER, complete_config, copied, json_option
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
     from detloom.schemas.model.config import TrainEvalConfig
     from detloom.schemas.run_file.data_checks import DataChecks
 
+_REPORT_FOLDER = "validation"  # in the folder of the examples
 _EXAMPLE_PRESET = "efficientdet_lite0"
 _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
 
@@ -25,8 +27,8 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
         "validate", "detloom validate data/examples", "detloom validate data/examples --config cells.yaml --json"
     )
 )
-@click.argument("examples", metavar="DIR", type=FOLDER)
-@click.option("--output", type=FOLDER, help="Folder for report.json and report.html; default: DIR/validation.")
+@click.argument("examples", metavar="DIR", type=STORED_FOLDER)
+@click.option("--output", type=STORED_FOLDER, help="Folder for report.json and report.html; default: DIR/validation.")
 @click.option(
     "--previous",
     type=PATH,
@@ -51,8 +53,8 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
 @_VERBOSE
 @json_option
 def validate(
-    examples: Path,
-    output: Path | None,
+    examples: Path | str,
+    output: Path | str | None,
     previous: Path | None,
     checks_file: Path | None,
     config: str | None,
@@ -69,21 +71,23 @@ def validate(
     from detloom.pipelines.local.console import format_next, log_nodes
 
     log_nodes(verbose)
-    folder = output or examples / "validation"
-    report = validate_folder(
-        examples,
-        folder,
-        config=config or "",
-        checks_file=checks_file,
-        previous=previous,
-        train_split=train_split,
-        num_workers=num_workers,
-    )
-    page = folder / "report.html"
+    folder = str(output or f"{examples}/{_REPORT_FOLDER}")
+    source = copied(examples, lambda name: not name.startswith((f"{REJECTS_DIR}/", f"{_REPORT_FOLDER}/")))
+    with local_output(folder) as report_folder:
+        report = validate_folder(
+            source,
+            report_folder,
+            config=config or "",
+            checks_file=checks_file,
+            previous=previous,
+            train_split=train_split,
+            num_workers=num_workers,
+        )
+    page = f"{folder}/report.html"
     click.echo(f"{format_checks(report)}\nWrote {page} and report.json in the same folder", err=as_json)
     if as_json:
         shown = {name: report[name] for name in ("verdict", "sentence", "checks")}
-        click.echo(json.dumps({**shown, "report": str(page)}, indent=1, ensure_ascii=False))
+        click.echo(json.dumps({**shown, "report": page}, indent=1, ensure_ascii=False))
     if report["verdict"] == "failed":
         raise InputError(f"{examples}: {describe_failures(report)}")
     train = ("detloom", "train", config or _EXAMPLE_PRESET, "--examples", examples)

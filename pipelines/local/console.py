@@ -10,6 +10,7 @@ from typing import Literal
 from absl import logging as absl_logging
 
 from detloom.components.fingerprints import source_folders
+from detloom.components.storage.local_copy import with_addresses
 
 NodeEnd = Literal["done", "cached", "skipped", "failed"]
 _WITHOUT_TRAINING = "SkipNotifier"  # the only node that runs if nothing is trained
@@ -94,7 +95,7 @@ def show_log() -> None:
 
 def format_next(*words: object) -> str:
     """Return the last line of a command: the command line to type next."""
-    return f"Next: {shlex.join(map(str, words))}"
+    return f"Next: {shlex.join(with_addresses(str(word)) for word in words)}"
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -8,16 +8,31 @@ from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 STEMS = {"train": [f"a{number:03d}" for number in range(60)], "val": ["b1", "b2"]}
 
 
+@pytest.fixture(params=["gs", "s3"])
+def scheme(request):
+    return request.param
+
+
 @pytest.fixture
-def upload(google_bucket):
+def bucket(scheme, request):
+    return request.getfixturevalue("s3_bucket" if scheme == "s3" else "google_bucket")
+
+
+def downloads_from(bucket):
+    """Return the requests for contents of objects."""
+    return [each for each in bucket.requests if "alt=media" in each or each.startswith("GET /bucket/data/")]
+
+
+@pytest.fixture
+def upload(bucket, scheme):
     """Return a function that copies a folder to the bucket, forgets the requests so far, and returns the address."""
 
     def call(folder):
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                google_bucket.put(f"data/{path.relative_to(folder).as_posix()}", path.read_bytes(), {})
-        google_bucket.requests.clear()
-        return "gs://bucket/data"
+                bucket.put(f"data/{path.relative_to(folder).as_posix()}", path.read_bytes(), {})
+        bucket.requests.clear()
+        return f"{scheme}://bucket/data"
 
     return call
 
@@ -26,7 +41,7 @@ def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_output_is_that_of_a_local_folder(make_voc, upload, run_ingest, google_bucket, tmp_path):
+def test_the_output_is_that_of_a_local_folder(make_voc, upload, run_ingest, bucket, tmp_path):
     folder = make_voc(STEMS)
     (folder / "JPEGImages/a007.jpg").unlink()
     (folder / "Annotations/a008.xml").write_text("<annotation>")
@@ -39,12 +54,12 @@ def test_the_output_is_that_of_a_local_folder(make_voc, upload, run_ingest, goog
     assert different == {REPORT_FILE, REJECTS_FILE}  # the data folder; where a missing image was searched
 
 
-def test_each_file_is_requested_once(make_voc, upload, run_ingest, google_bucket, tmp_path):
+def test_each_file_is_requested_once(make_voc, upload, run_ingest, bucket, tmp_path):
     run_ingest(upload(make_voc(STEMS)), tmp_path / "out")
-    downloads = [each for each in google_bucket.requests if "alt=media" in each]
+    downloads = downloads_from(bucket)
     num_lists, num_images = 2, 62
     assert len(downloads) == num_lists + 2 * num_images + 1  # the last: of an annotation, to check the format
-    assert len(google_bucket.requests) - len(downloads) < 20
+    assert len(bucket.requests) - len(downloads) < 20
 
 
 def write_yolo(folder):
@@ -57,18 +72,18 @@ def write_yolo(folder):
     (folder / "data.yaml").write_text("train: images/train\nval: images/train\nnames: [cat]\n")
 
 
-def test_images_without_labels_cost_no_request(upload, run_ingest, google_bucket, tmp_path):
+def test_images_without_labels_cost_no_request(upload, run_ingest, bucket, tmp_path):
     write_yolo(tmp_path / "yolo")
     settings = {"data_format": "yolo", "splits": {"train": "train"}}
     run_ingest(tmp_path / "yolo", tmp_path / "local", **settings)
     run_ingest(upload(tmp_path / "yolo"), tmp_path / "remote", **settings)
-    paths = [each for each in google_bucket.requests if "alt=media" in each and "/train/" in each]
+    paths = [each for each in downloads_from(bucket) if "/train/" in each]
     assert len(paths) == 20 + 10
     local_files, remote_files = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
     assert {name.name for name in local_files if local_files[name] != remote_files[name]} == {REPORT_FILE}
 
 
-def test_a_record_of_a_file_is_one_request(make_example, write_records, upload, run_ingest, google_bucket, tmp_path):
+def test_a_record_of_a_file_is_one_request(make_example, write_records, upload, run_ingest, bucket, tmp_path):
     folder = tmp_path / "records"
     records = [make_example([(0.1, 0.1, 0.5, 0.5)], name=f"image {number}") for number in range(20)]
     write_records(folder / "train.tfrecord", records)
@@ -76,7 +91,7 @@ def test_a_record_of_a_file_is_one_request(make_example, write_records, upload, 
     settings = {"data_format": "tfrecord", "splits": {"train": "train.tfrecord"}}
     run_ingest(folder, tmp_path / "local", **settings)
     run_ingest(upload(folder), tmp_path / "remote", **settings)
-    downloads = [each for each in google_bucket.requests if "alt=media" in each and "train.tfrecord" in each]
+    downloads = [each for each in downloads_from(bucket) if "train.tfrecord" in each]
     assert len(downloads) <= 20 + 3
     local_files, remote_files = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
     assert {name.name for name in local_files if local_files[name] != remote_files[name]} == {REPORT_FILE}

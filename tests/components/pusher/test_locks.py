@@ -190,6 +190,8 @@ class LockObject:
         self.data, self.generation, self.loses_answer = b"", 0, False
         self._last = 100
 
+    always_compares = True
+
     def read_generation(self, path, limit_bytes):
         return self.data, self.generation
 

@@ -189,8 +189,8 @@ def test_push_that_lost_its_lock_between_two_files_changes_nothing_more(
     push(model, 1.0)
     read_back = object_store._read_object
 
-    def suspend(storage, name, copy=None):
-        found = read_back(storage, name, copy)
+    def suspend(storage, name):
+        found = read_back(storage, name)
         if name == "1000/assets/label_map.pbtxt":
             clock[0] += 100.0
             push(third_model, 2000.0)

@@ -4,99 +4,109 @@ import random
 
 import pytest
 
-from detloom.components.storage.bucket_reader import BucketReader
-from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.bucket_reader import open_to_read
+from detloom.components.storage.storage import open_storage
+
+
+@pytest.fixture(params=["gs", "s3"])
+def root(request):
+    return f"{request.param}://bucket/data"
 
 
 @pytest.fixture
-def fill(google_bucket):
+def bucket(root, request):
+    return request.getfixturevalue("s3_bucket" if root.startswith("s3") else "google_bucket")
+
+
+@pytest.fixture
+def fill(bucket):
     """Return a function that writes objects and forgets the requests so far."""
 
     def call(contents):
         for name, content in contents.items():
-            google_bucket.put(name, content, {})
-        google_bucket.requests.clear()
+            bucket.put(name, content, {})
+        bucket.requests.clear()
 
     return call
 
 
 @pytest.fixture
-def reader():
-    return BucketReader("gs://bucket/data")
+def reader(root):
+    return open_to_read(root)
 
 
 def shown(entry):
     return entry and (entry.path, entry.size, entry.is_folder)
 
 
-def test_files_and_folders_are_found_as_by_single_requests(fill, google_bucket):
-    google_bucket.page_size = 3
+def test_files_and_folders_are_found_as_by_single_requests(fill, bucket, root):
+    bucket.page_size = 3
     names = ["a.jpg", "a!", "a/b.jpg", "a/c/d.jpg", "b/", "b/x", "ä.jpg", "z"]
     fill({f"data/{name}": b"1" * number for number, name in enumerate(names)})
-    single = GoogleStorage("gs://bucket/data")
+    single = open_storage(root)
     paths = ["a", "a.jpg", "a!", "a/b.jpg", "a/c", "a/c/d.jpg", "b", "b/x", "ä.jpg", "z", "0", "aa", "a/0", "c/d", "~"]
     for seed in range(5):
-        reader = BucketReader("gs://bucket/data")
+        reader = open_to_read(root)
         for path in random.Random(seed).choices(paths, k=40):
             assert shown(reader.status(path)) == shown(single.status(path)), path
             assert reader.is_folder(path) == single.is_folder(path), path
 
 
-def test_a_thousand_names_take_one_request(fill, google_bucket, reader):
+def test_a_thousand_names_take_one_request(fill, bucket, reader):
     fill({f"data/images/{number:04d}.jpg": b"12" for number in range(2500)})
     for number in range(2500):
         assert reader.status(f"images/{number:04d}.jpg").size == 2
     assert reader.status("images/2499.png") is None
-    assert len(google_bucket.requests) == 3
+    assert len(bucket.requests) == 3
 
 
-def test_a_file_takes_one_request(fill, google_bucket):
+def test_a_file_takes_one_request(fill, bucket, root):
     fill({"data/a": b"12345", "data/empty": b""})
-    storage = GoogleStorage("gs://bucket/data")
+    storage = open_storage(root)
     assert storage.read("a", 5) == b"12345"
     assert storage.read("a", 3) == b"1234"  # cut one byte after the limit
     assert storage.read("missing", 5) is None
     assert storage.read_part("a", 1, 3) == b"23"
-    assert len(google_bucket.requests) == 4
+    assert len(bucket.requests) == 4
     assert storage.read("empty", 5) == b""
 
 
-def test_a_response_that_ends_early_is_noticed(fill, google_bucket):
+def test_a_response_that_ends_early_is_noticed(fill, bucket, root):
     fill({"data/a": b"12345"})
-    google_bucket.faults[1] = "cut"
-    assert GoogleStorage("gs://bucket/data").read("a", 100) == b"12345"
+    bucket.faults[1] = "cut"
+    assert open_storage(root).read("a", 100) == b"12345"
 
 
-def test_expected_files_are_read_ahead_in_any_case(fill, google_bucket, reader):
+def test_expected_files_are_read_ahead_in_any_case(fill, bucket, reader):
     contents = {f"data/{number}": bytes([number]) for number in range(50)}
     fill(contents)
     names = [str(number) for number in range(50)]
     reader.expect(names, 10)
     wanted = [name for name in names if name not in ("3", "40")]  # two are not read after all
     assert [reader.read(name, 10) for name in wanted] == [contents[f"data/{name}"] for name in wanted]
-    assert len(google_bucket.requests) == 50
+    assert len(bucket.requests) == 50
     reader.expect(["1", "missing"], 10)
     assert reader.read("2", 10) == b"\2"
     assert [reader.read("1", 10), reader.read("missing", 10)] == [b"\1", None]
     assert reader.read("1", 20) == b"\1"
 
 
-def test_the_error_of_a_file_is_raised_when_it_is_read(fill, google_bucket, reader):
+def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, root):
     fill({"data/1": b"1", "data/2": b"2"})
-    google_bucket.faults[1] = "refused"
+    bucket.faults[1] = "refused"
     reader.expect(["1"], 10)
-    with pytest.raises(PermissionError, match="gs://bucket/data/1"):
+    with pytest.raises(PermissionError, match=f"{root}/1"):
         reader.read("1", 10)
     assert reader.read("2", 10) == b"2"
 
 
-def test_a_reader_keeps_few_pages(fill, google_bucket, reader, monkeypatch):
+def test_a_reader_keeps_few_pages(fill, bucket, reader, monkeypatch):
     from detloom.components.storage import bucket_reader
 
     monkeypatch.setattr(bucket_reader, "_MAX_PAGES", 2)
-    google_bucket.page_size = 10
+    bucket.page_size = 10
     fill({f"data/{number:02d}": b"" for number in range(50)})
     for _ in range(2):
         assert all(reader.status(f"{number:02d}") for number in (5, 25, 45))
         assert reader.status("25x") is None
-    assert len(google_bucket.requests) == 5  # two of the three pages are gone when they are needed again
+    assert len(bucket.requests) == 5  # two of the three pages are gone when they are needed again

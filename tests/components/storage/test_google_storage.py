@@ -2,7 +2,7 @@
 
 import pytest
 
-from detloom.components.storage import google_storage
+from detloom.components.storage import google_storage, object_storage
 from detloom.components.storage.google_storage import GoogleStorage
 
 FIRST = 1001  # the first generation of a new bucket
@@ -87,7 +87,7 @@ def test_request_that_is_executed_after_the_client_gave_up_changes_nothing(stora
 
 def test_large_file_is_uploaded_and_downloaded_in_parts(storage, google_bucket, monkeypatch):
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 10)
-    monkeypatch.setattr(google_storage, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(object_storage, "_BLOCK_BYTES", 10)
     content = bytes(range(25))
     with storage.open_to_write("large") as file:
         file.write(content)

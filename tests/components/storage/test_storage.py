@@ -5,16 +5,22 @@ import os
 import pytest
 
 from detloom.components.storage.google_storage import GoogleStorage
-from detloom.components.storage.storage import LocalStorage, open_storage
+from detloom.components.storage.s3_storage import S3Storage
+from detloom.components.storage.storage import AddressStorage, LocalStorage, open_storage
 
 
-@pytest.fixture(params=["local", "address", "google"])
+@pytest.fixture(params=["local", "address", "google", "s3"])
 def storage(request, tmp_path):
-    if request.param == "google":
-        request.getfixturevalue("google_bucket")
-        return GoogleStorage("gs://bucket/data")
+    if request.param in ("google", "s3"):
+        request.getfixturevalue(f"{request.param}_bucket")
+        return open_storage("gs://bucket/data" if request.param == "google" else "s3://bucket/data/")
     # ram:// is TensorFlow's in-memory file system; TFX's layer passes addresses that it does not know to TensorFlow.
     return open_storage(tmp_path / "data" if request.param == "local" else f"ram://storage/{tmp_path.name}")
+
+
+def test_an_address_chooses_the_storage():
+    kinds = {"gs://b/a": GoogleStorage, "s3://b/a": S3Storage, "hdfs://h/a": AddressStorage, "a": LocalStorage}
+    assert {root: type(open_storage(root)) for root in kinds} == kinds
 
 
 def test_a_written_file_is_listed_and_read(storage):

@@ -93,6 +93,11 @@ def test_an_invalid_option_is_named(options, message, make_voc, tmp_path):
     assert message in sentence(result)
 
 
+def test_an_output_at_s3_is_refused(make_voc):
+    result = detloom_command("ingest", "--input", make_voc(a=["c1"]), "--output", "s3://bucket/examples")
+    assert "--output: got 's3://bucket/examples'" in sentence(result)
+
+
 def test_an_output_over_the_input_is_refused(make_voc, tmp_path):
     folder = make_voc(a=["c1"])
     for output in (folder, folder.parent):

@@ -1,4 +1,4 @@
-"""Pushes to Cloud Storage, with a server that counts, refuses, loses and delays requests."""
+"""Pushes to Cloud Storage and to S3, with servers that count, refuse, lose and delay requests."""
 
 import contextlib
 import functools
@@ -14,9 +14,15 @@ from detloom.components.pusher.atomic_push import list_versions, push_model, rea
 from detloom.components.pusher.locks import GenerationLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
 from detloom.components.storage.google_storage import GoogleStorage
+from detloom.components.storage.s3_storage import S3Storage
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 
-SERVING = "gs://bucket/serving"
+STORAGES = {"gs": GoogleStorage, "s3": S3Storage}
+PATHS = {  # of requests that copy to a name or delete it
+    "gs": {"copy": "rewriteTo/b/bucket/o/", "DELETE": "DELETE /storage/v1/b/bucket/o/"},
+    "s3": {"copy": "PUT /bucket/", "DELETE": "DELETE /bucket/"},
+}
 GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' models
 
 
@@ -43,22 +49,49 @@ def clock(monkeypatch):
     return clock
 
 
+@pytest.fixture(params=list(STORAGES))
+def serving(request):
+    """Return the address of the push folder."""
+    return f"{request.param}://bucket/serving"
+
+
 @pytest.fixture
-def bucket(google_bucket, clock):
+def storage_kind(serving):
+    return STORAGES[serving.partition("://")[0]]
+
+
+@pytest.fixture
+def plain_bucket(serving, request):
+    """Return the bucket, with the real clock."""
+    return request.getfixturevalue("s3_bucket" if serving.startswith("s3") else "google_bucket")
+
+
+@pytest.fixture
+def push(serving):
+    """Return a function that pushes a model without loading it."""
+
+    def call(model_dir, at, **options):
+        return push_model(model_dir, serving, **{"check": no_check, "now": lambda: at, **options})
+
+    return call
+
+
+@pytest.fixture
+def bucket(plain_bucket, clock):
     """Return a bucket in which a model server must find a complete model after each request, once it has found one."""
     served, faults = [], []
 
     def serve():  # in a thread of the server
         version = None
         with contextlib.suppress(AssertionError, KeyError, ValueError):
-            version = serve_highest_version(google_bucket.contents())
+            version = serve_highest_version(plain_bucket.contents())
         if version is not None:
             served.append(version)
         elif served:
-            faults.append(google_bucket.requests[-1])
+            faults.append(plain_bucket.requests[-1])
 
-    google_bucket.after_request = serve
-    yield google_bucket
+    plain_bucket.after_request = serve
+    yield plain_bucket
     assert faults == []
 
 
@@ -86,17 +119,17 @@ def no_check(folder):
     """Accept every copy."""
 
 
-def push(model_dir, at, **options):
-    return push_model(model_dir, SERVING, **{"check": no_check, "now": lambda: at, **options})
-
-
-def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket):
+def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket, push, serving):
     result = push(model, 100.0)
-    assert (result.version, result.address, result.is_new) == (100, f"{SERVING}/100", True)
-    copies = [request for request in bucket.requests if "/rewriteTo/" in request]
-    assert all(request.startswith("POST /storage/v1/b/bucket/o/serving/.push-100/") for request in copies)
-    assert all("ifGenerationMatch=0" in request for request in copies)
-    targets = [request.partition("rewriteTo/b/bucket/o/serving/")[2].partition("?")[0] for request in copies]
+    assert (result.version, result.address, result.is_new) == (100, f"{serving}/100", True)
+    if serving.startswith("gs"):
+        copies = [request for request in bucket.requests if "/rewriteTo/" in request]
+        assert all(request.startswith("POST /storage/v1/b/bucket/o/serving/.push-100/") for request in copies)
+        assert all("ifGenerationMatch=0" in request for request in copies)
+        targets = [request.partition("rewriteTo/b/bucket/o/serving/")[2].partition("?")[0] for request in copies]
+    else:
+        copies = [request for request in bucket.requests if request.startswith("PUT /bucket/serving/100/")]
+        targets = [request.removeprefix("PUT /bucket/serving/") for request in copies]
     assert targets == [
         "100/assets/label_map.pbtxt",
         "100/variables/variables.index",
@@ -113,7 +146,7 @@ def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket)
     assert serve_highest_version(bucket.contents()) == 100
 
 
-def test_copy_is_loaded_before_any_of_its_files_is_uploaded(model, bucket):
+def test_copy_is_loaded_before_any_of_its_files_is_uploaded(model, bucket, push):
     def check(folder):
         assert (folder / "saved_model.pb").read_bytes() == b"graph"
         assert list(bucket.contents()) == ["serving/.push-100/owner.json", "serving/.push.lock"]
@@ -121,7 +154,7 @@ def test_copy_is_loaded_before_any_of_its_files_is_uploaded(model, bucket):
     push(model, 100.0, check=check)
 
 
-def test_model_that_cannot_be_loaded_is_not_uploaded(model, bucket):
+def test_model_that_cannot_be_loaded_is_not_uploaded(model, bucket, push):
     def check(folder):
         raise InputError("bad")
 
@@ -130,7 +163,7 @@ def test_model_that_cannot_be_loaded_is_not_uploaded(model, bucket):
     assert bucket.contents() == {}
 
 
-def test_load_check_that_changes_the_copy_is_an_error(model, bucket):
+def test_load_check_that_changes_the_copy_is_an_error(model, bucket, push):
     with pytest.raises(OSError, match=r"variables\.index"):
         push(model, 100.0, check=lambda folder: (folder / "variables/variables.index").write_bytes(b"changed"))
     assert bucket.contents() == {}
@@ -138,7 +171,7 @@ def test_load_check_that_changes_the_copy_is_an_error(model, bucket):
 
 @pytest.mark.reliability("torn file", "push")
 @pytest.mark.parametrize("name", ["label_map.pbtxt", "saved_model.pb", "push_manifest.json"])
-def test_damaged_upload_publishes_nothing_and_is_removed(name, model, other_model, bucket):
+def test_damaged_upload_publishes_nothing_and_is_removed(name, model, other_model, bucket, push, serving):
     push(model, 100.0)
     before = bucket.contents()
     bucket.damage = name
@@ -147,42 +180,44 @@ def test_damaged_upload_publishes_nothing_and_is_removed(name, model, other_mode
     assert bucket.contents() == before
     bucket.damage = ""
     assert push(other_model, 300.0).version == 300
-    assert list_versions(SERVING) == [100, 300]
+    assert list_versions(serving) == [100, 300]
 
 
-def test_pushing_the_latest_model_again_changes_nothing(model, bucket):
+def test_pushing_the_latest_model_again_changes_nothing(model, bucket, push):
     push(model, 100.0)
     before = bucket.contents()
     assert not push(model, 200.0).is_new
     assert bucket.contents() == before
 
 
-def test_rollback_and_removal_of_old_versions(model, other_model, bucket):
+def test_rollback_and_removal_of_old_versions(model, other_model, bucket, push, serving):
     push(model, 100.0)
     push(other_model, 200.0)
-    result = roll_back(SERVING, reason="bad boxes", check=no_check, now=lambda: 300.0)
+    result = roll_back(serving, reason="bad boxes", check=no_check, now=lambda: 300.0)
     assert (result.version, result.digest) == (300, build_manifest(model).digest)
     bucket.requests.clear()
     push(other_model, 400.0, keep_versions=2)
-    assert list_versions(SERVING) == [300, 400]
-    assert [record["version"] for record in read_records(SERVING)] == [100, 200, 300, 400]
+    assert list_versions(serving) == [300, 400]
+    assert [record["version"] for record in read_records(serving)] == [100, 200, 300, 400]
     deleted = [request for request in bucket.requests if request.startswith("DELETE") and "/serving/200/" in request]
     assert deleted[0].partition("?")[0].endswith("/200/saved_model.pb")
 
 
 @pytest.mark.reliability("concurrent runs", "push")
-def test_lock_is_one_object_and_the_bucket_is_not_changed_while_another_process_has_it(model, bucket):
-    other = GenerationLock(GoogleStorage(SERVING), "{}", clock=lambda: 0.0)
+def test_lock_is_one_object_and_the_bucket_is_not_changed_while_another_process_has_it(model, bucket, push, serving):
+    other = GenerationLock(open_storage(serving), "{}", clock=lambda: 0.0)
     other.acquire(0.0)
     before = bucket.contents()
     assert list(before) == ["serving/.push.lock"]
-    with pytest.raises(InputError, match=r"gs://bucket/serving: .*still in progress"):
+    with pytest.raises(InputError, match=rf"{serving}: .*still in progress"):
         push(model, 100.0, lock_seconds=0.0)
     assert bucket.contents() == before
 
 
 @pytest.mark.reliability("lost lease", "push")
-def test_push_that_lost_its_lock_while_loading_writes_nothing_more(model, other_model, third_model, bucket, clock):
+def test_push_that_lost_its_lock_while_loading_writes_nothing_more(
+    model, other_model, third_model, bucket, clock, push, serving
+):
     push(model, 1.0)
 
     def suspend(folder):
@@ -190,22 +225,23 @@ def test_push_that_lost_its_lock_while_loading_writes_nothing_more(model, other_
         assert push(third_model, 1000.0).version == 1001  # 1000 is in use
         bucket.requests.clear()
 
-    with pytest.raises(OSError, match=r"gs://bucket/serving: .*lock"):
+    with pytest.raises(OSError, match=rf"{serving}: .*lock"):
         push(other_model, 1000.0, check=suspend)
-    changes = [request for request in bucket.requests if not request.startswith("GET")]
-    assert [each for each in changes if "ifGenerationMatch=" not in each] == []  # only the refused renewal of its lock
-    assert list_versions(SERVING) == [1, 1001]
+    changes = [request for request in bucket.requests if not request.startswith(("GET", "HEAD"))]
+    refused = "ifGenerationMatch=" if serving.startswith("gs") else "PUT /bucket/serving/.push.lock"
+    assert [each for each in changes if refused not in each] == []  # only the refused renewal of its lock
+    assert list_versions(serving) == [1, 1001]
     assert serve_highest_version(bucket.contents()) == 1001
 
 
 @pytest.mark.reliability("lost lease", "push")
 @pytest.mark.parametrize("name", ["assets/label_map.pbtxt", "saved_model.pb"])
 def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
-    name, model, other_model, third_model, bucket, clock, monkeypatch
+    name, model, other_model, third_model, bucket, clock, monkeypatch, push, serving, storage_kind
 ):
     """The owner is suspended between `check_held` and the copy, so that only the storage can refuse the copy."""
     push(model, 1.0)
-    copy = GoogleStorage.copy
+    copy = storage_kind.copy
 
     def suspend(self, path, new_path):
         if new_path == f"1000/{name}":
@@ -213,20 +249,20 @@ def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
             push(third_model, 2000.0)
         copy(self, path, new_path)
 
-    monkeypatch.setattr(GoogleStorage, "copy", suspend)
-    with pytest.raises(OSError, match="gs://bucket/serving/1000"):
+    monkeypatch.setattr(storage_kind, "copy", suspend)
+    with pytest.raises(OSError, match=f"{serving}/"):
         push(other_model, 1000.0)
     assert {each.split("/")[1] for each in bucket.contents()} == {"1", "2000", "push_record.jsonl"}
-    assert list_versions(SERVING) == [1, 2000]
+    assert list_versions(serving) == [1, 2000]
 
 
 @pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_versions(
-    model, other_model, third_model, bucket, clock, monkeypatch
+    model, other_model, third_model, bucket, clock, monkeypatch, push, serving, storage_kind
 ):
     push(third_model, 1.0)
     push(model, 2.0)
-    delete_tree = GoogleStorage.delete_tree
+    delete_tree = storage_kind.delete_tree
 
     def suspend(self, path):
         delete_tree(self, path)
@@ -234,14 +270,16 @@ def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_ver
             clock.sleep(100.0)
             assert push(third_model, 2000.0).previous_version == 1000
 
-    monkeypatch.setattr(GoogleStorage, "delete_tree", suspend)
+    monkeypatch.setattr(storage_kind, "delete_tree", suspend)
     push(other_model, 1000.0, keep_versions=2)
-    assert list_versions(SERVING) == [1, 2, 1000, 2000]
-    assert [record["version"] for record in read_records(SERVING)] == [1, 2, 1000, 2000]
+    assert list_versions(serving) == [1, 2, 1000, 2000]
+    assert [record["version"] for record in read_records(serving)] == [1, 2, 1000, 2000]
 
 
 @pytest.mark.reliability("concurrent runs", "push")
-def test_of_two_simultaneous_pushes_one_waits_for_the_other(model, other_model, google_bucket, monkeypatch):
+def test_of_two_simultaneous_pushes_one_waits_for_the_other(
+    model, other_model, plain_bucket, monkeypatch, push, serving
+):
     monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
     is_loading, results = threading.Event(), []
 
@@ -255,17 +293,25 @@ def test_of_two_simultaneous_pushes_one_waits_for_the_other(model, other_model, 
     results.append(push(other_model, 100.0))
     first.join()
     assert [result.version for result in results] == [100, 101]
-    assert list_versions(SERVING) == [100, 101]
-    assert [record["previous_version"] for record in read_records(SERVING)] == [None, 100]
+    assert list_versions(serving) == [100, 101]
+    assert [record["previous_version"] for record in read_records(serving)] == [None, 100]
 
 
-def test_unreachable_bucket_is_reported_with_its_address(model, google_bucket):
-    with pytest.raises(InputError, match="gs://missing/serving: "):
-        push_model(model, "gs://missing/serving", check=no_check)
+def test_unreachable_bucket_is_reported_with_its_address(model, plain_bucket, serving):
+    missing = serving.replace("bucket", "missing")
+    with pytest.raises(InputError, match=f"{missing}: "):
+        push_model(model, missing, check=no_check)
+
+
+def test_server_that_ignores_conditions_is_refused(model, s3_bucket, serving):
+    s3_bucket.ignores_conditions = True
+    with pytest.raises(InputError, match=r"s3://bucket/serving: .*If-None-Match"):
+        push_model(model, "s3://bucket/serving", check=no_check)
+    assert s3_bucket.contents() == {}
 
 
 @pytest.fixture
-def pushed_before(model, third_model, bucket):
+def pushed_before(model, third_model, bucket, push):
     """Return a function that restores the bucket with the versions 100 and 300."""
     push(third_model, 100.0)
     push(model, 300.0)
@@ -279,22 +325,30 @@ def pushed_before(model, third_model, bucket):
     return restore
 
 
-def check_push_with_fault(bucket, other_model, number, fault):
-    """Push with a fault that ends the push, then again; check what a server and a reader find. Return the version."""
-    bucket.faults = {number: fault}
-    with contextlib.suppress(OSError, InputError):
-        push(other_model, 1000.0, keep_versions=2)
-    bucket.is_stopped = False
-    served = serve_highest_version(bucket.contents())
-    assert served in (300, 1000), number
-    assert list_versions(SERVING)[-1] == served, number
-    result = push(other_model, 2000.0, keep_versions=2)
-    assert result.digest == build_manifest(other_model).digest, number
-    assert list_versions(SERVING) == [300, result.version], number
-    left = {name.split("/")[1] for name in bucket.contents()}
-    assert left == {"300", str(result.version), "push_record.jsonl"}, number
-    assert [record["version"] for record in read_records(SERVING)] == [100, 300, result.version], number
-    return result.version
+@pytest.fixture
+def check_push_with_fault(bucket, other_model, push, serving):
+    """Return a function that pushes with a fault that ends the push, and again, and returns the version.
+
+    It checks what a server and a reader find.
+    """
+
+    def call(number, fault):
+        bucket.faults = {number: fault}
+        with contextlib.suppress(OSError, InputError):
+            push(other_model, 1000.0, keep_versions=2)
+        bucket.is_stopped = False
+        served = serve_highest_version(bucket.contents())
+        assert served in (300, 1000), number
+        assert list_versions(serving)[-1] == served, number
+        result = push(other_model, 2000.0, keep_versions=2)
+        assert result.digest == build_manifest(other_model).digest, number
+        assert list_versions(serving) == [300, result.version], number
+        left = {name.split("/")[1] for name in bucket.contents()}
+        assert left == {"300", str(result.version), "push_record.jsonl"}, number
+        assert [record["version"] for record in read_records(serving)] == [100, 300, result.version], number
+        return result.version
+
+    return call
 
 
 @pytest.mark.reliability("kill", "push")
@@ -302,27 +356,30 @@ def check_push_with_fault(bucket, other_model, number, fault):
     ("request_part", "version"),
     [
         (".push-1000/saved_model.pb", 2000),
-        ("rewriteTo/b/bucket/o/serving/1000/assets/", 2000),
-        ("rewriteTo/b/bucket/o/serving/1000/assets.extra/", 2000),
-        ("rewriteTo/b/bucket/o/serving/1000/saved_model.pb", 2000),
-        ("DELETE /storage/v1/b/bucket/o/serving/.push-1000/", 1000),
-        ("DELETE /storage/v1/b/bucket/o/serving/100/saved_model.pb", 1000),
-        ("DELETE /storage/v1/b/bucket/o/serving/100/assets", 1000),
+        ("copy serving/1000/assets/", 2000),
+        ("copy serving/1000/assets.extra/", 2000),
+        ("copy serving/1000/saved_model.pb", 2000),
+        ("DELETE serving/.push-1000/", 1000),
+        ("DELETE serving/100/saved_model.pb", 1000),
+        ("DELETE serving/100/assets", 1000),
     ],
 )
 def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
-    request_part, version, pushed_before, bucket, other_model
+    request_part, version, pushed_before, bucket, other_model, push, serving, check_push_with_fault
 ):
     push(other_model, 1000.0, keep_versions=2)
+    paths = PATHS[serving.partition("://")[0]]
+    for short, path in paths.items():
+        request_part = request_part.replace(f"{short} ", path)
     number = next(index for index, request in enumerate(bucket.requests, 1) if request_part in request)
     pushed_before()
-    assert check_push_with_fault(bucket, other_model, number, "stop") == version
+    assert check_push_with_fault(number, "stop") == version
 
 
 @pytest.mark.slow  # two pushes for each of some hundred requests
 @pytest.mark.parametrize("fault", [pytest.param("stop", marks=pytest.mark.reliability("kill", "push")), "refused"])
 def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succeeds(
-    fault, pushed_before, bucket, other_model
+    fault, pushed_before, bucket, other_model, push, check_push_with_fault
 ):
     versions, number = set(), 0
     push(other_model, 1000.0, keep_versions=2)
@@ -330,13 +387,13 @@ def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succ
     assert num_requests > 60  # far fewer would mean that the requests are not observed
     for number in range(1, num_requests + 1):
         pushed_before()
-        versions.add(check_push_with_fault(bucket, other_model, number, fault))
+        versions.add(check_push_with_fault(number, fault))
     assert versions == {1000, 2000}
 
 
 @pytest.mark.slow  # a push for each of some hundred requests
 @pytest.mark.parametrize("fault", ["unavailable", "answer_lost"])
-def test_push_succeeds_when_any_request_fails_once(fault, pushed_before, bucket, other_model):
+def test_push_succeeds_when_any_request_fails_once(fault, pushed_before, bucket, other_model, push):
     push(other_model, 1000.0, keep_versions=2)
     num_requests, after = len(bucket.requests), list(bucket.contents())
     for number in range(1, num_requests + 1):
