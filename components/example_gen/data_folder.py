@@ -10,16 +10,24 @@ import functools
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from detloom.components.storage.bucket_reader import BucketReader
 from detloom.components.storage.google_storage import SCHEME as GOOGLE_SCHEME
-from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file, open_storage
+from detloom.components.storage.storage import (
+    Entry,
+    Storage,
+    is_address,
+    open_regular_file,
+    open_storage,
+    read_regular_file,
+)
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
+_Result = TypeVar("_Result")
 _MAX_FOLDER_DEPTH = 64  # more levels mean a loop of mounts or an attack, not a data set
 
 
@@ -73,8 +81,7 @@ class DataFolder:
         if is_address(self.root):
             data = self._read_address(path, max_bytes)
         else:
-            with self.open(path) as file:
-                data = file.read(max_bytes + 1)
+            data = self._with_local_file(path, functools.partial(read_regular_file, limit_bytes=max_bytes))
         if len(data) > max_bytes:
             raise SourceError(Reason.FILE_TOO_LARGE, f"the file is larger than the {max_bytes} bytes allowed")
         return data
@@ -101,15 +108,22 @@ class DataFolder:
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for streaming."""
+        if not is_address(self.root):
+            return self._with_local_file(path, open_regular_file)
         try:
-            if is_address(self.root):
-                return self._open_address(path)
+            return self._open_address(path)
+        except (OSError, ValueError) as error:
+            raise _source_error(error) from None
+
+    def _with_local_file(self, path: str, use: Callable[..., _Result]) -> _Result:
+        """Call `use` with the full path of a file, and with flags that refuse a link unless it was checked."""
+        try:
             try:
-                return open_regular_file(self._checked(path), os.O_NOFOLLOW)
+                return use(self._checked(path), flags=os.O_NOFOLLOW)
             except OSError as error:
                 if error.errno != errno.ELOOP:  # resolving links is slow, so only links are resolved
                     raise
-                return open_regular_file(self._follow(path))
+                return use(self._follow(path))
         except (OSError, ValueError) as error:
             raise _source_error(error) from None
 
