@@ -121,18 +121,18 @@ def _find_label_like(folder: DataFolder) -> str:
     image_stems: set[str] = set()
     text_stems: dict[str, str] = {}
     current = ""
-    for file in folder.walk():
-        parent, _, name = file.path.rpartition("/")
+    for path in folder.iter_files():
+        parent, _, name = path.rpartition("/")
         stem, suffix = posixpath.splitext(name)
         suffix = suffix.lower()
         if suffix in _LABEL_SUFFIXES:
-            return file.path
+            return path
         if parent != current:
             current, image_stems, text_stems = parent, set(), {}
         if suffix == ".txt":
             if any(word in parent.lower() for word in _LABEL_WORDS) or stem in image_stems:
-                return file.path
-            text_stems[stem] = file.path
+                return path
+            text_stems[stem] = path
         elif suffix in IMAGE_SUFFIXES:
             if stem in text_stems:
                 return text_stems[stem]
