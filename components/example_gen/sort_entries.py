@@ -33,7 +33,7 @@ def _sort_on_disk(entries: Iterable[Entry]) -> Iterator[Entry]:
         closing(sqlite3.connect(Path(folder) / "names.sqlite", isolation_level=None)) as database,
     ):
         database.executescript(
-            f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA temp_store=FILE; PRAGMA cache_size=-{_CACHE_KIB}; "
+            f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA temp_store=FILE; PRAGMA cache_size=-{_CACHE_KIB};"
             "CREATE TABLE entries (is_folder INTEGER, path BLOB, size INTEGER, mtime_ns INTEGER); BEGIN"
         )
         database.executemany(

@@ -31,7 +31,7 @@ def test_all_stages_are_followed_to_their_ends(make_voc, tmp_path, without_beam,
         examples=str(tmp_path / "out"),
         output_splits=tuple(ratios),
     )
-    num_chunks, _ = list_chunks(job)
+    num_chunks = list_chunks(job).num_chunks
     ingest_module._run(job, num_chunks, dict)
     follow_progress._follow(job, num_chunks, threading.Event())
     # 300 records are two chunks of at most 256 names, and each of them is one block.
