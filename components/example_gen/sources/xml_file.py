@@ -136,7 +136,9 @@ class ChildScan:
         except expat.ExpatError as error:
             if error.code != _UNKNOWN_ENCODING:
                 raise _syntax_error(error) from None
-            self.is_divisible = False  # lxml knows more encodings
+            self.is_divisible = False
+        except (ValueError, LookupError):  # an encoding that only lxml knows
+            self.is_divisible = False
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if self._depth == 0:

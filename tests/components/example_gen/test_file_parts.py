@@ -96,11 +96,12 @@ def test_every_part_gets_some_of_the_images(data_format, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("declaration", "attributes", "encoding"),
     [
-        ("<?xml version='1.0' encoding='latin-1'?>", "", "latin-1"),
+        ("<?xml version='1.0' encoding='iso-8859-1'?>", "", "latin-1"),
+        ("<?xml version='1.0' encoding='gb18030'?>", "", "gb18030"),
         ("<?xml version='1.0' encoding='utf-16'?>", "", "utf-16"),
         ("", " xmlns:a='b'", "utf-8"),
     ],
-    ids=["latin-1", "utf-16", "namespaces"],
+    ids=["latin-1", "gb18030", "utf-16", "namespaces"],
 )
 def test_an_xml_file_that_cannot_be_divided_is_read_as_one(declaration, attributes, encoding, tmp_path, monkeypatch):
     write_cvat(tmp_path, declaration, attributes, encoding)
