@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
-from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
+from detloom.components.example_gen.ingest_job import REJECTS_DIR, STAGING_DIR, IngestJob, SplitCounts
 from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
 from detloom.components.example_gen.read_annotations import divide_files, list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
+from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
@@ -210,9 +212,9 @@ def _clean(out: IngestFolders) -> None:
                 storage.delete(found)
     for folder in examples.list_names():
         if folder.startswith(_SPLIT_PREFIX) and examples.is_folder(folder):
-            for name in examples.list_names(folder):
-                if name.startswith("data_tfrecord-"):
-                    examples.delete(f"{folder}/{name}")
+            shards = (f"{folder}/{name}" for name in examples.list_names(folder) if name.startswith("data_tfrecord-"))
+            for _ in map_files(examples, examples.delete, shards):
+                pass
             if not examples.list_names(folder, with_hidden=True):
                 examples.delete_tree(folder)
 
@@ -299,12 +301,12 @@ def _add_counts(job: IngestJob, planned: Plan) -> dict[str, SplitCounts]:
     for split, part in planned.counts.items():
         counts.setdefault(split, SplitCounts()).add(part)
     decode_seconds = seconds = 0.0
-    for split, num_shards in planned.num_shards.items():
-        for index in range(num_shards):
-            outcome = read_shard_outcome(job, job.shard_outcome_file(split, index))
-            counts[split].add(outcome.counts)
-            seconds += outcome.seconds
-            decode_seconds += outcome.decode_seconds
+    shards = ((split, index) for split, num_shards in planned.num_shards.items() for index in range(num_shards))
+    paths = (job.shard_outcome_file(split, index) for split, index in shards)
+    for outcome in map_files(job.staging, partial(read_shard_outcome, job), paths):
+        counts[outcome.split].add(outcome.counts)
+        seconds += outcome.seconds
+        decode_seconds += outcome.decode_seconds
     if not any(vars(counts.get("", SplitCounts())).values()):
         counts.pop("", None)
     if job.params.decode_images:
@@ -317,9 +319,10 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
     examples, rejects = open_storage(out.examples), open_storage(out.rejects)
     for split in job.output_splits:
         examples.make_folder(f"{_SPLIT_PREFIX}{split}")
-        for name in job.staging.list_names(job.finished_shard(split, "")):
-            finished = f"{STAGING_DIR}/{job.finished_shard(split, name)}"
-            examples.rename(finished, f"{_SPLIT_PREFIX}{split}/{name}")
+        finished, final = f"{STAGING_DIR}/{job.finished_shard(split, '')}", f"{_SPLIT_PREFIX}{split}/"
+        names = job.staging.list_names(job.finished_shard(split, ""))
+        for _ in map_files(examples, lambda path: examples.rename(*path), [(finished + n, final + n) for n in names]):
+            pass
     if report["label_map"]:
         label_map = LabelMap(tuple((class_id, name) for class_id, name in report["label_map"]))
         with examples.open_to_write(LABEL_MAP_FILE) as file:
@@ -352,8 +355,7 @@ class RefusedDataError(InputError):
 
 def read_rejects(job: IngestJob) -> Iterator[bytes]:
     """Yield the lines of the quarantine from the staging folder, in the order of steps and parts."""
-    for name in job.staging.list_names("rejects"):
-        yield from job.staging.read_lines(f"rejects/{name}")
+    return read_lines_of_files(job.staging, REJECTS_DIR)
 
 
 def find_refusal(job: IngestJob, report: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from detloom.components.storage.storage import Storage, open_storage
 from detloom.schemas.contracts.rejects import Reject
 
 CHUNKS_PER_FILE = 64
+RECORDS_DIR, HASHES_DIR, REJECTS_DIR = "records", "hashes", "rejects"  # in the staging folder
 STAGING_DIR = ".incomplete"  # beside the split folders, in which readers treat every file as complete
 
 
@@ -90,10 +91,10 @@ class IngestJob:
         return PartFiles(self.staging, f"parts/{index - chunk.part:06d}")
 
     def records_file(self, index: int) -> str:
-        return f"records/{index:06d}.jsonl"
+        return f"{RECORDS_DIR}/{index:06d}.jsonl"
 
     def hashes_file(self, chunk: int, block: int) -> str:
-        return f"hashes/{chunk:06d}-{block:06d}.bin"
+        return f"{HASHES_DIR}/{chunk:06d}-{block:06d}.bin"
 
     def read_outcome_file(self, index: int) -> str:
         return f"read/{index:06d}.json"
@@ -118,7 +119,7 @@ class IngestJob:
 
     def rejects_file(self, step: str) -> str:
         """Return the path of one step's rejects; all of them, sorted by name, form the quarantine."""
-        return f"rejects/{step}.jsonl"
+        return f"{REJECTS_DIR}/{step}.jsonl"
 
 
 @dataclass
