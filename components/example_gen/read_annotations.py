@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import IO, NamedTuple
 
@@ -111,15 +111,15 @@ def list_chunks(job: IngestJob) -> ChunkList:
     return ChunkList(num_chunks, has_many_sources, has_divided_files)
 
 
-def divide_files(index: int, job: IngestJob) -> Sequence[int]:
+def divide_files(index: int, job: IngestJob) -> list[int]:
     """Return chunk `index`; if it is the first part of an annotation file, write all of its parts and return them."""
     subfolder, chunk = read_chunk(index, job)
     if chunk.part > 0:
-        return ()
+        return []
     if chunk.num_parts > 1:
         folder, parts = job.folder(subfolder), job.part_files(index, chunk)
         formats.split_file(job.data_format, folder, chunk, job.reader_settings, parts)
-    return range(index, index + chunk.num_parts)
+    return list(range(index, index + chunk.num_parts))
 
 
 def read_annotations(index: int, job: IngestJob) -> int:

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder
@@ -140,9 +141,9 @@ def test_ingestion_of_a_divided_file_writes_the_same_bytes(make_coco, run_ingest
     boxes = [{"image_id": number, "category_id": 3, "bbox": [1, 2, 3, 4], "id": number} for number in range(30)]
     folder = make_coco({"a.json": (images, boxes)})
     outputs = []
-    for name, part_bytes in (("whole", 2**20), ("divided", 300)):
+    for name, part_bytes, make_pipeline in (("whole", 2**20, None), ("divided", 300, beam.Pipeline)):
         monkeypatch.setattr(file_parts, "PART_BYTES", part_bytes)
-        run_ingest(folder, tmp_path / name, data_format="coco", splits={"train": "a.json"})
+        run_ingest(folder, tmp_path / name, make_pipeline, data_format="coco", splits={"train": "a.json"})
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         outputs.append([(path.relative_to(tmp_path / name), path.read_bytes()) for path in files])
     assert outputs[0] == outputs[1]
