@@ -10,6 +10,7 @@ import json
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +31,7 @@ from detloom.components.example_gen.read_annotations import divide_files, list_c
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
-from detloom.components.storage.many_files import map_files, read_lines_of_files
+from detloom.components.storage.many_files import delete_files, map_files, read_lines_of_files
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
@@ -109,7 +110,7 @@ def _write(
     check_held: Callable[[], None],
 ) -> dict[str, Any]:
     """Write all files of the ingestion, the report last, and return the report."""
-    job.staging.delete_tree()
+    delete_files(job.staging)
     job.staging.make_folder()
     if subset is not None:
         with job.staging.open_to_write(job.only) as file:
@@ -213,8 +214,7 @@ def _clean(out: IngestFolders) -> None:
     for folder in examples.list_names():
         if folder.startswith(_SPLIT_PREFIX) and examples.is_folder(folder):
             shards = (f"{folder}/{name}" for name in examples.list_names(folder) if name.startswith("data_tfrecord-"))
-            for _ in map_files(examples, examples.delete, shards):
-                pass
+            deque(map_files(examples, examples.delete, shards), maxlen=0)
             if not examples.list_names(folder, with_hidden=True):
                 examples.delete_tree(folder)
 
@@ -249,7 +249,7 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
     """Build the report, including `more`. Its `error` says why the data are refused, or is ""."""
     planned = read_plan(job)
     if planned.error:
-        job.staging.delete_tree()
+        delete_files(job.staging)
         raise InputError(planned.error)
     counts = _add_counts(job, planned)
     total = SplitCounts()
@@ -321,8 +321,8 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
         examples.make_folder(f"{_SPLIT_PREFIX}{split}")
         finished, final = f"{STAGING_DIR}/{job.finished_shard(split, '')}", f"{_SPLIT_PREFIX}{split}/"
         names = job.staging.list_names(job.finished_shard(split, ""))
-        for _ in map_files(examples, lambda path: examples.rename(*path), [(finished + n, final + n) for n in names]):
-            pass
+        renames = ((finished + name, final + name) for name in names)
+        deque(map_files(examples, lambda paths: examples.rename(*paths), renames), maxlen=0)
     if report["label_map"]:
         label_map = LabelMap(tuple((class_id, name) for class_id, name in report["label_map"]))
         with examples.open_to_write(LABEL_MAP_FILE) as file:
@@ -330,7 +330,7 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
     with rejects.open_to_write(REJECTS_FILE) as file:
         for line in read_rejects(job):
             file.write(line + b"\n")
-    job.staging.delete_tree()
+    delete_files(job.staging)
     rejects.write_json(REPORT_FILE, report)
 
 

@@ -1,5 +1,6 @@
 """Work on many files of a storage: one after another in a local folder, several requests at a time at an address."""
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -35,12 +36,26 @@ def map_files(storage: Storage, function: Callable[[_Item], _Result], items: Ite
 
 def read_lines_of_files(storage: Storage, folder: str) -> Iterator[bytes]:
     """Yield the lines of all files in a folder without their ends, in the order of the names."""
-    entries = [entry for entry in storage.list_entries(folder) if not entry.is_folder]
-    sizes = {entry.path: entry.size for entry in entries}
+    paths = (f"{folder}/{name}" for name in storage.list_names(folder))
+    if not is_address(storage.root):
+        yield from itertools.chain.from_iterable(map(storage.read_lines, paths))
+        return
+    for path, data in map_files(storage, lambda path: (path, storage.read(path, _LARGE_BYTES) or b""), paths):
+        if len(data) > _LARGE_BYTES:
+            yield from storage.read_lines(path)
+        else:
+            yield from data.removesuffix(b"\n").split(b"\n") if data else ()
 
-    def read_ahead(path: str) -> Iterable[bytes]:
-        is_read_ahead = is_address(storage.root) and sizes[path] <= _LARGE_BYTES
-        return list(storage.read_lines(path)) if is_read_ahead else storage.read_lines(path)
 
-    for lines in map_files(storage, read_ahead, sizes):
-        yield from lines
+def delete_files(storage: Storage) -> None:
+    """Delete a folder with its content, the files of its subfolders by several requests at a time."""
+
+    def delete(path: str) -> None:
+        with contextlib.suppress(OSError):  # it may be a folder; `delete_tree` reports what cannot be deleted
+            storage.delete(path)
+
+    if is_address(storage.root):
+        for folder in storage.list_names(with_hidden=True):
+            paths = (f"{folder}/{name}" for name in storage.list_names(folder, with_hidden=True))
+            deque(map_files(storage, delete, paths), maxlen=0)
+    storage.delete_tree()

@@ -38,13 +38,13 @@ def divide_file(split: str, source: str, num_bytes: int) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class PartFiles:
-    """The parts of one annotation file, in a folder that its workers share."""
+    """The parts of one annotation file, in a folder that its workers share; `prefix` begins the paths of the files."""
 
     storage: Storage
-    folder: str
+    prefix: str
 
     def write_head(self, head: Head) -> None:
-        self.storage.write_json(f"{self.folder}/head.json", head, is_ascii=True)
+        self.storage.write_json(f"{self.prefix}-head.json", head, is_ascii=True)
 
     def write_error(self, message: str) -> None:
         """Tell the readers of all parts that the file cannot be used."""
@@ -56,7 +56,7 @@ class PartFiles:
         Raises:
             InputError: if the file cannot be used.
         """
-        head: Head = self.storage.read_json(f"{self.folder}/head.json")
+        head: Head = self.storage.read_json(f"{self.prefix}-head.json")
         if _ERROR in head:
             raise InputError(head[_ERROR])
         return head
@@ -64,7 +64,7 @@ class PartFiles:
     def write_groups(self, num_parts: int, collect: Callable[[Add], Generator[SourceItem, None, Head]]) -> None:
         """Write the items that `collect` adds, yields and returns; of a killed attempt, nothing is visible."""
         with contextlib.ExitStack() as stack:
-            items = stack.enter_context(self.storage.open_to_write(f"{self.folder}/items.jsonl"))
+            items = stack.enter_context(self.storage.open_to_write(f"{self.prefix}-items.jsonl"))
             parts = [stack.enter_context(self.storage.open_to_write(self._part(part))) for part in range(num_parts)]
 
             def add(image: str, kind: int, payload: bytes) -> None:
@@ -81,7 +81,7 @@ class PartFiles:
         """Yield what `join` makes of the items of one part; the first part also has what belongs to no image."""
         head = self.read_head()
         if part == 0:
-            yield from map(_decode_item, self.storage.read_lines(f"{self.folder}/items.jsonl"))
+            yield from map(_decode_item, self.storage.read_lines(f"{self.prefix}-items.jsonl"))
         with ImageGroups(scratch) as groups:
             with self.storage.open(self._part(part)) as file:
                 while header := file.read(_ITEM.size):
@@ -91,7 +91,7 @@ class PartFiles:
             yield from join(head, groups)
 
     def _part(self, part: int) -> str:
-        return f"{self.folder}/{part:03d}.bin"
+        return f"{self.prefix}-{part:03d}.bin"
 
 
 class FilePart(io.RawIOBase):
