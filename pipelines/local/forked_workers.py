@@ -5,6 +5,7 @@ forked. For each worker that Beam starts, a small client process sends the worke
 forks the worker; the client ends with it. Server and workers end with this process.
 """
 
+import atexit
 import contextlib
 import functools
 import json
@@ -18,6 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -35,6 +37,8 @@ _CLIENT = (
     f"s.shutdown(socket.SHUT_WR); sys.exit(s.recv(9) != {_DONE!r})"
 )
 _GRPC_THREADS = ("grpc_", "event_engine", "default-executo", "resolver-execut")
+_REAP_SECONDS = 1.0  # between two looks for workers that have ended
+_STOP_SECONDS = 5.0  # to wait for the last worker at the end of the main process
 _TASKS = Path("/proc/self/task")
 
 
@@ -69,8 +73,16 @@ def _start_server() -> str:
         _run_and_exit(functools.partial(_serve, listener, ends_with_us, folder))
     listener.close()
     os.close(ends_with_us)
-    # `lifeline` stays open until this process ends, however it ends.
+    # `lifeline` is closed when this process ends, however it ends.
+    atexit.register(_stop_server, server, lifeline)
     return "exec " + shlex.join([sys.executable, "-I", "-S", "-c", _CLIENT, address, *_WORKER_VARIABLES])
+
+
+def _stop_server(server: int, lifeline: int) -> None:
+    os.close(lifeline)
+    end = time.monotonic() + _STOP_SECONDS
+    while os.waitpid(server, os.WNOHANG) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def _can_fork() -> bool:
@@ -82,24 +94,30 @@ def _can_fork() -> bool:
 
 
 def _serve(listener: socket.socket, lifeline: int, folder: str) -> None:
-    """Fork a worker for each connection, until the writing end of `lifeline` is closed."""
+    """Fork a worker for each connection, until the writing end of `lifeline` is closed; then wait for the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the main process, and that ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers are not waited for
     try:
         while True:
-            ready, _, _ = select.select([listener, lifeline], [], [])
+            ready, _, _ = select.select([listener, lifeline], [], [], _REAP_SECONDS)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
             if lifeline in ready:
                 return
+            if not ready:
+                continue
             connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
                 os.close(lifeline)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _run_and_exit(functools.partial(_work, connection))
             connection.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()  # the connection to the main process is closed, so they end
 
 
 def _work(connection: socket.socket) -> None:
