@@ -7,12 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detloom.components.example_gen.decoded_image import check_decodes, turn_upright
+from detloom.components.example_gen.encode_example import (
+    bytes_feature,
+    encode_example,
+    float_feature,
+    int_feature,
+)
 from detloom.components.example_gen.image_header import ImageError, ImageHeader, read_image_header
 from detloom.components.example_gen.mask_png import encode_mask_png
 from detloom.components.example_gen.params import ExampleGenParams
@@ -49,14 +54,14 @@ class SourceImage:
     Attributes:
         encoded: JPEG or PNG, as stored.
         file_name: written as `image/filename`.
-        features: features of an existing tf.Example that are copied unchanged.
+        features: features of an existing tf.Example that are copied unchanged (tf.train.Feature).
         num_objects: number of objects in that example.
         is_upright: the labels refer to the pixels as stored, whatever EXIF says: TensorFlow's decoders ignore EXIF.
     """
 
     encoded: bytes
     file_name: str
-    features: Mapping[str, tf.train.Feature] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)
     num_objects: int = 0
     is_upright: bool = False
 
@@ -82,8 +87,7 @@ class BuiltExample:
     decode_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """The `index`-th object of its record, to be written; its box is inside 0 to 1 and has an area in float32."""
 
     index: int
@@ -131,16 +135,13 @@ def build_example(
     num_bytes = len(encoded) + sum(len(entry.mask_png or b"") for entry in kept)
     if num_bytes > MAX_RECORD_BYTES:
         return record.reject_record(Reason.RECORD_TOO_LARGE, f"{num_bytes} bytes, allowed: {MAX_RECORD_BYTES}")
-    # The example is filled in place: building it from finished parts would copy the image three times.
-    example = tf.train.Example()
-    feature = example.features.feature
-    _pass_through(image, record, kept, feature, built)
-    _encode(record, image.file_name, encoded, header, kept, class_ids, feature, built)
+    features = _pass_through(image, record, kept, built)
+    features.update(_encode(record, image.file_name, encoded, header, kept, class_ids, built))
     if params.with_masks:
-        feature[keys.MASK].bytes_list.value.extend(entry.mask_png or b"" for entry in kept)
+        features[keys.MASK] = bytes_feature([entry.mask_png or b"" for entry in kept])
     if params.with_keypoints:
-        _encode_keypoints(kept, header, record.is_relative, feature)
-    built.example = example.SerializeToString(deterministic=True)
+        features.update(_encode_keypoints(kept, header, record.is_relative))
+    built.example = encode_example(features)
     return built
 
 
@@ -257,22 +258,22 @@ def _format_box(box_xyxy: _Box) -> str:
     return "xmin {:g}, ymin {:g}, xmax {:g}, ymax {:g}".format(*box_xyxy)
 
 
-def _pass_through(
-    image: SourceImage, record: SourceRecord, kept: list[_Kept], feature: Any, built: BuiltExample
-) -> None:
-    """Copy the features of an existing example that are not ours; per-object values stay with their objects."""
+def _pass_through(image: SourceImage, record: SourceRecord, kept: list[_Kept], built: BuiltExample) -> dict[str, bytes]:
+    """Return the features of an existing example that are not ours; per-object values stay with their objects."""
+    found: dict[str, bytes] = {}
     dropped_some = len(kept) != image.num_objects
-    for key, value in image.features.items():
-        values = getattr(value, value.WhichOneof("kind") or "bytes_list").value
+    for key, feature in image.features.items():
+        values = getattr(feature, feature.WhichOneof("kind") or "bytes_list").value
         if key.startswith(_OBJECT_PREFIX) and dropped_some and len(values) == image.num_objects:
             # the reader rejected some, so values cannot be assigned to objects
             if len(record.objects) != image.num_objects:
                 built.repairs[REPAIR_FEATURE_DROPPED] += 1
                 continue
-            found = [values[entry.index] for entry in kept]
-            getattr(feature[key], value.WhichOneof("kind")).value.extend(found)
-        else:
-            feature[key].CopyFrom(value)
+            kept_values = [values[entry.index] for entry in kept]
+            del values[:]
+            values.extend(kept_values)
+        found[key] = feature.SerializeToString(deterministic=True)
+    return found
 
 
 def _encode(
@@ -282,45 +283,48 @@ def _encode(
     header: ImageHeader,
     kept: list[_Kept],
     class_ids: Mapping[str, int],
-    feature: Any,
     built: BuiltExample,
-) -> None:
-    """Set every feature of the contract."""
+) -> dict[str, bytes]:
+    """Return every feature of the contract."""
+    columns = dict(zip(SourceObject._fields, zip(*(entry.item for entry in kept), strict=True), strict=False))
+    class_names = columns.get("class_name", ())
     boxes_yxyx_N4 = np.array([entry.box_yxyx_rel for entry in kept], np.float32).reshape(-1, 4)
     num_pixels = header.height * header.width
     box_areas_N = ((boxes_yxyx_N4[:, 2:] - boxes_yxyx_N4[:, :2]) * (header.height, header.width)).prod(axis=1)
     areas = box_areas_N.tolist()
-    for row, entry in enumerate(kept):
-        area = entry.item.area_px
+    for row, area in enumerate(columns.get("area_px", ())):
         if area is None:
             continue
         if 0 < area <= num_pixels:
             areas[row] = area
         else:
             built.repairs[REPAIR_AREA] += 1
-    items = [entry.item for entry in kept]
-    feature[keys.IMAGE_ENCODED].bytes_list.value.append(encoded)
-    feature[keys.IMAGE_FORMAT].bytes_list.value.append(header.format.encode())
-    feature[keys.IMAGE_HEIGHT].int64_list.value.append(header.height)
-    feature[keys.IMAGE_WIDTH].int64_list.value.append(header.width)
-    feature[keys.IMAGE_FILENAME].bytes_list.value.append(file_name.encode())
-    feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(record.record_key.encode())
-    feature[keys.IMAGE_SHA256].bytes_list.value.append(hashlib.sha256(encoded).hexdigest().encode())
-    feature[keys.CLASS_ID].int64_list.value.extend([class_ids[item.class_name] for item in items])
-    feature[keys.CLASS_TEXT].bytes_list.value.extend([item.class_name.encode() for item in items])
-    feature[keys.AREA].float_list.value.extend(areas)
-    feature[keys.IS_CROWD].int64_list.value.extend([item.is_crowd for item in items])
-    feature[keys.DIFFICULT].int64_list.value.extend([item.difficult for item in items])
-    feature[keys.TRUNCATED].int64_list.value.extend([item.truncated for item in items])
-    feature[keys.GROUP_OF].int64_list.value.extend([item.group_of for item in items])
-    for key, column in zip(keys.BOX_KEYS_YXYX, boxes_yxyx_N4.T.tolist(), strict=True):
-        feature[key].float_list.value.extend(column)
+    features = {
+        keys.IMAGE_ENCODED: bytes_feature([encoded]),
+        keys.IMAGE_FORMAT: bytes_feature([header.format.encode()]),
+        keys.IMAGE_HEIGHT: int_feature([header.height]),
+        keys.IMAGE_WIDTH: int_feature([header.width]),
+        keys.IMAGE_FILENAME: bytes_feature([file_name.encode()]),
+        keys.IMAGE_SOURCE_ID: bytes_feature([record.record_key.encode()]),
+        keys.IMAGE_SHA256: bytes_feature([hashlib.sha256(encoded).hexdigest().encode()]),
+        keys.CLASS_ID: int_feature([class_ids[name] for name in class_names]),
+        keys.CLASS_TEXT: bytes_feature([name.encode() for name in class_names]),
+        keys.AREA: float_feature(areas),
+        keys.IS_CROWD: int_feature(columns.get("is_crowd", ())),
+        keys.DIFFICULT: int_feature(columns.get("difficult", ())),
+        keys.TRUNCATED: int_feature(columns.get("truncated", ())),
+        keys.GROUP_OF: int_feature(columns.get("group_of", ())),
+    }
+    features.update(zip(keys.BOX_KEYS_YXYX, map(float_feature, boxes_yxyx_N4.T), strict=True))
+    return features
 
 
-def _encode_keypoints(kept: list[_Kept], header: ImageHeader, is_relative: bool, feature: Any) -> None:
+def _encode_keypoints(kept: list[_Kept], header: ImageHeader, is_relative: bool) -> dict[str, bytes]:
     width, height = (1, 1) if is_relative else (header.width, header.height)
     points = [point for entry in kept for point in entry.item.keypoints or ()]
-    feature[keys.KEYPOINT_X].float_list.value.extend([x / width for x, _, _ in points])
-    feature[keys.KEYPOINT_Y].float_list.value.extend([y / height for _, y, _ in points])
-    feature[keys.KEYPOINT_VISIBILITY].int64_list.value.extend([visibility for _, _, visibility in points])
-    feature[keys.NUM_KEYPOINTS].int64_list.value.extend([len(entry.item.keypoints or ()) for entry in kept])
+    return {
+        keys.KEYPOINT_X: float_feature([x / width for x, _, _ in points]),
+        keys.KEYPOINT_Y: float_feature([y / height for _, y, _ in points]),
+        keys.KEYPOINT_VISIBILITY: int_feature([visibility for _, _, visibility in points]),
+        keys.NUM_KEYPOINTS: int_feature([len(entry.item.keypoints or ()) for entry in kept]),
+    }

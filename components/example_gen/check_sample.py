@@ -8,7 +8,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from detloom.components.example_gen.build_example import BuiltExample
 from detloom.components.example_gen.classes import check_classes, fold_outcomes, settle_label_map
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.ingest import IngestFolders, build_job, find_format
-from detloom.components.example_gen.ingest_job import IngestJob, decode_record, decode_row, encode_chunk
+from detloom.components.example_gen.ingest_job import IngestJob, decode_record, decode_row
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.read_annotations import read_first_annotations, read_outcome
 from detloom.components.example_gen.sources import formats
@@ -77,8 +77,8 @@ def check_sample(root: str, params: ExampleGenParams, num_records: int) -> Sampl
         for index, (split, source) in enumerate(job.sources.items()):
             chunks = formats.list_chunks(data_format, job.folder(""), split, source, job.reader_settings)
             chunk = next(iter(chunks))  # a source without any is an InputError
-            job.staging.write_json(job.chunk_file(index), encode_chunk(chunk, ""), is_ascii=True)
-            read_first_annotations(index, job, max(1, num_records // len(job.sources)))
+            whole = replace(chunk, num_parts=1)  # a file that is read only to its first records is not divided
+            read_first_annotations(index, "", whole, job, max(1, num_records // len(job.sources)))
         _check_records(job, report)
     return report
 

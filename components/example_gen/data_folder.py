@@ -10,15 +10,17 @@ import functools
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+from detloom.components.example_gen.sort_entries import sort_entries
 from detloom.components.storage.bucket_reader import BucketReader, open_to_read
-from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file
+from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file, read_regular_file
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
+_Result = TypeVar("_Result")
 _MAX_FOLDER_DEPTH = 64  # more levels mean a loop of mounts or an attack, not a data set
 
 
@@ -72,8 +74,7 @@ class DataFolder:
         if is_address(self.root):
             data = self._read_address(path, max_bytes)
         else:
-            with self.open(path) as file:
-                data = file.read(max_bytes + 1)
+            data = self._with_local_file(path, functools.partial(read_regular_file, limit_bytes=max_bytes))
         if len(data) > max_bytes:
             raise SourceError(Reason.FILE_TOO_LARGE, f"the file is larger than the {max_bytes} bytes allowed")
         return data
@@ -100,15 +101,22 @@ class DataFolder:
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for streaming."""
+        if not is_address(self.root):
+            return self._with_local_file(path, open_regular_file)
         try:
-            if is_address(self.root):
-                return self._open_address(path)
+            return self._open_address(path)
+        except (OSError, ValueError) as error:
+            raise _source_error(error) from None
+
+    def _with_local_file(self, path: str, use: Callable[..., _Result]) -> _Result:
+        """Call `use` with the full path of a file, and with flags that refuse a link unless it was checked."""
+        try:
             try:
-                return open_regular_file(self._checked(path), os.O_NOFOLLOW)
+                return use(self._checked(path), flags=os.O_NOFOLLOW)
             except OSError as error:
                 if error.errno != errno.ELOOP:  # resolving links is slow, so only links are resolved
                     raise
-                return open_regular_file(self._follow(path))
+                return use(self._follow(path))
         except (OSError, ValueError) as error:
             raise _source_error(error) from None
 
@@ -132,6 +140,14 @@ class DataFolder:
         except (SourceError, OSError):
             return False
 
+    def has_content(self, path: str) -> bool:
+        """Return whether `path` names a regular file that may be read and is not empty."""
+        try:
+            status = self.status(path)
+        except SourceError:
+            return False
+        return status is not None and status.size > 0
+
     def status(self, path: str) -> Entry | None:
         """Return size and time of a regular file; None if it does not exist.
 
@@ -154,68 +170,76 @@ class DataFolder:
         return Entry(path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
     def list_files(self, folder: str = "", suffixes: Sequence[str] = (), *, recursive: bool = False) -> list[str]:
-        """Return the sorted paths of a folder's files without hidden ones; suffixes (".jpg") ignore case.
+        """Return the sorted paths of the files that `iter_files` yields."""
+        return sorted(self.iter_files(folder, suffixes, recursive=recursive))
 
-        Links are followed, but no folder is entered twice. A missing folder has no files.
+    def iter_files(self, folder: str = "", suffixes: Sequence[str] = (), *, recursive: bool = True) -> Iterator[str]:
+        """Yield the paths of a folder's files as `walk` does, without looking at the files.
+
+        Args:
+            suffixes: of the wanted files (".jpg"), without regard to case; all files if empty.
         """
         wanted = tuple(suffix.lower() for suffix in suffixes)
-        return sorted(
-            entry.path
-            for entry in self.walk(folder, recursive=recursive)
-            if not wanted or entry.path.lower().endswith(wanted)
-        )
+        for entry in self._walk(folder, recursive, with_status=False):
+            if not wanted or entry.path.lower().endswith(wanted):
+                yield entry.path
 
     def list_folders(self, folder: str = "") -> list[str]:
         """Return the sorted paths of a folder's subfolders, without hidden ones."""
-        return [entry.path for entry in self._entries(folder) if entry.is_folder]
+        return [entry.path for entry in self._entries(folder, with_status=False) if entry.is_folder]
 
     def walk(self, folder: str = "", *, recursive: bool = True) -> Iterator[Entry]:
-        """Yield all files below a folder in path order, without hidden ones; one folder at a time is in memory.
+        """Yield all files below a folder, without hidden ones: the files of each folder by name, then its subfolders.
 
-        Anything but a regular file (a pipe, a broken link, a link that leads outside) has size 0; reading it raises the
-        reason.
+        Memory does not grow with the number of files. Links are followed, but no folder is entered twice. A missing
+        folder has no files. Anything but a regular file (a pipe, a broken link, a link that leads outside) has size 0;
+        reading it raises the reason.
 
         Raises:
             InputError: if a folder cannot be listed or is nested too deeply.
         """
-        seen: set[str] = set()
-        waiting = [(folder, 0)]
-        while waiting:
-            current, depth = waiting.pop()
-            if not is_address(self.root):
-                real = os.path.realpath(self._full(current))
-                if real in seen:
-                    continue
-                seen.add(real)
-            folders = []
-            for entry in self._entries(current):
-                if entry.is_folder:
-                    folders.append((entry.path, depth + 1))
-                else:
-                    yield entry
-            if recursive and folders:
-                if depth >= _MAX_FOLDER_DEPTH:
-                    raise InputError(f"{self._full(folders[0][0])}: more than {_MAX_FOLDER_DEPTH} folders deep.")
-                waiting.extend(reversed(folders))
+        return self._walk(folder, recursive, with_status=True)
 
-    def _entries(self, folder: str) -> list[Entry]:
-        """Return a folder's files and subfolders by name, without hidden ones; empty if it does not exist.
+    def _walk(self, folder: str, recursive: bool, with_status: bool) -> Iterator[Entry]:
+        seen = {self._identity(folder)}
+        levels = [self._entries(folder, with_status)]  # the folders from `folder` to the current one
+        while levels:
+            entry = next(levels[-1], None)
+            if entry is None:
+                levels.pop()
+            elif not entry.is_folder:
+                yield entry
+            elif recursive and (identity := self._identity(entry.path)) not in seen:
+                seen.add(identity)
+                if len(levels) > _MAX_FOLDER_DEPTH:
+                    raise InputError(f"{self._full(entry.path)}: more than {_MAX_FOLDER_DEPTH} folders deep.")
+                levels.append(self._entries(entry.path, with_status))
+
+    def _identity(self, folder: str) -> str:
+        """Return what two paths of the same folder have in common; an address has no links."""
+        return folder if is_address(self.root) else os.path.realpath(self._full(folder))
+
+    def _entries(self, folder: str, with_status: bool) -> Iterator[Entry]:
+        """Yield a folder's files, then its subfolders, each by name without hidden ones; none if it does not exist.
 
         Raises:
             InputError: if the folder cannot be listed, because its files would be lost silently.
         """
         try:
             if is_address(self.root):
-                return self._storage.list_entries(self._checked_name(folder))
-            with os.scandir(self._follow(folder)) as entries:
-                found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+                yield from sort_entries(self._storage.list_entries(self._checked_name(folder)))
+                return
+            with os.scandir(self._follow(folder)) as found:
+                shown = (entry for entry in found if not entry.name.startswith("."))
+                paths = ((f"{folder}/{entry.name}" if folder else entry.name, entry) for entry in shown)
+                yield from sort_entries(self._describe(path, entry, with_status) for path, entry in paths)
         except (FileNotFoundError, NotADirectoryError, SourceError):
-            return []
+            return
         except OSError as error:
             raise InputError(f"{self._full(folder)}: the folder cannot be listed ({error.strerror}).") from None
-        return [self._describe(f"{folder}/{entry.name}" if folder else entry.name, entry) for entry in found]
 
-    def _describe(self, path: str, entry: os.DirEntry[str]) -> Entry:
+    def _describe(self, path: str, entry: os.DirEntry[str], with_status: bool) -> Entry:
+        """Return the entry; a file that is no link has size and time only if they are requested."""
         if entry.is_symlink():
             if self.is_folder(path):
                 return Entry(path, is_folder=True)
@@ -223,7 +247,7 @@ class DataFolder:
                 return self.status(path) or Entry(path)
         elif entry.is_dir(follow_symlinks=False):
             return Entry(path, is_folder=True)
-        elif entry.is_file(follow_symlinks=False):
+        elif with_status and entry.is_file(follow_symlinks=False):
             with contextlib.suppress(OSError):  # deleted meanwhile
                 status = entry.stat(follow_symlinks=False)
                 return Entry(path, status.st_size, status.st_mtime_ns)

@@ -5,7 +5,6 @@ The hashes are those of the data set's files. An image that cannot be read has n
 
 import hashlib
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +13,12 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
-from detloom.components.example_gen.ingest_job import IngestJob, decode_record, decode_row
+from detloom.components.example_gen.ingest_job import HASHES_DIR, IngestJob, decode_record, decode_row
 from detloom.components.example_gen.read_annotations import read_outcome
 from detloom.components.example_gen.read_image import read_image
 from detloom.components.similarity.image_hash import hash_image
 from detloom.components.similarity.near_duplicates import group_near_duplicates
+from detloom.components.storage.many_files import map_files
 
 _ROW = struct.Struct("<QQBB")  # 64 bits of the SHA-256, perceptual hash, whether there is either
 
@@ -74,16 +74,12 @@ def hash_images(block: Block, job: IngestJob) -> Block:
     return block
 
 
-def read_hashes(num_chunks: int, job: IngestJob) -> ImageHashes:
+def read_hashes(job: IngestJob) -> ImageHashes:
     """Return the hashes of all images, in the order of chunks and records; 18 bytes for each image."""
-    rows = np.frombuffer(b"".join(_read_rows(num_chunks, job)), np.dtype("<u8, <u8, u1, u1"))
+    paths = (f"{HASHES_DIR}/{name}" for name in job.staging.list_names(HASHES_DIR))
+    blocks = map_files(job.staging, lambda path: job.staging.read(path) or b"", paths)
+    rows = np.frombuffer(b"".join(blocks), np.dtype("<u8, <u8, u1, u1"))
     return ImageHashes(rows["f0"], rows["f1"], rows["f2"].astype(bool), rows["f3"].astype(bool))
-
-
-def _read_rows(num_chunks: int, job: IngestJob) -> Iterator[bytes]:
-    for chunk in range(num_chunks):
-        for block in list_blocks(chunk, job):
-            yield job.staging.read(job.hashes_file(chunk, block.number)) or b""
 
 
 def group_duplicates(hashes: ImageHashes, max_distance: int) -> npt.NDArray[np.int64]:

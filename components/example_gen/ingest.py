@@ -10,8 +10,10 @@ import json
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,14 @@ from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress, note_start
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
-from detloom.components.example_gen.ingest_job import STAGING_DIR, IngestJob, SplitCounts
+from detloom.components.example_gen.ingest_job import REJECTS_DIR, STAGING_DIR, IngestJob, SplitCounts
 from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
-from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
+from detloom.components.example_gen.read_annotations import divide_files, list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import Evidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
+from detloom.components.storage.many_files import delete_files, map_files, read_lines_of_files
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
@@ -108,18 +111,18 @@ def _write(
     check_held: Callable[[], None],
 ) -> dict[str, Any]:
     """Write all files of the ingestion, the report last, and return the report."""
-    job.staging.delete_tree()
+    delete_files(job.staging)
     job.staging.make_folder()
     if subset is not None:
         with job.staging.open_to_write(job.only) as file:
             for split, record_key in subset.records:
                 file.write(json.dumps([split, record_key]).encode("ascii") + b"\n")
     started = time.monotonic()
-    num_chunks, has_many_sources = list_chunks(job)
-    job = replace(job, has_many_sources=has_many_sources)
+    found = list_chunks(job)
+    job = replace(job, has_many_sources=found.has_many_sources, has_divided_files=found.has_divided_files)
     check_held()
     _clean(out)  # only now: if a source is missing, the output of an earlier ingestion is kept
-    _run(job, num_chunks, make_pipeline)
+    _run(job, found.num_chunks, make_pipeline)
     check_held()
     report = _build_report(job, evidence, {} if subset is None else {"num_asked": len(subset.records)})
     _publish(job, out, report)
@@ -211,22 +214,23 @@ def _clean(out: IngestFolders) -> None:
                 storage.delete(found)
     for folder in examples.list_names():
         if folder.startswith(_SPLIT_PREFIX) and examples.is_folder(folder):
-            for name in examples.list_names(folder):
-                if name.startswith("data_tfrecord-"):
-                    examples.delete(f"{folder}/{name}")
+            shards = (f"{folder}/{name}" for name in examples.list_names(folder) if name.startswith("data_tfrecord-"))
+            deque(map_files(examples, examples.delete, shards), maxlen=0)
             if not examples.list_names(folder, with_hidden=True):
                 examples.delete_tree(folder)
 
 
 def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipeline]) -> None:
     with explain_job_failure(), follow_progress(job, num_chunks), make_pipeline() as pipeline:
-        read = (
+        chunks = (
             pipeline
             | "Job" >> beam.Create([num_chunks])
             | "Chunks" >> beam.FlatMap(_begin, job)
             | "SpreadChunks" >> beam.Reshuffle()
-            | "ReadAnnotations" >> beam.Map(read_annotations, job)
         )
+        if job.has_divided_files:
+            chunks = chunks | "DivideFiles" >> beam.FlatMap(divide_files, job) | "SpreadParts" >> beam.Reshuffle()
+        read = chunks | "ReadAnnotations" >> beam.Map(read_annotations, job)
         if job.joins_duplicates:
             read = (
                 read
@@ -256,7 +260,7 @@ def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -
     """Build the report, including `more`. Its `error` says why the data are refused, or is ""."""
     planned = read_plan(job)
     if planned.error:
-        job.staging.delete_tree()
+        delete_files(job.staging)
         raise InputError(planned.error)
     counts = _add_counts(job, planned)
     total = SplitCounts()
@@ -308,12 +312,12 @@ def _add_counts(job: IngestJob, planned: Plan) -> dict[str, SplitCounts]:
     for split, part in planned.counts.items():
         counts.setdefault(split, SplitCounts()).add(part)
     decode_seconds = seconds = 0.0
-    for split, num_shards in planned.num_shards.items():
-        for index in range(num_shards):
-            outcome = read_shard_outcome(job, job.shard_outcome_file(split, index))
-            counts[split].add(outcome.counts)
-            seconds += outcome.seconds
-            decode_seconds += outcome.decode_seconds
+    shards = ((split, index) for split, num_shards in planned.num_shards.items() for index in range(num_shards))
+    paths = (job.shard_outcome_file(split, index) for split, index in shards)
+    for outcome in map_files(job.staging, partial(read_shard_outcome, job), paths):
+        counts[outcome.split].add(outcome.counts)
+        seconds += outcome.seconds
+        decode_seconds += outcome.decode_seconds
     if not any(vars(counts.get("", SplitCounts())).values()):
         counts.pop("", None)
     if job.params.decode_images:
@@ -326,9 +330,10 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
     examples, rejects = open_storage(out.examples), open_storage(out.rejects)
     for split in job.output_splits:
         examples.make_folder(f"{_SPLIT_PREFIX}{split}")
-        for name in job.staging.list_names(job.finished_shard(split, "")):
-            finished = f"{STAGING_DIR}/{job.finished_shard(split, name)}"
-            examples.rename(finished, f"{_SPLIT_PREFIX}{split}/{name}")
+        finished, final = f"{STAGING_DIR}/{job.finished_shard(split, '')}", f"{_SPLIT_PREFIX}{split}/"
+        names = job.staging.list_names(job.finished_shard(split, ""))
+        renames = ((finished + name, final + name) for name in names)
+        deque(map_files(examples, lambda paths: examples.rename(*paths), renames), maxlen=0)
     if report["label_map"]:
         label_map = LabelMap(tuple((class_id, name) for class_id, name in report["label_map"]))
         with examples.open_to_write(LABEL_MAP_FILE) as file:
@@ -336,7 +341,7 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
     with rejects.open_to_write(REJECTS_FILE) as file:
         for line in read_rejects(job):
             file.write(line + b"\n")
-    job.staging.delete_tree()
+    delete_files(job.staging)
     rejects.write_json(REPORT_FILE, report)
 
 
@@ -361,8 +366,7 @@ class RefusedDataError(InputError):
 
 def read_rejects(job: IngestJob) -> Iterator[bytes]:
     """Yield the lines of the quarantine from the staging folder, in the order of steps and parts."""
-    for name in job.staging.list_names("rejects"):
-        yield from job.staging.read_lines(f"rejects/{name}")
+    return read_lines_of_files(job.staging, REJECTS_DIR)
 
 
 def find_refusal(job: IngestJob, report: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.sources.file_parts import PartFiles
 from detloom.components.example_gen.sources.source_record import (
     LEFT_OUT_CLASS,
     Chunk,
@@ -18,6 +19,8 @@ from detloom.components.example_gen.sources.source_record import (
 from detloom.components.storage.storage import Storage, open_storage
 from detloom.schemas.contracts.rejects import Reject
 
+CHUNKS_PER_FILE = 64
+RECORDS_DIR, HASHES_DIR, REJECTS_DIR = "records", "hashes", "rejects"  # in the staging folder
 STAGING_DIR = ".incomplete"  # beside the split folders, in which readers treat every file as complete
 
 
@@ -33,6 +36,7 @@ class IngestJob:
         examples: output folder of the examples, which contains the staging folder for unfinished files.
         output_splits: names of the output splits.
         has_many_sources: several files or folders are read as one source, so keys are prefixed with the source.
+        has_divided_files: an annotation file is divided into parts before it is read.
         only: file in the staging folder with the keys of the records to read, one per line; "" for all.
         label_map: ids by class name, if they are fixed in advance; else empty.
     """
@@ -45,6 +49,7 @@ class IngestJob:
     examples: str
     output_splits: tuple[str, ...]
     has_many_sources: bool = False
+    has_divided_files: bool = False
     only: str = ""
     label_map: tuple[tuple[int, str], ...] = ()
 
@@ -77,14 +82,19 @@ class IngestJob:
         """Return the path of the list of folders in which missing images are searched."""
         return f"folders/{self.subfolders.index(subfolder):06d}.json"
 
-    def chunk_file(self, index: int) -> str:
-        return f"chunks/{index:06d}.json"
+    def chunks_file(self, number: int) -> str:
+        """Return the path of a list of `CHUNKS_PER_FILE` chunks."""
+        return f"chunks/{number:06d}.jsonl"
+
+    def part_files(self, index: int, chunk: Chunk) -> PartFiles:
+        """Return the parts of the annotation file that chunk `index` is a part of."""
+        return PartFiles(self.staging, f"parts/{index - chunk.part:06d}")
 
     def records_file(self, index: int) -> str:
-        return f"records/{index:06d}.jsonl"
+        return f"{RECORDS_DIR}/{index:06d}.jsonl"
 
     def hashes_file(self, chunk: int, block: int) -> str:
-        return f"hashes/{chunk:06d}-{block:06d}.bin"
+        return f"{HASHES_DIR}/{chunk:06d}-{block:06d}.bin"
 
     def read_outcome_file(self, index: int) -> str:
         return f"read/{index:06d}.json"
@@ -109,7 +119,7 @@ class IngestJob:
 
     def rejects_file(self, step: str) -> str:
         """Return the path of one step's rejects; all of them, sorted by name, form the quarantine."""
-        return f"rejects/{step}.jsonl"
+        return f"{REJECTS_DIR}/{step}.jsonl"
 
 
 @dataclass
@@ -157,13 +167,15 @@ class SplitCounts:
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
 
-def encode_chunk(chunk: Chunk, subfolder: str) -> dict[str, Any]:
-    return {"subfolder": subfolder, "split": chunk.split, "source": chunk.source, "names": chunk.names}
+def encode_chunk(chunk: Chunk, subfolder: str) -> bytes:
+    values = subfolder, chunk.split, chunk.source, chunk.names, chunk.part, chunk.num_parts
+    return _encoder.encode(values).encode("ascii")
 
 
-def decode_chunk(values: Mapping[str, Any]) -> tuple[str, Chunk]:
+def decode_chunk(line: bytes) -> tuple[str, Chunk]:
     """Return the subfolder and the chunk."""
-    return values["subfolder"], Chunk(values["split"], values["source"], tuple(values["names"]))
+    subfolder, split, source, names, part, num_parts = json.loads(line)
+    return subfolder, Chunk(split, source, tuple(names), part, num_parts)
 
 
 class PlanRow(NamedTuple):

@@ -4,6 +4,7 @@ No image is opened. The records pass through a SQLite file on the worker's disk,
 number.
 """
 
+import functools
 import hashlib
 import itertools
 import math
@@ -23,8 +24,16 @@ import numpy.typing as npt
 from detloom.components.example_gen.build_example import REPAIR_FOUND_BY_NAME
 from detloom.components.example_gen.classes import ReadSummary, check_classes, fold_outcomes, settle_label_map
 from detloom.components.example_gen.hash_images import group_duplicates, read_hashes
-from detloom.components.example_gen.ingest_job import IngestJob, PlanRow, SplitCounts, decode_record, decode_row
+from detloom.components.example_gen.ingest_job import (
+    RECORDS_DIR,
+    IngestJob,
+    PlanRow,
+    SplitCounts,
+    decode_record,
+    decode_row,
+)
 from detloom.components.example_gen.read_annotations import read_outcome
+from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
 
@@ -85,7 +94,8 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
     """
     result, shards = Plan(), []
     try:
-        summary = fold_outcomes((read_outcome(job, index) for index in range(num_chunks)), job)
+        outcomes = map_files(job.staging, functools.partial(read_outcome, job), range(num_chunks))
+        summary = fold_outcomes(outcomes, job)
         result.num_in, result.num_boxes_in = sum(summary.num_in.values()), summary.num_boxes_in
         result.counts = summary.counts
         _check_sources(summary, job)
@@ -96,12 +106,12 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
             closing(_open_database(Path(folder) / "records.sqlite")) as database,
             job.staging.open_to_write(job.rejects_file("b-plan")) as rejects,
         ):
-            _load_records(database, num_chunks, job, _class_ranks(summary.boxes_by_class))
+            _load_records(database, job, _class_ranks(summary.boxes_by_class))
             for reject in _refuse_duplicates(database):
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
             if job.joins_duplicates:
-                groups = group_duplicates(read_hashes(num_chunks, job), job.params.max_distance)
+                groups = group_duplicates(read_hashes(job), job.params.max_distance)
                 _join_duplicates(database, groups, job)
             if job.params.split_stratify:
                 _stratify(database, job)
@@ -149,7 +159,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob, ranks: dict[str, int]) -> None:
+def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str, int]) -> None:
     params = job.params
     to_one_split = not params.split_ratios
 
@@ -162,16 +172,12 @@ def _load_records(database: sqlite3.Connection, num_chunks: int, job: IngestJob,
             stratum, split, place, record,
         )  # fmt: skip
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for index in range(num_chunks):
-            for line in job.staging.read_lines(job.records_file(index)):
-                yield to_row(*decode_row(line))
-
+    rows = (to_row(*decode_row(line)) for line in read_lines_of_files(job.staging, RECORDS_DIR))
     columns = (
         "split, source, record_key, image_id, num_bytes, is_found_by_name, record_group, stratum, out_split, place, "
         "record"
     )
-    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 11)})", rows())  # noqa: S608
+    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 11)})", rows)  # noqa: S608
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:

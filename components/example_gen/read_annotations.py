@@ -1,16 +1,19 @@
-"""Read the annotations of one chunk (first step) and write one line per record."""
+"""List the chunks of the annotations, and read each of them (first step): write one line per record."""
 
 import functools
+import itertools
 import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import IO
+from typing import IO, NamedTuple
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.find_by_name import ImageSearch
 from detloom.components.example_gen.ingest_job import (
+    CHUNKS_PER_FILE,
     IngestJob,
     PlanRow,
     SplitCounts,
@@ -22,6 +25,7 @@ from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import (
     LEFT_OUT_CLASS,
     TOO_MANY_CLASSES,
+    Chunk,
     SourceClass,
     SourceItem,
     SourceRecord,
@@ -67,38 +71,71 @@ class ReadOutcome:
         return sum(self.boxes_by_class.values()) + refused
 
 
-def list_chunks(job: IngestJob) -> tuple[int, bool]:
-    """Write one small file per chunk; only the names of one folder at a time are in memory.
+class ChunkList(NamedTuple):
+    """What `list_chunks` wrote.
 
-    Returns:
-        The number of chunks, and whether a split of the job has several sources in the data set, so that keys may
-        repeat.
+    Attributes:
+        has_many_sources: a split of the job has several sources in the data set, so that keys may repeat.
+        has_divided_files: some chunks are parts of one annotation file, which `divide_files` writes.
+    """
+
+    num_chunks: int
+    has_many_sources: bool
+    has_divided_files: bool
+
+
+def list_chunks(job: IngestJob) -> ChunkList:
+    """Write the list of chunks; the names of one chunk at a time are in memory.
 
     Raises:
         InputError: for a source that does not exist.
     """
-    number, has_many_sources = 0, False
-    for subfolder in job.subfolders:
-        folder = job.folder(subfolder)
-        for split, source in job.sources.items():
+    has_many_sources, has_divided_files = False, False
+
+    def list_lines() -> Iterator[bytes]:
+        nonlocal has_many_sources, has_divided_files
+        for subfolder, (split, source) in itertools.product(job.subfolders, job.sources.items()):
+            folder = job.folder(subfolder)
             first: str | None = None
             for chunk in formats.list_chunks(job.data_format, folder, split, source, job.reader_settings):
-                job.staging.write_json(job.chunk_file(number), encode_chunk(chunk, subfolder), is_ascii=True)
-                number += 1
                 first = chunk.source if first is None else first
                 has_many_sources |= chunk.source != first
-    return number, has_many_sources
+                has_divided_files |= chunk.num_parts > 1
+                yield encode_chunk(chunk, subfolder) + b"\n"
+
+    lines, num_chunks = list_lines(), 0
+    while part := list(itertools.islice(lines, CHUNKS_PER_FILE)):
+        with job.staging.open_to_write(job.chunks_file(num_chunks // CHUNKS_PER_FILE)) as file:
+            file.writelines(part)
+        num_chunks += len(part)
+    return ChunkList(num_chunks, has_many_sources, has_divided_files)
+
+
+def divide_files(index: int, job: IngestJob) -> list[int]:
+    """Return chunk `index`; if it is the first part of an annotation file, write all of its parts and return them."""
+    subfolder, chunk = read_chunk(index, job)
+    if chunk.part > 0:
+        return []
+    if chunk.num_parts > 1:
+        folder, parts = job.folder(subfolder), job.part_files(index, chunk)
+        formats.split_file(job.data_format, folder, chunk, job.reader_settings, parts)
+    return list(range(index, index + chunk.num_parts))
 
 
 def read_annotations(index: int, job: IngestJob) -> int:
     """Read chunk `index`, write its records, rejects and outcome to the staging folder, and return the index."""
-    read_first_annotations(index, job, sys.maxsize)
+    read_first_annotations(index, *read_chunk(index, job), job, sys.maxsize)
     return index
 
 
-def read_first_annotations(index: int, job: IngestJob, max_records: int) -> None:
+def read_chunk(index: int, job: IngestJob) -> tuple[str, Chunk]:
+    """Return the subfolder and chunk `index` from the list of chunks."""
+    with job.staging.open(job.chunks_file(index // CHUNKS_PER_FILE)) as lines:
+        return decode_chunk(next(itertools.islice(lines, index % CHUNKS_PER_FILE, None)))
+
+
+def read_first_annotations(index: int, subfolder: str, chunk: Chunk, job: IngestJob, max_records: int) -> None:
     """Do as `read_annotations`, but stop after this many records."""
-    subfolder, chunk = decode_chunk(job.staging.read_json(job.chunk_file(index)))
     outcome = ReadOutcome(f"{subfolder}/{chunk.source}" if subfolder else chunk.source, chunk.split)
     try:
         with (
@@ -107,7 +144,8 @@ def read_first_annotations(index: int, job: IngestJob, max_records: int) -> None
         ):
             folder = job.folder(subfolder)
             writer = _ItemWriter(job, subfolder, folder, chunk.source, outcome, records, rejects)
-            for item in formats.read_chunk(job.data_format, folder, chunk, job.reader_settings):
+            parts = job.part_files(index, chunk)
+            for item in formats.read_chunk(job.data_format, folder, chunk, job.reader_settings, parts):
                 writer.write(item)
                 if outcome.num_in == max_records:
                     break

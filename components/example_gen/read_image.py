@@ -5,7 +5,6 @@ from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.rejects import Reason
-from detloom.trainer_module.data.records import parse_features
 
 # Keys that ingestion computes; all other features of an existing tf.Example are copied.
 _OWN_KEYS = frozenset(
@@ -27,6 +26,8 @@ def read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> Sour
     offset, length = record.example_at
     if length > max_bytes:
         raise SourceError(Reason.RECORD_TOO_LARGE, f"a record of {length} bytes, allowed: {max_bytes}")
+    from detloom.trainer_module.data.records import parse_features  # late, because it imports TensorFlow
+
     data = folder.read_part(record.image_path, offset, length)
     try:
         features = parse_features(data)

@@ -1,11 +1,11 @@
 """Read and check the images of one shard (third step) and write one TFRecord file."""
 
+import contextlib
+import gzip
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-
-import tensorflow as tf
+from typing import IO
 
 from detloom.components.example_gen.build_example import BuiltExample, build_example
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
@@ -14,8 +14,10 @@ from detloom.components.example_gen.plan import Shard, read_plan
 from detloom.components.example_gen.read_image import read_image
 from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts.rejects import Reject, format_reject
+from detloom.trainer_module.files.tfrecord import frame_record
 
 _PROGRESS_SECONDS = 1.0  # between two updates of a shard's progress file
+_GZIP_LEVEL = 6  # zlib's own default
 
 
 @dataclass
@@ -37,12 +39,11 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
     name = f"{shard.split}-{shard.index:06d}"
     staging = job.staging
     folder.expect(_image_files(shard, job), job.params.max_image_bytes)
-    temporary = f"shards/{name}-{uuid.uuid4().hex}"
-    staging.make_folder("shards")
-    options = tf.io.TFRecordOptions(compression_type="GZIP" if shard.gzip else "")
+    target = job.finished_shard(shard.split, shard.file_name)
     with (
         staging.open_to_write(job.rejects_file(f"c-{name}")) as rejects,
-        tf.io.TFRecordWriter(staging.address(temporary), options) as writer,
+        staging.open_to_write(target) as file,
+        _compressed(file) if shard.gzip else contextlib.nullcontext(file) as out,
     ):
         for number, line in enumerate(staging.read_lines(job.shard_records_file(shard.split, shard.index)), start=1):
             record = decode_record(line)
@@ -53,20 +54,22 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
                 outcome.counts.add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
             if isinstance(built, BuiltExample):
-                writer.write(built.example)
+                out.writelines(frame_record(built.example))
                 _count(built, outcome.counts)
                 outcome.decode_seconds += built.decode_seconds
             now = time.monotonic()
             if now - reported > _PROGRESS_SECONDS:
                 reported = now
                 staging.write_json(job.progress_file(name), number)
-    target = job.finished_shard(shard.split, shard.file_name)
-    staging.make_folder(target.rpartition("/")[0])
-    staging.rename(temporary, target)
     outcome.seconds = time.monotonic() - started
     values = {**vars(outcome), "counts": outcome.counts.to_json()}
     staging.write_json(job.shard_outcome_file(shard.split, shard.index), values)
     return target
+
+
+def _compressed(file: IO[bytes]) -> gzip.GzipFile:
+    """Return a writer of compressed data, without name and time, which would differ between runs."""
+    return gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
 
 
 def _image_files(shard: Shard, job: IngestJob) -> Iterator[str]:

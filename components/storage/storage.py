@@ -222,12 +222,34 @@ def open_regular_file(path: str, flags: int = 0) -> BinaryIO:
 
     A pipe would block until somebody writes to it, and a device may never end. `flags` are added to those of `os.open`.
     """
+    descriptor, size = _open_regular(path, flags)
+    return open(descriptor, "rb", buffering=_BLOCK_BYTES if size > _BLOCK_BYTES else -1)
+
+
+def read_regular_file(path: str, limit_bytes: int, flags: int = 0) -> bytes:
+    """Return the content of a local file, cut one byte after the limit; opened as `open_regular_file` does."""
+    descriptor, size = _open_regular(path, flags)
+    try:
+        data = os.read(descriptor, min(size, limit_bytes) + 1)  # allocates what is asked for, so no more than needed
+        if len(data) == size:
+            return data
+        parts = [data]
+        while data and (num_missing := limit_bytes + 1 - sum(map(len, parts))) > 0:  # the size is not exact
+            data = os.read(descriptor, min(num_missing, _BLOCK_BYTES))
+            parts.append(data)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(path: str, flags: int) -> tuple[int, int]:
+    """Return descriptor and size of a local file; OSError (EINVAL) if it is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", path)
-    return open(descriptor, "rb", buffering=_BLOCK_BYTES if status.st_size > _BLOCK_BYTES else -1)
+    return descriptor, status.st_size
 
 
 class _RawFile(io.RawIOBase):

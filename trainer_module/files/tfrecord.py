@@ -48,6 +48,12 @@ def mask_checksum(data: bytes) -> int:
     return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def frame_record(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the three parts of a record in a file: header, data, footer."""
+    length = len(data).to_bytes(8, "little")
+    return length + FOOTER.pack(mask_checksum(length)), data, FOOTER.pack(mask_checksum(data))
+
+
 def read_frames(file: BinaryIO, size: int | None = None, max_bytes: int = MAX_RECORD_BYTES) -> Iterator[Frame]:
     """Yield the records of a file from its beginning, damaged ones too, as long as the next one can be found.
 

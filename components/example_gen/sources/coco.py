@@ -1,20 +1,23 @@
 """Read COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, and `categories`.
 
 The lists may be in any order, and the annotations of an image may be anywhere in theirs. The file is therefore streamed
-once into groups by image (image_groups.py), in memory that does not grow with it.
+once into groups by image (image_groups.py), in memory that does not grow with it; a large file into several parts, each
+of which is grouped on its own (file_parts.py).
 """
 
+import functools
 import itertools
 import json
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
+from detloom.components.example_gen.sources.file_parts import Add, Head, PartFiles, divide_file
 from detloom.components.example_gen.sources.image_groups import MAX_BYTES_PER_IMAGE, MAX_OBJECTS_PER_IMAGE, ImageGroups
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
@@ -57,16 +60,17 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Return one chunk per annotation file; "" means every file that `detect` names."""
+    """Return the parts of each annotation file; "" means every file that `detect` names."""
     sources = [source] if source else find_files(folder)
     if not sources:
         raise InputError(f"{folder.root}: no COCO annotation file found; give one as the source of split {split!r}.")
     for path in sources:
         try:
             folder.open(path).close()
+            status = folder.status(path)
         except SourceError as error:
             raise _unreadable(folder, path, split, error) from None
-        yield Chunk(split, path)
+        yield from divide_file(split, path, status.size if status else 0)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
@@ -76,24 +80,27 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
     """
     with ImageGroups(settings.scratch) as groups:
-        found = _Found()
-        strays = _Strays(chunk)
-        yield from _collect(folder, chunk, settings, groups, found, strays)
-        for class_id, name in found.class_names.items():
-            yield SourceClass(name, class_id)
-        images_dir = settings.images_dir or find_images_dir(folder, chunk.source, found.file_names)
-        join = _Join(chunk, images_dir, found.class_names, strays)
-        for image_id, items in groups.by_image():
-            yield from join.join(image_id, items)
-        yield from strays.summarize_rest()
+        head = yield from _collect(folder, chunk, settings, groups.add)
+        yield from _join_images(chunk, head, groups)
 
 
-@dataclass
-class _Found:
-    """The categories and some image names, collected in one pass over the file."""
+def split_file(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
+    """Divide the file of a chunk, as `read_chunk` would read it, for all of its parts."""
+    parts.write_groups(chunk.num_parts, functools.partial(_collect, folder, chunk, settings))
 
-    class_names: dict[int, str] = field(default_factory=dict)
-    file_names: list[str] = field(default_factory=list)
+
+def read_part(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> Iterator[SourceItem]:
+    """Read one part of a file that was divided; records are ordered by their keys."""
+    return parts.read_groups(chunk.part, settings.scratch, functools.partial(_join_images, chunk))
+
+
+def _join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
+    is_first = chunk.part == 0
+    strays = _Strays(chunk, _MAX_STRAYS if is_first else _MAX_STRAYS // chunk.num_parts, head["num_strays"] * is_first)
+    join = _Join(chunk, head["images_dir"], dict(head["classes"]), strays)
+    for image_id, items in groups.by_image():
+        yield from join.join(image_id, items)
+    yield from strays.summarize_rest()
 
 
 @dataclass
@@ -103,15 +110,16 @@ class _Strays:
     """
 
     chunk: Chunk
+    limit: int
     num: int = 0
 
     def count(self) -> bool:
         """Count one more; return whether it is reported singly."""
         self.num += 1
-        return self.num <= _MAX_STRAYS
+        return self.num <= self.limit
 
     def summarize_rest(self) -> Iterator[Reject]:
-        num_left = self.num - _MAX_STRAYS
+        num_left = self.num - self.limit
         if num_left > 0:
             detail = f"{num_left} more annotations have no image or are unreadable"
             yield replace(
@@ -119,11 +127,12 @@ class _Strays:
             )
 
 
-def _collect(
-    folder: DataFolder, chunk: Chunk, settings: ReaderSettings, groups: ImageGroups, found: _Found, strays: _Strays
-) -> Iterator[Reject]:
-    """Read the file into the groups; an item without an image id cannot be grouped and is rejected here."""
+def _collect(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, add: Add) -> Generator[SourceItem, None, Head]:
+    """Read the file; yield the classes, and a reject for each item without an image id, which cannot be grouped."""
     where = f"{folder.root}/{chunk.source}"
+    strays = _Strays(chunk, _MAX_STRAYS)
+    class_names: dict[int, str] = {}
+    file_names: list[str] = []  # some
     uses_zero = False
     try:
         file = folder.open(chunk.source)
@@ -141,7 +150,7 @@ def _collect(
                         yield _reject_stray(chunk, index, element)
                     continue
                 uses_zero = uses_zero or element.get("category_id") == 0
-                groups.add(image_id, *_encode_object(index, element, settings))
+                add(image_id, *_encode_object(index, element, settings))
             elif key == "images":
                 image_id = _id(element.get("id")) if isinstance(element, dict) else None
                 problem = _image_problem(element)
@@ -149,12 +158,16 @@ def _collect(
                     detail = f"images[{index}]: {problem}"
                     yield reject_record(chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, f"#{index}", detail)
                     continue
-                groups.add(image_id, _IMAGE, _encode_image(index, element, problem))
-                if problem is None and len(found.file_names) < layout.SAMPLE:
-                    found.file_names.append(_with_slashes(element["file_name"]))
+                add(image_id, _IMAGE, _encode_image(index, element, problem))
+                if problem is None and len(file_names) < layout.SAMPLE:
+                    file_names.append(_with_slashes(element["file_name"]))
             else:
-                _add_category(where, index, element, found.class_names)
-    _settle_categories(where, found.class_names, uses_zero)
+                _add_category(where, index, element, class_names)
+    _settle_categories(where, class_names, uses_zero)
+    for class_id, name in class_names.items():
+        yield SourceClass(name, class_id)
+    images_dir = settings.images_dir or find_images_dir(folder, chunk.source, file_names)
+    return {"images_dir": images_dir, "classes": list(class_names.items()), "num_strays": strays.num}
 
 
 def _add_category(where: str, index: int, category: Any, class_names: dict[int, str]) -> None:

@@ -8,12 +8,15 @@ A source is the XML file ("" is annotations.xml, or the only XML file); `annotat
 subset "Train". The text after the last `#` is a subset unless a file has the whole text as its name.
 """
 
+import contextlib
+import io
 import math
 import posixpath
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources.file_parts import FilePart, PartFiles, divide_file
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import find_split_word
 from detloom.components.example_gen.sources.source_record import (
@@ -28,7 +31,7 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.components.example_gen.sources.xml_file import has_root, stream_children
+from detloom.components.example_gen.sources.xml_file import ChildScan, has_root, stream_children
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
@@ -53,7 +56,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Return one chunk, because the file is read from start to end."""
+    """Return the parts of the file, each of which is a range of its bytes."""
     if not source:
         path = _find_file(folder)
         if path is None:
@@ -63,9 +66,10 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
             )
         source = path
     path, _ = _split_source(folder, source)
-    if not folder.is_file(path):
+    status = folder.status(path) if folder.is_file(path) else None
+    if status is None:
         raise InputError(f"{folder.root}/{path}: the annotation file of split {split!r} does not exist.")
-    yield Chunk(split, source)
+    yield from divide_file(split, source, status.size)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
@@ -75,35 +79,94 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         InputError: if the XML is damaged, an element is too large, or it is another kind of export.
     """
     path, subset = _split_source(folder, chunk.source)
-    images_dir = settings.images_dir or (DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else "")
-    reader = _ImageReader(folder, chunk.split, path, images_dir, settings)
+    reader = _ImageReader(folder, chunk.split, path, settings)
+    with _errors_of(folder, path), folder.open(path) as file:
+        yield from _read_elements(file, reader, subset, settings)
+    _check_has_images(folder, chunk, reader.num_seen)
+
+
+def split_file(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
+    """Find the ranges of bytes that the parts read: each begins at an <image>, the first at the start of the file.
+
+    A file that cannot be divided is one part.
+    """
+    path, subset = _split_source(folder, chunk.source)
+    status = folder.status(path)
+    target_bytes = status.size // chunk.num_parts if status else 0
+    ranges, num_seen = [(0, 0)], 0  # offset of the first byte, number of earlier images of the subset
+    with _errors_of(folder, path), folder.open(path) as file:
+        scan = ChildScan(file, _ROOT, settings.max_annotation_bytes)
+        for start, tag, attributes in scan:
+            if tag == "image":
+                if start >= len(ranges) * target_bytes and len(ranges) < chunk.num_parts:
+                    ranges.append((start, num_seen))
+                num_seen += subset is None or attributes.get("subset", "") == subset
+    if scan.is_divisible:
+        _check_has_images(folder, chunk, num_seen)
+        ranges.append((scan.end, num_seen))
+    parts.write_head({"ranges": ranges if scan.is_divisible else []})
+
+
+def read_part(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> Iterator[SourceItem]:
+    """Read the images in one range of the file's bytes, as if they were a file of their own."""
+    path, subset = _split_source(folder, chunk.source)
+    ranges = parts.read_head()["ranges"]
+    if chunk.part == 0 and not ranges:
+        yield from read_chunk(folder, chunk, settings)
+    if chunk.part + 1 >= len(ranges):
+        return
+    (start, num_earlier), (end, _) = ranges[chunk.part : chunk.part + 2]
+    reader = _ImageReader(folder, chunk.split, path, settings, num_earlier)
+    with _errors_of(folder, path), folder.open(path) as file:
+        file.seek(start)
+        before = b"" if chunk.part == 0 else f"<{_ROOT}>".encode()
+        part = io.BufferedReader(FilePart(file, end - start, before, f"</{_ROOT}>".encode()))
+        yield from _read_elements(part, reader, subset, settings)
+
+
+def _read_elements(
+    file: BinaryIO, reader: "_ImageReader", subset: str | None, settings: ReaderSettings
+) -> Iterator[SourceItem]:
+    for element in stream_children(file, _ROOT, ("image", "track", "meta"), settings.max_annotation_bytes):
+        match element.tag:
+            case "track":
+                raise InputError(
+                    f"{reader.where}: contains video tracks, allowed: images; export the task from CVAT as 'CVAT for "
+                    "images 1.1', including its images."
+                )
+            case "meta":
+                yield from _read_classes(element)
+            case "image" if subset is None or (element.get("subset") or "") == subset:
+                yield from reader.read(element)
+
+
+@contextlib.contextmanager
+def _errors_of(folder: DataFolder, path: str) -> Iterator[None]:
     try:
-        with folder.open(path) as file:
-            for element in stream_children(file, _ROOT, ("image", "track", "meta"), settings.max_annotation_bytes):
-                match element.tag:
-                    case "track":
-                        raise InputError(
-                            f"{folder.root}/{path}: contains video tracks, allowed: images; export the task from "
-                            "CVAT as 'CVAT for images 1.1', including its images."
-                        )
-                    case "meta":
-                        yield from _read_classes(element)
-                    case "image" if subset is None or (element.get("subset") or "") == subset:
-                        yield from reader.read(element)
+        yield
     except SourceError as error:
         raise InputError(f"{folder.root}/{path}: {error.detail}.") from None
-    if reader.num_seen == 0:
+
+
+def _check_has_images(folder: DataFolder, chunk: Chunk, num_seen: int) -> None:
+    if num_seen == 0:
+        path, subset = _split_source(folder, chunk.source)
         what = "no image" if subset is None else f"no image of the subset {subset!r}"
         raise InputError(f"{folder.root}/{path}: {what} for split {chunk.split!r}; give another source.")
 
 
 class _ImageReader:
-    """A reader of <image> elements."""
+    """A reader of <image> elements; `num_seen` counts them from the start of the file."""
 
-    def __init__(self, folder: DataFolder, split: str, path: str, images_dir: str, settings: ReaderSettings) -> None:
-        self._folder, self._split, self._path, self._images_dir = folder, split, path, images_dir
+    def __init__(
+        self, folder: DataFolder, split: str, path: str, settings: ReaderSettings, num_earlier: int = 0
+    ) -> None:
+        self._folder, self._split, self._path = folder, split, path
+        usual = DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else ""
+        self._images_dir = settings.images_dir or usual
         self._with_masks = settings.with_masks
-        self.num_seen = 0
+        self.where = f"{folder.root}/{path}"
+        self.num_seen = num_earlier
 
     def read(self, image: Any) -> Iterator[SourceItem]:
         number, self.num_seen = self.num_seen, self.num_seen + 1

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources.file_parts import PartFiles
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.source_record import Chunk, Evidence, ReaderSettings, SourceItem
 from detloom.schemas.errors import InputError
@@ -38,6 +39,16 @@ class _Reader(Protocol):
     def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]: ...
 
 
+class _FileReader(_Reader, Protocol):
+    """The functions of a format with one file for many images."""
+
+    def split_file(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None: ...
+
+    def read_part(
+        self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles
+    ) -> Iterator[SourceItem]: ...
+
+
 def list_chunks(
     data_format: str, folder: DataFolder, split: str, source: str, settings: ReaderSettings
 ) -> Iterator[Chunk]:
@@ -51,12 +62,31 @@ def list_chunks(
     return reader.list_chunks(folder, split, source, settings)
 
 
-def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def split_file(data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
+    """Divide the file of a chunk with several parts, before these are read. A file that cannot be used is told to them.
+
+    The file is streamed once, in bounded memory.
+    """
+    try:
+        _build_file_reader(data_format).split_file(folder, chunk, settings, parts)
+    except InputError as error:
+        parts.write_error(str(error))
+
+
+def read_chunk(
+    data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles | None = None
+) -> Iterator[SourceItem]:
     """Stream the records, rejects and classes of one chunk.
+
+    Args:
+        parts: what `split_file` wrote; needed for a chunk that is one of several parts.
 
     Raises:
         InputError: if a file that the whole split depends on is damaged.
     """
+    if chunk.num_parts > 1:
+        assert parts is not None
+        return _build_file_reader(data_format).read_part(folder, chunk, settings, parts)
     return _build_reader(data_format).read_chunk(folder, chunk, settings)
 
 
@@ -121,23 +151,40 @@ def _find_label_like(folder: DataFolder) -> str:
     image_stems: set[str] = set()
     text_stems: dict[str, str] = {}
     current = ""
-    for file in folder.walk():
-        parent, _, name = file.path.rpartition("/")
+    for path in folder.iter_files():
+        parent, _, name = path.rpartition("/")
         stem, suffix = posixpath.splitext(name)
         suffix = suffix.lower()
         if suffix in _LABEL_SUFFIXES:
-            return file.path
+            return path
         if parent != current:
             current, image_stems, text_stems = parent, set(), {}
         if suffix == ".txt":
             if any(word in parent.lower() for word in _LABEL_WORDS) or stem in image_stems:
-                return file.path
-            text_stems[stem] = file.path
+                return path
+            text_stems[stem] = path
         elif suffix in IMAGE_SUFFIXES:
             if stem in text_stems:
                 return text_stems[stem]
             image_stems.add(stem)
     return ""
+
+
+def _build_file_reader(data_format: str) -> _FileReader:
+    match data_format:
+        case "coco":
+            from detloom.components.example_gen.sources import coco
+
+            return coco
+        case "open_images":
+            from detloom.components.example_gen.sources import open_images
+
+            return open_images
+        case "cvat":
+            from detloom.components.example_gen.sources import cvat
+
+            return cvat
+    raise AssertionError(f"{data_format}: a file of this format has one part")
 
 
 def _build_reader(data_format: str) -> _Reader:

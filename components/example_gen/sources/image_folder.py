@@ -20,9 +20,9 @@ _MAX_FILES = 10_000  # files
 
 def detect(folder: DataFolder) -> Evidence | None:
     """Find image files at any depth; top-level folders with names of splits are the splits."""
-    for number, file in enumerate(folder.walk()):
-        if file.path.lower().endswith(IMAGE_SUFFIXES):
-            return Evidence(f"images such as {file.path}", layout.find_split_folders(folder, IMAGE_SUFFIXES))
+    for number, path in enumerate(folder.iter_files()):
+        if path.lower().endswith(IMAGE_SUFFIXES):
+            return Evidence(f"images such as {path}", layout.find_split_folders(folder, IMAGE_SUFFIXES))
         if number >= _MAX_FILES:
             break
     return None
@@ -32,8 +32,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     """List the images in the folder `source` and below; "" is the folder of images, or the data folder."""
     source = source or settings.images_dir
     prefix = f"{source}/" if source else ""
-    files = folder.walk(source, recursive=True)
-    names = (file.path.removeprefix(prefix) for file in files if file.path.lower().endswith(IMAGE_SUFFIXES))
+    names = (path.removeprefix(prefix) for path in folder.iter_files(source, IMAGE_SUFFIXES))
     if_empty = f"{folder.root}/{source}: no image found, allowed: a folder with files {', '.join(IMAGE_SUFFIXES)}."
     return cut_into_chunks(split, source, names, settings, if_empty)
 

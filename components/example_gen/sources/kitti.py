@@ -70,7 +70,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         yield from cut_into_chunks(split, path, names, settings)
         return
     labels_dirs = _find_labels_dirs(folder, source)
-    paths = (path for name in labels_dirs for path in folder.list_files(name, (".txt",), recursive=True))
+    paths = (path for name in labels_dirs for path in folder.iter_files(name, (".txt",)))
     named_as = labels_dirs[0] if len(labels_dirs) == 1 else source or "."
     allowed = " or ".join(f"{labels} (beside {images})" for labels, images in FOLDERS)
     where = posixpath.join(folder.root, source)
@@ -169,9 +169,8 @@ def _first_label(folder: DataFolder, part: str) -> str | None:
     for labels, images in FOLDERS:
         if not folder.is_folder(posixpath.join(part, images)):
             continue
-        items = folder.walk(posixpath.join(part, labels), recursive=False)
-        paths = (item.path for item in items if item.size and item.path.lower().endswith(".txt"))
-        for path, columns in first_fields(folder, paths):
+        paths = folder.iter_files(posixpath.join(part, labels), (".txt",), recursive=False)
+        for path, columns in first_fields(folder, filter(folder.has_content, paths)):
             if len(columns) in _NUM_COLUMNS and not columns[0][0].isdigit() and all(map(_is_number, columns[1:])):
                 return path
     return None

@@ -53,8 +53,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
     """List the JSON files in the folder `source` and below; "" is the data folder."""
     prefix = f"{source}/" if source else ""
-    files = folder.walk(source, recursive=True)
-    names = (file.path.removeprefix(prefix) for file in files if file.path.lower().endswith(".json"))
+    names = (path.removeprefix(prefix) for path in folder.iter_files(source, (".json",)))
     if_empty = f"{folder.root}/{source}: no JSON file found, allowed: a folder with one for each image."
     return cut_into_chunks(split, source, names, settings, if_empty)
 

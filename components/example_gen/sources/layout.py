@@ -60,12 +60,11 @@ def name_sources(sources: Sequence[str], names: Sequence[str]) -> dict[str, str]
 
 def find_split_folders(folder: DataFolder, suffixes: Sequence[str]) -> dict[str, str]:
     """Return the top-level folders with names of splits that contain files with these suffixes, by split."""
-    wanted = tuple(suffixes)
     return name_splits(
         [
             part
             for part in folder.list_folders()
-            if find_split_word(part) and any(file.path.lower().endswith(wanted) for file in folder.walk(part))
+            if find_split_word(part) and any(True for _ in folder.iter_files(part, suffixes))
         ]
     )
 

@@ -3,17 +3,19 @@ hierarchy.
 """
 
 import csv
+import functools
 import itertools
 import json
 import posixpath
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.file_parts import Add, Head, PartFiles, divide_file
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE, ImageGroups
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
@@ -53,7 +55,7 @@ def detect(folder: DataFolder) -> Evidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Return one chunk per CSV file; "" means every file that `detect` names."""
+    """Return the parts of each CSV file; "" means every file that `detect` names."""
     sources = [source] if source else _find_files(folder)
     if not sources:
         needed = ", ".join(_NEEDED)
@@ -62,42 +64,64 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         try:
             with folder.open(path) as file:
                 columns = _read_header(f"{folder.root}/{path}", file)
+            status = folder.status(path)
         except SourceError as error:
             raise _unreadable(folder, path, error) from None
         for name in (*_NEEDED, *_FLAGS):
             if columns.count(name) > 1:
                 raise InputError(f"{folder.root}/{path}:1: the column {name} occurs twice; remove or rename one.")
-        yield Chunk(split, path)
+        yield from divide_file(split, path, status.size if status else 0)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
     """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
+    with ImageGroups(settings.scratch) as groups:
+        head = yield from _collect(folder, chunk, settings, groups.add)
+        yield from _join_images(chunk, head, groups)
+
+
+def split_file(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
+    """Divide the file of a chunk, as `read_chunk` would read it, for all of its parts."""
+    parts.write_groups(chunk.num_parts, functools.partial(_collect, folder, chunk, settings))
+
+
+def read_part(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> Iterator[SourceItem]:
+    """Read one part of a file that was divided; records are ordered by their keys."""
+    return parts.read_groups(chunk.part, settings.scratch, functools.partial(_join_images, chunk))
+
+
+def _collect(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, add: Add) -> Generator[SourceItem, None, Head]:
+    """Read the file; yield the declared classes, and a reject for each row without an image id."""
     classes = _read_classes(folder, chunk.source, settings)
     for name in classes.declared:
         yield SourceClass(name)
     where = f"{folder.root}/{chunk.source}"
-    with ImageGroups(settings.scratch) as groups:
-        try:
-            with folder.open(chunk.source) as file:
-                columns = _read_header(where, file)
-                sample: list[str] = []
-                for number, line in _read_lines(file, where):
-                    row = _read_row(line, columns)
-                    image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
-                    if not isinstance(row, dict) or not is_text(image_id):
-                        detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
-                        yield reject_box(
-                            chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", f"line {number}: {detail}"
-                        )
-                        continue
-                    groups.add(image_id, *_encode_object(number, row, classes))
-                    if len(sample) < layout.SAMPLE and image_id not in sample:
-                        sample.append(image_id)
-        except SourceError as error:
-            raise _unreadable(folder, chunk.source, error) from None
-        images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, sample)
-        for image_id, items in groups.by_image():
-            yield from _join(chunk, images_dir, classes, image_id, items)
+    sample: list[str] = []
+    try:
+        with folder.open(chunk.source) as file:
+            columns = _read_header(where, file)
+            for number, line in _read_lines(file, where):
+                row = _read_row(line, columns)
+                image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
+                if not isinstance(row, dict) or not is_text(image_id):
+                    detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
+                    yield reject_box(
+                        chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", f"line {number}: {detail}"
+                    )
+                    continue
+                add(image_id, *_encode_object(number, row, classes))
+                if len(sample) < layout.SAMPLE and image_id not in sample:
+                    sample.append(image_id)
+    except SourceError as error:
+        raise _unreadable(folder, chunk.source, error) from None
+    images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, sample)
+    return {"images_dir": images_dir, "names": classes.names, "ancestors": classes.ancestors}
+
+
+def _join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
+    classes = _Classes(head["names"], (), head["ancestors"])
+    for image_id, items in groups.by_image():
+        yield from _join(chunk, head["images_dir"], classes, image_id, items)
 
 
 @dataclass(frozen=True)

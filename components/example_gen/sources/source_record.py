@@ -2,6 +2,7 @@
 image.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 
 LEFT_OUT_CLASS = "other_class"  # kind of marks that are left out: objects of a class that was not requested
+# After this many chunks of a source, the others are larger by this factor: each chunk costs several requests.
+_NUM_SMALL_CHUNKS = 64
+_LARGE_CHUNK = 4
 TOO_MANY_CLASSES = 100_000  # different names; more indicate damage or a wrong column, not classes
 
 
@@ -116,11 +120,14 @@ class Chunk:
         source: the list, annotation file or folder of the chunk, relative to the data folder; named in the report and
             in messages.
         names: the records' names, for formats with one file per image; empty if the chunk is all of `source`.
+        part, num_parts: which part of the images in `source` the chunk is.
     """
 
     split: str
     source: str
     names: tuple[str, ...] = ()
+    part: int = 0
+    num_parts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,22 +169,20 @@ class Evidence:
 def cut_into_chunks(
     split: str, source: str, names: Iterable[str], settings: ReaderSettings, if_empty: str = ""
 ) -> Iterator[Chunk]:
-    """Yield chunks of `records_per_chunk` names; the last one may be smaller.
+    """Yield chunks of `records_per_chunk` names, of a large source more; the last one may be smaller.
 
     Raises:
         InputError: `if_empty`, if it is given and there is no name.
     """
-    is_empty = True
-    part: list[str] = []
-    for name in names:
-        is_empty = False
-        part.append(name)
-        if len(part) == settings.records_per_chunk:
-            yield Chunk(split, source, tuple(part))
-            part = []
-    if part:
-        yield Chunk(split, source, tuple(part))
-    if is_empty and if_empty:
+    rest, size = iter(names), settings.records_per_chunk
+    for number in itertools.count():
+        if number == _NUM_SMALL_CHUNKS:
+            size *= _LARGE_CHUNK
+        part = tuple(itertools.islice(rest, size))
+        if not part:
+            break
+        yield Chunk(split, source, part)
+    if number == 0 and if_empty:
         raise InputError(if_empty)
 
 

@@ -84,7 +84,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         )
         return cut_into_chunks(split, path, names, settings)
     root = source or _find_annotations_dir(folder)
-    paths = folder.list_files(root, (".xml",), recursive=True)
+    paths = folder.iter_files(root, (".xml",))
     start = len(root) + 1 if root else 0
     if_empty = f"{posixpath.join(folder.root, root)}: no XML files found; give the folder of a VOC data set."
     return cut_into_chunks(split, root or ".", (path[start:] for path in paths), settings, if_empty)
@@ -134,8 +134,8 @@ def _has_lists_of_its_own(folder: DataFolder, annotation: str) -> bool:
 
 def _first_annotation(folder: DataFolder, annotations_dir: str) -> str | None:
     """Return a file with VOC's root among the first XML files below a folder."""
-    files = itertools.islice(folder.walk(annotations_dir), _MAX_FILES)
-    paths = (item.path for item in files if item.path.lower().endswith(".xml"))
+    files = itertools.islice(folder.iter_files(annotations_dir), _MAX_FILES)
+    paths = (path for path in files if path.lower().endswith(".xml"))
     return next((path for path in itertools.islice(paths, _MAX_SAMPLES) if has_root(folder, path, _ROOT)), None)
 
 

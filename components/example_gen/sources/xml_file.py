@@ -7,6 +7,7 @@ levels, 10 MB for one text or attribute.
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
+from xml.parsers import expat
 
 from lxml import etree
 
@@ -20,6 +21,7 @@ _BLOCK_BYTES = 1 << 16
 _FIRST_BYTES = 4096
 _ELEMENT_NAME = re.compile(rb"<([^\s<>/=!?]+)")
 _DOCTYPE = b"<!DOCTYPE"
+_UNKNOWN_ENCODING = expat.errors.codes[expat.errors.XML_ERROR_UNKNOWN_ENCODING]
 _PARSER_OPTIONS: dict[str, Any] = {
     "resolve_entities": False,
     "load_dtd": False,
@@ -95,6 +97,73 @@ def stream_children(file: BinaryIO, root_tag: str, tags: tuple[str, ...], max_el
         raise _syntax_error(error) from None
 
 
+class ChildScan:
+    """The places of the root's children in a file; to be iterated once.
+
+    Expat finds them, because lxml does not tell the offsets of elements.
+
+    Attributes:
+        end: offset of the root's end tag; set by the end of the iteration.
+        is_divisible: children can be parsed without the start of the file: it is UTF-8, and has no namespaces.
+    """
+
+    def __init__(self, file: BinaryIO, root_tag: str, max_element_bytes: int) -> None:
+        self.end = 0
+        self.is_divisible = True
+        self._file, self._root_tag = file, root_tag
+        self._scan = _Scan(max_element_bytes)
+        self._found: list[tuple[int, str, dict[str, str]]] = []
+        self._depth = 0
+        self._parser = expat.ParserCreate()
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.XmlDeclHandler = self._read_declaration
+        self._parser.StartDoctypeDeclHandler = self._refuse_doctype
+
+    def __iter__(self) -> Iterator[tuple[int, str, dict[str, str]]]:
+        """Yield byte offset, name and attributes of each child.
+
+        Raises:
+            SourceError: as `stream_children`.
+        """
+        try:
+            for block in _blocks(self._file):
+                self._scan.check(block)
+                self._parser.Parse(block, False)
+                yield from self._found
+                self._found.clear()
+            self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            if error.code != _UNKNOWN_ENCODING:
+                raise _syntax_error(error) from None
+            self.is_divisible = False
+        except (ValueError, LookupError):  # an encoding that only lxml knows
+            self.is_divisible = False
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        if self._depth == 0:
+            _check_root_tag(tag, self._root_tag)
+            if self._scan.has_zeros or any(name.startswith("xmlns") for name in attributes):
+                self.is_divisible = False
+        elif self._depth == 1:
+            self._found.append((self._parser.CurrentByteIndex, tag, attributes))
+        self._depth += 1
+
+    def _end(self, tag: str) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.end = self._parser.CurrentByteIndex
+        elif self._depth == 1:
+            self._scan.start_element()
+
+    def _read_declaration(self, version: str, encoding: str | None, standalone: int) -> None:
+        if (encoding or "utf-8").lower() not in ("utf-8", "utf8", "us-ascii"):
+            self.is_divisible = False
+
+    def _refuse_doctype(self, *names: object) -> None:
+        raise _doctype_error()
+
+
 class _Scan:
     """A scanner that checks the bytes before the parser gets them."""
 
@@ -103,12 +172,12 @@ class _Scan:
         self._names: set[bytes] = set()
         self._tail = b""
         self._num_bytes = self._num_marks = 0
-        self._has_zeros: bool | None = None
+        self.has_zeros: bool | None = None
 
     def check(self, block: bytes) -> None:
-        if self._has_zeros is None:
-            self._has_zeros = b"\0" in block[:4]
-        text = self._tail + (block.replace(b"\0", b"") if self._has_zeros else block)
+        if self.has_zeros is None:
+            self.has_zeros = b"\0" in block[:4]
+        text = self._tail + (block.replace(b"\0", b"") if self.has_zeros else block)
         if _DOCTYPE in text:
             raise _doctype_error()
         # The text after the last "<" may be cut; the next block completes it.
@@ -154,11 +223,15 @@ def _check_names(names: set[bytes]) -> None:
 
 
 def _check_root(root: Any, root_tag: str) -> None:
-    if root is None or root.tag != root_tag:
-        got = "nothing" if root is None else f"<{root.tag:.40}>"
-        raise SourceError(Reason.UNREADABLE_ANNOTATION, f"the root element is {got}, not <{root_tag}>")
+    _check_root_tag(None if root is None else root.tag, root_tag)
     if root.getroottree().docinfo.internalDTD is not None:
         raise _doctype_error()
+
+
+def _check_root_tag(tag: str | None, root_tag: str) -> None:
+    if tag != root_tag:
+        got = "nothing" if tag is None else f"<{tag:.40}>"
+        raise SourceError(Reason.UNREADABLE_ANNOTATION, f"the root element is {got}, not <{root_tag}>")
 
 
 def _doctype_error() -> SourceError:

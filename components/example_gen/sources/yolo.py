@@ -237,7 +237,7 @@ class _LabelFinder:
 def _list_images(folder: DataFolder, split: str, places: list[str]) -> Iterator[str]:
     for place in places:
         if not place.endswith(".txt"):
-            yield from folder.list_files(place, IMAGE_SUFFIXES, recursive=True)
+            yield from folder.iter_files(place, IMAGE_SUFFIXES)
             continue
         base = posixpath.dirname(place)
         has_data = folder.is_folder("data")
@@ -286,9 +286,9 @@ def _find_darknet_lists(folder: DataFolder) -> list[str]:
     if find_data_file(folder) or not folder.is_file(DARKNET_NAMES):
         return []
     return [
-        item.path
-        for item in folder.walk(recursive=False)
-        if item.size and item.path.endswith(".txt") and find_split_word(item.path)
+        path
+        for path in folder.iter_files(recursive=False)
+        if path.endswith(".txt") and find_split_word(path) and folder.has_content(path)
     ]
 
 
@@ -321,21 +321,22 @@ def _find_unlabelled_splits(folder: DataFolder, places: list[str]) -> list[str]:
 
 
 def _list_texts(folder: DataFolder, labels_dir: str) -> Iterator[str]:
-    for item in folder.walk(labels_dir):
-        if item.size and item.path.lower().endswith(".txt") and posixpath.basename(item.path) != "classes.txt":
-            yield item.path
+    for path in folder.iter_files(labels_dir, (".txt",)):
+        if posixpath.basename(path) != "classes.txt" and folder.has_content(path):
+            yield path
 
 
-def _list_texts_beside(folder: DataFolder, images_dir: str) -> list[str]:
+def _list_texts_beside(folder: DataFolder, images_dir: str) -> Iterator[str]:
     """Return the text files with the name of an image beside them."""
     stems, texts = set(), []
-    for item in itertools.islice(folder.walk(images_dir, recursive=False), _MAX_LISTED):
-        stem, suffix = posixpath.splitext(item.path)
+    for path in itertools.islice(folder.iter_files(images_dir, recursive=False), _MAX_LISTED):
+        stem, suffix = posixpath.splitext(path)
         if suffix.lower() in IMAGE_SUFFIXES:
             stems.add(stem)
-        elif suffix.lower() == ".txt" and item.size:
-            texts.append(item.path)
-    return [path for path in texts if posixpath.splitext(path)[0] in stems]
+        elif suffix.lower() == ".txt":
+            texts.append(path)
+    beside = (path for path in texts if posixpath.splitext(path)[0] in stems)
+    return filter(folder.has_content, beside)
 
 
 def _first_label(folder: DataFolder, paths: Iterable[str]) -> str | None:

@@ -63,14 +63,14 @@ def follow(job, monkeypatch):
 
 
 def test_all_stages_are_followed_to_their_ends(job, follow, without_beam):
-    num_chunks, _ = list_chunks(job)
+    num_chunks = list_chunks(job).num_chunks
     note_start(job)
     ingest._run(job, num_chunks, dict)
     assert follow(num_chunks) == ALL_STAGES
 
 
 def test_a_job_that_is_started_again_is_shown_from_its_beginning(job, follow, without_beam, caplog):
-    num_chunks, _ = list_chunks(job)
+    num_chunks = list_chunks(job).num_chunks
     note_start(job)
     ingest._run(job, num_chunks, dict)
     ends = []

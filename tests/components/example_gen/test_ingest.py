@@ -169,7 +169,7 @@ def test_a_partly_written_shard_is_not_visible(make_voc, tmp_path, monkeypatch, 
     monkeypatch.setattr(write_shard_module, "build_example", die_on_the_second)
     with pytest.raises(KeyboardInterrupt):
         write_shard(shard, job)
-    assert not (tmp_path / ".incomplete/finished").exists()
+    assert list((tmp_path / ".incomplete/finished").rglob("*")) == [tmp_path / ".incomplete/finished/train"]
     monkeypatch.undo()
     write_shard(shard, job)
     assert os.listdir(tmp_path / ".incomplete/finished/train") == ["data_tfrecord-00000-of-00001"]

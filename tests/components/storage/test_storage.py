@@ -1,12 +1,13 @@
 """Every operation on a local folder and on an address, and what only a local folder can do."""
 
 import os
+import stat
 
 import pytest
 
 from detloom.components.storage.google_storage import GoogleStorage
 from detloom.components.storage.s3_storage import S3Storage
-from detloom.components.storage.storage import AddressStorage, LocalStorage, open_storage
+from detloom.components.storage.storage import AddressStorage, LocalStorage, open_storage, read_regular_file
 
 
 @pytest.fixture(params=["local", "address", "google", "s3"])
@@ -161,6 +162,18 @@ def test_a_pipe_is_an_error_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="regular file"):
         LocalStorage(tmp_path).read("pipe")
+
+
+@pytest.mark.parametrize("stated", [0, 3, 10, 20], ids=["none", "less", "all", "more"])
+def test_a_local_file_is_read_to_its_end_whatever_size_is_stated(stated, tmp_path, monkeypatch):
+    path = tmp_path / "data"
+    path.write_bytes(b"0123456789")
+    fields = list(os.stat(path))
+    fields[stat.ST_SIZE] = stated
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result(fields))
+    assert read_regular_file(str(path), 100) == b"0123456789"
+    assert read_regular_file(str(path), 10) == b"0123456789"
+    assert read_regular_file(str(path), 4) == b"01234"  # one byte more than the limit
 
 
 def test_folders_are_renamed_and_files_appended_to(tmp_path):

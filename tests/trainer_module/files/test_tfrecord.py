@@ -4,7 +4,7 @@ import struct
 import pytest
 import tensorflow as tf
 
-from detloom.trainer_module.files.tfrecord import Damage, mask_checksum, read_frames, scan_frames
+from detloom.trainer_module.files.tfrecord import Damage, frame_record, mask_checksum, read_frames, scan_frames
 
 
 def frame(data, length=None):
@@ -25,6 +25,7 @@ def test_records_of_tensorflow_are_read(tmp_path):
     content = path.read_bytes()
     assert read(content) == read(content, knows_size=False) == [(0, b"a"), (17, b""), (33, b"c" * 90)]
     assert scan_frames(io.BytesIO(content), len(content))[:2] == (3, True)
+    assert b"".join(part for record in (b"a", b"", b"c" * 90) for part in frame_record(record)) == content
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""The bytes are those of protocol buffers, which the test asks through TensorFlow."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detloom.components.example_gen.encode_example import bytes_feature, encode_example, float_feature, int_feature
+
+
+def test_the_bytes_are_those_of_protocol_buffers():
+    image = bytes(range(256)) * 100  # its length takes three bytes
+    texts = [b"Zelle", "細胞".encode(), b""]
+    floats = [0.1, -1.5, 3e38]
+    ints = [0, 1, 127, 128, 300, 2**62, -1]
+    example = tf.train.Example()
+    feature = example.features.feature
+    feature["image/encoded"].bytes_list.value.append(image)
+    feature["b"].bytes_list.value.extend(texts)
+    feature["a/float"].float_list.value.extend(floats)
+    feature["a"].int64_list.value.extend(ints)
+    feature["flags"].int64_list.value.extend([True, False])
+    feature["key of more than 127 bytes" * 5].int64_list.value.append(7)
+    features = {
+        "image/encoded": bytes_feature([image]),
+        "b": bytes_feature(texts),
+        "flags": int_feature([True, False]),
+        "a/float": float_feature(np.array(floats)),
+        "a": int_feature(ints),
+        "key of more than 127 bytes" * 5: int_feature((7,)),
+    }
+    assert encode_example(features) == example.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoded"),
+    [("bytes_list", bytes_feature(())), ("float_list", float_feature(())), ("int64_list", int_feature(()))],
+)
+def test_an_empty_feature_keeps_its_type(kind, encoded):
+    feature = tf.train.Example.FromString(encode_example({"a": encoded})).features.feature["a"]
+    assert feature.WhichOneof("kind") == kind
+    assert list(getattr(feature, kind).value) == []
+
+
+def test_an_example_without_features_is_valid():
+    assert len(tf.train.Example.FromString(encode_example({})).features.feature) == 0
+
+
+def test_workers_of_an_ingestion_do_not_import_tensorflow():
+    code = (
+        "import sys; from detloom.components.example_gen import hash_images, plan, read_annotations, write_shard; "
+        "from detloom.components.example_gen.sources import voc; sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,64 @@
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from detloom.pipelines.local import forked_workers
+
+_SQUARES = """
+import os, sys
+import apache_beam as beam
+from detloom.pipelines.commands.ingest import pipeline_maker
+def work(number):
+    if number == int(sys.argv[2]):
+        raise ValueError("number refused")
+    with open(f"{sys.argv[1]}/{os.getpid()}", "w") as file:
+        file.write(str(os.getppid()))
+with pipeline_maker(2, ())() as pipeline:
+    pipeline | beam.Create(range(8)) | beam.Reshuffle() | beam.Map(work)
+print(os.getpid(), flush=True)
+"""
+
+
+def test_a_process_with_another_thread_is_not_forked():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert not forked_workers._can_fork()
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_workers_are_forked_and_end_with_the_main_process(tmp_path):
+    done = subprocess.run([sys.executable, "-c", _SQUARES, tmp_path, "-1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    servers = {int(path.read_text()) for path in tmp_path.iterdir()}
+    processes = {int(path.name) for path in tmp_path.iterdir()} | servers
+    assert len(servers) == 1
+    assert int(done.stdout) not in processes
+    for _ in range(100):
+        running = [process for process in processes if _is_running(process)]
+        if not running:
+            break
+        time.sleep(0.05)
+    assert running == []
+
+
+@pytest.mark.slow
+def test_an_error_of_a_forked_worker_fails_the_pipeline(tmp_path):
+    done = subprocess.run([sys.executable, "-c", _SQUARES, tmp_path, "3"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "number refused" in done.stderr
+
+
+def _is_running(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
