@@ -3,8 +3,8 @@
 Two hashes within a Hamming distance of d agree in at least one of any d + 1 bands of their bits, because d differing
 bits cannot be in all of them (the pigeonhole principle; for fingerprints: Manku, Jain and Das Sarma, "Detecting
 Near-Duplicates for Web Crawling", WWW 2007, section 3). So only hashes with an equal band are compared; of many
-hashes only those that agree in two of d + 2 bands. If many hashes share a band, the rest of their bits is divided into bands
-again; if that would not reduce the work, all are compared.
+hashes, only those that agree in two of d + 2 bands. If many hashes share a band, the rest of their bits is divided into
+bands again; if that would not reduce the work, all are compared.
 
 Many hashes around one centre (black frames, drawings of one template) share most bands, and the number of pairs may be
 quadratic. They are grouped without comparing pairs. As sets of the bits that differ from the centre, a and b have the
