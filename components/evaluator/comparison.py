@@ -7,10 +7,10 @@ import numpy as np
 
 from detloom.components.evaluator.analysis.bootstrap import Interval, Resampled, resample
 from detloom.components.evaluator.analysis.constant_detector import constant_detections
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches, match_detections
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
+from detloom.trainer_module.evaluation.matches import IOU_50, Matches, match_detections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ def score_images(matches: Matches, min_scores: Sequence[float]) -> list[ImageSco
     """Score each image, using detections with at least the score in `min_scores` of their class."""
     num_images = matches.num_images
     is_used = matches.scores >= np.array([*min_scores, 0.0])[matches.found.class_index]
-    is_true = is_used & matches.is_true_TN[IOU_50]
-    is_false = is_used & ~matches.is_true_TN[IOU_50] & ~matches.is_ignored_TN[IOU_50]
+    is_true = is_used & matches.is_true(IOU_50)
+    is_false = is_used & ~matches.is_true(IOU_50) & ~matches.is_ignored(IOU_50)
     true_I = np.bincount(matches.found.image_index[is_true], minlength=num_images)
     false_I = np.bincount(matches.found.image_index[is_false], minlength=num_images)
     truth_I = np.bincount(matches.truth.image_index[~matches.is_crowd], minlength=num_images)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import pairwise_iou
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.matches import pairwise_iou
 
 _MAX_BOXES = 10  # per class and image
 _MAX_CHOICES = 300  # boxes of a class among which they are chosen

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import check_columns
+from detloom.trainer_module.evaluation.matches import check_columns
 
 Array = npt.NDArray[Any]
 
+_JOINED_IMAGES = 4096  # images whose results are joined at a time
 NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
 
 
@@ -147,17 +148,22 @@ def compute_voc_metrics(
 def _label_split(images: Sequence[VocImage], class_ids: Sequence[int], rules: VocRules, min_iou: float) -> _Split:
     num_truth = dict.fromkeys(class_ids, 0.0)
     parts: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
-    for image in images:
+    joined: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
+    for number, image in enumerate(images, start=1):
         num_shown = _count_truth(image, rules)
         for class_id in num_shown.keys() & num_truth.keys():
             num_truth[class_id] += num_shown[class_id]
         for class_id, rows in _detection_rows_by_class(image, rules):
             if class_id in parts:
-                all_wrong = _Labelled(image.scores[rows], np.zeros(len(rows)))
+                all_wrong = _Labelled(image.scores[rows], np.zeros(len(rows), np.float32))
                 is_shown = class_id in num_shown
                 part = _label_class(image, class_id, rows, rules, min_iou) if is_shown else all_wrong
                 parts[class_id].append(part)
-    return _Split(num_truth, {class_id: _join(of_class) for class_id, of_class in parts.items()})
+        if number % _JOINED_IMAGES == 0 or number == len(images):
+            for class_id, of_class in parts.items():
+                joined[class_id].append(_join(of_class))
+                of_class.clear()
+    return _Split(num_truth, {class_id: _join(of_class) for class_id, of_class in joined.items()})
 
 
 def _summarize(split: _Split, rules: VocRules) -> VocMetrics:
@@ -236,8 +242,8 @@ def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, m
 
     groups = np.flatnonzero(is_of_class & is_group_of)
     if len(groups) == 0:
-        return _Labelled(scores[~is_left_out], is_right[~is_left_out].astype(float))
-    group_scores = np.zeros(len(groups))
+        return _Labelled(scores[~is_left_out], is_right[~is_left_out].astype(np.float32))
+    group_scores = np.zeros(len(groups), scores.dtype)
     shares = _intersections(boxes, image.truth_boxes_yxyx_px[groups]) / _areas(boxes)[:, None]
     for row, best in _best_overlaps(shares, min_iou):
         if not is_right[row] and not is_left_out[row]:
@@ -282,16 +288,15 @@ def _pairwise_iou(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
 
 
 def _join(parts: Sequence[_Labelled]) -> _Labelled:
-    empty = np.zeros(0)
     return _Labelled(
-        np.concatenate([empty, *(part.scores for part in parts)]),
-        np.concatenate([empty, *(part.weights for part in parts)]),
+        np.concatenate([part.scores for part in parts] or [np.zeros(0, np.float32)]),
+        np.concatenate([part.weights for part in parts] or [np.zeros(0, np.float32)]),
     )
 
 
 def _average_precision(labelled: _Labelled, num_truth: float, rules: VocRules) -> float:
     weights = labelled.weights[_descending(labelled.scores.astype(np.longdouble))]
-    num_right = np.cumsum(weights)
+    num_right = np.cumsum(weights, dtype=np.float64)
     # The added points close the curve at recall 0 and at recall 1 with precision 0.
     precisions = np.concatenate([num_right / (num_right + np.cumsum(weights <= 0)), [0.0]])
     recalls = np.concatenate([[0.0], num_right / num_truth, [1.0]])
