@@ -60,7 +60,7 @@ class Matches:
     Attributes:
         found: at most 100 detections per image and class, sorted by class and descending score; tied scores in the
             order of the images.
-        scores: float64 [N].
+        scores: float [N].
         rank: uint8 [N], number of detections of the image and class before it.
         truth: objects, sorted by class and image.
         truth_boxes_xywh_px: float64 [G, 4].
@@ -76,7 +76,7 @@ class Matches:
     num_images: int
     num_classes: int
     found: Rows
-    scores: npt.NDArray[np.float64]
+    scores: npt.NDArray[Any]
     rank: npt.NDArray[np.uint8]
     truth: Rows
     truth_boxes_xywh_px: npt.NDArray[np.float64]
@@ -154,7 +154,7 @@ def match_detections(
     *,
     sizes: Sequence[tuple[float, float]] = (),
     is_class_agnostic: bool = False,
-    columns: Mapping[str, npt.NDArray[Any]] | None = None,
+    columns: dict[str, npt.NDArray[Any]] | None = None,
 ) -> Matches:
     """Match all detections of a split.
 
@@ -162,7 +162,7 @@ def match_detections(
         ground_truth, detections: the same images in the same order.
         sizes: ranges of areas in addition to `SIZES`.
         is_class_agnostic: treat all classes as one.
-        columns: result of `match_boxes` for these images; None computes it.
+        columns: result of `match_boxes` for these images, which is emptied; None computes it.
 
     Raises:
         ValueError: the images differ.
@@ -364,9 +364,12 @@ def _sort(
     found: ImageTable[ImageDetections],
     class_ids: Sequence[int] | None,
     sizes: Sequence[tuple[float, float]],
-    columns: Mapping[str, npt.NDArray[Any]],
+    columns: dict[str, npt.NDArray[Any]],
 ) -> Matches:
-    """Sort the columns of `match_boxes`: detections by class and descending score, objects by class and image."""
+    """Sort the columns of `match_boxes`: detections by class and descending score, objects by class and image.
+
+    The columns are removed one by one, to save memory.
+    """
     rows = _rows_of(truth, class_ids)
     truth_order = np.argsort(rows.class_index, kind="stable")
     truth_rows, boxes = rows.take(truth_order), truth.xywh_px(0, len(truth), truth.image_hw_I2)
@@ -378,23 +381,24 @@ def _sort(
     order = np.flatnonzero(columns[RANK] != _SURPLUS)
     scores = found.columns["scores"]
     order = order[np.lexsort((-scores[order], rows.class_index[order]))]  # stable: ties keep the order of the images
-    found_rows, objects = rows.take(order), columns[OBJECT][order]
+    found_rows, objects = rows.take(order), columns.pop(OBJECT)[order]
+    del rows
     is_matched = objects >= 0
     objects[is_matched] = place_of_truth[truth.offsets_I1[found_rows.image_index[is_matched]] + objects[is_matched]]
     return Matches(
         num_images=len(truth),
         num_classes=1 if class_ids is None else len(class_ids),
         found=found_rows,
-        scores=scores[order].astype(np.float64),
-        rank=columns[RANK][order],
+        scores=scores[order],
+        rank=columns.pop(RANK)[order],
         truth=truth_rows,
         truth_boxes_xywh_px=boxes[truth_order],
         truth_areas_px=areas,
         is_crowd=is_crowd,
         is_outside_GA=_is_outside(areas, np.array(sizes)) | is_crowd[:, np.newaxis],
         truth_of_found=objects,
-        true_AN=_transposed(columns[TRUE], order),
-        ignored_AN=_transposed(columns[IGNORED], order),
+        true_AN=_transposed(columns.pop(TRUE), order),
+        ignored_AN=_transposed(columns.pop(IGNORED), order),
         found_G=columns[FOUND][truth_order],
         _images=found,
         _image_hw_I2=truth.image_hw_I2,

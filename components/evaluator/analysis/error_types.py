@@ -168,9 +168,6 @@ class _Outcomes:
     is_fixable: Array
     fixed_class_ids: Array
 
-    def take(self, order: Array) -> "_Outcomes":
-        return _Outcomes(*(getattr(self, field.name)[order] for field in fields(self)))
-
 
 _JOINED_IMAGES = 4096  # images whose outcomes are joined at a time
 _DTYPES = (np.int32, np.int32, np.int32, np.int32, None, np.int8, bool, bool, np.int32)  # of the columns of _Outcomes
@@ -207,7 +204,9 @@ def analyze_errors(images: Iterable[ErrorImage], *, min_iou: float = 0.5, backgr
         num_truth.update(image.truth_class_ids[~image.is_crowd.astype(bool)].tolist())
         num_unfound.update(image.truth_class_ids[result.unfound].tolist())
         num_missed.update(image.truth_class_ids[result.missed].tolist())
-    rows = _join([*joined, *parts])
+    joined.append(_join(parts))
+    rows = _join(joined)
+    joined.clear()
     missed_2M = np.array(missed, np.int32).reshape(-1, 2).T
     errors = ErrorTable(rows, (missed_2M[0], missed_2M[1]))
     num_errors = np.bincount(rows.type_numbers[rows.type_numbers != _RIGHT], minlength=len(_TYPES))
@@ -296,16 +295,15 @@ def _compute_costs(
             AP50=0.0, cost_by_type=dict.fromkeys(_TYPES, 0.0), false_positive_cost=0.0, false_negative_cost=0.0
         )
     # As in tidecv, tied scores rank by image in the measured AP, but false before true positives in the fixed AP.
-    AP50 = _mean_AP(rows.class_ids, rows.scores, rows.type_numbers == _RIGHT, ~rows.is_on_crowd, num_truth)
-    rows = rows.take(np.argsort(rows.type_numbers == _RIGHT, kind="stable"))  # wrong ones first
     is_right, counts = rows.type_numbers == _RIGHT, ~rows.is_on_crowd
+    AP50 = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_truth)
     gains = {error_type: _fixed_AP(rows, error_type, num_truth) - AP50 for error_type in _TYPES}
-    gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed) - AP50
+    gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed, is_right) - AP50
     return _Costs(
         AP50=AP50,
         cost_by_type={error_type: max(gain, 0.0) for error_type, gain in gains.items()},
-        false_positive_cost=_mean_AP(rows.class_ids, is_right.astype(float), is_right, counts, num_truth) - AP50,
-        false_negative_cost=_mean_AP(rows.class_ids, rows.scores, is_right, counts, num_found) - AP50,
+        false_positive_cost=_mean_AP(rows.class_ids, is_right, is_right, counts, num_truth) - AP50,
+        false_negative_cost=_mean_AP(rows.class_ids, rows.scores, is_right, counts, num_found, is_right) - AP50,
     )
 
 
@@ -360,19 +358,31 @@ def _join(parts: Sequence[_Outcomes]) -> _Outcomes:
 
 def _fixed_AP(rows: _Outcomes, error_type: ErrorType, num_truth: Counter[int]) -> float:
     """Compute AP with the errors of one type fixed, or removed if they cannot be fixed."""
-    is_fixed = (rows.type_numbers == _TYPES.index(error_type)) & rows.is_fixable
-    counts = np.where(rows.type_numbers == _TYPES.index(error_type), is_fixed, ~rows.is_on_crowd)
+    is_right, is_of_type = rows.type_numbers == _RIGHT, rows.type_numbers == _TYPES.index(error_type)
+    is_fixed = is_of_type & rows.is_fixable
+    counts = np.where(is_of_type, is_fixed, ~rows.is_on_crowd)
     class_ids = np.where(is_fixed, rows.fixed_class_ids, rows.class_ids)
-    return _mean_AP(class_ids, rows.scores, is_fixed | (rows.type_numbers == _RIGHT), counts, num_truth)
+    return _mean_AP(class_ids, rows.scores, is_fixed | is_right, counts, num_truth, is_right)
 
 
-def _mean_AP(class_ids: Array, scores: Array, is_right: Array, counts: Array, num_truth: Counter[int]) -> float:
-    """Compute the mean AP over classes with objects or counted rows; tied scores rank in the order of the rows.
+def _mean_AP(
+    class_ids: Array,
+    scores: Array,
+    is_right: Array,
+    counts: Array,
+    num_truth: Counter[int],
+    is_last: Array | None = None,
+) -> float:
+    """Compute the mean AP over classes with objects or counted rows.
 
-    Without any class it is 1: all errors are fixed and nothing is left (tidecv divides by zero).
+    Tied scores rank in the order of the rows, those of `is_last` after the others. Without any class it is 1: all
+    errors are fixed and nothing is left (tidecv divides by zero).
     """
-    class_ids, scores, is_right = class_ids[counts], scores[counts], is_right[counts]
-    order = np.lexsort((-scores, class_ids))
+    class_ids, is_right = class_ids[counts], is_right[counts]
+    descending = -scores[counts].astype(np.float32 if scores.dtype == bool else scores.dtype)
+    keys = (descending, class_ids) if is_last is None else (is_last[counts], descending, class_ids)
+    order = np.lexsort(keys)
+    del keys, descending
     found_ids, starts = np.unique(class_ids[order], return_index=True)
     by_class = dict(zip(found_ids.tolist(), np.split(is_right[order], starts[1:]), strict=False))
     APs = [_AP(by_class[class_id], num_truth[class_id]) for class_id in by_class]
