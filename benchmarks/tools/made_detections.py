@@ -9,6 +9,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from detloom.components.evaluator.measurements import Split
     from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+    from detloom.trainer_module.evaluation.image_table import ImageTable
 
 IMAGE_HW = (480, 640)
 OBJECTS_EACH, CROWD_SHARE = 7, 0.01  # as in COCO
@@ -34,23 +35,43 @@ def make_split(size: Size) -> "Split":
     from detloom.components.evaluator.measurements import Split
     from detloom.schemas.contracts.label_map import LabelMap
     from detloom.trainer_module.evaluation.coco_images import ImageGroundTruth
+    from detloom.trainer_module.evaluation.image_table import ImageTable
 
     random, shares = np.random.default_rng(0), class_shares(size.classes)
-    truth = []
-    for image_id in range(1, size.images + 1):
+
+    def make(image_id: int) -> ImageGroundTruth:
         count = count_objects(random)
         class_ids = 1 + random.choice(size.classes, count, p=shares)
         is_crowd = random.random(count) < CROWD_SHARE
-        truth.append(ImageGroundTruth(image_id, IMAGE_HW, make_boxes(random, count), class_ids, is_crowd))
-    features = [{"image/camera": (CAMERAS[number % len(CAMERAS)],)} for number in range(size.images)]
-    label_map = LabelMap.from_names(f"class {number}" for number in range(size.classes))
-    return Split(ground_truth=truth, features=features, label_map=label_map)
+        return ImageGroundTruth(image_id, IMAGE_HW, make_boxes(random, count), class_ids, is_crowd)
+
+    features = [{"image/camera": (camera,)} for camera in CAMERAS]
+    return Split(
+        ground_truth=ImageTable.of(ImageGroundTruth, map(make, range(1, size.images + 1))),
+        features=[features[number % len(CAMERAS)] for number in range(size.images)],
+        label_map=LabelMap.from_names(f"class {number}" for number in range(size.classes)),
+    )
 
 
-def make_detections(split: "Split", size: Size, model: int) -> "list[ImageDetections]":
+def make_detections(split: "Split", size: Size, model: int) -> "ImageTable[ImageDetections]":
     """Return detections of a generated model: near an object and mostly of its class, or anywhere; scores descend."""
+    from detloom.trainer_module.evaluation.coco_images import ImageDetections
+    from detloom.trainer_module.evaluation.image_table import ImageTable
+
     random, shares = np.random.default_rng((1, model)), class_shares(size.classes)
-    return [_detect(random, truth, size, shares) for truth in split.ground_truth]
+    return ImageTable.of(ImageDetections, (_detect(random, truth, size, shares) for truth in split.ground_truth))
+
+
+def measure_detections(images: int, *, detections: int = 100, classes: int = 80) -> float:
+    """Measure generated detections as DetectionEvaluator does, compare them with a constant detector, return AP."""
+    from detloom.components.evaluator.evaluation import assess, measure_model
+    from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+
+    size = Size(images=images, detections=detections, classes=classes, node_images=0)
+    split = make_split(size)
+    model = measure_model(split, make_detections(split, size, 0), Evaluator())
+    names = [str(number) for number in range(images)]
+    return assess(split, names, model, None, Gates()).candidate.coco.AP
 
 
 def _detect(
@@ -73,7 +94,12 @@ def _detect(
     scores = np.concatenate([random.beta(4, 3, num_near) * (1 - spread[:, 0]), random.beta(1, 6, num_strange)])
     order = np.argsort(-scores)
     all_boxes = np.concatenate([near, make_boxes(random, num_strange)])
-    return ImageDetections(truth.image_id, all_boxes[order], scores[order], class_ids[order].astype(np.int64))
+    return ImageDetections(
+        truth.image_id,
+        all_boxes[order].astype(np.float32),  # as models return them
+        scores[order].astype(np.float32),
+        class_ids[order].astype(np.int64),
+    )
 
 
 def count_objects(random: np.random.Generator) -> int:

@@ -1,16 +1,19 @@
 """Compare candidate and baseline on the same images: differences, intervals, changed images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from detloom.components.evaluator.analysis.bootstrap import Interval, Resampled, resample
 from detloom.components.evaluator.analysis.constant_detector import constant_detections
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches, match_detections
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
+from detloom.trainer_module.evaluation.coco_images import ImageDetections
+from detloom.trainer_module.evaluation.matches import IOU_50, Matches, match_detections
+
+_MAX_CONSTANT = 5_000_000  # detections of the constant detector: 0.5 GB; 5,000 images with 80 classes have 4 million
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +78,24 @@ def compare(
     )
 
 
-def compare_with_constant(candidate: Measurements, split: Split, gate: BaselineGate) -> Interval:
-    """Return AP50 of the candidate minus that of the best detector that ignores the image, with its interval."""
-    constant = match_detections(
-        split.ground_truth, constant_detections(split.ground_truth, split.label_map), split.label_map
-    )
-    models, confidence = (candidate.matches, constant), gate.confidence
+def compare_with_constant(
+    candidate: Measurements, detections: Sequence[ImageDetections], split: Split, gate: BaselineGate
+) -> Interval:
+    """Return AP50 of the candidate minus that of the best detector that ignores the image, with its interval.
+
+    In a large split, evenly spaced images are compared, on which the constant detector has `_MAX_CONSTANT` detections.
+
+    Args:
+        detections: the candidate's.
+    """
+    truth, label_map, matches = split.ground_truth, split.label_map, candidate.matches
+    constant = constant_detections(truth, label_map)
+    step = -(-len(truth) * len(constant.scores) // _MAX_CONSTANT)
+    if step > 1:
+        truth = truth[::step]
+        matches = match_detections(truth, detections[::step], label_map)
+    of_constant = match_detections(truth, [replace(constant, image_id=each.image_id) for each in truth], label_map)
+    models, confidence = (matches, of_constant), gate.confidence
     return resample(models, split.label_map, num_resamples=gate.num_resamples, confidence=confidence)[-1].AP50
 
 
@@ -88,8 +103,8 @@ def score_images(matches: Matches, min_scores: Sequence[float]) -> list[ImageSco
     """Score each image, using detections with at least the score in `min_scores` of their class."""
     num_images = matches.num_images
     is_used = matches.scores >= np.array([*min_scores, 0.0])[matches.found.class_index]
-    is_true = is_used & matches.is_true_TN[IOU_50]
-    is_false = is_used & ~matches.is_true_TN[IOU_50] & ~matches.is_ignored_TN[IOU_50]
+    is_true = is_used & matches.is_true(IOU_50)
+    is_false = is_used & ~matches.is_true(IOU_50) & ~matches.is_ignored(IOU_50)
     true_I = np.bincount(matches.found.image_index[is_true], minlength=num_images)
     false_I = np.bincount(matches.found.image_index[is_false], minlength=num_images)
     truth_I = np.bincount(matches.truth.image_index[~matches.is_crowd], minlength=num_images)

@@ -165,7 +165,7 @@ def assess(
     comparison = compare(candidate.measurements, before, split.label_map, gates.baseline)
     gain = None
     if needs_constant(gates, is_blessed_already=is_blessed_already):
-        gain = compare_with_constant(candidate.measurements, split, gates.baseline)
+        gain = compare_with_constant(candidate.measurements, candidate.detections, split, gates.baseline)
     evidence = Evidence(
         candidate=candidate.measurements,
         baseline=before,

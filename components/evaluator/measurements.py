@@ -1,9 +1,9 @@
 """All measurements of one model on one split, computed from its detections."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from detloom.components.evaluator.analysis.average_precision import (
     measure_curve,
     measure_pooled_curve,
     point_of_precision,
-    precision_at_recalls,
 )
 from detloom.components.evaluator.analysis.calibration import Calibration, measure_calibration
 from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
 from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches, match_detections
 from detloom.components.evaluator.analysis.voc import VocImage, VocMetrics, compute_voc_metrics
 from detloom.components.evaluator.slices import (
     Feature,
@@ -32,17 +30,23 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
 from detloom.trainer_module.detectors.detector import Keypoints
+from detloom.trainer_module.evaluation.box_curves import precision_at_recalls
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import (
     NO_VALUE,
     CocoMetrics,
+    check_values,
     compute_coco_metrics,
+    summarize_matches,
 )
+from detloom.trainer_module.evaluation.image_table import ImageTable
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
+from detloom.trainer_module.evaluation.matches import IOU_50, Matches, match_detections
 
 _IOU_75 = 5
 _ABOVE_ALL_SCORES = math.inf
 _ANY_CLASS = LabelMap(((1, "any class"),))
+_Pair = TypeVar("_Pair")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,21 +199,26 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
     Raises:
         InputError: a slice feature that the examples lack, a class id that the label map lacks.
     """
-    truth, label_map = split.ground_truth, split.label_map
+    label_map = split.label_map
+    truth = ImageTable.of(ImageGroundTruth, split.ground_truth)
+    found = ImageTable.of(ImageDetections, detections)
+    check_values("ground truth", truth, label_map)
+    check_values("detections", found, label_map)
+    # What needs most memory comes first: later results are kept.
+    errors = analyze_errors(_Pairs(_error_image, truth, found))
+    voc = compute_voc_metrics(_Pairs(_voc_image, truth, found), label_map.class_ids)
+    class_agnostic = summarize_matches(match_detections(truth, found, label_map, is_class_agnostic=True), _ANY_CLASS)
     sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in options.sizes]
-    coco = compute_coco_metrics(truth, detections, label_map, sizes=sizes)
-    matches = match_detections(truth, detections, label_map)
+    matches = match_detections(truth, found, label_map, sizes=[(low, high) for _, low, high in sizes])
     curves = tuple(_measure_class(matches, label_map, k, options) for k in range(len(label_map.class_ids)))
     min_scores = tuple(curve.best_f1.min_score if curve.best_f1 else _ABOVE_ALL_SCORES for curve in curves)
-    errors = analyze_errors([_error_image(each, found) for each, found in zip(truth, detections, strict=True)])
     members = split_images(truth, split.features, options.image_slices)
-    hw = [image.image_hw for image in truth]
     return Measurements(
-        coco=coco,
-        class_agnostic=_measure_class_agnostic(truth, detections),
-        voc=_measure_voc(truth, detections, label_map),
-        slices=measure_slices(truth, detections, label_map, members, options.min_slice_count),
-        object_slices=measure_objects(matches, hw, options.object_slices, options.min_slice_count),
+        coco=summarize_matches(matches, label_map, sizes),
+        class_agnostic=class_agnostic,
+        voc=voc,
+        slices=measure_slices(matches, label_map, members, options.min_slice_count),
+        object_slices=measure_objects(matches, truth.image_hw_I2, options.object_slices, options.min_slice_count),
         curves=curves,
         best_f1=best_f1_point(measure_pooled_curve(matches, IOU_50)),
         errors=ErrorCosts(
@@ -223,29 +232,27 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
         calibration=measure_calibration(matches),
         matches=matches,
         error_analysis=errors,
-        masks=measure_masks(truth, detections, label_map),
+        masks=measure_masks(truth, found, label_map),
         keypoints=measure_keypoints(split, detections),
     )
 
 
 def measure_masks(
-    truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
+    truth: ImageTable[ImageGroundTruth], detections: ImageTable[ImageDetections], label_map: LabelMap
 ) -> CocoMetrics | None:
     """Return the COCO metrics of masks; None unless all images have masks."""
-    columns = [image.mask_counts for image in truth] + [image.mask_counts for image in detections]
-    if not truth or any(masks is None for masks in columns):
+    if not len(truth) or truth.is_missing("mask_counts") or detections.is_missing("mask_counts"):
         return None
     return compute_coco_metrics(truth, detections, label_map, iou_type="segm")
 
 
 def measure_keypoints(split: Split, detections: Sequence[ImageDetections]) -> KeypointMetrics | None:
     """Return the COCO metrics of keypoints; None unless all images have these keypoints, as many as their names."""
-    columns = [image.keypoints_yx_rel for image in split.ground_truth]
-    columns += [image.keypoints_yx_rel for image in detections]
-    if split.keypoints is None or any(points is None for points in columns):
+    if split.keypoints is None:
         return None
-    if any(points is not None and points.shape[1] != len(split.keypoints.names) for points in columns):
-        return None  # a baseline with other keypoints
+    columns = [image.keypoints_yx_rel for images in (split.ground_truth, detections) for image in images]
+    if any(points is None or points.shape[1] != len(split.keypoints.names) for points in columns):
+        return None  # also a baseline with other keypoints
     return compute_keypoint_metrics(split.ground_truth, detections, split.label_map, split.keypoints)
 
 
@@ -265,22 +272,22 @@ def _measure_class(matches: Matches, label_map: LabelMap, k: int, options: Measu
     )
 
 
-def _measure_class_agnostic(
-    ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]
-) -> CocoMetrics:
-    """Compute metrics as the Object Detection API does with `eval_config.use_class_agnostic`."""
-    return compute_coco_metrics(
-        [replace(image, class_ids=np.ones_like(image.class_ids)) for image in ground_truth],
-        [replace(image, class_ids=np.ones_like(image.class_ids)) for image in detections],
-        _ANY_CLASS,
-    )
+class _Pairs(Sequence[_Pair], Generic[_Pair]):
+    """Ground truth and detections in the form of an analysis, made for one image at a time."""
 
+    def __init__(
+        self,
+        make: Callable[[ImageGroundTruth, ImageDetections], _Pair],
+        truth: Sequence[ImageGroundTruth],
+        found: Sequence[ImageDetections],
+    ) -> None:
+        self._make, self._truth, self._found = make, truth, found
 
-def _measure_voc(
-    ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections], label_map: LabelMap
-) -> dict[str, VocMetrics]:
-    images = [_voc_image(truth, found) for truth, found in zip(ground_truth, detections, strict=True)]
-    return compute_voc_metrics(images, label_map.class_ids)
+    def __len__(self) -> int:
+        return len(self._truth)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._make(self._truth[index], self._found[index])
 
 
 def _voc_image(truth: ImageGroundTruth, found: ImageDetections) -> VocImage:
@@ -306,7 +313,7 @@ def _error_image(truth: ImageGroundTruth, found: ImageDetections) -> ErrorImage:
         truth_class_ids=np.asarray(truth.class_ids, np.int64),
         is_crowd=np.asarray(truth.is_crowd, bool),
         boxes_xywh_px=found.xywh_px(truth.image_hw),
-        scores=np.asarray(found.scores, np.float64),
+        scores=np.asarray(found.scores),
         class_ids=np.asarray(found.class_ids, np.int64),
     )
 

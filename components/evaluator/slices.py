@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
-from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
+from detloom.trainer_module.evaluation.coco_images import ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
+from detloom.trainer_module.evaluation.matches import IOU_50, IOU_THRESHOLDS, Matches
 
 Feature = tuple[str | int | float, ...]  # the values of one feature of one example
 MISSING = "(none)"  # value of an image without the feature
@@ -87,19 +87,17 @@ def check_features(features: Sequence[Mapping[str, Feature]], slices: Sequence[I
 
 
 def measure_slices(
-    ground_truth: Sequence[ImageGroundTruth],
-    detections: Sequence[ImageDetections],
-    label_map: LabelMap,
-    members: Mapping[str, Sequence[int]],
-    min_images: int,
+    matches: Matches, label_map: LabelMap, members: Mapping[str, Sequence[int]], min_images: int
 ) -> tuple[SliceMetrics, ...]:
     """Compute the COCO metrics of each slice from its images only."""
+
+    def measure(rows: Sequence[int]) -> CocoMetrics:
+        is_member_I = np.zeros(matches.num_images, bool)
+        is_member_I[np.asarray(rows, np.int64)] = True
+        return summarize_matches(matches, label_map, is_used_I=is_member_I)
+
     return tuple(
-        SliceMetrics(
-            name=name,
-            metrics=compute_coco_metrics([ground_truth[i] for i in rows], [detections[i] for i in rows], label_map),
-            is_small=len(rows) < min_images,
-        )
+        SliceMetrics(name=name, metrics=measure(rows), is_small=len(rows) < min_images)
         for name, rows in members.items()
     )
 
@@ -116,7 +114,7 @@ def _measure_objects(
 ) -> Iterator[ObjectRecall]:
     counted = ~matches.is_crowd
     hw_G2 = np.array(image_hw, np.float64).reshape(-1, 2)[matches.truth.image_index[counted]]
-    boxes_G4, is_found_TG = matches.truth.boxes_xywh_px[counted], matches.is_found_TG[:, counted]
+    boxes_G4, is_found_TG = matches.truth_boxes_xywh_px[counted], _is_found_TG(matches, counted)
     for each in slices:
         bins_G = np.searchsorted(each.edges, _OBJECT_VALUES[each.by](boxes_G4, hw_G2), side="right")
         for position, label in enumerate(_bin_labels(each.edges)):
@@ -129,6 +127,10 @@ def _measure_objects(
                 recall=None if share_T is None else float(share_T.mean()),
                 is_small=int(np.count_nonzero(inside)) < min_objects,
             )
+
+
+def _is_found_TG(matches: Matches, counted_G: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    return np.stack([matches.is_found(threshold, counted_G) for threshold in range(len(IOU_THRESHOLDS))])
 
 
 def _names_of_image(each: ImageSlices, truth: ImageGroundTruth, features: Mapping[str, Feature]) -> list[str]:

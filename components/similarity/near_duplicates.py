@@ -2,11 +2,21 @@
 
 Two hashes within a Hamming distance of d agree in at least one of any d + 1 bands of their bits, because d differing
 bits cannot be in all of them (the pigeonhole principle; for fingerprints: Manku, Jain and Das Sarma, "Detecting
-Near-Duplicates for Web Crawling", WWW 2007, section 3). So only hashes with an equal band are compared. If many hashes
-share a band, the rest of their bits is divided into bands again; if that would not reduce the work, all are compared.
+Near-Duplicates for Web Crawling", WWW 2007, section 3). So only hashes with an equal band are compared; of many
+hashes, only those that agree in two of d + 2 bands. If many hashes share a band, the rest of their bits is divided into
+bands again; if that would not reduce the work, all are compared.
+
+Many hashes around one centre (black frames, drawings of one template) share most bands, and the number of pairs may be
+quadratic. They are grouped without comparing pairs. As sets of the bits that differ from the centre, a and b have the
+distance |a - S| + |b - S| with S, the bits that both have. So each set is listed under all of its subsets that lack at
+most d bits, with the number of bits that it lacks, and two sets in one list are near if these numbers add up to at most
+d. Within a list the set that lacks the fewest bits is near all that are near any, and the splits of all partners are
+those of the members that lack few enough.
 """
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +36,11 @@ _MAX_BUCKET = 256  # hashes of a bucket that are compared pairwise; larger bucke
 _MAX_SHARE_OF_PAIRS = 0.5  # if bands leave more of all pairs to compare, all pairs are compared at once
 _BLOCK_ROWS, _BLOCK_COLUMNS = 512, 2048  # hashes compared at a time: a block of 4 MB
 _MAX_EDGES = 1 << 20  # pairs buffered before they are merged into groups: 16 MB
+_MIN_FOR_TWO_BANDS = 20_000  # hashes from which buckets of one band would hold more than a dozen random ones
+_MIN_CLUSTER = 512  # hashes around one centre that are grouped by subsets; fewer are compared pairwise
+_MAX_SUBSETS = 256  # mean number of subsets per hash of a cluster; 219 with 8 bits from the centre and a distance of 5
+_MAX_LISTED = 1 << 22  # subsets sorted at a time: 100 MB
+_SAMPLE = 4096  # hashes that estimate how much work bands save
 
 _Hashes = npt.NDArray[np.uint64]
 _Rows = npt.NDArray[np.int64]
@@ -139,13 +154,16 @@ def count_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 class _Search:
-    """Find all pairs of different hashes within the distance, their groups, and the splits of each hash's partners.
+    """Find the groups of near hashes, and the splits of each hash's partners (all hashes within the distance).
 
-    It is never much slower than comparing all pairs once, and holds at most `_MAX_EDGES` pairs and one block.
+    It is never much slower than comparing all pairs once, and holds at most `_MAX_EDGES` pairs, one block of pairs and
+    `_MAX_LISTED` subsets.
     """
 
     def __init__(self, unique_U: _Hashes, splits_of_U: npt.NDArray[np.uint64], max_distance: int) -> None:
         self._unique_U, self._splits_of_U, self._max_distance = unique_U, splits_of_U, max_distance
+        self._cluster_of_U = np.full(len(unique_U), -1, np.int32)  # pairs of one cluster have been found
+        self._num_clusters = 0
         self.partner_splits_U = np.zeros(len(unique_U), np.uint64)
         self.components = _Components(len(unique_U))
         if max_distance > 0 and len(unique_U) > 1:
@@ -153,25 +171,99 @@ class _Search:
 
     def _search(self, rows: _Rows, free_bits: Sequence[int]) -> None:
         """Search pairs among `rows`, which agree in all bits except `free_bits`."""
-        num_bands = self._max_distance + 1
-        # Each band takes every num_bands-th bit, because neighbouring bits of an image hash are correlated.
-        bands = [free_bits[i::num_bands] for i in range(num_bands)]
+        self._find_cluster(rows)
+        others = self._outside_largest_cluster(rows)
+        if len(others) <= min(_MAX_BUCKET, len(rows) - 1):
+            self._compare_blocks(others, rows)
+            return
+        bands = _divide(free_bits, self._max_distance, len(rows))
         masks = [np.uint64(sum(1 << bit for bit in band)) for band in bands]
-        num_left = sum(_count_pairs_together(self._unique_U[rows] & mask) for mask in masks)
-        if not all(bands) or num_left > _MAX_SHARE_OF_PAIRS * len(rows) ** 2:
+        sample = rows[:: -(-len(rows) // _SAMPLE)]
+        num_left = sum(_count_pairs_together(self._unique_U[sample] & mask) for mask in masks)
+        if not bands or num_left > _MAX_SHARE_OF_PAIRS * len(sample) ** 2:
             self._compare_all(rows)
             return
         for band, mask in zip(bands, masks, strict=True):
             keys = self._unique_U[rows] & mask
-            order = np.argsort(keys, kind="stable")
+            order = np.argsort(keys)
             keys, sorted_rows = keys[order], rows[order]
             starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
             sizes = np.diff(np.r_[starts, len(keys)])
             is_large = sizes > _MAX_BUCKET
-            self._compare_buckets(sorted_rows[np.repeat(~is_large, sizes)], mask)
             rest = tuple(bit for bit in free_bits if bit not in band)
             for start, size in zip(starts[is_large], sizes[is_large], strict=True):
                 self._search(sorted_rows[start : start + size], rest)
+            clusters = self._cluster_of_U[sorted_rows]
+            low, high = np.minimum.reduceat(clusters, starts), np.maximum.reduceat(clusters, starts)
+            is_open = ~is_large & ((low < high) | (low < 0)) & (sizes > 1)
+            self._compare_buckets(sorted_rows[np.repeat(is_open, sizes)], mask)
+
+    def _find_cluster(self, rows: _Rows) -> None:
+        """If most of `rows` without a cluster are near one centre, find all pairs of hashes near it."""
+        free = rows[self._cluster_of_U[rows] < 0]
+        if len(free) < _MIN_CLUSTER:
+            return
+        bits_64 = np.zeros(NUM_BITS, np.int64)
+        for start in range(0, len(free), _SAMPLE):
+            bits_64 += _unpack(self._unique_U[free[start : start + _SAMPLE]]).sum(axis=0, dtype=np.int64)
+        centre = np.packbits(2 * bits_64 > len(free)).view(np.uint64)[0]
+        num_near = len(self._near_centre(free, centre))
+        if num_near < max(_MIN_CLUSTER, len(free) // 2):
+            return
+        members = self._near_centre(np.flatnonzero(self._cluster_of_U < 0), centre)
+        self._cluster_of_U[members] = self._num_clusters
+        self._num_clusters += 1
+        sets = self._unique_U[members] ^ centre
+        self._group_cluster(members, sets, count_bits(sets))
+
+    def _near_centre(self, rows: _Rows, centre: np.uint64) -> _Rows:
+        """Return the rows nearest to the centre, as many as have `_MAX_SUBSETS` subsets on average."""
+        weights = count_bits(self._unique_U[rows] ^ centre)
+        counts_W = np.bincount(weights)
+        subsets_W = [_count_subsets(weight, self._max_distance) for weight in range(len(counts_W))]
+        is_affordable_W = np.cumsum(counts_W * subsets_W) <= _MAX_SUBSETS * np.cumsum(counts_W)
+        return rows[is_affordable_W[weights]]
+
+    def _group_cluster(self, rows: _Rows, sets: _Hashes, weights: npt.NDArray[np.int64]) -> None:
+        """Find all pairs of `rows` by the subsets of `sets`, with `weights` elements each; see the module."""
+        for num_kept in range(int(weights.max()) + 1):
+            is_listed = (weights >= num_kept) & (weights <= num_kept + self._max_distance)
+            rows_L, sets_L, num_lacking_L = rows[is_listed], sets[is_listed], weights[is_listed] - num_kept
+            num_subsets = sum(
+                int(np.count_nonzero(num_lacking_L == lacking)) * math.comb(num_kept + lacking, lacking)
+                for lacking in range(self._max_distance + 1)
+            )
+            num_parts = 1 << max(0, (num_subsets - 1) // _MAX_LISTED).bit_length()
+            for part in range(num_parts):
+                listed = [
+                    (subsets, rows_L[num_lacking_L == lacking][places], np.full(len(places), lacking, np.int8))
+                    for lacking in range(self._max_distance + 1)
+                    for subsets, places in _list_subsets(sets_L[num_lacking_L == lacking], lacking, part, num_parts)
+                ]
+                if listed:
+                    self._group_lists(*(np.concatenate(column) for column in zip(*listed, strict=True)))
+
+    def _group_lists(self, subsets: _Hashes, rows: _Rows, num_lacking: npt.NDArray[np.int8]) -> None:
+        """Find the pairs of rows under one subset; `num_lacking`, the bits that a row has in addition, ascends."""
+        order = np.argsort(subsets, kind="stable")
+        subsets, rows, num_lacking = subsets[order], rows[order], num_lacking[order]
+        is_first = np.r_[True, subsets[1:] != subsets[:-1]]
+        starts = np.flatnonzero(is_first)
+        lists = np.cumsum(is_first) - 1
+        is_near_first = num_lacking + num_lacking[starts][lists] <= self._max_distance
+        self.components.connect(rows[is_near_first], rows[starts][lists][is_near_first])
+        splits = self._splits_of_U[rows]
+        for lacking in range(self._max_distance + 1):
+            can_be_partner = num_lacking <= self._max_distance - lacking
+            splits_of_list = np.bitwise_or.reduceat(np.where(can_be_partner, splits, np.uint64(0)), starts)
+            is_asking = num_lacking == lacking
+            np.bitwise_or.at(self.partner_splits_U, rows[is_asking], splits_of_list[lists[is_asking]])
+
+    def _outside_largest_cluster(self, rows: _Rows) -> _Rows:
+        clusters = self._cluster_of_U[rows]
+        if not (clusters >= 0).any():
+            return rows
+        return rows[clusters != np.bincount(clusters[clusters >= 0]).argmax()]
 
     def _compare_buckets(self, rows: _Rows, mask: np.uint64) -> None:
         """Search pairs in `rows`, which are sorted by the bits of `mask`, within each bucket of equal bits.
@@ -195,18 +287,27 @@ class _Search:
             self.components.connect(first, second)
 
     def _compare_all(self, rows: _Rows) -> None:
-        """Compare all pairs of `rows`, block by block.
+        """Compare all pairs of `rows` except those of one cluster, block by block."""
+        rows = rows[np.argsort(self._cluster_of_U[rows], kind="stable")]
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = rows[start : start + _BLOCK_ROWS]
+            first, last = self._cluster_of_U[block[[0, -1]]]
+            end = np.searchsorted(self._cluster_of_U[rows], first, side="right") if first == last >= 0 else start
+            self._compare_blocks(block, rows[max(start, end) :])
+
+    def _compare_blocks(self, rows1: _Rows, rows2: _Rows) -> None:
+        """Compare each of `rows1` with each of `rows2`, block by block.
 
         With bits as -1 and 1, the dot product of two hashes is 64 minus twice their distance, and a matrix product is
         many times faster than counting bits.
         """
-        rows = rows[np.argsort(self._splits_of_U[rows], kind="stable")]
+        rows1, rows2 = (rows[np.argsort(self._splits_of_U[rows], kind="stable")] for rows in (rows1, rows2))
         least = NUM_BITS - 2 * self._max_distance
-        for row_start in range(0, len(rows), _BLOCK_ROWS):
-            rows_R = rows[row_start : row_start + _BLOCK_ROWS]
+        for row_start in range(0, len(rows1), _BLOCK_ROWS):
+            rows_R = rows1[row_start : row_start + _BLOCK_ROWS]
             signs_R64 = _signs(self._unique_U[rows_R])
-            for column_start in range(row_start, len(rows), _BLOCK_COLUMNS):
-                rows_C = rows[column_start : column_start + _BLOCK_COLUMNS]
+            for column_start in range(0, len(rows2), _BLOCK_COLUMNS):
+                rows_C = rows2[column_start : column_start + _BLOCK_COLUMNS]
                 is_near_RC = signs_R64 @ _signs(self._unique_U[rows_C]).T >= least
                 self.partner_splits_U[rows_R] |= self._splits_near(is_near_RC, rows_C)
                 self.partner_splits_U[rows_C] |= self._splits_near(is_near_RC.T, rows_R)
@@ -222,6 +323,48 @@ class _Search:
         return found_R
 
 
+def _divide(free_bits: Sequence[int], max_distance: int, num_hashes: int) -> list[tuple[int, ...]]:
+    """Return sets of bits of which hashes within the distance agree in at least one; none if there are too few bits."""
+    num_equal = 1 if num_hashes < _MIN_FOR_TWO_BANDS else 2
+    num_bands = max_distance + num_equal
+    if len(free_bits) < num_bands:
+        return []
+    # Each band takes every num_bands-th bit, because neighbouring bits of an image hash are correlated.
+    bands = [free_bits[i::num_bands] for i in range(num_bands)]
+    return [tuple(itertools.chain(*chosen)) for chosen in itertools.combinations(bands, num_equal)]
+
+
+def _count_subsets(weight: int, max_lacking: int) -> int:
+    return sum(math.comb(weight, lacking) for lacking in range(min(weight, max_lacking) + 1))
+
+
+def _list_subsets(
+    sets_N: _Hashes, num_lacking: int, part: int, num_parts: int
+) -> Iterator[tuple[_Hashes, npt.NDArray[np.int64]]]:
+    """Yield all subsets that lack so many bits, and the positions of their sets, which have equally many bits.
+
+    Of `num_parts` (a power of 2) parts of all subsets, only those of `part` are returned.
+    """
+    if not len(sets_N):
+        return
+    weight = int(count_bits(sets_N[:1])[0])
+    elements_NW = np.zeros((len(sets_N), weight), np.uint64)
+    left_N = sets_N
+    for position in range(weight):
+        elements_NW[:, position] = left_N & (~left_N + np.uint64(1))
+        left_N = left_N ^ elements_NW[:, position]
+    shift = np.uint64(NUM_BITS - (num_parts - 1).bit_length())
+    for chosen in itertools.combinations(range(weight), num_lacking):
+        subsets_N = sets_N
+        for position in chosen:
+            subsets_N = subsets_N ^ elements_NW[:, position]
+        if num_parts == 1:
+            yield subsets_N, np.arange(len(sets_N))
+            continue
+        places = np.flatnonzero((subsets_N * np.uint64(0x9E3779B97F4A7C15)) >> shift == np.uint64(part))
+        yield subsets_N[places], places
+
+
 def _count_pairs_together(keys: _Hashes) -> int:
     """Count the ordered pairs to compare if each key is a bucket."""
     _, sizes = np.unique(keys, return_counts=True)
@@ -230,8 +373,12 @@ def _count_pairs_together(keys: _Hashes) -> int:
 
 def _signs(hashes_N: _Hashes) -> npt.NDArray[np.float32]:
     """Return the bits of each hash as -1 or 1; their order depends on the machine, but is the same for all hashes."""
-    bits = np.unpackbits(hashes_N.view(np.uint8)).reshape(-1, NUM_BITS)
-    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
+    return _unpack(hashes_N).astype(np.float32) * np.float32(2) - np.float32(1)
+
+
+def _unpack(hashes_N: _Hashes) -> npt.NDArray[np.uint8]:
+    """Return the bits of each hash [N, 64]; their order depends on the machine, but is the same for all hashes."""
+    return np.unpackbits(hashes_N.view(np.uint8)).reshape(-1, NUM_BITS)
 
 
 class _Components:
@@ -243,8 +390,10 @@ class _Components:
         self._num_pending = 0
 
     def connect(self, first: _Rows, second: _Rows) -> None:
-        self._pending.append((first, second))
-        self._num_pending += len(first)
+        """Connect pairs, except those that are known to be in one group."""
+        is_new = self._labels[first] != self._labels[second]
+        self._pending.append((first[is_new], second[is_new]))
+        self._num_pending += np.count_nonzero(is_new)
         if self._num_pending >= _MAX_EDGES:
             self._merge()
 

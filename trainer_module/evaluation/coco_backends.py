@@ -1,6 +1,7 @@
 """Two interchangeable backends that match detections with ground truth as the COCO API does, without TensorFlow.
 
-faster-coco-eval is the default, pycocotools the reference.
+faster-coco-eval is the default for masks and keypoints, pycocotools the reference. Both hold a dictionary for each
+detection; boxes have a matcher of their own (matches.py).
 """
 
 import contextlib

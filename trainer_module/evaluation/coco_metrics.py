@@ -1,7 +1,7 @@
 """The twelve COCO metrics of a set of detections, with numpy; no TensorFlow.
 
-The backends (coco_backends.py) only match and accumulate curves. One function here computes the metrics from the
-curves, so that equal curves give equal metrics to the last digit.
+The curves come from our own matches of boxes (matches.py, box_curves.py), or from a backend (coco_backends.py). One
+function here computes the metrics from the curves, so that equal curves give equal metrics to the last digit.
 """
 
 import itertools
@@ -16,6 +16,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import mask_area_px
+from detloom.trainer_module.evaluation.box_curves import compute_box_curves
 from detloom.trainer_module.evaluation.coco_backends import Backend, IouType, compute_coco_curves, uncollected
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
@@ -23,6 +24,8 @@ from detloom.trainer_module.evaluation.coco_images import (
     format_coco_ground_truth,
     format_coco_results,
 )
+from detloom.trainer_module.evaluation.image_table import ImageTable
+from detloom.trainer_module.evaluation.matches import SIZES, Matches, match_detections
 
 NO_VALUE = -1.0  # the COCO API's value where there is no ground truth
 
@@ -148,9 +151,13 @@ def compute_coco_metrics(
     detections = sorted(detections, key=lambda image: image.image_id)
     hw_by_id = {image.image_id: image.image_hw for image in ground_truth}
     _check_image_ids(ground_truth, detections)
-    _check_values("ground truth", ground_truth, label_map)
-    _check_values("detections", detections, label_map)
-
+    check_values("ground truth", ImageTable.of(ImageGroundTruth, ground_truth), label_map)
+    check_values("detections", ImageTable.of(ImageDetections, detections), label_map)
+    if iou_type == "bbox" and backend == "faster":
+        by_id = {image.image_id: image for image in detections}
+        found = [by_id.get(image.image_id) or _no_detections(image.image_id) for image in ground_truth]
+        areas = [(low, high) for _, low, high in sizes]
+        return summarize_matches(match_detections(ground_truth, found, label_map, sizes=areas), label_map, sizes)
     results = format_coco_results(detections, hw_by_id)
     return summarize_coco_datasets(
         format_coco_ground_truth(ground_truth, label_map),
@@ -160,6 +167,34 @@ def compute_coco_metrics(
         sizes=sizes,
         backend=backend,
     )
+
+
+def summarize_matches(
+    matches: Matches,
+    label_map: LabelMap,
+    sizes: Sequence[tuple[str, float, float]] = (),
+    is_used_I: npt.NDArray[np.bool_] | None = None,
+) -> CocoMetrics:
+    """Compute the metrics of matched boxes.
+
+    Args:
+        matches: with the ranges of `sizes` in addition to `SIZES`, or more; images by ascending id.
+        is_used_I: images that count; None for all.
+    """
+    precision_TRKA, recall_TKAM = compute_box_curves(matches, is_used_I)
+    counted = ~matches.is_crowd
+    if is_used_I is not None:
+        counted &= is_used_I[matches.truth.image_index]
+    objects = _Objects(
+        num_images=matches.num_images if is_used_I is None else int(np.count_nonzero(is_used_I)),
+        class_ids=np.array(label_map.class_ids)[matches.truth.class_index[counted]],
+        areas_px=matches.truth_areas_px[counted],
+    )
+    return _summarize(precision_TRKA, recall_TKAM, objects, label_map, sizes)
+
+
+def _no_detections(image_id: int) -> ImageDetections:
+    return ImageDetections(image_id, np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64))
 
 
 def _with_mask_area(row: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +222,13 @@ def summarize_coco_datasets(
     precision_TRKAM, recall_TKAM = compute_coco_curves(
         truth_dataset, found_annotations, iou_type=iou_type, sizes=sizes, backend=backend
     )
-    return _summarize(precision_TRKAM, recall_TKAM, truth_dataset, label_map, sizes)
+    counted = [row for row in truth_dataset["annotations"] if not row["iscrowd"]]
+    objects = _Objects(
+        num_images=len(truth_dataset["images"]),
+        class_ids=np.array([row["category_id"] for row in counted], np.int64),
+        areas_px=np.array([row["area"] for row in counted], np.float64),
+    )
+    return _summarize(precision_TRKAM[..., _MAX_100], recall_TKAM, objects, label_map, sizes)
 
 
 def _check_image_ids(ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]) -> None:
@@ -203,22 +244,21 @@ def _check_image_ids(ground_truth: Sequence[ImageGroundTruth], detections: Seque
         raise ValueError(f"detections: image_id {min(missing)} has no ground truth entry (it may be empty).")
 
 
-def _check_values(what: str, images: Sequence[ImageGroundTruth | ImageDetections], label_map: LabelMap) -> None:
-    known = np.array(label_map.class_ids, np.int64)
-
-    def is_sound(images: Sequence[ImageGroundTruth | ImageDetections]) -> bool:
-        class_ids = np.concatenate([known[:0], *(image.class_ids for image in images)])
-        boxes = np.concatenate([np.zeros((0, 4)), *(image.boxes_yxyx_rel for image in images)])
-        scores = [image.scores for image in images if isinstance(image, ImageDetections)]
-        numbers = np.concatenate([np.zeros(0), *scores])
-        return bool(np.isin(class_ids, known).all() and np.isfinite(boxes).all() and np.isfinite(numbers).all())
-
-    if is_sound(images):  # all at once for speed
+def check_values(what: str, images: ImageTable[Any], label_map: LabelMap) -> None:
+    """Raise InputError for an unknown class id, or for a box or score that is not finite."""
+    columns = images.columns
+    is_known = np.isin(columns["class_ids"], label_map.class_ids)
+    is_sound = is_known & np.isfinite(columns["boxes_yxyx_rel"]).all(axis=1)
+    if "scores" in columns:
+        is_sound &= np.isfinite(columns["scores"])
+    if is_sound.all():
         return
-    image = next(image for image in images if not is_sound([image]))
-    where, unknown = f"{what} of image {image.image_id}", np.setdiff1d(image.class_ids, known)
+    index = int(np.searchsorted(images.offsets_I1, np.flatnonzero(~is_sound)[0], side="right")) - 1
+    where, rows = f"{what} of image {images.image_ids_I[index]}", images.rows(index, index + 1)
+    unknown = columns["class_ids"][rows][~is_known[rows]]
     if unknown.size:
-        raise InputError(f"{where}: got class id {unknown[0]}, allowed by the label map: {list(label_map.class_ids)}.")
+        allowed = f"allowed by the label map: {list(label_map.class_ids)}"
+        raise InputError(f"{where}: got class id {unknown.min()}, {allowed}.")
     raise InputError(f"{where}: a box or score is not a finite number.")
 
 
@@ -228,15 +268,24 @@ def mean_of_measured(values_of_curve: npt.NDArray[np.float64]) -> float:
     return float(np.mean(measured)) if measured.size else NO_VALUE
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Objects:
+    """Class ids and areas of the ground truth without crowds."""
+
+    num_images: int
+    class_ids: npt.NDArray[np.int64]
+    areas_px: npt.NDArray[np.float64]
+
+
 def _summarize(
-    precision_TRKAM: npt.NDArray[np.float64],
+    precision_TRKA: npt.NDArray[np.float64],
     recall_TKAM: npt.NDArray[np.float64],
-    truth_dataset: Mapping[str, Any],
+    objects: _Objects,
     label_map: LabelMap,
     sizes: Sequence[tuple[str, float, float]],
 ) -> CocoMetrics:
     def ap(k: slice | int, size: int = _ALL, iou: slice | int = slice(None)) -> float:
-        return mean_of_measured(precision_TRKAM[iou][..., k, size, _MAX_100])
+        return mean_of_measured(precision_TRKA[iou][..., k, size])
 
     def ar(k: slice | int, size: int = _ALL, limit: int = _MAX_100) -> float:
         return mean_of_measured(recall_TKAM[:, k, size, limit])
@@ -257,9 +306,7 @@ def _summarize(
             "ARl": ar(k, _LARGE),
         }
 
-    counted = [row for row in truth_dataset["annotations"] if not row["iscrowd"]]
-    class_ids = np.array([row["category_id"] for row in counted], np.int64)
-    areas_px = np.array([row["area"] for row in counted], np.float64)
+    class_ids, areas_px = objects.class_ids, objects.areas_px
     return CocoMetrics(
         **numbers(slice(None)),
         per_class=tuple(
@@ -278,8 +325,8 @@ def _summarize(
                 AR100=ar(slice(None), size),
                 num_boxes=int(np.count_nonzero((areas_px >= low) & (areas_px <= high))),
             )
-            for size, (name, low, high) in enumerate(sizes, start=_LARGE + 1)
+            for size, (name, low, high) in enumerate(sizes, start=len(SIZES))
         ),
-        num_images=len(truth_dataset["images"]),
+        num_images=objects.num_images,
         num_boxes=len(class_ids),
     )

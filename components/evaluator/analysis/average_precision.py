@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import Matches
-
-RECALLS = np.linspace(0.0, 1.0, 101)  # R: recall points, computed as in pycocotools
+from detloom.trainer_module.evaluation.box_curves import RECALLS
+from detloom.trainer_module.evaluation.matches import ALL_SIZES, IOU_THRESHOLDS, Matches
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,8 +54,8 @@ def _measure_curve(
     matches: Matches, threshold_index: int, rows: slice | npt.NDArray[np.int64], is_crowd: npt.NDArray[np.bool_]
 ) -> Curve:
     """Measure the curve of these detections, in descending order of score, and these objects."""
-    counts = ~matches.is_ignored_TN[threshold_index, rows]
-    is_true, scores = matches.is_true_TN[threshold_index, rows][counts], matches.scores[rows][counts]
+    counts = ~matches.is_ignored(threshold_index, rows)
+    is_true, scores = matches.is_true(threshold_index, rows)[counts], matches.scores[rows][counts]
     is_last = np.append(scores[1:] != scores[:-1], np.ones(min(len(scores), 1), bool))
     return Curve(
         scores=scores[is_last],
@@ -66,72 +65,74 @@ def _measure_curve(
     )
 
 
-def precision_at_recalls(matches: Matches, class_index: int, threshold_index: int) -> npt.NDArray[np.float64]:
-    """Return the interpolated precision [R] at 101 recalls: 0 for a recall that is not reached, NaN without objects."""
-    return ClassSampler(matches, class_index).precisions(threshold_index)
-
-
 class ClassSampler:
     """Computes curves of one class for many weightings of the images; caches what does not depend on the weights."""
 
     def __init__(self, matches: Matches, class_index: int) -> None:
         rows, truth = matches.found_of_class(class_index), matches.truth_of_class(class_index)
-        is_true_TN, is_ignored_TN = matches.is_true_TN[:, rows], matches.is_ignored_TN[:, rows]
-        # After the last true positive, precision only falls and recall does not rise.
-        stop = int(np.flatnonzero(is_true_TN.any(axis=0))[-1]) + 1 if is_true_TN.any() else 0
+        true_N, ignored_N = matches.true_AN[ALL_SIZES, rows], matches.ignored_AN[ALL_SIZES, rows]
+        # Curves change only at true positives. After the last one, precision only falls and recall does not rise.
+        self._rows_U = np.flatnonzero(true_N)
+        stop = int(self._rows_U[-1]) + 1 if len(self._rows_U) else 0
+        self._true_U = true_N[self._rows_U]
         self._image_index = matches.found.image_index[rows][:stop]
-        self._is_true_TN, self._is_ignored_TN = is_true_TN[:, :stop], is_ignored_TN[:, :stop]
+        self._rows_I = np.flatnonzero(ignored_N[:stop])
+        self._ignored_I = ignored_N[self._rows_I]
         counted = ~matches.is_crowd[truth]
-        self._truth_per_image = np.bincount(matches.truth.image_index[truth][counted], minlength=matches.num_images)
+        truth_per_image = np.bincount(matches.truth.image_index[truth][counted], minlength=matches.num_images)
+        self._images_with_truth = np.flatnonzero(truth_per_image)
+        self._truth_per_image = truth_per_image[self._images_with_truth]
 
     def num_truth(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the number of objects [B] of the class in each weighting."""
-        product: npt.NDArray[Any] = weights_BI.astype(np.float64) @ self._truth_per_image
+        product: npt.NDArray[Any] = weights_BI[:, self._images_with_truth].astype(np.float64) @ self._truth_per_image
         return product
 
     @property
     def num_rows(self) -> int:
-        """Number of detections that each weighting uses."""
-        return len(self._image_index)
+        """Number of values that each weighting uses."""
+        return max(len(self._image_index), len(self._images_with_truth))
 
     def average_precision(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return AP [B, T] at each IoU threshold; NaN if a weighting has no object of the class."""
         num_truth_B = self.num_truth(weights_BI)
-        weights_BN = weights_BI[:, self._image_index].astype(np.float64)
-        result_BT = np.zeros((len(weights_BI), len(self._is_true_TN)))
+        result_BT = np.zeros((len(weights_BI), len(IOU_THRESHOLDS)))
         has_truth_B = num_truth_B > 0
-        for t in range(len(self._is_true_TN)):
-            recall_BP, envelope_BP = self._curves(t, weights_BN, np.where(has_truth_B, num_truth_B, 1))
-            # Mean over 101 recalls: each point counts for the recalls that it is the first to reach.
-            share_BP = np.diff(_count_reached(recall_BP), axis=1, prepend=0) / len(RECALLS)
-            result_BT[:, t] = (envelope_BP * share_BP).sum(axis=1)
+        if len(self._rows_U):
+            starts_U = np.concatenate([[0], self._rows_U[:-1] + 1])  # of the detections up to each true positive
+            weights_BN = weights_BI[:, self._image_index]
+            found_BU = np.cumsum(np.add.reduceat(weights_BN, starts_U, axis=1, dtype=np.float64), axis=1)
+            true_BU = weights_BN[:, self._rows_U].astype(np.float64)
+            ignored_BI = weights_BN[:, self._rows_I].astype(np.float64)
+            for t in range(len(IOU_THRESHOLDS)):
+                recall_BP, envelope_BP = self._curves(
+                    t, found_BU, true_BU, ignored_BI, np.where(has_truth_B, num_truth_B, 1)
+                )
+                # Mean over 101 recalls: each point counts for the recalls that it is the first to reach.
+                share_BP = np.diff(_count_reached(recall_BP), axis=1, prepend=0) / len(RECALLS)
+                result_BT[:, t] = (envelope_BP * share_BP).sum(axis=1)
         result_BT[~has_truth_B] = np.nan
         return result_BT
 
-    def precisions(self, threshold_index: int) -> npt.NDArray[np.float64]:
-        """Return the interpolated precision [R] with every image once; NaN without objects of the class."""
-        num_truth = self._truth_per_image.sum()
-        if not num_truth:
-            return np.full(len(RECALLS), np.nan)
-        ones_1N = np.ones((1, len(self._image_index)))
-        (recall_P,), (envelope_P,) = self._curves(threshold_index, ones_1N, np.array([num_truth]))
-        position_R = np.searchsorted(recall_P, RECALLS, side="left")
-        precision_R = np.zeros(len(RECALLS))
-        is_reached_R = position_R < len(recall_P)
-        precision_R[is_reached_R] = envelope_P[position_R[is_reached_R]]
-        return precision_R
-
     def _curves(
-        self, threshold_index: int, weights_BN: npt.NDArray[np.float64], num_truth_B: npt.NDArray[Any]
+        self,
+        threshold_index: int,
+        found_BU: npt.NDArray[np.float64],
+        true_BU: npt.NDArray[np.float64],
+        ignored_BI: npt.NDArray[np.float64],
+        num_truth_B: npt.NDArray[Any],
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return recall and interpolated precision, each [B, P], at each true positive."""
-        is_true = np.flatnonzero(self._is_true_TN[threshold_index])
-        true_BP = np.cumsum(weights_BN[:, is_true], axis=1)
-        is_ignored_N = self._is_ignored_TN[threshold_index]
-        counted_BN = weights_BN * ~is_ignored_N if is_ignored_N.any() else weights_BN
-        all_BP = np.cumsum(counted_BN, axis=1)[:, is_true]
+        bit = 1 << threshold_index
+        is_true_U, is_ignored_I = (self._true_U & bit) != 0, (self._ignored_I & bit) != 0
+        true_BP, counted_BP = np.cumsum(true_BU[:, is_true_U], axis=1), found_BU[:, is_true_U]
+        if is_ignored_I.any():
+            num_ignored_BJ = np.cumsum(np.insert(ignored_BI[:, is_ignored_I], 0, 0, axis=1), axis=1)
+            counted_BP = (
+                counted_BP - num_ignored_BJ[:, np.searchsorted(self._rows_I[is_ignored_I], self._rows_U[is_true_U])]
+            )
         # 2**-52 is pycocotools' guard against division by 0, which occurs here if the first images have weight 0.
-        precision_BP = true_BP / (all_BP + np.spacing(1.0))
+        precision_BP = true_BP / (counted_BP + np.spacing(1.0))
         envelope_BP = np.maximum.accumulate(precision_BP[:, ::-1], axis=1)[:, ::-1]
         return true_BP / num_truth_B[:, None], envelope_BP
 

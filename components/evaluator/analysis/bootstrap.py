@@ -10,13 +10,14 @@ to 88 of 100 cases.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detloom.components.evaluator.analysis.average_precision import ClassSampler
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.evaluation.matches import IOU_50, IOU_THRESHOLDS, Matches
 
 _MAX_CELLS = 4_000_000  # resamples x detections of a class in memory at a time: 32 MB
 _MAX_WORK = 1e9  # detections x thresholds x resamples plus the cost of the curves: half a minute on one core
@@ -116,8 +117,8 @@ def resample(
 
 def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
     """Reduce the number of resamples for very large splits, whose sampling noise is small."""
-    num_curves = models[0].num_classes * len(models[0].truth_of_found_TN)
-    num_rows = sum(len(matches.found) for matches in models) * len(models[0].truth_of_found_TN)
+    num_curves = models[0].num_classes * len(IOU_THRESHOLDS)
+    num_rows = sum(len(matches.found) for matches in models) * len(IOU_THRESHOLDS)
     work = num_rows + len(models) * num_curves * _WORK_OF_CURVE
     return min(num_resamples, max(_MIN_RESAMPLES, int(_MAX_WORK / max(work, 1))))
 
@@ -126,9 +127,10 @@ def _draw(
     models: Sequence[Matches], generator: np.random.Generator, num_images: int, num_resamples: int
 ) -> list[_Samples]:
     """Draw samples of images, and measure every class of every model on all of them."""
-    weights_BI = np.ones((1 + num_resamples, num_images), np.float32)  # small integers, exact in float32
-    if num_images:
-        weights_BI[1:] = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
+    weights_BI = np.ones((1 + num_resamples, num_images), np.min_scalar_type(num_images))
+    shares = np.full(num_images, 1 / max(num_images, 1))
+    for weights_I in weights_BI[1:]:
+        weights_I[:] = generator.multinomial(num_images, shares) if num_images else 0
     result = []
     for matches in models:
         AP_BKT = np.stack([_sample_class(ClassSampler(matches, k), weights_BI) for k in range(matches.num_classes)], 1)
@@ -142,7 +144,7 @@ def _draw(
     return result
 
 
-def _sample_class(sampler: ClassSampler, weights_BI: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def _sample_class(sampler: ClassSampler, weights_BI: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     batch = max(1, _MAX_CELLS // max(sampler.num_rows, 1))
     parts = [sampler.average_precision(weights_BI[i : i + batch]) for i in range(0, len(weights_BI), batch)]
     return np.concatenate(parts)

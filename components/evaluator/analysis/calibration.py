@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches
+from detloom.trainer_module.evaluation.matches import IOU_50, Matches
 
 NUM_BINS = 10
 
@@ -39,8 +39,8 @@ class Calibration:
 
 def measure_calibration(matches: Matches) -> Calibration:
     """Measure calibration over all classes; detections on crowds are ignored."""
-    counted = ~matches.is_ignored_TN[IOU_50]
-    scores, is_true = matches.scores[counted], matches.is_true_TN[IOU_50][counted]
+    counted = ~matches.is_ignored(IOU_50)
+    scores, is_true = matches.scores[counted], matches.is_true(IOU_50)[counted]
     edges = np.arange(NUM_BINS + 1) / NUM_BINS  # `linspace` would give 0.7000000000000001
     bin_N = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, NUM_BINS - 1)
     count_b = np.bincount(bin_N, minlength=NUM_BINS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import Boxes, Matches, pairwise_iou
+from detloom.trainer_module.evaluation.matches import IOU_50, Matches, pairwise_iou
 
 MIN_IOU = 0.5
 
@@ -38,33 +38,38 @@ def count_confusion(matches: Matches, class_names: tuple[str, ...], min_scores: 
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     is_used = matches.scores >= np.array([*min_scores, 0.0])[matches.found.class_index]
     # Matching starts from the highest score, so a score threshold does not change the remaining matches.
-    truth_of_found = np.where(is_used, matches.truth_of_found_TN[0], -1)
-    is_true = is_used & matches.is_true_TN[0]
-    np.add.at(counts, (matches.found.class_index[is_true], matches.found.class_index[is_true]), 1)
-    is_left_N = is_used & (truth_of_found < 0)
+    truth_of_found = np.where(is_used, matches.truth_of_found, -1)
+    is_true = is_used & matches.is_true(IOU_50)
+    found_classes, truth_classes = matches.found.class_index, matches.truth.class_index
+    np.add.at(counts, (found_classes[is_true], found_classes[is_true]), 1)
     is_left_G = ~matches.is_crowd
     is_left_G[truth_of_found[truth_of_found >= 0]] = False
-    found, truth = matches.found.take(np.flatnonzero(is_left_N)), matches.truth.take(np.flatnonzero(is_left_G))
-    found_rows, truth_rows = _pair_left_over(found, truth)
-    np.add.at(counts, (truth.class_index[truth_rows], found.class_index[found_rows]), 1)
-    counts[:-1, -1] = np.bincount(np.delete(truth.class_index, truth_rows), minlength=num_classes)
-    counts[-1, :-1] = np.bincount(np.delete(found.class_index, found_rows), minlength=num_classes)
+    found, truth = np.flatnonzero(is_used & (truth_of_found < 0)), np.flatnonzero(is_left_G)
+    found_rows, truth_rows = _pair_left_over(matches, found, truth)
+    np.add.at(counts, (truth_classes[truth_rows], found_classes[found_rows]), 1)
+    counts[:-1, -1] = np.bincount(truth_classes[truth], minlength=num_classes)
+    counts[:-1, -1] -= np.bincount(truth_classes[truth_rows], minlength=num_classes)
+    counts[-1, :-1] = np.bincount(found_classes[found], minlength=num_classes)
+    counts[-1, :-1] -= np.bincount(found_classes[found_rows], minlength=num_classes)
     return Confusion(
         class_names=class_names, counts=tuple(tuple(row) for row in counts.tolist()), min_scores=min_scores
     )
 
 
-def _pair_left_over(found: Boxes, truth: Boxes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the paired rows of `found` and of `truth`."""
+def _pair_left_over(
+    matches: Matches, found: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the paired rows among the rows `found` and `truth`."""
     pairs: list[tuple[int, int]] = []
-    by_image = np.argsort(truth.image_index, kind="stable")
-    starts = np.searchsorted(truth.image_index[by_image], np.arange(found.image_index.max(initial=-1) + 2))
-    order = np.argsort(found.image_index, kind="stable")
-    for image_index, rows in zip(*_split_by(found.image_index[order], order), strict=True):
-        objects = by_image[starts[image_index] : starts[image_index + 1]]
-        if not len(objects):
-            continue
-        iou = pairwise_iou(found.boxes_xywh_px[rows], truth.boxes_xywh_px[objects])
+    truth_images = matches.truth.image_index[truth]
+    truth = truth[np.argsort(truth_images, kind="stable")]
+    starts = np.searchsorted(np.sort(truth_images), np.arange(matches.num_images + 1))
+    has_truth = starts[1:] > starts[:-1]
+    found = found[has_truth[matches.found.image_index[found]]]
+    found = found[np.argsort(matches.found.image_index[found], kind="stable")]
+    for image_index, rows in zip(*_split_by(matches.found.image_index[found], found), strict=True):
+        objects = truth[starts[image_index] : starts[image_index + 1]]
+        iou = pairwise_iou(matches.found_boxes_xywh_px(rows), matches.truth_boxes_xywh_px[objects])
         while (best := iou.max()) >= MIN_IOU:
             n, g = (int(position) for position in np.argwhere(iou == best)[0])
             pairs.append((int(rows[n]), int(objects[g])))

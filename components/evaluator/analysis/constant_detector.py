@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import pairwise_iou
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.image_table import ImageTable
+from detloom.trainer_module.evaluation.matches import pairwise_iou
 
 _MAX_BOXES = 10  # per class and image
 _MAX_CHOICES = 300  # boxes of a class among which they are chosen
@@ -20,36 +21,29 @@ _MAX_TRUTH = 20_000  # boxes of a class with which they are chosen; a box that f
 _MIN_IOU = 0.5
 
 
-def constant_detections(ground_truth: Sequence[ImageGroundTruth], label_map: LabelMap) -> list[ImageDetections]:
-    """Return the same detections for each image of the split.
+def constant_detections(ground_truth: Sequence[ImageGroundTruth], label_map: LabelMap) -> ImageDetections:
+    """Return the same detections for each image of the split, with the image id 0.
 
     For each class, boxes are chosen greedily from the labelled ones: each matches the most objects (IoU 0.50 or more)
     that no chosen box matches yet. Its score is the number of these objects, relative to the number of images.
     """
     generator = np.random.default_rng(0)
+    truth = ImageTable.of(ImageGroundTruth, ground_truth)
     boxes, scores, class_ids = [], [], []
     for class_id in label_map.class_ids:
-        chosen_K4, counts_K = _choose(_boxes_of_class(ground_truth, class_id), generator)
+        chosen_K4, counts_K = _choose(_boxes_of_class(truth, class_id), generator)
         boxes.append(chosen_K4)
-        scores.append(np.minimum(counts_K / max(len(ground_truth), 1), 1.0))
+        scores.append(np.minimum(counts_K / max(len(truth), 1), 1.0))
         class_ids.append(np.full(len(chosen_K4), class_id))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     columns = [np.concatenate(each)[order] for each in (boxes, scores, class_ids)]
-    return [
-        ImageDetections(image_id=each.image_id, boxes_yxyx_rel=columns[0], scores=columns[1], class_ids=columns[2])
-        for each in ground_truth
-    ]
+    return ImageDetections(image_id=0, boxes_yxyx_rel=columns[0], scores=columns[1], class_ids=columns[2])
 
 
-def _boxes_of_class(ground_truth: Sequence[ImageGroundTruth], class_id: int) -> npt.NDArray[np.float64]:
+def _boxes_of_class(ground_truth: ImageTable[ImageGroundTruth], class_id: int) -> npt.NDArray[np.float64]:
     """Return the boxes of a class without crowds, relative to their images, as y, x, height, width [N, 4]."""
-    found = [
-        np.asarray(each.boxes_yxyx_rel, np.float64).reshape(-1, 4)[
-            (np.asarray(each.class_ids) == class_id) & ~np.asarray(each.is_crowd, bool)
-        ]
-        for each in ground_truth
-    ]
-    boxes_N4 = np.concatenate([np.zeros((0, 4)), *found])
+    is_of_class = (ground_truth.columns["class_ids"] == class_id) & ~ground_truth.columns["is_crowd"].astype(bool)
+    boxes_N4 = ground_truth.columns["boxes_yxyx_rel"][is_of_class].astype(np.float64)
     return np.concatenate([boxes_N4[:, :2], boxes_N4[:, 2:] - boxes_N4[:, :2]], axis=1)
 
 

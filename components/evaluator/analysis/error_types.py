@@ -6,15 +6,15 @@ type; the cost of a type is the gain in AP if only the errors of this type are f
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import check_columns, pairwise_iou
+from detloom.trainer_module.evaluation.matches import check_columns, pairwise_iou
 
 Array = npt.NDArray[Any]
 
@@ -80,6 +80,52 @@ class DetectionError:
     is_on_crowd: bool
 
 
+class ErrorTable(Sequence[DetectionError]):
+    """All errors by image: false positives by descending score, then missed objects. A few bytes for each detection."""
+
+    def __init__(self, rows: "_Outcomes", missed: tuple[Array, Array]) -> None:
+        """Args: missed: image index and row in the image of each missed object, by image."""
+        wrong = np.flatnonzero(rows.type_numbers != _RIGHT)
+        self._columns = (rows.image_index[wrong], rows.rows[wrong], rows.type_numbers[wrong], rows.truth_rows[wrong])
+        self._scores, self._is_on_crowd = rows.scores[wrong], rows.is_on_crowd[wrong]
+        self._missed = missed
+
+    def __len__(self) -> int:
+        return len(self._scores) + len(self._missed[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[DetectionError]:
+        images = np.concatenate([self._columns[0], self._missed[0]])
+        for position in np.argsort(images, kind="stable").tolist():
+            if position < len(self._scores):
+                yield self._wrong(position)
+            else:
+                yield _missed_error(*(int(column[position - len(self._scores)]) for column in self._missed))
+
+    def highest_wrong(self, count: int) -> list[DetectionError]:
+        """Return the false positive with the highest score of each image, for the images with the highest ones.
+
+        Detections on crowds are left out.
+        """
+        rows = np.flatnonzero(~self._is_on_crowd)
+        _, first = np.unique(self._columns[0][rows], return_index=True)
+        rows = rows[first]
+        return [self._wrong(row) for row in rows[np.argsort(-self._scores[rows], kind="stable")[:count]].tolist()]
+
+    def _wrong(self, row: int) -> DetectionError:
+        image_index, detection_index, type_number, truth_index = (int(column[row]) for column in self._columns)
+        return DetectionError(
+            image_index=image_index,
+            error_type=_TYPES[type_number],
+            detection_index=detection_index,
+            truth_index=truth_index if truth_index >= 0 else None,
+            score=float(self._scores[row]),
+            is_on_crowd=bool(self._is_on_crowd[row]),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ErrorAnalysis:
     """Costs and counts of all error types; costs are differences of AP on a scale of 0 to 1.
@@ -100,7 +146,7 @@ class ErrorAnalysis:
     count_by_type: dict[ErrorType, int]
     false_positive_cost: float
     false_negative_cost: float
-    errors: tuple[DetectionError, ...]
+    errors: ErrorTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +154,13 @@ class _Outcomes:
     """Detections by image and descending score, one row each; a missed object has no row.
 
     `type_numbers` are positions in `_TYPES`, or -1 for a true positive. Fixing an error turns it into a true positive
-    of class `fixed_class_ids` if `is_fixable`, and removes it otherwise.
+    of class `fixed_class_ids` if `is_fixable`, and removes it otherwise. `rows` and `truth_rows` (or -1) are positions
+    in the image's arrays.
     """
 
+    image_index: Array
+    rows: Array
+    truth_rows: Array
     class_ids: Array
     scores: Array
     type_numbers: Array
@@ -119,12 +169,16 @@ class _Outcomes:
     fixed_class_ids: Array
 
 
+_JOINED_IMAGES = 4096  # images whose outcomes are joined at a time
+_DTYPES = (np.int32, np.int32, np.int32, np.int32, None, np.int8, bool, bool, np.int32)  # of the columns of _Outcomes
+
+
 _TYPES = tuple(ErrorType)
-_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND, _BOTH, _ = range(len(_TYPES))
+_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND, _BOTH, _MISSED = range(len(_TYPES))
 _RIGHT = -1
 
 
-def analyze_errors(images: Sequence[ErrorImage], *, min_iou: float = 0.5, background_iou: float = 0.1) -> ErrorAnalysis:
+def analyze_errors(images: Iterable[ErrorImage], *, min_iou: float = 0.5, background_iou: float = 0.1) -> ErrorAnalysis:
     """Classify all errors and compute the cost of each type. The order of images matters only for tied scores.
 
     Raises:
@@ -138,23 +192,33 @@ def analyze_errors(images: Sequence[ErrorImage], *, min_iou: float = 0.5, backgr
     num_missed: Counter[int] = Counter()
     num_unfound: Counter[int] = Counter()
     parts: list[_Outcomes] = []
-    errors: list[DetectionError] = []
+    joined: list[_Outcomes] = []
+    missed: list[tuple[int, int]] = []
     for image_index, image in enumerate(images):
         result = _analyze_image(image, image_index, min_iou, background_iou)
         parts.append(result.outcomes)
-        errors += result.errors
+        if len(parts) == _JOINED_IMAGES:
+            joined.append(_join(parts))
+            parts = []
+        missed += [(image_index, row) for row in result.missed.tolist()]
         num_truth.update(image.truth_class_ids[~image.is_crowd.astype(bool)].tolist())
         num_unfound.update(image.truth_class_ids[result.unfound].tolist())
         num_missed.update(image.truth_class_ids[result.missed].tolist())
-    num_errors = Counter(error.error_type for error in errors)
-    costs = _compute_costs(_join(parts), num_truth, num_truth - num_missed, num_truth - num_unfound)
+    joined.append(_join(parts))
+    rows = _join(joined)
+    joined.clear()
+    missed_2M = np.array(missed, np.int32).reshape(-1, 2).T
+    errors = ErrorTable(rows, (missed_2M[0], missed_2M[1]))
+    num_errors = np.bincount(rows.type_numbers[rows.type_numbers != _RIGHT], minlength=len(_TYPES))
+    num_errors[_MISSED] = len(missed)
+    costs = _compute_costs(rows, num_truth, num_truth - num_missed, num_truth - num_unfound)
     return ErrorAnalysis(
         AP50=costs.AP50,
         cost_by_type=costs.cost_by_type,
-        count_by_type={error_type: num_errors[error_type] for error_type in _TYPES},
+        count_by_type=dict(zip(_TYPES, num_errors.tolist(), strict=True)),
         false_positive_cost=costs.false_positive_cost,
         false_negative_cost=costs.false_negative_cost,
-        errors=tuple(errors),
+        errors=errors,
     )
 
 
@@ -166,7 +230,6 @@ class _ImageResult:
     """
 
     outcomes: _Outcomes
-    errors: list[DetectionError]
     unfound: Array
     missed: Array
 
@@ -175,7 +238,7 @@ def _analyze_image(image: ErrorImage, image_index: int, min_iou: float, backgrou
     found = np.argsort(-image.scores, kind="stable")[:MAX_DETECTIONS]
     is_crowd = image.is_crowd.astype(bool)
     objects = np.flatnonzero(~is_crowd)
-    class_ids, scores = image.class_ids[found], image.scores[found].astype(float)
+    class_ids, scores = image.class_ids[found], image.scores[found]
     iou = pairwise_iou(image.boxes_xywh_px[found], image.truth_boxes_xywh_px[objects])
     is_same_class = class_ids[:, None] == image.truth_class_ids[objects]
     matches = _match(iou * is_same_class, min_iou)
@@ -195,20 +258,13 @@ def _analyze_image(image: ErrorImage, image_index: int, min_iou: float, backgrou
 
     missed = objects[~is_taken & ~np.isin(np.arange(len(objects)), meant)]
     is_on_crowd = is_wrong & _lies_on_crowd(image, found, np.flatnonzero(is_crowd), min_iou)
-    errors = [
-        DetectionError(
-            image_index=image_index,
-            error_type=_TYPES[types[row]],
-            detection_index=int(found[row]),
-            truth_index=int(objects[targets[row]]) if targets[row] >= 0 else None,
-            score=float(scores[row]),
-            is_on_crowd=bool(is_on_crowd[row]),
-        )
-        for row in np.flatnonzero(is_wrong)
-    ]
-    errors += [_missed_error(image_index, truth_index) for truth_index in missed.tolist()]
-    outcomes = _Outcomes(class_ids, scores, types, is_on_crowd, is_fixable, fixed_class_ids)
-    return _ImageResult(outcomes, errors, objects[~is_taken], missed)
+    truth_rows = np.full(len(found), -1)
+    truth_rows[targets >= 0] = objects[targets[targets >= 0]]
+    image_indices = np.full(len(found), image_index)
+    outcomes = _Outcomes(
+        image_indices, found, truth_rows, class_ids, scores, types, is_on_crowd, is_fixable, fixed_class_ids
+    )
+    return _ImageResult(outcomes, objects[~is_taken], missed)
 
 
 def _missed_error(image_index: int, truth_index: int) -> DetectionError:
@@ -239,16 +295,15 @@ def _compute_costs(
             AP50=0.0, cost_by_type=dict.fromkeys(_TYPES, 0.0), false_positive_cost=0.0, false_negative_cost=0.0
         )
     # As in tidecv, tied scores rank by image in the measured AP, but false before true positives in the fixed AP.
-    AP50 = _mean_AP(rows.class_ids, rows.scores, rows.type_numbers == _RIGHT, ~rows.is_on_crowd, num_truth)
-    rows = _wrong_first(rows)
     is_right, counts = rows.type_numbers == _RIGHT, ~rows.is_on_crowd
+    AP50 = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_truth)
     gains = {error_type: _fixed_AP(rows, error_type, num_truth) - AP50 for error_type in _TYPES}
-    gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed) - AP50
+    gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed, is_right) - AP50
     return _Costs(
         AP50=AP50,
         cost_by_type={error_type: max(gain, 0.0) for error_type, gain in gains.items()},
-        false_positive_cost=_mean_AP(rows.class_ids, is_right.astype(float), is_right, counts, num_truth) - AP50,
-        false_negative_cost=_mean_AP(rows.class_ids, rows.scores, is_right, counts, num_found) - AP50,
+        false_positive_cost=_mean_AP(rows.class_ids, is_right, is_right, counts, num_truth) - AP50,
+        false_negative_cost=_mean_AP(rows.class_ids, rows.scores, is_right, counts, num_found, is_right) - AP50,
     )
 
 
@@ -294,44 +349,40 @@ def _lies_on_crowd(image: ErrorImage, found: Array, crowds: Array, min_iou: floa
 
 
 def _join(parts: Sequence[_Outcomes]) -> _Outcomes:
-    none, no_flag = np.zeros(0, int), np.zeros(0, bool)
-    return _Outcomes(
-        np.concatenate([none, *(part.class_ids for part in parts)]),
-        np.concatenate([np.zeros(0), *(part.scores for part in parts)]),
-        np.concatenate([none, *(part.type_numbers for part in parts)]),
-        np.concatenate([no_flag, *(part.is_on_crowd for part in parts)]),
-        np.concatenate([no_flag, *(part.is_fixable for part in parts)]),
-        np.concatenate([none, *(part.fixed_class_ids for part in parts)]),
-    )
-
-
-def _wrong_first(rows: _Outcomes) -> _Outcomes:
-    order = np.argsort(rows.type_numbers == _RIGHT, kind="stable")
-    return _Outcomes(
-        rows.class_ids[order],
-        rows.scores[order],
-        rows.type_numbers[order],
-        rows.is_on_crowd[order],
-        rows.is_fixable[order],
-        rows.fixed_class_ids[order],
-    )
+    columns = []
+    for field, dtype in zip(fields(_Outcomes), _DTYPES, strict=True):
+        column = np.concatenate([getattr(part, field.name) for part in parts] or [np.zeros(0)])
+        columns.append(column if dtype is None else column.astype(dtype, copy=False))
+    return _Outcomes(*columns)
 
 
 def _fixed_AP(rows: _Outcomes, error_type: ErrorType, num_truth: Counter[int]) -> float:
     """Compute AP with the errors of one type fixed, or removed if they cannot be fixed."""
-    is_fixed = (rows.type_numbers == _TYPES.index(error_type)) & rows.is_fixable
-    counts = np.where(rows.type_numbers == _TYPES.index(error_type), is_fixed, ~rows.is_on_crowd)
+    is_right, is_of_type = rows.type_numbers == _RIGHT, rows.type_numbers == _TYPES.index(error_type)
+    is_fixed = is_of_type & rows.is_fixable
+    counts = np.where(is_of_type, is_fixed, ~rows.is_on_crowd)
     class_ids = np.where(is_fixed, rows.fixed_class_ids, rows.class_ids)
-    return _mean_AP(class_ids, rows.scores, is_fixed | (rows.type_numbers == _RIGHT), counts, num_truth)
+    return _mean_AP(class_ids, rows.scores, is_fixed | is_right, counts, num_truth, is_right)
 
 
-def _mean_AP(class_ids: Array, scores: Array, is_right: Array, counts: Array, num_truth: Counter[int]) -> float:
-    """Compute the mean AP over classes with objects or counted rows; tied scores rank in the order of the rows.
+def _mean_AP(
+    class_ids: Array,
+    scores: Array,
+    is_right: Array,
+    counts: Array,
+    num_truth: Counter[int],
+    is_last: Array | None = None,
+) -> float:
+    """Compute the mean AP over classes with objects or counted rows.
 
-    Without any class it is 1: all errors are fixed and nothing is left (tidecv divides by zero).
+    Tied scores rank in the order of the rows, those of `is_last` after the others. Without any class it is 1: all
+    errors are fixed and nothing is left (tidecv divides by zero).
     """
-    class_ids, scores, is_right = class_ids[counts], scores[counts], is_right[counts]
-    order = np.lexsort((-scores, class_ids))
+    class_ids, is_right = class_ids[counts], is_right[counts]
+    descending = -scores[counts].astype(np.float32 if scores.dtype == bool else scores.dtype)
+    keys = (descending, class_ids) if is_last is None else (is_last[counts], descending, class_ids)
+    order = np.lexsort(keys)
+    del keys, descending
     found_ids, starts = np.unique(class_ids[order], return_index=True)
     by_class = dict(zip(found_ids.tolist(), np.split(is_right[order], starts[1:]), strict=False))
     APs = [_AP(by_class[class_id], num_truth[class_id]) for class_id in by_class]

@@ -6,17 +6,18 @@ WeightedPascalDetectionEvaluator, OpenImagesDetectionEvaluator and OpenImagesCha
 `pascal_voc_2007`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import check_columns
+from detloom.trainer_module.evaluation.matches import check_columns
 
 Array = npt.NDArray[Any]
 
+_JOINED_IMAGES = 4096  # images whose results are joined at a time
 NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
 
 
@@ -117,7 +118,7 @@ class _Split:
 
 
 def compute_voc_metrics(
-    images: Sequence[VocImage],
+    images: Iterable[VocImage],
     class_ids: Sequence[int],
     rules_by_name: Mapping[str, VocRules] = VOC_RULES,
     *,
@@ -125,39 +126,86 @@ def compute_voc_metrics(
 ) -> dict[str, VocMetrics]:
     """Match detections to ground truth in each image, and summarize by class, for each set of rules.
 
-    Rules that match these images alike share the matching. Ground truth and detections of classes that are not in
+    Rules that match an image alike share the matching. Ground truth and detections of classes that are not in
     `class_ids` are ignored. The order of images matters only for tied scores of different images.
     """
-    any_difficult = any(image.is_difficult.any() for image in images)
-    any_group = any(image.is_group_of.any() for image in images)
-    splits: dict[tuple[object, ...], _Split] = {}
-    result = {}
-    for name, rules in rules_by_name.items():
-        key = (
-            rules.has_difficult and any_difficult,
-            rules.group_of_weight if any_group else None,
-            rules.drops_unverified,
-        )
-        if key not in splits:
-            splits[key] = _label_split(images, class_ids, rules, min_iou)
-        result[name] = _summarize(splits[key], rules)
-    return result
-
-
-def _label_split(images: Sequence[VocImage], class_ids: Sequence[int], rules: VocRules, min_iou: float) -> _Split:
-    num_truth = dict.fromkeys(class_ids, 0.0)
-    parts: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
+    splits = {
+        (_matching_of(rules), rules.drops_unverified): _SplitBuilder(class_ids) for rules in rules_by_name.values()
+    }
     for image in images:
-        num_shown = _count_truth(image, rules)
-        for class_id in num_shown.keys() & num_truth.keys():
-            num_truth[class_id] += num_shown[class_id]
-        for class_id, rows in _detection_rows_by_class(image, rules):
-            if class_id in parts:
-                all_wrong = _Labelled(image.scores[rows], np.zeros(len(rows)))
-                is_shown = class_id in num_shown
-                part = _label_class(image, class_id, rows, rules, min_iou) if is_shown else all_wrong
-                parts[class_id].append(part)
-    return _Split(num_truth, {class_id: _join(of_class) for class_id, of_class in parts.items()})
+        results: dict[_Matching, tuple[dict[int, float], dict[int, _Labelled]]] = {}
+        for (matching, drops_unverified), split in splits.items():
+            needed = matching.needed_by(image)
+            if needed not in results:
+                results[needed] = _label_image(image, needed, min_iou)
+            num_truth, labelled = results[needed]
+            if drops_unverified:
+                verified = {*num_truth, *image.verified_class_ids}
+                labelled = {class_id: part for class_id, part in labelled.items() if class_id in verified}
+            split.add(num_truth, labelled)
+    built = {key: split.build() for key, split in splits.items()}
+    return {
+        name: _summarize(built[_matching_of(rules), rules.drops_unverified], rules)
+        for name, rules in rules_by_name.items()
+    }
+
+
+class _Matching(NamedTuple):
+    """The fields of `VocRules` that matter for matching."""
+
+    has_difficult: bool
+    group_of_weight: float | None
+
+    def needed_by(self, image: VocImage) -> "_Matching":
+        """Return rules that match the image alike, the same ones for as many rules as possible."""
+        has_difficult = self.has_difficult and bool(image.is_difficult.any())
+        return _Matching(has_difficult, self.group_of_weight if image.is_group_of.any() else None)
+
+
+def _matching_of(rules: VocRules) -> _Matching:
+    return _Matching(rules.has_difficult, rules.group_of_weight)
+
+
+class _SplitBuilder:
+    """Collect the results of the images of a split."""
+
+    def __init__(self, class_ids: Sequence[int]) -> None:
+        self._num_truth = dict.fromkeys(class_ids, 0.0)
+        self._parts: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
+        self._joined: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
+        self._num_waiting = 0
+
+    def add(self, num_truth: Mapping[int, float], labelled: Mapping[int, _Labelled]) -> None:
+        for class_id in num_truth.keys() & self._num_truth.keys():
+            self._num_truth[class_id] += num_truth[class_id]
+        for class_id in labelled.keys() & self._parts.keys():
+            self._parts[class_id].append(labelled[class_id])
+        self._num_waiting += 1
+        if self._num_waiting == _JOINED_IMAGES:
+            self._join_parts()
+
+    def _join_parts(self) -> None:
+        for class_id, parts in self._parts.items():
+            self._joined[class_id].append(_join(parts))
+            parts.clear()
+        self._num_waiting = 0
+
+    def build(self) -> _Split:
+        """Return the result; the builder must not be used afterwards."""
+        self._join_parts()
+        return _Split(self._num_truth, {class_id: _join(self._joined.pop(class_id)) for class_id in self._num_truth})
+
+
+def _label_image(image: VocImage, rules: _Matching, min_iou: float) -> tuple[dict[int, float], dict[int, _Labelled]]:
+    """Return the ground truth and the labelled detections of an image by class."""
+    num_shown = _count_truth(image, rules)
+    labelled = {
+        class_id: _label_class(image, class_id, rows, rules, min_iou)
+        if class_id in num_shown
+        else _Labelled(image.scores[rows], np.zeros(len(rows), np.float32))
+        for class_id, rows in _detection_rows_by_class(image)
+    }
+    return num_shown, labelled
 
 
 def _summarize(split: _Split, rules: VocRules) -> VocMetrics:
@@ -174,7 +222,7 @@ def _summarize(split: _Split, rules: VocRules) -> VocMetrics:
     return VocMetrics(mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=dict(split.num_truth))
 
 
-def _flags(image: VocImage, rules: VocRules) -> tuple[Array, Array]:
+def _flags(image: VocImage, rules: _Matching) -> tuple[Array, Array]:
     """Return difficult [G] and group-of [G] as the rules use them."""
     none = np.zeros(len(image.truth_class_ids), bool)
     is_difficult = image.is_difficult.astype(bool) if rules.has_difficult else none
@@ -182,7 +230,7 @@ def _flags(image: VocImage, rules: VocRules) -> tuple[Array, Array]:
     return is_difficult, is_group_of
 
 
-def _count_truth(image: VocImage, rules: VocRules) -> dict[int, float]:
+def _count_truth(image: VocImage, rules: _Matching) -> dict[int, float]:
     """Count the ground truth of each class in the image; 0 if all of it is difficult or groups of weight 0."""
     is_difficult, is_group_of = _flags(image, rules)
     weights = np.where(is_group_of, rules.group_of_weight or 0.0, 1.0)
@@ -192,12 +240,10 @@ def _count_truth(image: VocImage, rules: VocRules) -> dict[int, float]:
     return counts
 
 
-def _detection_rows_by_class(image: VocImage, rules: VocRules) -> Iterator[tuple[int, Array]]:
+def _detection_rows_by_class(image: VocImage) -> Iterator[tuple[int, Array]]:
     """Yield, for each class, the rows of its detections that count, by descending score."""
     ymin, xmin, ymax, xmax = image.boxes_yxyx_px.T
     is_kept = (ymin < ymax) & (xmin < xmax)
-    if rules.drops_unverified:
-        is_kept &= np.isin(image.class_ids, [*image.truth_class_ids.tolist(), *image.verified_class_ids])
     rows = np.flatnonzero(is_kept)
     rows = rows[np.argsort(image.class_ids[rows], kind="stable")]
     found_ids, starts = np.unique(image.class_ids[rows], return_index=True)
@@ -216,7 +262,7 @@ def _descending(long_scores: Array) -> Array:
     return np.argsort(long_scores)[::-1]
 
 
-def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, min_iou: float) -> _Labelled:
+def _label_class(image: VocImage, class_id: int, rows: Array, rules: _Matching, min_iou: float) -> _Labelled:
     """Label the detections `rows` of one class, in that order, as true positive, false positive or ignored."""
     scores = image.scores[rows]
     is_of_class = image.truth_class_ids == class_id
@@ -236,8 +282,8 @@ def _label_class(image: VocImage, class_id: int, rows: Array, rules: VocRules, m
 
     groups = np.flatnonzero(is_of_class & is_group_of)
     if len(groups) == 0:
-        return _Labelled(scores[~is_left_out], is_right[~is_left_out].astype(float))
-    group_scores = np.zeros(len(groups))
+        return _Labelled(scores[~is_left_out], is_right[~is_left_out].astype(np.float32))
+    group_scores = np.zeros(len(groups), scores.dtype)
     shares = _intersections(boxes, image.truth_boxes_yxyx_px[groups]) / _areas(boxes)[:, None]
     for row, best in _best_overlaps(shares, min_iou):
         if not is_right[row] and not is_left_out[row]:
@@ -282,16 +328,15 @@ def _pairwise_iou(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
 
 
 def _join(parts: Sequence[_Labelled]) -> _Labelled:
-    empty = np.zeros(0)
     return _Labelled(
-        np.concatenate([empty, *(part.scores for part in parts)]),
-        np.concatenate([empty, *(part.weights for part in parts)]),
+        np.concatenate([part.scores for part in parts] or [np.zeros(0, np.float32)]),
+        np.concatenate([part.weights for part in parts] or [np.zeros(0, np.float32)]),
     )
 
 
 def _average_precision(labelled: _Labelled, num_truth: float, rules: VocRules) -> float:
     weights = labelled.weights[_descending(labelled.scores.astype(np.longdouble))]
-    num_right = np.cumsum(weights)
+    num_right = np.cumsum(weights, dtype=np.float64)
     # The added points close the curve at recall 0 and at recall 1 with precision 0.
     precisions = np.concatenate([num_right / (num_right + np.cumsum(weights <= 0)), [0.0]])
     recalls = np.concatenate([[0.0], num_right / num_truth, [1.0]])

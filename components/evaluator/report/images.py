@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from detloom.components.evaluator.analysis.error_types import DetectionError, ErrorType
-from detloom.components.evaluator.analysis.matches import IOU_50
 from detloom.components.evaluator.comparison import ImageChange, ImageScore
 from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ReportImage, ReportObject
 from detloom.components.evaluator.measurements import Measurements, Split
@@ -21,6 +20,8 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.boxes.masks import decode_mask
 from detloom.trainer_module.drawing.draw import color_of_class, confident_points
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.image_table import ImageTable
+from detloom.trainer_module.evaluation.matches import IOU_50
 
 _IMAGE_SIDE_PX = 720
 _JPEG_QUALITY = 80
@@ -82,8 +83,8 @@ def plan_images(evaluation: Evaluation, num_each: int, *, baseline: Sequence[Ima
     planner = _Planner(evaluation.split, models)
     errors = candidate.error_analysis.errors
     plans = [
-        *planner.wrong_detections(_first_of_each_image(_wrong_by_score(errors), num_each)),
-        *planner.missed(_largest_missed(candidate, evaluation.split)[:num_each]),
+        *planner.wrong_detections(errors.highest_wrong(num_each)),
+        *planner.missed(_largest_missed(candidate, evaluation.split, num_each)),
     ]
     if len(models) > 1:
         gains = [change for change in comparison.changes if change.gain > 0][:num_each]
@@ -119,9 +120,7 @@ class _Model:
         steps = self._steps.steps_of(matches.scores[rows])
         outcomes: list[_Outcome] = [
             "true" if is_true else "ignored" if is_ignored else "false"
-            for is_true, is_ignored in zip(
-                matches.is_true_TN[IOU_50, rows], matches.is_ignored_TN[IOU_50, rows], strict=True
-            )
+            for is_true, is_ignored in zip(matches.is_true(IOU_50, rows), matches.is_ignored(IOU_50, rows), strict=True)
         ]
         points = confident_points(image.keypoints_yx_rel, image.keypoint_scores)
         return [
@@ -143,8 +142,8 @@ class _Model:
     def steps_by_truth(self, image_index: int) -> dict[int, int]:
         """Return the step of the detection that is matched to each object, by the object's position in the image."""
         matches, rows = self._matches, self._rows(image_index)
-        rows = rows[matches.is_true_TN[IOU_50, rows]]
-        truth_rows = matches.truth.row[matches.truth_of_found_TN[IOU_50, rows]]
+        rows = rows[matches.is_true(IOU_50, rows)]
+        truth_rows = matches.truth.row[matches.truth_of_found[rows]]
         return dict(zip(truth_rows.tolist(), self._steps.steps_of(matches.scores[rows]).tolist(), strict=True))
 
 
@@ -272,34 +271,17 @@ def _points_px(points_yx_rel: npt.NDArray[Any] | None, size_wh: tuple[int, int])
     return tuple((float(x * size_wh[0]), float(y * size_wh[1])) for y, x in inside)
 
 
-def _wrong_by_score(errors: Sequence[DetectionError]) -> list[DetectionError]:
-    wrong = [error for error in errors if error.score is not None and not error.is_on_crowd]
-    return sorted(wrong, key=lambda error: -(error.score or 0))
-
-
-def _largest_missed(candidate: Measurements, split: Split) -> list[tuple[int, int]]:
-    """Return (image, row) of the largest object of each image that no detection at the operating points matches."""
+def _largest_missed(candidate: Measurements, split: Split, count: int) -> list[tuple[int, int]]:
+    """Return (image, row) of the largest missed objects at the operating points, one of each image."""
     matches = candidate.matches
     is_used = matches.scores >= np.array([*candidate.min_scores, 0.0])[matches.found.class_index]
     is_missed = ~matches.is_crowd
-    is_missed[matches.truth_of_found_TN[IOU_50, is_used & matches.is_true_TN[IOU_50]]] = False
+    is_missed[matches.truth_of_found[is_used & matches.is_true(IOU_50)]] = False
     rows = np.flatnonzero(is_missed)
     image_index, row = matches.truth.image_index[rows], matches.truth.row[rows]
-    shares = np.array(
-        [_share(split.ground_truth[i], r) for i, r in zip(image_index.tolist(), row.tolist(), strict=True)]
-    )
-    largest: dict[int, int] = {}
-    for position in np.argsort(-shares, kind="stable").tolist():
-        largest.setdefault(int(image_index[position]), int(row[position]))
-    return list(largest.items())
-
-
-def _share(truth: ImageGroundTruth, row: int) -> float:
-    """Return the area of a box as a share of the image."""
-    ymin, xmin, ymax, xmax = np.asarray(truth.boxes_yxyx_rel, np.float64)[row]
-    return float((ymax - ymin) * (xmax - xmin))
-
-
-def _first_of_each_image(errors: Sequence[DetectionError], count: int) -> list[DetectionError]:
-    first: Mapping[int, DetectionError] = {error.image_index: error for error in reversed(errors)}
-    return [error for error in errors if first[error.image_index] is error][:count]
+    truth = ImageTable.of(ImageGroundTruth, split.ground_truth)
+    ymin, xmin, ymax, xmax = truth.columns["boxes_yxyx_rel"][truth.offsets_I1[image_index] + row].astype(np.float64).T
+    order = np.argsort(-(ymax - ymin) * (xmax - xmin), kind="stable")
+    _, first = np.unique(image_index[order], return_index=True)
+    largest = order[np.sort(first)[:count]]
+    return list(zip(image_index[largest].tolist(), row[largest].tolist(), strict=True))

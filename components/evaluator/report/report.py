@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from detloom.components.evaluator.analysis.average_precision import measure_curve
-from detloom.components.evaluator.analysis.matches import IOU_50
 from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page import format_page
@@ -26,6 +25,7 @@ from detloom.trainer_module.evaluation.coco_images import (
     format_coco_ground_truth,
     format_coco_results,
 )
+from detloom.trainer_module.evaluation.matches import IOU_50
 
 METRICS_FILE = "metrics.json"  # CocoMetrics of "candidate" and "baseline" (or null), and of "variants" by name; of
 # detectors that have them, "masks" and "keypoints" with both

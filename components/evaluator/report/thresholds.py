@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.analysis.matches import IOU_50, Matches
 from detloom.components.evaluator.evaluation import Evaluation
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.tables import Json, change_of, columns_of, name_cell, number_cell
 from detloom.components.pages.formats import format_count, format_signed
+from detloom.trainer_module.evaluation.matches import IOU_50, Matches
 
 # With 102 thresholds, 200 classes and 7 digits a count, two models take 0.7 MB; 80 classes of COCO take 0.1 MB.
 MAX_CLASSES = 200
@@ -110,7 +110,7 @@ def count_steps(matches: Matches, steps: ScoreSteps, class_indices: Sequence[int
         np.add.at(counts, (matches.found.class_index[rows], step_N[rows]), 1)
         return _with_total(counts, class_indices)
 
-    is_true, is_ignored = matches.is_true_TN[IOU_50], matches.is_ignored_TN[IOU_50]
+    is_true, is_ignored = matches.is_true(IOU_50), matches.is_ignored(IOU_50)
     num_truth = np.bincount(matches.truth.class_index[~matches.is_crowd], minlength=matches.num_classes)
     return StepCounts(
         num_truth=_with_total(num_truth, class_indices),

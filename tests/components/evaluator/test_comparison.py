@@ -1,5 +1,5 @@
-from detloom.components.evaluator.analysis.matches import match_detections
 from detloom.components.evaluator.comparison import ImageScore, find_changes, score_images
+from detloom.trainer_module.evaluation.matches import match_detections
 
 CAT, DOG = (1, 0, 0, 20, 20), (3, 40, 40, 80, 80)
 

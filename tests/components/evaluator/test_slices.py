@@ -1,9 +1,9 @@
 import pytest
 
-from detloom.components.evaluator.analysis.matches import match_detections
 from detloom.components.evaluator.slices import check_features, measure_objects, measure_slices, split_images
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
+from detloom.trainer_module.evaluation.matches import match_detections
 
 CAT = (1, 0, 0, 20, 20)
 
@@ -104,7 +104,7 @@ def test_a_feature_with_too_many_values_is_refused(make_image):
 def test_every_slice_is_measured_on_its_images_only(pairs, label_map):
     truth, found = zip(*pairs, strict=True)
     members = split(pairs, ImageSlices(feature="image/camera"))
-    north, south = measure_slices(truth, found, label_map, members, min_images=2)
+    north, south = measure_slices(match_detections(truth, found, label_map), label_map, members, min_images=2)
     assert (north.metrics.num_images, north.metrics.num_boxes, north.is_small) == (2, 3, False)
     assert (north.metrics.AR100, south.metrics.AR100, south.is_small) == (pytest.approx(2 / 3), 0, True)
 

@@ -2,6 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy.sparse.csgraph import connected_components
 
 from detloom.components.similarity import near_duplicates
 from detloom.components.similarity.near_duplicates import (
@@ -10,6 +11,7 @@ from detloom.components.similarity.near_duplicates import (
     count_bits,
     find_equal,
     find_near_duplicates,
+    group_near_duplicates,
 )
 
 A, B, C = 0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210, 0x0F0F_0F0F_F0F0_F0F0  # far from one another
@@ -135,6 +137,60 @@ def test_many_images_of_one_scene_are_compared_pairwise(max_distance, monkeypatc
     report = find_near_duplicates(hashes, splits, max_distance=max_distance)
     assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
     assert report.num_across_by_split == {s: int((is_near & differs).any(axis=1)[splits == s].sum()) for s in range(3)}
+
+
+def around(rng, centres, count, num_flips):
+    """Return hashes of which each differs from one of the centres in up to `num_flips` bits."""
+    hashes = centres[rng.integers(0, len(centres), count)]
+    for _ in range(num_flips):
+        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, count).astype(np.uint64))
+    return hashes
+
+
+def assert_equal_to_all_pairs(hashes, splits, max_distance):
+    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= max_distance
+    _, groups = connected_components(is_near, directed=False)
+    differs = splits[:, np.newaxis] != splits[np.newaxis]
+    across = {split: int((is_near & differs).any(axis=1)[splits == split].sum()) for split in np.unique(splits)}
+    report = find_near_duplicates(hashes, splits, max_distance=max_distance)
+    assert (report.num_flat, report.num_duplicated) == (0, int((is_near.sum(axis=1) > 1).sum()))
+    assert report.num_groups == int((np.bincount(groups) > 1).sum())
+    assert report.num_across_by_split == {split: count for split, count in across.items() if count}
+    _, firsts = np.unique(groups, return_index=True)
+    assert group_near_duplicates(hashes, max_distance=max_distance).tolist() == firsts[groups].tolist()
+
+
+@pytest.mark.parametrize("max_distance", [2, 5])
+@pytest.mark.parametrize("num_flips", [3, 6, 9])
+def test_groups_around_centres_match_a_comparison_of_all_pairs(num_flips, max_distance, monkeypatch):
+    # Two clusters whose centres are 9 bits apart, and hashes far from both; several parts of subsets.
+    monkeypatch.setattr(near_duplicates, "_MIN_CLUSTER", 100)
+    monkeypatch.setattr(near_duplicates, "_MAX_LISTED", 30_000)
+    rng = np.random.default_rng(num_flips)
+    centres = np.array([A, flip(A, *range(0, 63, 7))], np.uint64)
+    near, far = around(rng, centres, 1200, num_flips), around(rng, centres, 150, 40)
+    hashes = rng.permutation(np.concatenate([near, far]))
+    splits = np.where(rng.random(len(hashes)) < 0.02, EVAL, rng.choice([TRAIN, TEST], len(hashes)))
+    assert_equal_to_all_pairs(hashes, splits, max_distance)
+
+
+def test_keys_of_two_bands_match_a_comparison_of_all_pairs(monkeypatch):
+    monkeypatch.setattr(near_duplicates, "_MIN_FOR_TWO_BANDS", 100)
+    rng = np.random.default_rng(0)
+    hashes = around(rng, rng.integers(0, 2**63, 300, dtype=np.uint64), 1500, 6)
+    assert_equal_to_all_pairs(hashes, rng.integers(0, 3, 1500), 5)
+
+
+def test_many_images_around_one_centre_are_grouped_without_comparing_pairs(monkeypatch):
+    # 30,000 hashes have 450 million pairs, nearly all of them within 5 bits or connected.
+    monkeypatch.setattr(near_duplicates._Search, "_compare_all", None)
+    monkeypatch.setattr(near_duplicates._Search, "_compare_buckets", None)
+    compared = []
+    monkeypatch.setattr(near_duplicates._Search, "_compare_blocks", lambda self, *rows: compared.append(rows[0]))
+    hashes = around(np.random.default_rng(0), np.array([A], np.uint64), 30_000, 4)
+    report = find_near_duplicates(hashes, np.arange(30_000) % 2)
+    assert (report.num_groups, report.num_duplicated) == (1, 30_000)
+    assert sum(map(len, compared)) == 0
 
 
 def test_a_hundred_thousand_equal_images_need_bounded_memory():

@@ -12,10 +12,10 @@ from detloom.components.evaluator.analysis.average_precision import (
     measure_curve,
     measure_pooled_curve,
     point_of_precision,
-    precision_at_recalls,
 )
-from detloom.components.evaluator.analysis.matches import match_detections
+from detloom.trainer_module.evaluation.box_curves import precision_at_recalls
 from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, compute_coco_metrics
+from detloom.trainer_module.evaluation.matches import match_detections
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -5,8 +5,8 @@ import pytest
 
 from detloom.components.evaluator.analysis import bootstrap
 from detloom.components.evaluator.analysis.bootstrap import resample as resample_as_asked
-from detloom.components.evaluator.analysis.matches import match_detections
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
+from detloom.trainer_module.evaluation.matches import match_detections
 
 
 def resample(models, label_map, num_resamples=1000, confidence=0.95, seed=0):

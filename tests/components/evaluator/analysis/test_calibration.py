@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from detloom.components.evaluator.analysis.calibration import measure_calibration
-from detloom.components.evaluator.analysis.matches import match_detections
+from detloom.trainer_module.evaluation.matches import match_detections
 
 
 def test_calibration_matches_values_by_hand(make_image, label_map):

@@ -1,7 +1,7 @@
 import numpy as np
 
 from detloom.components.evaluator.analysis.confusion import count_confusion
-from detloom.components.evaluator.analysis.matches import match_detections
+from detloom.trainer_module.evaluation.matches import match_detections
 
 NAMES = ("cat", "dog", "owl")
 
@@ -61,7 +61,7 @@ def test_row_sums_are_objects_and_column_sums_are_detections(make_split, label_m
         counts[:3].sum(axis=1).tolist()
         == np.bincount(matches.truth.class_index[~matches.is_crowd], minlength=3).tolist()
     )
-    used = (matches.scores >= 0.3) & ~matches.is_ignored_TN[0]
+    used = (matches.scores >= 0.3) & ~matches.is_ignored(0)
     assert counts[:, :3].sum(axis=0).tolist() == np.bincount(matches.found.class_index[used], minlength=3).tolist()
 
 

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from detloom.components.evaluator import comparison
 from detloom.components.evaluator.analysis.constant_detector import constant_detections
 from detloom.components.evaluator.comparison import compare_with_constant
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
@@ -44,13 +47,18 @@ def detections(truth, boxes_of, score=0.9):
 
 def gain_of(truth, found):
     split = Split(ground_truth=truth, features=[{}] * len(truth), label_map=LABEL_MAP)
-    return compare_with_constant(measure(split, found, MeasureOptions()), split, GATE)
+    return compare_with_constant(measure(split, found, MeasureOptions()), found, split, GATE)
+
+
+def constant_in_each(truth):
+    found = constant_detections(truth, LABEL_MAP)
+    return [replace(found, image_id=each.image_id) for each in truth]
 
 
 def test_a_box_at_the_same_place_in_all_images_is_found():
     place = (0.2, 0.2, 0.6, 0.5)
     truth = [image(i, [place, (0.7, 0.1 * i, 0.9, 0.1 * i + 0.1)], [1, 2]) for i in range(1, 9)]
-    found = constant_detections(truth, LABEL_MAP)
+    found = constant_in_each(truth)
     cats = [each.boxes_yxyx_rel[each.class_ids == 1] for each in found]
     assert all(np.allclose(boxes, [place]) for boxes in cats)
     assert compute_coco_metrics(truth, found, LABEL_MAP).AP50 > 0.5
@@ -59,7 +67,7 @@ def test_a_box_at_the_same_place_in_all_images_is_found():
 def test_boxes_are_chosen_until_they_match_all_objects_and_rank_by_the_objects_they_match():
     left, right = (0.1, 0.1, 0.4, 0.4), (0.1, 0.6, 0.4, 0.9)
     truth = [image(i, [right if i < 4 else left], [1]) for i in range(1, 11)]
-    found = constant_detections(truth, LABEL_MAP)[0]
+    found = constant_detections(truth, LABEL_MAP)
     np.testing.assert_allclose(found.boxes_yxyx_rel, [left, right])
     np.testing.assert_allclose(found.scores, [0.7, 0.3])
 
@@ -70,11 +78,22 @@ def test_a_model_that_finds_objects_is_better():
     assert gain.low > 0.5
 
 
+def test_in_a_large_split_evenly_spaced_images_are_compared(monkeypatch):
+    truth = scattered()
+    found = detections(truth, lambda each: each.boxes_yxyx_rel)
+    part = gain_of(truth[::4], found[::4])
+    num_constant = len(constant_detections(truth, LABEL_MAP).scores)
+    # Of 40 images every fourth; the boxes are still chosen among those of all images.
+    monkeypatch.setattr(comparison, "_MAX_CONSTANT", 10 * num_constant)
+    assert gain_of(truth, found).value == pytest.approx(part.value, abs=0.2)
+    assert gain_of(truth, found).low > 0.5
+
+
 @pytest.mark.parametrize("kind", ["the constant detector", "boxes of other images", "nothing"])
 def test_a_model_that_ignores_the_image_is_not_better(kind):
     truth = scattered()
     if kind == "the constant detector":
-        found = constant_detections(truth, LABEL_MAP)
+        found = constant_in_each(truth)
     else:
         others = scattered(seed=1) if kind == "boxes of other images" else [image(i, [], []) for i in range(1, 41)]
         found = detections(others, lambda each: each.boxes_yxyx_rel)
@@ -83,4 +102,4 @@ def test_a_model_that_ignores_the_image_is_not_better(kind):
 
 @pytest.mark.parametrize("truth", [[], [image(1, [], [])]])
 def test_without_objects_nothing_is_chosen(truth):
-    assert all(len(each.scores) == 0 for each in constant_detections(truth, LABEL_MAP))
+    assert len(constant_detections(truth, LABEL_MAP).scores) == 0

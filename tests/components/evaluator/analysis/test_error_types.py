@@ -220,7 +220,7 @@ def test_perfect_detections_cost_nothing():
         truth = list(zip(image.truth_boxes_xywh_px, image.truth_class_ids, strict=True))
         perfect.append(make_image(truth, [(box, 0.1 * (1 + i), class_id) for i, (box, class_id) in enumerate(truth)]))
     analysis = analyze_errors(perfect)
-    assert (summary_of(analysis), costs_above_zero(analysis), analysis.errors) == ([1, 0, 0], {}, ())
+    assert (summary_of(analysis), costs_above_zero(analysis), list(analysis.errors)) == ([1, 0, 0], {}, [])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,13 +7,16 @@ from pycocotools import mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from detloom.components.evaluator.analysis import matches as rules
-from detloom.components.evaluator.analysis.matches import match_detections, pairwise_iou
+from detloom.trainer_module.evaluation import matches as rules
 from detloom.trainer_module.evaluation.coco_images import format_coco_ground_truth, format_coco_results
+from detloom.trainer_module.evaluation.matches import match_detections, pairwise_iou
 
 
 def match_with_pycocotools(truth, found, label_map):
-    """Return, for each threshold, pairs (image id, class id, detection's position, object's position or None)."""
+    """Return, for each threshold, (image id, class id, detection's position, whether it is matched, is ignored).
+
+    At the lowest one, the object's position or None says whether it is matched.
+    """
     dataset = format_coco_ground_truth(truth, label_map)
     annotations = format_coco_results(found, {image.image_id: image.image_hw for image in truth})
     for number, row in enumerate(annotations, start=1):
@@ -33,9 +36,11 @@ def match_with_pycocotools(truth, found, label_map):
         if entry["aRng"] != [0, 1e10]:
             continue
         for t, pairs in enumerate(result):
-            for found_id, truth_id in zip(entry["dtIds"], entry["dtMatches"][t], strict=True):
+            columns = zip(entry["dtIds"], entry["dtMatches"][t], entry["dtIgnore"][t], strict=True)
+            for found_id, truth_id, is_ignored in columns:
                 where = (entry["image_id"], entry["category_id"], found_rows[found_id])
-                pairs.add((*where, truth_rows[int(truth_id)] if truth_id else None))
+                row = truth_rows[int(truth_id)] if truth_id else None
+                pairs.add((*where, row if t == 0 else row is not None, bool(is_ignored)))
     return result
 
 
@@ -49,12 +54,15 @@ def _positions(annotations):
 
 def match_with_ours(truth, found, label_map):
     matches = match_detections(truth, found, label_map)
+    image_ids = [truth[i].image_id for i in matches.found.image_index]
+    class_ids = [label_map.class_ids[k] for k in matches.found.class_index]
     result = []
-    for truth_N in matches.truth_of_found_TN:
-        image_ids = [truth[i].image_id for i in matches.found.image_index]
-        class_ids = [label_map.class_ids[k] for k in matches.found.class_index]
-        objects = [int(matches.truth.row[g]) if g >= 0 else None for g in truth_N]
-        result.append(set(zip(image_ids, class_ids, matches.found.row.tolist(), objects, strict=True)))
+    for t in range(10):
+        matched = (matches.is_true(t) | matches.is_ignored(t)).tolist()
+        if t == 0:
+            matched = [int(matches.truth.row[g]) if g >= 0 else None for g in matches.truth_of_found]
+        rows = matches.found.row.tolist()
+        result.append(set(zip(image_ids, class_ids, rows, matched, matches.is_ignored(t).tolist(), strict=True)))
     return result
 
 
@@ -85,15 +93,15 @@ def test_detections_are_sorted_and_flagged(make_image, label_map):
     )
     matches = match_detections([truth], [found], label_map)
     assert matches.scores.tolist() == [0.9, 0.7, 0.5, 0.8]  # cats by score, then the dog
-    assert matches.is_true_TN[0].tolist() == [True, False, False, False]
-    assert matches.is_ignored_TN[0].tolist() == [False, True, False, False]
-    assert matches.is_found_TG[0].tolist() == [True, True]
+    assert matches.is_true(0).tolist() == [True, False, False, False]
+    assert matches.is_ignored(0).tolist() == [False, True, False, False]
+    assert matches.is_found(0).tolist() == [True, True]
     assert matches.found_of_class(1) == slice(3, 4)
 
 
 def test_empty_splits_and_images_have_no_matches(label_map, make_image):
     matches = match_detections([], [], label_map)
-    assert matches.truth_of_found_TN.shape == (10, 0)
+    assert matches.true_AN.shape == (4, 0)
     truth, found = make_image(1)
     assert len(match_detections([truth], [found], label_map).truth) == 0
 

@@ -65,8 +65,8 @@ def rates_of(measured, class_id, score):
     matches, ids = measured.matches, np.array([1, 3, 4])
     is_used = (matches.scores >= score) & ((class_id is None) | (ids[matches.found.class_index] == class_id))
     is_truth = ~matches.is_crowd & ((class_id is None) | (ids[matches.truth.class_index] == class_id))
-    num_true, num_truth = int((is_used & matches.is_true_TN[0]).sum()), int(is_truth.sum())
-    num_found = int((is_used & ~matches.is_ignored_TN[0]).sum())
+    num_true, num_truth = int((is_used & matches.is_true(0)).sum()), int(is_truth.sum())
+    num_found = int((is_used & ~matches.is_ignored(0)).sum())
     precision = num_true / num_found if num_found else None
     return precision, num_true / num_truth, 2 * num_true / (num_found + num_truth)
 
