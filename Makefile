@@ -87,6 +87,10 @@ test-cluster: venv ## tests on a cluster with Kubeflow Pipelines: KUBECONFIG=fil
 test-flink: venv ## tests on a Flink cluster in network namespaces of this machine (root, Java 17, Maven; BCCD_DIR=... uses its images)
 	@$(BIN)/python scripts/flink_cluster.py run -- $(BIN)/pytest -v -m flink --durations=0 --timeout 3600 tests/flink $(ARGS)
 
+.PHONY: test-flink-debian13
+test-flink-debian13: venv ## the same with Python workers of the TFX 1.21 line, in the folder of test-debian13
+	@bash scripts/test_flink_debian13.sh $(ARGS)
+
 .PHONY: bench
 bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map, lite_bccd (hours), decisions (needs a training), loss_curves (needs data), bench-accelerator
 	@for script in $(filter-out %/soak.py %/time_to_map.py %/lite_bccd.py %/decisions.py %/loss_curves.py %/digits_on_photographs.py %/accelerator.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -64,16 +64,14 @@ def _lower_level(record: logging.LogRecord) -> bool:
 
 def _explain(error: BaseException) -> str | None:
     """Return why a job failed, or None for an error that is not from a cluster's runner."""
-    import grpc  # late, with requests: containers import this module before they check their code
-    import requests
-
     text = str(error)
-    url = str(getattr(error.request, "url", "")) if isinstance(error, requests.RequestException) else ""
+    library = type(error).__module__.partition(".")[0]  # not imported: containers import this module before all others
+    url = str(getattr(getattr(error, "request", None), "url", "")) if library == "requests" else ""
     if found := _FLINK_URL.match(url):
         address = show_address(found[1])
         reason = "".join(re.findall(r"\[Errno \d+\] ([\w ]+)", text)) or type(error).__name__
         return f"Flink's REST server at {address} does not answer ({reason}); check the address and the job manager."
-    if isinstance(error, grpc.FutureTimeoutError):
+    if (library, type(error).__name__) == ("grpc", "FutureTimeoutError"):
         return "Beam's job server does not answer; check the address that job_endpoint names."
     if text.startswith(_NO_JAR):
         return f"{_cut(text.partition('. ')[0])}; `scripts/flink_cluster.py jar` builds a job server."

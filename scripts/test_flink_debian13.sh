@@ -24,7 +24,7 @@ if [ "${1:-}" = _enter ]; then # the rest is a command for the tree; called insi
     exec chroot "$tree" env --chdir="$here" HOME=/src XDG_CACHE_HOME="$cache" "$@"
 fi
 
-if [ ! -x "$tree$python" ]; then
+if [ ! -d "$tree$(dirname "$python")" ]; then
     echo "test-flink-debian13: SKIPPED: needs the Debian 13 folder of scripts/test_debian13.sh."
     exit 0
 fi
