@@ -91,6 +91,10 @@ test-flink: venv ## tests on a Flink cluster in network namespaces of this machi
 test-flink-debian13: venv ## the same with Python workers of the TFX 1.21 line, in the folder of test-debian13
 	@bash scripts/test_flink_debian13.sh $(ARGS)
 
+.PHONY: test-object-stores
+test-object-stores: venv ## the demo and single commands with servers of gs:// and s3:// (Linux, Go for the first build)
+	@bash scripts/object_stores.sh $(BIN)/pytest -v -m object_stores --durations=0 --timeout 1800 tests/object_stores $(ARGS)
+
 .PHONY: bench
 bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map, lite_bccd (hours), decisions (needs a training), loss_curves (needs data), bench-accelerator
 	@for script in $(filter-out %/soak.py %/time_to_map.py %/lite_bccd.py %/decisions.py %/loss_curves.py %/digits_on_photographs.py %/accelerator.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done

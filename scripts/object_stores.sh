@@ -72,7 +72,7 @@ urllib.request.urlopen(urllib.request.Request(url, b'{"name": "bucket"}', json_t
 urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:5000/bucket", b"", method="PUT")).close()
 PY
     # Google's clients find a token at the metadata server; without one, Beam looks for credentials for 40 s.
-    STORAGE_EMULATOR_HOST=http://127.0.0.1:4443 GCE_METADATA_HOST=127.0.0.1:8080 GCE_METADATA_IP=127.0.0.1:8080 \
+    STORAGE_EMULATOR_HOST=http://127.0.0.1:4444 GCE_METADATA_HOST=127.0.0.1:8080 GCE_METADATA_IP=127.0.0.1:8080 \
         NO_GCE_CHECK=true CURL_CA_BUNDLE=$cache/tls/ca.pem \
         AWS_ENDPOINT_URL_S3=http://127.0.0.1:5000 AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test \
         AWS_DEFAULT_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true DETLOOM_TEST_BUCKETS="gs://bucket s3://bucket" "$@"

@@ -54,5 +54,6 @@ def summarize(seconds: Sequence[float]) -> Latency:
 def count_model_bytes(model_dir: str) -> int:
     """Return the total size of all files of a SavedModel."""
     assert tf.io.gfile.exists(f"{model_dir}/{SAVED_MODEL_FILE}"), model_dir
-    files = [f"{folder}/{name}" for folder, _, names in tf.io.gfile.walk(model_dir) for name in names]
+    walked = tf.io.gfile.walk(model_dir)  # names of folders at gs:// end in "/"
+    files = [f"{folder.rstrip('/')}/{name}" for folder, _, names in walked for name in names]
     return sum(tf.io.gfile.stat(path).length for path in files)

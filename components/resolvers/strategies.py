@@ -12,6 +12,7 @@ The strategies of this module are only for runners that call strategies in Pytho
 `ProductionModel` copies the production model.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -35,6 +36,7 @@ from detloom.components.properties import (
 from detloom.components.pusher.manifest import build_manifest
 from detloom.components.pusher.versions import open_destination
 from detloom.components.resolvers.copy_version import copy_production_model, production_versions
+from detloom.components.storage.local_copy import local_folder
 from detloom.schemas.contracts.detections import SERVING_FOLDER
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -60,10 +62,10 @@ class ProductionModelStrategy(ResolverStrategy):
     ) -> dict[str, list[Artifact]] | None:
         """Return at most one model; a candidate is passed through."""
         passed = {CANDIDATE: input_dict[CANDIDATE]} if CANDIDATE in input_dict else {}
-        candidates = [Path(saved_model_dir(model)) for model in passed.get(CANDIDATE, ())]
-        candidate_dir = candidates[0] if candidates else None
+        candidates = [saved_model_dir(model) for model in passed.get(CANDIDATE, ())]
         try:
-            model = self._pushed_artifact(input_dict[keys.MODEL_KEY], candidate_dir) or self._copy(store, candidate_dir)
+            with local_folder(candidates[0]) if candidates else contextlib.nullcontext() as folder:
+                model = self._pushed_artifact(input_dict[keys.MODEL_KEY], folder) or self._copy(store, folder)
         except (InputError, OSError) as error:
             _LOGGER.error("The production model cannot be read: %s", redact(str(error)))  # TFX shows no reason
             raise
@@ -75,12 +77,14 @@ class ProductionModelStrategy(ResolverStrategy):
         _, manifest = next(production_versions(open_destination(self._push_to), candidate), (0, None))
         if manifest is None:
             return None
-        pushed = (model for model in models if model.uri == manifest.push.get("model_uri"))
-        folders = ((model, Path(saved_model_dir(model))) for model in pushed)
-        same = (
-            model for model, folder in folders if folder.is_dir() and build_manifest(folder).digest == manifest.digest
-        )
-        return next(same, None)
+        for model in models:
+            if model.uri != manifest.push.get("model_uri"):
+                continue
+            # an address without files is an InputError
+            with contextlib.suppress(InputError), local_folder(saved_model_dir(model)) as folder:
+                if folder.is_dir() and build_manifest(folder).digest == manifest.digest:
+                    return model
+        return None
 
     def _copy(self, store: mlmd.MetadataStore, candidate_dir: Path | None) -> Artifact | None:
         """Copy the version into a folder named by its content, and register it once."""

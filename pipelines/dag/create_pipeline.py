@@ -25,6 +25,7 @@ from detloom.pipelines.dag.data_nodes import (
     build_statistics_gen,
     has_spans,
 )
+from detloom.pipelines.dag.local_copies import use_local_copies
 from detloom.pipelines.dag.resources import resources_of
 from detloom.pipelines.dag.training_nodes import (
     build_baseline,
@@ -52,7 +53,7 @@ def create_pipeline(run: RunFile, place: Place = "local") -> tfx.dsl.Pipeline:
     workspace = Path(run.workspace)
     return tfx.dsl.Pipeline(
         pipeline_name=run.name,
-        pipeline_root=str(workspace / "artifacts"),
+        pipeline_root=run.pipeline_root or str(workspace / "artifacts"),
         components=nodes,
         enable_cache=True,
         metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(
@@ -62,7 +63,9 @@ def create_pipeline(run: RunFile, place: Place = "local") -> tfx.dsl.Pipeline:
 
 
 def place_node(run: RunFile, node: BaseNode, place: Place) -> None:
-    """Set a node's Beam arguments and resources for `place`."""
+    """Set a node's Beam arguments and resources for `place`, and let it work on copies of artifacts in a bucket."""
+    if place == "local" and run.pipeline_root:
+        use_local_copies(node)
     if isinstance(node, BaseBeamComponent):
         node.with_beam_pipeline_args(beam_args_of(run, node.id, place))
     if isinstance(node, BaseComponent) and place != "local":

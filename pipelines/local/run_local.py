@@ -21,6 +21,7 @@ from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.detectors.supported import check_trainable
+from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE, UNFINISHED_DIR
 
 WORKSPACE_VARIABLE = "DETLOOM_WORKSPACE"
 _LOGGER = logging.getLogger("detloom")
@@ -55,6 +56,8 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
             from detloom.pipelines.local.retries import run_with_retries
             from detloom.pipelines.local.summary import find_latest_run, summarize_run
 
+            if run.pipeline_root:  # an unfinished training run needs a folder
+                os.environ.setdefault(TRAINING_DIR_VARIABLE, str(Path(run.workspace) / UNFINISHED_DIR))
             before, started = find_latest_run(metadata_file), time.monotonic()
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)

@@ -20,6 +20,7 @@ from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.push import REMOTE_SCHEMES, is_remote
 from detloom.schemas.run_file.run_file import CONFIG_SECTIONS, DEFAULT_DETECTOR, Place, RunFile
 
+_IN_BUCKETS = ("gs://",)  # of data and artifacts of runs on this machine, which TFX and TensorFlow read
 _IN_CONTAINERS = "gs://"  # scheme that TensorFlow supports in our image; s3:// and hdfs:// need tensorflow-io
 PATH_VARIABLE = re.compile(r"\$\{(\w+)\}")  # an environment variable in a path
 _REMOTE: tuple[Place, ...] = ("kubeflow", "vertex")
@@ -111,14 +112,14 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
             raise InputError(f"{where}: got '{redact(value)}', allowed: a folder on this machine.")
         return str((folder / expanded).absolute())
 
-    def resolve_folder(value: str, key: str) -> str:
+    def resolve_folder(value: str, key: str, schemes: tuple[str, ...] = REMOTE_SCHEMES) -> str:
         where = place_of(tree.locate, tuple(key.split(".")))
         address = _expand(value, where)
         if "://" not in address:
             return resolve(value, key)
-        if not is_remote(address) or "\0" in address:
-            schemes = ", ".join(REMOTE_SCHEMES)
-            raise InputError(f"{where}: got '{redact(value)}', allowed: a folder, or an address with {schemes}.")
+        if not (is_remote(address) and address.startswith(schemes)) or "\0" in address:
+            allowed = f"a folder, or an address with {', '.join(schemes)}"
+            raise InputError(f"{where}: got '{redact(value)}', allowed: {allowed}.")
         _check_no_secret(address, value, where)
         return address
 
@@ -126,14 +127,21 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
         workspace = Path(resolve(run.workspace, "workspace") if run.workspace else f"detloom_runs/{run.name}")
     workspace = workspace.absolute()
     if run.data.path != EMBEDDED_DIGITS:
-        data_path = resolve(run.data.path, "data.path")
-        if "{" not in data_path and not os.path.isdir(data_path):  # TFX resolves {SPAN} later
+        data_path = resolve_folder(run.data.path, "data.path", _IN_BUCKETS)
+        is_local = "://" not in data_path
+        if is_local and "{" not in data_path and not os.path.isdir(data_path):  # TFX resolves {SPAN} later
             where = place_of(tree.locate, ("data", "path"))
             raise InputError(f"{where}: got '{redact(run.data.path)}', which is not a folder.")
         run = replace(run, data=replace(run.data, path=data_path))
     if run.push.vertex is not None and run.push_to:
         where = place_of(tree.locate, ("push_to",))
         raise InputError(f"{where}: got both push_to and push.vertex, allowed: one of the two.")
+    if run.pipeline_root:
+        root = resolve_folder(run.pipeline_root, "pipeline_root", _IN_BUCKETS)
+        if "://" not in root:
+            where = place_of(tree.locate, ("pipeline_root",))
+            raise InputError(f"{where}: got '{redact(root)}', allowed: an address at gs://; a folder is in workspace.")
+        run = replace(run, pipeline_root=root.rstrip("/"))
     push_to = resolve_folder(run.push_to, "push_to") if run.push_to else str(workspace / "serving")
     if run.retrain is not None:
         records = resolve_folder(run.retrain.records, "retrain.records") if run.retrain.records else push_to

@@ -84,6 +84,9 @@ class RunFile:
     workspace: str = ""
     """Folder for metadata, artifacts and, without `push_to`, pushed models, relative to the run file; empty means
     detloom_runs/<name> in the current folder. `${NAME}` is read from the environment."""
+    pipeline_root: str = ""
+    """Address at gs:// for the artifacts of runs on this machine; empty means a folder in the workspace, which keeps
+    the metadata in any case. `${NAME}` is read from the environment."""
     push_to: str = ""
     """Folder for numbered model versions, relative to the run file, or its address (gs://, s3://, hdfs://); empty means
     <workspace>/serving. `${NAME}` is read from the environment."""

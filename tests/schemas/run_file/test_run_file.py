@@ -60,6 +60,23 @@ def test_workspace_argument_replaces_the_workspace(tmp_path):
     assert read_run_file(write(tmp_path, TEXT), tmp_path / "ws").workspace == str(tmp_path / "ws")
 
 
+def test_data_and_artifacts_may_be_in_a_bucket(tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKET", "gs://bucket")
+    text = TEXT.replace("path: photos", "path: '${BUCKET}/photos'") + "pipeline_root: '${BUCKET}/root/'\n"
+    run = read_run_file(write(tmp_path, text), tmp_path / "ws")
+    assert (run.data.path, run.pipeline_root) == ("gs://bucket/photos", "gs://bucket/root")
+    assert run.push_to == str(tmp_path / "ws" / "serving")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pipeline_root", "s3://bucket/root"), ("pipeline_root", "root"), ("path", "s3://bucket/photos")]
+)
+def test_other_places_of_data_and_artifacts_are_refused(tmp_path, key, value):
+    text = TEXT.replace("path: photos", f"path: '{value}'") if key == "path" else f"{TEXT}pipeline_root: {value}\n"
+    with pytest.raises(InputError, match=rf"{key}: got '.*{value}', allowed: .*gs://"):
+        read_run_file(write(tmp_path, text))
+
+
 def test_environment_variables_are_expanded_in_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("PHOTOS", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere" / "x").mkdir(parents=True)

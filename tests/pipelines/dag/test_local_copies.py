@@ -1,0 +1,52 @@
+"""Nodes whose artifacts are in a bucket work on local copies."""
+
+from pathlib import Path
+
+import pytest
+from tfx.types.standard_artifacts import Examples, Model
+
+from detloom.pipelines.dag.create_pipeline import create_pipeline
+from detloom.pipelines.dag.local_copies import local_artifacts
+from detloom.schemas.run_file.read_run_file import read_run_file
+
+
+def artifact(kind, uri):
+    made = kind()
+    made.uri = uri
+    return made
+
+
+def test_inputs_are_copied_and_outputs_uploaded(google_bucket, tmp_path):
+    google_bucket.put("root/examples/1/Split-a/x", b"record", {})
+    remote, local = artifact(Examples, "gs://bucket/root/examples/1"), artifact(Examples, str(tmp_path))
+    model = artifact(Model, "gs://bucket/root/model/2")
+    with local_artifacts({"examples": [remote, local]}, {"model": [model]}):
+        assert (Path(remote.uri) / "Split-a/x").read_bytes() == b"record"
+        assert local.uri == str(tmp_path)
+        (Path(model.uri) / "Format-Serving").mkdir(parents=True)
+        (Path(model.uri) / "Format-Serving/saved_model.pb").write_bytes(b"graph")
+    assert (remote.uri, model.uri) == ("gs://bucket/root/examples/1", "gs://bucket/root/model/2")
+    assert google_bucket.contents()["root/model/2/Format-Serving/saved_model.pb"] == b"graph"
+
+
+def test_after_an_error_nothing_is_uploaded(google_bucket):
+    model = artifact(Model, "gs://bucket/root/model/2")
+    with pytest.raises(ValueError, match="diverged"), local_artifacts({}, {"model": [model]}):  # noqa: PT012
+        (Path(model.uri) / "half").write_bytes(b"1")
+        raise ValueError("diverged")
+    assert model.uri == "gs://bucket/root/model/2"
+    assert google_bucket.contents() == {}
+
+
+def test_only_nodes_with_folders_work_on_copies(small_run):
+    small_run.write_text(
+        small_run.read_text() + "pipeline_root: gs://bucket/root\nbeam_args: [--direct_num_workers=2]\n"
+    )
+    run = read_run_file(small_run)
+    pipeline = create_pipeline(run)
+    assert pipeline.pipeline_info.pipeline_root == "gs://bucket/root"
+    executors = {node.id: getattr(node.executor_spec, "executor_class", None) for node in pipeline.components}
+    copied = {name for name, kind in executors.items() if kind and kind.__module__.endswith("local_copies")}
+    assert copied == {"DatasetValidator", "ModelCard", "Trainer"}
+    validator = next(node for node in pipeline.components if node.id == "DatasetValidator")
+    assert validator.executor_spec.beam_pipeline_args == ["--direct_num_workers=2"]
