@@ -122,7 +122,7 @@ def ingest(context: click.Context, /, **options: Any) -> None:
     elif not options["data_folder"]:
         raise click.UsageError("Missing option '--input' (or '--replay').")
     log_nodes(options["verbose"])
-    # late: imports TensorFlow, whose import time does not belong to the ingestion time
+    # late: imports Beam, whose import time does not belong to the ingestion time
     from detloom.components.example_gen.ingest import RefusedDataError
 
     started = time.monotonic()
