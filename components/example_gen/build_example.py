@@ -88,9 +88,9 @@ class BuiltExample:
 
 
 class _Kept(NamedTuple):
-    """The `index`-th object of its record, to be written; its box is inside 0 to 1 and has an area in float32."""
+    """The object at `place` in its record, to be written; its box is inside 0 to 1 and has an area in float32."""
 
-    index: int
+    place: int
     item: SourceObject
     box_yxyx_rel: _Box
     mask_png: bytes | None
@@ -269,7 +269,7 @@ def _pass_through(image: SourceImage, record: SourceRecord, kept: list[_Kept], b
             if len(record.objects) != image.num_objects:
                 built.repairs[REPAIR_FEATURE_DROPPED] += 1
                 continue
-            kept_values = [values[entry.index] for entry in kept]
+            kept_values = [values[entry.place] for entry in kept]
             del values[:]
             values.extend(kept_values)
         found[key] = feature.SerializeToString(deterministic=True)

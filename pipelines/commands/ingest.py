@@ -133,7 +133,7 @@ def ingest(context: click.Context, /, **options: Any) -> None:
         shown = redact(options["output"])
         raise InputError(f"--output: got '{shown}', allowed: a folder, or an address at gs:// or hdfs://.")
     log_nodes(options["verbose"])
-    # late: imports TensorFlow, whose import time does not belong to the ingestion time
+    # late: imports Beam, whose import time does not belong to the ingestion time
     from detloom.components.example_gen.ingest import RefusedDataError
 
     started = time.monotonic()

@@ -99,7 +99,7 @@ def _serve(listener: socket.socket, lifeline: int, folder: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         while True:
-            ready, _, _ = select.select([listener, lifeline], [], [], _REAP_SECONDS)
+            ready, _, _ = select.select([listener.fileno(), lifeline], [], [], _REAP_SECONDS)
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG) != (0, 0):
                     pass
