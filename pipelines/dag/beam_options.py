@@ -8,7 +8,7 @@ from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.run_file import Place, RunFile
 
 _DATAFLOW_SCHEME = "gs://"
-_EXAMPLE_GEN, _VALIDATOR = "DetectionExampleGen", "DatasetValidator"
+_EXAMPLE_GEN = "DetectionExampleGen"
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -84,11 +84,6 @@ def _check_storage(run: RunFile, node_id: str, place: Place) -> None:
         raise InputError(
             f"{place}.pipeline_root: got '{root}', allowed with {node_id} in beam.nodes: an address at gs://, which "
             "remote workers can access; or remove the node from beam.nodes."
-        )
-    if node_id == _VALIDATOR:
-        raise InputError(
-            f"beam.nodes: got {_VALIDATOR}, allowed on {place.capitalize()}: the other nodes, because it writes only "
-            "to folders, which remote workers cannot access."
         )
     is_address = run.data.path.startswith(_DATAFLOW_SCHEME)
     if node_id == _EXAMPLE_GEN and not is_address:
