@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
-from detloom.schemas.contracts.label_map import LabelMap, label_map_of_examples
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export import Export
@@ -89,8 +89,9 @@ def label_map_of(fn_args: Any) -> LabelMap:
     """Return the label map at the root of the examples artifact, above the split's folder, or of the custom_config."""
     if not fn_args.train_files:
         raise InputError("Trainer: no training files; is the examples artifact empty?")
-    examples_dir = Path(fn_args.train_files[0]).parent.parent
-    return label_map_of_examples(examples_dir, fn_args.custom_config.get(LABEL_MAP_KEY, ""))
+    path = Path(fn_args.train_files[0]).parent.parent / LABEL_MAP_FILE
+    content = path.read_bytes() if path.exists() else None
+    return label_map_of_examples(str(path), content, fn_args.custom_config.get(LABEL_MAP_KEY, ""))
 
 
 def _values(hyperparameters: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from absl import logging
 
 from detloom.components.properties import DATASET_REPORT_FILE
-from detloom.components.storage.storage import open_storage
+from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import show_address
 
@@ -72,15 +72,18 @@ class PreviousReport:
     splits: Mapping[str, Any]
 
 
-def read_previous_report(path: Path) -> PreviousReport | str:
+def read_previous_report(path: str | Path) -> PreviousReport | str:
     """Read a report.json, or the one in a folder; return an explanation instead if its format differs.
 
     Raises:
         InputError: if the file is missing or is not a report.
     """
-    file = path / DATASET_REPORT_FILE if path.is_dir() else path
+    is_file = not is_address(str(path)) and not Path(path).is_dir()
+    file = str(path) if is_file else f"{path}/{DATASET_REPORT_FILE}"
+    folder, _, name = file.rpartition("/")
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        with open_storage(folder or ".").open(name) as content:
+            report = json.loads(content.read().decode("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: the earlier report cannot be read ({error}).") from None
     if not isinstance(report, dict) or not isinstance(report.get("splits"), dict):
@@ -189,24 +192,24 @@ def _copy(history: str, span: int, folder: Path) -> Path | None:
     return copy
 
 
-def keep_report(history: str, span: int, report: Path) -> None:
+def keep_report(history: str, span: int, report: bytes) -> None:
     """Write report.json under its span, replacing an earlier one; do nothing without a history.
 
     Raises:
         OSError: if it cannot be written.
     """
     if history:
-        open_storage(history).write(_name(span), report.read_bytes())
+        open_storage(history).write(_name(span), report)
 
 
-def keep_failed_page(history: str, span: int | None, page: Path) -> str:
+def keep_failed_page(history: str, span: int | None, page: bytes) -> str:
     """Write the page of data that failed the checks, and return its path or URL.
 
     Raises:
         OSError: if it cannot be written.
     """
     name = "failed.html" if span is None else f"failed-{span:08d}.html"
-    open_storage(history).write(name, page.read_bytes())
+    open_storage(history).write(name, page)
     return f"{history.rstrip('/')}/{name}"
 
 

@@ -1,7 +1,5 @@
 """The executor of DatasetValidator."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -24,7 +22,8 @@ from detloom.components.properties import (
     pipeline_name,
 )
 from detloom.components.record_files import list_shards
-from detloom.schemas.contracts.label_map import label_map_of_examples
+from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact, show_address
 
@@ -55,33 +54,43 @@ class Executor(BaseBeamExecutor):
                     split: list_shards(artifact_utils.get_split_uri([examples], split))
                     for split in artifact_utils.decode_split_names(examples.split_names)
                 },
-                label_map_of_examples(Path(examples.uri), params.label_map),
+                _label_map_of(examples.uri, params.label_map),
                 params,
-                Path(output[REPORT_KEY].uri),
+                output[REPORT_KEY].uri,
                 self._make_beam_pipeline,
-                previous_report=Path(previous[0].uri) if previous else kept_report,
+                previous_report=previous[0].uri if previous else kept_report,
                 span=span,
                 pipeline=pipeline_name(self._context),
             )
         failures = describe_failures(report)
         if failures:
-            kept = _keep_page(Path(output[REPORT_KEY].uri), params.history, span)
+            kept = _keep_page(output[REPORT_KEY].uri, params.history, span)
             raise InputError(f"Data set validation failed: {failures} Report: {kept}")
         if span is not None:
             output[REPORT_KEY].set_int_custom_property(SPAN_PROPERTY, span)
-            keep_report(history, span, Path(output[REPORT_KEY].uri) / DATASET_REPORT_FILE)
-        page = Path(output[PAGE_KEY].uri)
-        page.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(output[REPORT_KEY].uri) / REPORT_HTML, page / REPORT_HTML)
+            keep_report(history, span, _read(output[REPORT_KEY].uri, DATASET_REPORT_FILE))
+        page = open_storage(output[PAGE_KEY].uri)
+        page.make_folder()
+        page.write(REPORT_HTML, _read(output[REPORT_KEY].uri, REPORT_HTML))
         for name, value in metrics_of(report).items():
             output[METRICS_KEY].set_float_custom_property(name, value)
 
 
-def _keep_page(report: Path, history: str, span: int | None) -> str:
+def _label_map_of(examples_uri: str, given: str) -> LabelMap:
+    storage = open_storage(examples_uri)
+    return label_map_of_examples(storage.address(LABEL_MAP_FILE), storage.read(LABEL_MAP_FILE), given)
+
+
+def _read(folder: str, name: str) -> bytes:
+    with open_storage(folder).open(name) as file:
+        return file.read()
+
+
+def _keep_page(report: str, history: str, span: int | None) -> str:
     """Keep the page of a failed validation and return its path or URL."""
     if history:
         try:
-            return show_address(keep_failed_page(history, span, report / REPORT_HTML))
+            return show_address(keep_failed_page(history, span, _read(report, REPORT_HTML)))
         except OSError as error:  # must not hide the validation failure
             logging.warning("%s: the page cannot be written (%s)", show_address(history), redact(str(error)))
-    return f"{keep_after_failure(str(report))}/{REPORT_HTML}"
+    return f"{keep_after_failure(report)}/{REPORT_HTML}"

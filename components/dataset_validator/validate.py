@@ -41,10 +41,10 @@ def validate(
     shards_by_split: Mapping[str, Sequence[str]],
     label_map: LabelMap,
     params: DatasetValidatorParams,
-    report_folder: Path,
+    report_folder: str | Path,
     make_pipeline: Callable[[], beam.Pipeline],
     *,
-    previous_report: Path | None = None,
+    previous_report: str | Path | None = None,
     span: int | None = None,
     pipeline: str = "",
 ) -> dict[str, Any]:
@@ -52,7 +52,8 @@ def validate(
 
     Args:
         shards_by_split: TFRecord files of each split, plain or .gz.
-        previous_report: report.json of an earlier span, or its folder; None if there is none.
+        report_folder: folder or address, which the Beam workers can write to as well.
+        previous_report: report.json of an earlier span, or its folder or address; None if there is none.
         span: span of the examples, for the report.
         pipeline: name of the pipeline for the title of the page; may be empty.
 
@@ -66,7 +67,7 @@ def validate(
     previous = read_previous_report(previous_report) if previous_report else NO_EARLIER_SPAN
     with hold_output(str(report_folder), LOCK_FILE, "validation") as check_held:
         settings = PassSettings.of_params(params)
-        collected = collect_statistics(shards_by_split, label_map, settings, report_folder, make_pipeline)
+        collected = collect_statistics(shards_by_split, label_map, settings, str(report_folder), make_pipeline)
         splits = {
             name: describe_split(
                 part,

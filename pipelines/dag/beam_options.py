@@ -12,7 +12,7 @@ from detloom.trainer_module.files.user_cache import user_cache
 
 JOB_SERVER_BEAM = "2.62.0"  # version of Beam's Java packages that the built job server consists of
 _DATAFLOW_SCHEME = "gs://"
-_EXAMPLE_GEN, _VALIDATOR = "DetectionExampleGen", "DatasetValidator"
+_EXAMPLE_GEN = "DetectionExampleGen"
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -111,11 +111,6 @@ def _check_storage(run: RunFile, node_id: str, place: Place) -> None:
         raise InputError(
             f"{place}.pipeline_root: got '{root}', allowed with {node_id} in beam.nodes: an address at gs://, which "
             "remote workers can access; or remove the node from beam.nodes."
-        )
-    if node_id == _VALIDATOR:
-        raise InputError(
-            f"beam.nodes: got {_VALIDATOR}, allowed on {place.capitalize()}: the other nodes, because it writes only "
-            "to folders, which remote workers cannot access."
         )
     is_address = run.data.path.startswith(_DATAFLOW_SCHEME)
     if node_id == _EXAMPLE_GEN and not is_address:

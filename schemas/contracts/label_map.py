@@ -1,5 +1,6 @@
 """The label map: class ids (1-based) and class names, stored in the Object Detection API's text format."""
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -97,26 +98,26 @@ def describe_difference(before: LabelMap, now: LabelMap) -> str | None:
     return f"id {different[0]}: {shown[0]} before, {shown[1]} now{more}"
 
 
-def label_map_of_examples(folder: Path, given: str) -> LabelMap:
+def label_map_of_examples(path: str, content: bytes | None, given: str) -> LabelMap:
     """Return the label map of examples.
 
     Args:
-        folder: root of the examples artifact, which may have a label map.
-        given: content of a label map for examples that have none; empty reads that of the folder.
+        path: the label map in the root of the examples artifact, for messages.
+        content: its content; None if there is none.
+        given: content of a label map for examples that have none; empty reads that of the examples.
 
     Raises:
         InputError: there is none, it cannot be read, or the two have other classes.
     """
-    path = folder / LABEL_MAP_FILE
     if not given:
-        if not path.exists():
+        if content is None:
             raise InputError(
                 f"{path}: these examples have no label map; give the component label_map=FILE, or the command "
                 "--label-map."
             )
-        return read_label_map(path)
+        return _decode_label_map(path, content)
     label_map = parse_label_map(given, "label_map")
-    if path.exists() and (difference := describe_difference(read_label_map(path), label_map)):
+    if content is not None and (difference := describe_difference(_decode_label_map(path, content), label_map)):
         raise InputError(
             f"{path}: has other classes than the parameter label_map ({difference}); leave the parameter out, or give "
             "the label map of these examples."
@@ -186,10 +187,18 @@ def _parse_item(item: Message) -> LabelMapItem:
 
 def read_label_map(path: Path) -> LabelMap:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        content = Path(path).read_bytes()
+    except OSError as error:
         raise InputError(f"{path}: the label map cannot be read ({error}).") from None
-    return parse_label_map(text, where=str(path))
+    return _decode_label_map(str(path), content)
+
+
+def _decode_label_map(path: str, content: bytes) -> LabelMap:
+    try:
+        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()  # any end of line, as in a text file
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: the label map cannot be read ({error}).") from None
+    return parse_label_map(text, where=path)
 
 
 def write_label_map(path: Path, label_map: LabelMap) -> None:

@@ -6,7 +6,6 @@ from typing import Literal
 from detloom.schemas.errors import check, check_fields
 
 BeamNode = Literal["DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator"]
-_FOLDERS_ONLY = "DatasetValidator"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,3 @@ class Beam:
         is_one = (self.dataflow is None) != (self.flink is None)
         check(is_one, "dataflow", "both or none of dataflow and flink", "one of the two", "flink")
         check(len(set(self.nodes)) == len(self.nodes) > 0, "nodes", list(self.nodes), "at least one, each once")
-        is_reachable = self.dataflow is None or _FOLDERS_ONLY not in self.nodes
-        got = f"{_FOLDERS_ONLY}, whose workers need a shared folder"
-        allowed = "other nodes with Dataflow, whose workers can read addresses only"
-        check(is_reachable, "nodes", got, allowed, "dataflow")

@@ -31,7 +31,7 @@ _STATUS_ORDER = ("failed", "warned", "skipped", "passed", "off")
 _DUPLICATE_KINDS = (("exact", "Identical files"), ("near", "Near-duplicates"))
 
 
-def write_report(folder: Path, report: Json, images: DrawnImages, pipeline: str = "") -> None:
+def write_report(folder: str | Path, report: Json, images: DrawnImages, pipeline: str = "") -> None:
     """Write both files into `folder`, the page last, and create the folder if needed.
 
     Args:

@@ -4,6 +4,7 @@ A network learns a box only from anchors that overlap it; matching usually requi
 """
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -124,6 +125,28 @@ class AnchorFit:
             for key, tally in theirs.items():
                 mine.setdefault(key, _Tally()).add(tally)
         self._sample.add(other._sample.hashes, other._sample.rows)
+
+    def to_plain(self) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
+        """Return JSON values and arrays for `of_plain`."""
+        self._measure_pending()
+        tallies = {
+            name: [[key, *dataclasses.astuple(tally)] for key, tally in by_key.items()]
+            for name, by_key in (("by_class_id", self._by_class_id), ("by_size", self._by_size))
+        }
+        return tallies, [self._histogram, self._sample.hashes, self._sample.rows]
+
+    @classmethod
+    def of_plain(
+        cls, generator: AnchorGenerator | None, plain: Mapping[str, Any], arrays: Iterator[npt.NDArray[Any]]
+    ) -> "AnchorFit":
+        if not is_supported(generator):
+            raise ValueError("a comparison with anchors that was not requested")
+        fit = cls(generator)
+        for by_key, rows in ((fit._by_class_id, plain["by_class_id"]), (fit._by_size, plain["by_size"])):
+            by_key.update({int(key): _Tally(*map(int, counts)) for key, *counts in rows})
+        fit._histogram += next(arrays)
+        fit._sample = _Sample(next(arrays), next(arrays))
+        return fit
 
     def total(self) -> dict[str, Any]:
         """Return `num_boxes`, `recall_at_50` and `mean_best_iou`; the rates are None without boxes."""

@@ -1,13 +1,8 @@
 """Collect the statistics of all splits in one Beam pass over their shards."""
 
 import hashlib
-import hmac
-import os
-import pickle
-import secrets
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import apache_beam as beam
@@ -16,8 +11,9 @@ import tensorflow as tf
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit, is_supported
-from detloom.components.dataset_validator.statistics.duplicates import ImageTable, RowBuilder
-from detloom.components.dataset_validator.statistics.image_sample import ImageSample, Place
+from detloom.components.dataset_validator.statistics.collected import Collected, decode_collected, encode_collected
+from detloom.components.dataset_validator.statistics.duplicates import RowBuilder
+from detloom.components.dataset_validator.statistics.image_sample import Place
 from detloom.components.dataset_validator.statistics.model_input import boxes_in_input, resize_geometry
 from detloom.components.dataset_validator.statistics.split_statistics import (
     BoxLimits,
@@ -26,12 +22,13 @@ from detloom.components.dataset_validator.statistics.split_statistics import (
 )
 from detloom.components.record_files import count_missing, read_records
 from detloom.components.similarity.image_hash import hash_image, read_stored_hw
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
 
-_SIGNATURE_BYTES = hashlib.sha256().digest_size
+_FOLDER = ".statistics"  # in the scratch folder
+_MAX_PARTS = 256  # files that workers write, each for many shards
 _MAX_SIDE_PX = 1 << 24  # far larger than any image; products of two sides stay exact in float64
 
 
@@ -70,31 +67,6 @@ class PassSettings:
             perceptual_hashes=checks.near_duplicates.severity != "off",
             max_pixels=params.max_pixels,
         )
-
-
-@dataclass
-class Collected:
-    """Result of one pass; parts can be merged in any order.
-
-    Attributes:
-        anchors: None if not requested, or if the anchor generator is not supported.
-    """
-
-    splits: dict[str, SplitStatistics] = field(default_factory=dict)
-    images: ImageTable = field(default_factory=ImageTable)
-    sample: ImageSample = field(default_factory=ImageSample)
-    anchors: AnchorFit | None = None
-
-    def merge(self, other: "Collected") -> None:
-        """Add another part, which must not be used afterwards."""
-        for split, statistics in other.splits.items():
-            self.splits.setdefault(split, SplitStatistics()).merge(statistics)
-        self.images.merge(other.images)
-        self.sample.merge(other.sample)
-        if self.anchors is not None and other.anchors is not None:
-            self.anchors.merge(other.anchors)
-        elif other.anchors is not None:
-            self.anchors = other.anchors
 
 
 class UnreadableExample(Exception):
@@ -209,38 +181,21 @@ def read_shard(split: str, path: str, known_ids: frozenset[int], settings: PassS
     return _ShardReader(split, path, known_ids, settings).read()
 
 
-class _Merge(beam.CombineFn):
-    """Merge the results of all shards; the order does not matter."""
-
-    def create_accumulator(self) -> Collected:
-        return Collected()
-
-    def add_input(self, accumulator: Collected, element: Collected) -> Collected:
-        accumulator.merge(element)
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[Collected]) -> Collected:
-        merged = Collected()
-        for accumulator in accumulators:
-            merged.merge(accumulator)
-        return merged
-
-    def extract_output(self, accumulator: Collected) -> Collected:
-        return accumulator
-
-
 def collect_statistics(
     shards_by_split: Mapping[str, Sequence[str]],
     label_map: LabelMap,
     settings: PassSettings,
-    scratch: Path,
+    scratch: str,
     make_pipeline: Callable[[], beam.Pipeline],
 ) -> Collected:
     """Collect the statistics of all splits, in the order of `shards_by_split`; without records all counts are zero.
 
     Args:
         shards_by_split: TFRecord files of each split, plain or .gz.
-        scratch: folder that the Beam workers can write to; a temporary file is created there and removed.
+        scratch: folder or address that the Beam workers can write to; its folder `.statistics` is emptied and removed.
+
+    Raises:
+        InputError: another program has changed a temporary file.
     """
     shards = [(split, path) for split, paths in shards_by_split.items() for path in paths]
     collected = _run_pass(shards, frozenset(label_map.class_ids), settings, scratch, make_pipeline)
@@ -254,51 +209,48 @@ def _run_pass(
     shards: Sequence[tuple[str, str]],
     known_ids: frozenset[int],
     settings: PassSettings,
-    scratch: Path,
+    scratch: str,
     make_pipeline: Callable[[], beam.Pipeline],
 ) -> Collected:
-    """Read all shards, given as (split, path), in a Beam pipeline and merge the results.
-
-    Raises:
-        InputError: another program has changed the temporary file.
-    """
-    key = secrets.token_bytes()
-    file, name = tempfile.mkstemp(prefix=".statistics-", dir=scratch)
-    os.close(file)
-    outcome = Path(name)
+    """Read all shards, given as (split, path), in a Beam pipeline whose workers write files, and merge these."""
+    storage = open_storage(scratch)
+    storage.delete_tree(_FOLDER)  # left by a killed run
+    storage.make_folder(_FOLDER)
+    num_parts = min(len(shards), _MAX_PARTS)
+    parts = [_Part(number, shards[number::num_parts]) for number in range(num_parts)]
+    merged = Collected()
     try:
         with make_pipeline() as pipeline:
             _ = (
                 pipeline
-                | "Shards" >> beam.Create(shards)
+                | "Shards" >> beam.Create(parts)
                 | "Spread" >> beam.Reshuffle()
-                | "ReadShard" >> beam.Map(_read, known_ids, settings)
-                | "MergeStatistics" >> beam.CombineGlobally(_Merge())
-                | "WriteStatistics" >> beam.Map(_write, name, key)
+                | "ReadShards" >> beam.Map(_read, known_ids, settings, scratch)
             )
-        return _read_collected(outcome, key)
+        model_input = settings.limits.model_input
+        generator = model_input.anchor_generator if model_input is not None else None
+        for part in parts:
+            merged.merge(decode_collected(storage.read(part.file) or b"", storage.address(part.file), generator))
+        return merged
     finally:
-        outcome.unlink(missing_ok=True)
+        storage.delete_tree(_FOLDER)
 
 
-def _read(split_and_path: tuple[str, str], known_ids: frozenset[int], settings: PassSettings) -> Collected:
-    return read_shard(*split_and_path, known_ids, settings)
+@dataclass(frozen=True)
+class _Part:
+    """Shards as (split, path) that one worker reads and merges."""
+
+    number: int
+    shards: Sequence[tuple[str, str]]
+
+    @property
+    def file(self) -> str:
+        return f"{_FOLDER}/part-{self.number:05}"
 
 
-def _write(collected: Collected, path: str, key: bytes) -> None:
-    data = pickle.dumps(collected)
-    Path(path).write_bytes(_sign(data, key) + data)
-
-
-def _read_collected(path: Path, key: bytes) -> Collected:
-    """Read the file of `_write`. Unpickling can run code, so a file that was not signed with the key is refused."""
-    content = path.read_bytes()
-    signature, data = content[:_SIGNATURE_BYTES], content[_SIGNATURE_BYTES:]
-    if not hmac.compare_digest(signature, _sign(data, key)):
-        raise InputError(f"{path}: another program has changed this temporary file; run the validation again.")
-    collected: Collected = pickle.loads(data)  # noqa: S301 - written by this pipeline, which has the key
-    return collected
-
-
-def _sign(data: bytes, key: bytes) -> bytes:
-    return hmac.digest(key, data, "sha256")
+def _read(part: _Part, known_ids: frozenset[int], settings: PassSettings, scratch: str) -> None:
+    """Write the statistics of the shards to the part's file; again with the same bytes, if Beam repeats it."""
+    merged = Collected()
+    for split, path in part.shards:
+        merged.merge(read_shard(split, path, known_ids, settings))
+    open_storage(scratch).write(part.file, encode_collected(merged))

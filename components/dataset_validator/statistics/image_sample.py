@@ -63,6 +63,18 @@ class ImageSample:
             self._places[topic] = sorted({*mine, *ranked})[: self._limit_of(topic)]
         self._drop_classes(other._class_ids)
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON values for `of_plain`."""
+        return {"max_per_split": self.max_per_split, "places": self._places, "class_ids": sorted(self._class_ids)}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> "ImageSample":
+        places = {
+            str(topic): [(tuple(rank) if isinstance(rank, list) else rank, Place(*place)) for rank, place in ranked]
+            for topic, ranked in plain["places"].items()
+        }
+        return cls(int(plain["max_per_split"]), places, {int(class_id) for class_id in plain["class_ids"]})
+
     def places(self, topic: str) -> list[Place]:
         """Return the places of a topic in order of rank; empty for a topic that did not occur."""
         return [place for _, place in self._places.get(topic, [])]

@@ -3,7 +3,8 @@
 import pytest
 
 from detloom.components.dataset_validator.statistics import collect_statistics
-from detloom.components.dataset_validator.statistics.collect_statistics import Collected, read_shard
+from detloom.components.dataset_validator.statistics.collect_statistics import read_shard
+from detloom.components.dataset_validator.statistics.collected import Collected
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from apache_beam.testing import test_pipeline
 from tfx.types import Channel, artifact_utils, standard_artifacts
 
@@ -118,6 +119,23 @@ def test_do_writes_json_and_a_self_contained_page(artifacts, with_beam):
     page = (folder / "report.html").read_text()
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"https?://|<script[^>]|<link|@import|src=[\"'](?!data:)", page)
+
+
+def test_artifacts_at_addresses_give_the_same_report(artifacts, ram_folder, with_beam):
+    local = json.loads((run(artifacts) / "report.json").read_text())
+    (examples,) = artifacts[0]["examples"]
+    for path in Path(examples.uri).rglob("*"):
+        if path.is_file():
+            tf.io.gfile.makedirs(f"{ram_folder}/{path.parent.relative_to(examples.uri)}")
+            tf.io.gfile.copy(str(path), f"{ram_folder}/{path.relative_to(examples.uri)}")
+    examples.uri = ram_folder
+    for name, (artifact,) in artifacts[1].items():
+        artifact.uri = f"{ram_folder}/{name}"
+    run(artifacts)
+    with tf.io.gfile.GFile(f"{ram_folder}/report/report.json") as file:
+        assert json.load(file) == local
+    assert tf.io.gfile.listdir(f"{ram_folder}/page") == ["report.html"]
+    assert sorted(tf.io.gfile.listdir(f"{ram_folder}/report")) == ["report.html", "report.json"]
 
 
 def test_the_report_has_the_span_as_a_property(artifacts):

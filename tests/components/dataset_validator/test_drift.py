@@ -124,9 +124,7 @@ def history(tmp_path):
     """Reports of spans 3, 5 and 11."""
     folder = tmp_path / "history"
     for span in (5, 3, 11):
-        report = tmp_path / "report.json"
-        report.write_text(json.dumps({"format": 2, "span": span, "splits": {}}))
-        keep_report(str(folder), span, report)
+        keep_report(str(folder), span, json.dumps({"format": 2, "span": span, "splits": {}}).encode())
     return folder
 
 
@@ -149,7 +147,7 @@ def test_files_are_named_by_span(history):
 
 
 def test_without_a_history_nothing_is_read_or_written(tmp_path):
-    keep_report("", 3, tmp_path / "not there")
+    keep_report("", 3, b"{}")
     assert span_of_earlier("", 4) is None
 
 

@@ -143,12 +143,6 @@ def test_a_flink_version_that_the_installed_beam_lacks_is_refused(run_of):
             r"kubeflow\.pipeline_root: got 'minio://mlpipeline/v2', allowed with StatisticsGen .*: an address at gs://",
         ),
         (
-            "kubeflow",
-            "DatasetValidator",
-            {"beam": {"flink": FLINK, "nodes": ["DatasetValidator"]}, "kubeflow": KUBEFLOW},
-            r"beam\.nodes: got DatasetValidator, allowed on Kubeflow",
-        ),
-        (
             "vertex",
             "DetectionExampleGen",
             {"beam": {"dataflow": DATAFLOW, "nodes": ["DetectionExampleGen"]}, "vertex": VERTEX},

@@ -1,7 +1,9 @@
+from typing import get_args
+
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.beam import Beam, Dataflow, Flink
+from detloom.schemas.run_file.beam import Beam, BeamNode, Dataflow, Flink
 
 DATAFLOW = Dataflow(
     project="my-project", region="us-central1", temp_location="gs://bucket/tmp", worker_image="r/beam:1"
@@ -15,10 +17,8 @@ def test_exactly_one_runner_is_required():
             Beam(**values)
 
 
-def test_dataflow_rejects_nodes_that_need_a_folder():
-    with pytest.raises(InputError, match=r"nodes: got DatasetValidator"):
-        Beam(nodes=("StatisticsGen", "DatasetValidator"), dataflow=DATAFLOW)
-    assert Beam(nodes=("DatasetValidator",), flink=Flink(master="flink:8081"))  # its workers share a folder
+def test_every_node_can_run_on_dataflow():
+    assert Beam(nodes=get_args(BeamNode), dataflow=DATAFLOW).nodes == get_args(BeamNode)
 
 
 @pytest.mark.parametrize(

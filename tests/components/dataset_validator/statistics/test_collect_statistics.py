@@ -9,13 +9,11 @@ from apache_beam.testing import test_pipeline
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.collect_statistics import (
-    Collected,
     PassSettings,
-    _read_collected,
-    _write,
     collect_statistics,
     read_shard,
 )
+from detloom.components.dataset_validator.statistics.collected import Collected, decode_collected, encode_collected
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
 from detloom.components.dataset_validator.statistics.split_statistics import BoxLimits
 from detloom.components.record_files import read_records
@@ -46,7 +44,7 @@ def collect(tmp_path, write_records):
             for index, records in enumerate(shards):
                 write_records(tmp_path / f"{split}/data-{index}", records)
         shards = {split: sorted(map(str, (tmp_path / split).glob("*"))) for split in splits}
-        return collect_statistics(shards, LABEL_MAP, settings, tmp_path, test_pipeline.TestPipeline)
+        return collect_statistics(shards, LABEL_MAP, settings, str(tmp_path), test_pipeline.TestPipeline)
 
     return run
 
@@ -225,14 +223,47 @@ def test_the_result_does_not_depend_on_the_partition_of_the_records(make_example
     ]
 
 
+def collect_all(make_example, write_records, tmp_path):
+    """Return statistics of readable and damaged records with unknown classes, anchors and every kind of finding."""
+    records = [make_example([BOX, BOX], [1, 9], name="doubled"), make_example([], name="empty"), b"no example"]
+    (tmp_path / "cut").write_bytes(b"damaged")
+    parts = [
+        read_shard("train", str(write_records(tmp_path / "data", records)), KNOWN, ALL),
+        read_shard("eval", str(tmp_path / "cut"), KNOWN, ALL),
+    ]
+    merged = Collected()
+    for part in parts:
+        merged.merge(part)
+    return merged
+
+
+def test_statistics_are_the_same_after_a_file(make_example, write_records, tmp_path):
+    before = collect_all(make_example, write_records, tmp_path)
+    data = encode_collected(before)
+    after = decode_collected(data, "file", ALL.limits.model_input.anchor_generator)
+    assert encode_collected(after) == data
+    assert (after.splits, after.sample) == (before.splits, before.sample)
+    assert after.anchors.to_dict(LABEL_MAP) == before.anchors.to_dict(LABEL_MAP)
+    rows = [each.images.sorted_rows(["train", "eval"]) for each in (before, after)]
+    assert [repr(rows[0].place(row)) for row in range(2)] == [repr(rows[1].place(row)) for row in range(2)]
+
+
 @pytest.mark.reliability("hostile input", "validate")
-def test_a_result_that_another_program_has_changed_is_refused(tmp_path):
-    path, key = tmp_path / "result", b"key"
-    _write(Collected(), str(path), key)
-    assert _read_collected(path, key) == Collected()
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match=str(path)):
-        _read_collected(path, key)
-    _write(Collected(), str(path), b"another key")
-    with pytest.raises(InputError, match=str(path)):
-        _read_collected(path, key)
+@pytest.mark.parametrize("keep", [0, 1, 100, -1])
+def test_a_file_that_another_program_has_cut_is_refused(make_example, write_records, tmp_path, keep):
+    data = encode_collected(collect_all(make_example, write_records, tmp_path))
+    with pytest.raises(InputError, match=r"part-00000: cannot be read .*; validate again"):
+        decode_collected(data[:keep], "part-00000", ALL.limits.model_input.anchor_generator)
+
+
+@pytest.mark.reliability("hostile input", "validate")
+def test_a_file_with_python_objects_is_refused():
+    data = encode_collected(Collected()).replace(b'"arrays": []', b'"arrays": [["|O", [1]]]')
+    with pytest.raises(InputError, match="an array of object"):
+        decode_collected(data + bytes(8), "file", None)
+
+
+def test_workers_exchange_files_in_a_folder_that_is_removed(collect, make_example, tmp_path, with_beam):
+    collected = collect(train=[[make_example([BOX], name=f"img_{shard}")] for shard in range(3)])
+    assert collected.splits["train"].num_examples == 3
+    assert not (tmp_path / ".statistics").exists()
