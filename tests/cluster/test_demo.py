@@ -57,11 +57,12 @@ def test_metrics_and_curves_have_the_form_that_the_user_interface_draws(demo_run
     assert 0.0 <= metrics["metadata"]["AP50"] <= 1.0
     curves = artifacts["DetectionEvaluator", "curves"]
     assert curves["type"] == "system.ClassificationMetrics"
-    matrix, points = curves["metadata"]["confusionMatrix"], curves["metadata"]["confidenceMetrics"]
-    matrix = matrix.get("struct", matrix)
+    assert metrics["metadata"]["display_name"] == "metrics"
+    assert curves["metadata"]["display_name"] == "curves"
+    # Kubeflow Pipelines, frontend/src/components/viewers/MetricsVisualizations.tsx, reads these two keys.
+    matrix, points = curves["metadata"]["confusionMatrix"]["struct"], curves["metadata"]["confidenceMetrics"]["list"]
     labels = [each["displayName"] for each in matrix["annotationSpecs"]]
     assert len(matrix["rows"]) == len(labels) > 2
-    points = points.get("list", points) if isinstance(points, dict) else points
     assert {"confidenceThreshold", "recall", "falsePositiveRate"} <= set(points[0])
 
 

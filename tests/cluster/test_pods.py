@@ -5,7 +5,7 @@ import urllib.parse
 
 import pytest
 from cluster_access.helper_pod import MOUNT
-from cluster_access.pods import as_json, container_of, task_of
+from cluster_access.pods import as_json, container_of, task_of, wait_for
 from conftest import HOOK_TOKEN
 from kubernetes.client.exceptions import ApiException
 from kubernetes.utils import parse_quantity
@@ -35,6 +35,12 @@ def restricted_namespace(cluster):
     name = f"{cluster.namespace}-restricted-test"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.core.create_namespace({"metadata": {"name": name, "labels": labels}})
+
+    def has_account():  # pods are refused until the namespace has it
+        found = cluster.core.list_namespaced_service_account(name).items
+        return any(each.metadata.name == "default" for each in found)
+
+    wait_for(has_account, f"the service account of {name}", 60)
     yield name
     cluster.core.delete_namespace(name)
 
@@ -89,7 +95,7 @@ def test_a_limit_can_differ_from_its_request(demo_run, cluster):
 
 
 def test_tasks_manage_with_the_shared_memory_that_every_pod_has(demo_run, pods):
-    """Needs nothing else. The job's format has no field for the size of /dev/shm, which is 64 MB by default."""
+    """Needs nothing else. Jobs mount nothing at /dev/shm, which then has 64 MB."""
     mounts = [mount.mount_path for pod in pods for mount in container_of(pod).volume_mounts or ()]
     assert not [path for path in mounts if path.startswith("/dev/shm")]
     assert demo_run["state"] == "succeeded"
