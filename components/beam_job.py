@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import show_address
@@ -42,7 +43,8 @@ def explain_job_failure() -> Iterator[None]:
     The traces that the runner logs become messages of level INFO.
     """
     root = logging.getLogger()
-    root.addFilter(_lower_level)
+    lower_level = partial(_lower_level)  # an object of its own, because blocks can be nested
+    root.addFilter(lower_level)
     try:
         yield
     except BeamJobError:
@@ -53,7 +55,7 @@ def explain_job_failure() -> Iterator[None]:
             raise
         raise BeamJobError(sentence) from error
     finally:
-        root.removeFilter(_lower_level)
+        root.removeFilter(lower_level)
 
 
 def _lower_level(record: logging.LogRecord) -> bool:

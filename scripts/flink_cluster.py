@@ -213,8 +213,11 @@ def fetch_flink() -> Path:
         wanted = ["--wildcards", "*/deps/lib/*.jar", "*/deps/bin/*.jar"]
         _call(["tar", "--extract", f"--file={archive}", *wanted], folder)
         (deps,) = folder.glob("*/deps")
-        with contextlib.suppress(FileExistsError):  # another process was faster
+        try:
             os.rename(deps, target)
+        except OSError:
+            if not target.is_dir():  # otherwise another process was faster
+                raise
     return target
 
 

@@ -136,6 +136,8 @@ def test_the_traces_that_the_runner_logs_are_only_shown_on_request(caplog):
     path = "/venv/apache_beam/runners/portability/portable_runner.py"
     root = logging.getLogger()
     with explain_job_failure():
+        with explain_job_failure():  # as in a node of a run
+            pass
         for module in (path, "/venv/other.py"):
             root.handle(root.makeRecord("root", logging.ERROR, module, 1, "%s", ("a trace",), None))
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.ERROR]

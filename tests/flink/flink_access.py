@@ -61,9 +61,15 @@ class Cluster:
         return sum("taskmanager" in line and "has ended" in line for line in self._log("events").splitlines())
 
     def _python_workers(self) -> list[psutil.Process]:
-        """Return the workers beside the second task manager: none if it runs no job."""
+        """Return the workers beside the second task manager that the running job has started.
+
+        Workers of an earlier job may live for some seconds more.
+        """
+        starts = [job["start-time"] for job in self._get("jobs/overview")["jobs"] if job["state"] == "RUNNING"]
+        if not starts:
+            return []
         children = psutil.Process(self.description["processes"]["workerpool-2"]).children()
-        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in children if child.is_running() and 1000 * child.create_time() > max(starts)]
 
     def _kill(self, process: psutil.Process) -> None:
         self._killed.add(process.pid)
