@@ -10,6 +10,7 @@ listing, is part of the time.
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -77,8 +78,9 @@ def main() -> None:
         assert server.stdin is not None
         assert server.stdout is not None
         environment = {**os.environ, "STORAGE_EMULATOR_HOST": server.stdout.readline().strip(), "NO_PROXY": "127.0.0.1"}
-        print("workers  images/s  requests per image (downloads)")
+        print("workers  images/s  requests per image (downloads)  CPU ms per image")
         for num_workers in options.workers:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             with tempfile.TemporaryDirectory() as out:
                 ingested = subprocess.run(
                     [sys.executable, "-c", INGEST, f"{out}/examples", str(num_workers)],
@@ -86,11 +88,13 @@ def main() -> None:
                 )  # fmt: skip
             num_written, seconds = map(float, ingested.stdout.split())
             assert num_written == options.records, ingested.stderr
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             print("", file=server.stdin, flush=True)
             num_requests, num_downloads = map(int, server.stdout.readline().split())
             print(
                 f"{num_workers:7} {num_written / seconds:9.0f}  {num_requests / num_written:.3f} "
-                f"({num_downloads / num_written:.3f})"
+                f"({num_downloads / num_written:.3f})                 {1e3 * cpu_seconds / num_written:15.1f}"
             )
         server.stdin.close()
 

@@ -45,6 +45,9 @@ def local_output(address: str) -> Iterator[Path]:
     """Yield a local folder as it is, and a temporary one for an address, to which its files are uploaded at the end.
 
     Hidden files are not uploaded, and after an exception, nothing is.
+
+    Raises:
+        InputError: the storage does not take the files.
     """
     if not is_address(address):
         yield Path(address)
@@ -54,10 +57,17 @@ def local_output(address: str) -> Iterator[Path]:
         folder.mkdir()
         _addresses[str(folder)] = redact(address.rstrip("/"))
         yield folder
-        storage = open_storage(address)
-        for path in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
-            with storage.open_to_write(path.relative_to(folder).as_posix()) as target, path.open("rb") as source:
-                shutil.copyfileobj(source, target, _BLOCK_BYTES)
+        try:
+            _upload(folder, open_storage(address))
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{redact(address)}: cannot be written ({reason}); fix this and try again.") from None
+
+
+def _upload(folder: Path, storage: Storage) -> None:
+    for path in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
+        with storage.open_to_write(path.relative_to(folder).as_posix()) as target, path.open("rb") as source:
+            shutil.copyfileobj(source, target, _BLOCK_BYTES)
 
 
 def with_addresses(text: str) -> str:

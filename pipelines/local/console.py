@@ -62,7 +62,7 @@ class NodeLog(logging.Handler):
             self._print(f"      {record.getMessage()}")
 
     def _print(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print(with_addresses(line), file=sys.stderr, flush=True)
 
 
 def log_nodes(verbose: bool) -> NodeLog:

@@ -1,6 +1,6 @@
 """Summarize a finished run as text from ML Metadata and the artifacts."""
 
-import json
+import posixpath
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,11 @@ from detloom.components.properties import (
     PUSHED_PROPERTY,
     PUSHED_VERSION_PROPERTY,
     REASON_PROPERTY,
+    SPLIT_PREFIX,
 )
 from detloom.components.pusher.atomic_push import list_versions
 from detloom.components.pusher.endpoint import is_endpoint
+from detloom.components.storage.storage import is_address, open_storage
 from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
@@ -44,7 +46,15 @@ class NodeRun:
     outputs: dict[str, pb.Artifact]
 
     def folder(self, output: str) -> Path:
+        """Return the folder of an output on this machine."""
         return Path(self.outputs[output].uri)
+
+    def address(self, output: str, name: str = "") -> str:
+        """Return the path or address of an output, or of a file in it."""
+        return posixpath.join(self.outputs[output].uri, name) if name else str(self.outputs[output].uri)
+
+    def read_json(self, output: str, name: str) -> Any:
+        return open_storage(self.outputs[output].uri).read_json(name)
 
 
 def find_latest_run(metadata_file: Path) -> int:
@@ -102,11 +112,11 @@ def summarize_run(run: RunFile, after_run: int, seconds: float) -> str:
         return ""
     rows = [
         *_data_rows(nodes["DetectionExampleGen"]),
-        ("data checks", _read_json(nodes["DatasetValidator"].folder("report") / "report.json")["sentence"]),
+        ("data checks", nodes["DatasetValidator"].read_json("report", "report.json")["sentence"]),
         *_anomaly_rows(nodes["ExampleValidator"]),
         *_training_rows(nodes),
         *(_model_rows(nodes, run.push_to) if "Pusher" in nodes else [("pushed model", _none_pushed(run.push_to))]),
-        ("data report", str(nodes["DatasetValidator"].folder("report") / "report.html")),
+        ("data report", nodes["DatasetValidator"].address("report", "report.html")),
         ("lineage", f"{metadata_file} (ML Metadata, SQLite); detloom lineage VERSION shows it"),
         *(_cache_rows(nodes) if "Pusher" in nodes else []),
         ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
@@ -123,7 +133,7 @@ def _format_next(nodes: dict[str, NodeRun], push_to: str) -> str:
         return format_next("detloom", "versions" if is_remote(push_to) else "serve", push_to)
     if properties[REASON_PROPERTY].string_value:  # blessed, but it was rolled back
         return format_next("detloom", "versions", push_to)
-    page = nodes["DetectionEvaluator"].folder("evaluation") / "report.html"
+    page = nodes["DetectionEvaluator"].address("evaluation", "report.html")
     return f"Next: open {page} in a browser; it shows why the model is not blessed.{_format_push(nodes, push_to)}"
 
 
@@ -131,8 +141,9 @@ def _format_push(nodes: dict[str, NodeRun], push_to: str) -> str:
     """Return a line with the command that pushes a model that is not blessed; empty for an endpoint."""
     if is_endpoint(push_to):
         return ""
-    model, card = nodes["Trainer"].folder("model"), nodes["ModelCard"].folder("model_card")
-    command = shlex.join(["detloom", "push", str(model), "--to", push_to, "--card", str(card), "--reason", "..."])
+    model, card = nodes["Trainer"].address("model"), nodes["ModelCard"].address("model_card")
+    with_card = [] if is_address(card) else ["--card", card]
+    command = shlex.join(["detloom", "push", model, "--to", push_to, *with_card, "--reason", "..."])
     return f"\nTo push it nevertheless, with your reason: {command}"
 
 
@@ -146,15 +157,15 @@ def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
 
 
 def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> list[tuple[str, str]]:
-    evaluation = nodes["DetectionEvaluator"].folder("evaluation")
-    metrics = _read_json(evaluation / "metrics.json")["candidate"]
-    decision = _read_json(evaluation / "decision.json")
+    evaluator = nodes["DetectionEvaluator"]
+    metrics = evaluator.read_json("evaluation", "metrics.json")["candidate"]
+    decision = evaluator.read_json("evaluation", "decision.json")
     return [
         ("test split", f"AP {metrics['AP']:.3f}   AP50 {metrics['AP50']:.3f}"),
         ("decision", f"{'BLESSED' if decision['blessed'] else 'NOT BLESSED'}: {decision['reason']}"),
         ("pushed model", _pushed(nodes["Pusher"], push_to)),
-        ("model card", str(nodes["ModelCard"].folder("model_card") / CARD_PAGE)),
-        ("report", str(evaluation / "report.html")),
+        ("model card", nodes["ModelCard"].address("model_card", CARD_PAGE)),
+        ("report", evaluator.address("evaluation", "report.html")),
     ]
 
 
@@ -175,21 +186,21 @@ def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
 def _anomaly_rows(example_validator: NodeRun) -> list[tuple[str, str]]:
     """Return the differences between examples and schema by split; empty if there are none."""
     found = []
-    for file in sorted(example_validator.folder("anomalies").glob("Split-*/SchemaDiff.pb")):
-        anomalies = anomalies_pb2.Anomalies.FromString(file.read_bytes())
+    storage = open_storage(example_validator.address("anomalies"))
+    for folder in (name for name in storage.list_names() if name.startswith(SPLIT_PREFIX)):
+        anomalies = anomalies_pb2.Anomalies.FromString(storage.read(f"{folder}/SchemaDiff.pb") or b"")
         for name, anomaly in sorted(anomalies.anomaly_info.items()):
-            found.append(f"{file.parent.name.removeprefix('Split-')}: {name}: {anomaly.short_description}")
+            found.append(f"{folder.removeprefix(SPLIT_PREFIX)}: {name}: {anomaly.short_description}")
     return [("anomalies", text) for text in found]
 
 
 def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
-    folder = example_gen.folder("rejects")
-    report = _read_json(folder / REPORT_FILE)
+    report = example_gen.read_json("rejects", REPORT_FILE)
     written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
     quarantined = f"{report['num_quarantined']} images, {report['num_boxes_quarantined']} boxes"
     rows = [
         ("ingested", f"{report['num_written']} of {report['num_in']} images ({written})"),
-        ("quarantined", f"{quarantined}: {folder / REJECTS_FILE}"),
+        ("quarantined", f"{quarantined}: {example_gen.address('rejects', REJECTS_FILE)}"),
     ]
     if report["num_boxes_rejected"]:
         rows.append(("dropped boxes", f"{report['num_boxes_rejected']}, whose images were written"))
@@ -209,7 +220,3 @@ def _pushed(pusher: NodeRun, push_to: str) -> str:
 def _none_pushed(push_to: str) -> str:
     served = max(list_versions(push_to), default=None) if push_to else None
     return f"none; version {served} is still served" if served else "none"
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

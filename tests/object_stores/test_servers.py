@@ -17,7 +17,7 @@ from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.components.storage.storage import open_storage
 from detloom.pipelines.samples.demo_data import write_embedded_digits
 from detloom.pipelines.samples.sample_run_file import sample_run_file
-from detloom.schemas.contracts.rejects import REPORT_FILE
+from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 
 BUCKETS = "DETLOOM_TEST_BUCKETS"
 STEPS = 400  # enough to be better than a detector that ignores the image
@@ -79,7 +79,7 @@ def test_examples_from_a_bucket_are_those_of_a_local_folder(scheme, upload, digi
         for path in files
         if (tmp_path / "local" / path).read_bytes() != (tmp_path / "remote" / path).read_bytes()
     }
-    assert different == {REPORT_FILE}  # the name of the data folder
+    assert different <= {REPORT_FILE, REJECTS_FILE}  # the name of the data folder; where an image was searched
 
 
 @pytest.fixture(scope="module")

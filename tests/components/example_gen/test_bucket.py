@@ -62,6 +62,17 @@ def test_each_file_is_requested_once(make_voc, upload, run_ingest, bucket, tmp_p
     assert len(bucket.requests) - len(downloads) < 20
 
 
+@pytest.mark.reliability("store failure", "ingest")
+def test_requests_that_fail_or_are_cut_are_repeated(make_voc, upload, run_ingest, bucket, tmp_path):
+    folder = make_voc(STEMS)
+    run_ingest(folder, tmp_path / "local")
+    address = upload(folder)
+    bucket.faults = {1: "unavailable", 3: "answer_lost", 40: "cut", 80: "unavailable", 90: "answer_lost", 110: "cut"}
+    run_ingest(address, tmp_path / "remote")
+    local_files, remote_files = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
+    assert {name.name for name in local_files if local_files[name] != remote_files.get(name)} == {REPORT_FILE}
+
+
 def write_yolo(folder):
     for number in range(20):
         (folder / "images/train").mkdir(parents=True, exist_ok=True)

@@ -13,15 +13,26 @@ from detloom.components.pusher import locks, object_store
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.locks import GenerationLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
+from detloom.components.storage import google_storage, s3_storage
 from detloom.components.storage.google_storage import GoogleStorage
 from detloom.components.storage.s3_storage import S3Storage
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 
 STORAGES = {"gs": GoogleStorage, "s3": S3Storage}
-PATHS = {  # of requests that copy to a name or delete it
-    "gs": {"copy": "rewriteTo/b/bucket/o/", "DELETE": "DELETE /storage/v1/b/bucket/o/"},
-    "s3": {"copy": "PUT /bucket/", "DELETE": "DELETE /bucket/"},
+PATHS = {  # of requests that change a name
+    "gs": {
+        "copy": "rewriteTo/b/bucket/o/",
+        "DELETE": "DELETE /storage/v1/b/bucket/o/",
+        "create lock": "uploadType=multipart&ifGenerationMatch=0",
+        "upload": "bucket/o/",  # the request after it, which has the name
+    },
+    "s3": {
+        "copy": "PUT /bucket/",
+        "DELETE": "DELETE /bucket/",
+        "create lock": "PUT /bucket/serving/.push.lock",
+        "upload": "PUT /bucket/",
+    },
 }
 GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' models
 
@@ -351,6 +362,20 @@ def check_push_with_fault(bucket, other_model, push, serving):
     return call
 
 
+@pytest.fixture
+def number_of(bucket, serving):
+    """Return a function that returns the number of the first request, so far, that has a text in it."""
+
+    def call(request_part):
+        for short, path in PATHS[serving.partition("://")[0]].items():
+            if request_part.startswith(short):
+                request_part = path + request_part.removeprefix(short).lstrip()
+                break
+        return next(index for index, request in enumerate(bucket.requests, 1) if request_part in request)
+
+    return call
+
+
 @pytest.mark.reliability("kill", "push")
 @pytest.mark.parametrize(
     ("request_part", "version"),
@@ -365,15 +390,76 @@ def check_push_with_fault(bucket, other_model, push, serving):
     ],
 )
 def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
-    request_part, version, pushed_before, bucket, other_model, push, serving, check_push_with_fault
+    request_part, version, pushed_before, bucket, other_model, push, check_push_with_fault, number_of
 ):
     push(other_model, 1000.0, keep_versions=2)
-    paths = PATHS[serving.partition("://")[0]]
-    for short, path in paths.items():
-        request_part = request_part.replace(f"{short} ", path)
-    number = next(index for index, request in enumerate(bucket.requests, 1) if request_part in request)
+    number = number_of(request_part)
     pushed_before()
     assert check_push_with_fault(number, "stop") == version
+
+
+@pytest.fixture
+def short_timeouts(monkeypatch):
+    """Let clients give up a request without a response after 0.2 s."""
+    monkeypatch.setattr(s3_storage, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(google_storage, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(google_storage, "_SMALL_FILE_TIMEOUT_SECONDS", 0.2)
+
+
+FAULTS = ["unavailable", "answer_lost", "stalled"]
+
+
+@pytest.mark.reliability("store failure", "push")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "request_part",
+    [
+        "create lock",
+        "upload serving/.push-1000/saved_model.pb",
+        "copy serving/1000/saved_model.pb",
+        "DELETE serving/.push-1000/",
+    ],
+)
+@pytest.mark.usefixtures("short_timeouts")
+def test_push_succeeds_although_a_request_fails_is_lost_or_late(
+    request_part, fault, pushed_before, bucket, other_model, third_model, push, number_of, serving
+):
+    """A late request is executed when the push is over; what it leaves is invisible, and the next push removes it."""
+    push(other_model, 1000.0)
+    number = number_of(request_part)
+    pushed_before()
+    bucket.faults = {number: fault}
+    assert push(other_model, 1000.0).version == 1000
+    if fault == "stalled":
+        bucket.release_stalled()
+    assert serve_highest_version(bucket.contents()) == 1000
+    assert push(third_model, 2000.0).version == 2000
+    assert {name.split("/")[1] for name in bucket.contents()} == {"100", "300", "1000", "2000", "push_record.jsonl"}
+    assert [record["version"] for record in read_records(serving)] == [100, 300, 1000, 2000]
+
+
+@pytest.mark.reliability("store failure", "rollback")
+@pytest.mark.parametrize("fault", [*FAULTS, "refused"])
+@pytest.mark.usefixtures("short_timeouts")
+def test_rollback_succeeds_or_changes_nothing_although_a_request_fails_is_lost_or_late(
+    fault, pushed_before, bucket, third_model, number_of, serving
+):
+    def roll_back_at(at):
+        return roll_back(serving, reason="bad boxes", check=no_check, now=lambda: at).version
+
+    roll_back_at(1000.0)
+    number = number_of("copy serving/1000/saved_model.pb")
+    pushed_before()
+    bucket.faults = {number: fault}
+    with contextlib.nullcontext() if fault != "refused" else pytest.raises(OSError, match=f"{serving}/"):
+        assert roll_back_at(1000.0) == 1000
+    if fault == "stalled":
+        bucket.release_stalled()
+    served = serve_highest_version(bucket.contents())
+    assert served == (300 if fault == "refused" else 1000)
+    if fault == "refused":
+        assert roll_back_at(2000.0) == 2000
+        assert serve_highest_version(bucket.contents()) == 2000
 
 
 @pytest.mark.slow  # two pushes for each of some hundred requests

@@ -29,6 +29,23 @@ def test_a_report_is_written_beside_examples_in_a_bucket(crowded, upload, google
     assert written == ["examples/validation/report.html", "examples/validation/report.json"]
 
 
+@pytest.mark.reliability("store failure", "validate")
+def test_a_report_that_cannot_be_uploaded_is_an_error_and_the_next_one_is_complete(
+    crowded, upload, google_bucket, tmp_path
+):
+    options = ("--output", "gs://bucket/report", "--config", tmp_path / "run.yaml", "--train-split", "a")
+    words = ("validate", upload(crowded, "examples"), *options)
+    detloom_command(*words)
+    number = next(place for place, each in enumerate(google_bucket.requests, 1) if each.startswith("POST"))
+    before = google_bucket.contents()
+    google_bucket.requests.clear()
+    google_bucket.faults = {number: "refused"}
+    assert "gs://bucket/report: cannot be written" in sentence(detloom_command(*words))
+    google_bucket.faults = {}
+    assert "crowded_images" in sentence(detloom_command(*words))
+    assert google_bucket.contents().keys() == before.keys()
+
+
 def test_a_page_is_written_beside_examples_in_a_bucket(crowded, upload, google_bucket):
     result = detloom_command("inspect", upload(crowded, "examples"))
     assert result.output == "Wrote gs://bucket/examples/inspect.html\n"

@@ -8,6 +8,7 @@ FAULTS = {
     "lost lease": "A process loses its lock while it works, because it was suspended or the lock was removed.",
     "clock jump": "The system clock is moved back or forward.",
     "concurrent runs": "Two processes use the same output at the same time.",
+    "store failure": "An object store responds with an error or not at all, cuts a response, or is late.",
     "hostile input": "The input was made to crash the program, to read or write other files, or to run code.",
 }
 STAGES = {
@@ -24,5 +25,16 @@ STAGES = {
 # A cell without a test has a reason here; a cell with a test has none.
 REASONS = {
     ("lost lease", "export"): "The export holds no lock: it writes a new folder, which one rename publishes.",
+    (
+        "store failure",
+        "train",
+    ): "Training reads a copy of examples in a bucket, and writes to a local folder.",
+    ("store failure", "evaluate"): "The command reads copies, as `detloom validate` does, and uploads the same way.",
+    ("store failure", "export"): "The export writes a folder on this machine; a push uploads it.",
+    (
+        "store failure",
+        "serve",
+    ): "The server loads a copy of a version in a bucket, and reads nothing later.",
+    ("store failure", "metadata"): "ML Metadata are in a file on this machine.",
     ("lost lease", "serve"): "The server holds no lock: it only reads one version, and writes no file.",
 }
