@@ -24,11 +24,11 @@ from detloom.components.evaluator.evaluation import (
     assess,
     measure_model,
 )
-from detloom.components.evaluator.image_record import ImageRecord
-from detloom.components.evaluator.inference import parse_record, run_inference
+from detloom.components.evaluator.inference import Matching, parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
-from detloom.components.evaluator.measurements import Measurements, Split
+from detloom.components.evaluator.measurements import Measurements, Split, areas_of
 from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.record_table import BY_CLASS, RecordTable
 from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.report import LOCK_FILE, write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
@@ -42,8 +42,8 @@ from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
-from detloom.trainer_module.evaluation.coco_images import ImageDetections
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
+from detloom.trainer_module.evaluation.matches import match_detections
 from detloom.trainer_module.export.predict import (
     LoadedSignature,
     check_signature,
@@ -127,13 +127,9 @@ def _evaluate(
         f"{out_dir}/{_WORK_FOLDER}",
         feature_keys=_feature_keys(settings),
         shapes=_shapes_of(inputs.candidate_dir, keypoints, label_map),
+        matching=Matching(label_map, areas_of(settings.sizes)),
     )
-    split = Split(
-        ground_truth=[record.ground_truth(image_id) for image_id, record in enumerate(records, start=1)],
-        features=[record.features for record in records],
-        label_map=label_map,
-        keypoints=keypoints,
-    )
+    split = Split(ground_truth=records.truth, features=records.features, label_map=label_map, keypoints=keypoints)
     check_truth(records, label_map)
     if _BASELINE in paths and (problem := find_unusable(records, _BASELINE, label_map)):
         baseline_problem = problem
@@ -145,7 +141,7 @@ def _evaluate(
     candidate, baseline = found[_CANDIDATE], found.get(_BASELINE)
     evaluation = assess(
         split,
-        [record.source_id for record in records],
+        records.source_ids,
         candidate,
         baseline,
         params.gates,
@@ -183,7 +179,7 @@ def _shapes_of(model_dir: str, keypoints: Keypoints | None, label_map: LabelMap)
 
 
 def _measure_all(
-    records: Sequence[ImageRecord],
+    records: RecordTable,
     split: Split,
     paths_by_name: Mapping[str, str],
     inputs: EvaluationInputs,
@@ -196,27 +192,23 @@ def _measure_all(
     result = {}
     for name, path in paths_by_name.items():
         costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(path))
-        result[name] = measure_model(split, _detections(records, name), params.settings, costs)
+        result[name] = measure_model(
+            split, records.found[name], params.settings, costs, matches=records.take_matches(name)
+        )
     return result
 
 
-def _measure_variants(
-    records: Sequence[ImageRecord], variants: Mapping[str, str], split: Split
-) -> dict[str, CocoMetrics]:
+def _measure_variants(records: RecordTable, variants: Mapping[str, str], split: Split) -> dict[str, CocoMetrics]:
     """Measure the variants whose outputs are usable; without its AP, the int8 gate fails."""
     result = {}
     for name, path in variants.items():
         if problem := find_unusable(records, name, split.label_map):
             logging.warning("%s: not evaluated: %s.", path, problem)
             continue
-        result[name.removeprefix(_VARIANT)] = compute_coco_metrics(
-            split.ground_truth, _detections(records, name), split.label_map
-        )
+        columns = records.take_matches(name).get(BY_CLASS)
+        matches = match_detections(split.ground_truth, records.found[name], split.label_map, columns=columns)
+        result[name.removeprefix(_VARIANT)] = summarize_matches(matches, split.label_map)
     return result
-
-
-def _detections(records: Sequence[ImageRecord], name: str) -> list[ImageDetections]:
-    return [record.detections(image_id, name) for image_id, record in enumerate(records, start=1)]
 
 
 def _has_signature(model_dir: str, signature: str) -> bool:

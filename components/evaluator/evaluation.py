@@ -11,6 +11,7 @@ from typing import Literal
 from detloom.components.evaluator.comparison import Comparison, compare, compare_with_constant
 from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide, needs_constant
 from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
+from detloom.components.evaluator.record_table import Columns
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
@@ -120,9 +121,17 @@ class MeasuredModel:
 
 
 def measure_model(
-    split: Split, detections: Sequence[ImageDetections], settings: Evaluator, costs: ModelCosts | None = None
+    split: Split,
+    detections: Sequence[ImageDetections],
+    settings: Evaluator,
+    costs: ModelCosts | None = None,
+    *,
+    matches: Mapping[str, Columns] | None = None,
 ) -> MeasuredModel:
     """Measure a model with the settings of a run file's `evaluator`.
+
+    Args:
+        matches: see `measure`.
 
     Raises:
         InputError: a slice feature that the data lack, a class id that the label map lacks.
@@ -134,9 +143,8 @@ def measure_model(
         wanted_precision=settings.wanted_precision,
         min_slice_count=settings.min_slice_count,
     )
-    return MeasuredModel(
-        detections=detections, measurements=measure(split, detections, options), costs=costs or ModelCosts()
-    )
+    measurements = measure(split, detections, options, matches or {})
+    return MeasuredModel(detections=detections, measurements=measurements, costs=costs or ModelCosts())
 
 
 def assess(

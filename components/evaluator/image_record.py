@@ -34,6 +34,7 @@ class ImageRecord:
         verified_class_ids: see `ImageGroundTruth`.
         features: the example's values of the features that slices use.
         found: detections of each model, by the name of the model.
+        matches: columns of `match_boxes` of each model, with prefixes of record_table.py; empty if not computed.
         problem: why the record cannot be used, as the end of a sentence, or None.
     """
 
@@ -43,6 +44,7 @@ class ImageRecord:
     verified_class_ids: tuple[int, ...] = ()
     features: Mapping[str, Feature] = field(default_factory=dict)
     found: Mapping[str, Rows] = field(default_factory=dict)
+    matches: Mapping[str, Mapping[str, npt.NDArray[Any]]] = field(default_factory=dict)
     problem: str | None = None
 
     def ground_truth(self, image_id: int) -> ImageGroundTruth:
@@ -57,6 +59,7 @@ class ImageRecord:
 def encode_record(record: ImageRecord) -> bytes:
     """Return the record as bytes for `decode_record`."""
     groups = {"truth": record.truth, **{f"found/{name}": rows for name, rows in record.found.items()}}
+    groups |= {f"matches/{name}": columns for name, columns in record.matches.items()}
     arrays = [(group, name, array) for group, rows in groups.items() for name, array in rows.items()]
     head = {
         "source_id": record.source_id,
@@ -64,6 +67,7 @@ def encode_record(record: ImageRecord) -> bytes:
         "verified_class_ids": record.verified_class_ids,
         "features": dict(record.features),
         "models": list(record.found),
+        "matched": list(record.matches),
         "problem": record.problem,
         "arrays": [(group, name, *_kind_and_shape(array)) for group, name, array in arrays],
     }
@@ -87,6 +91,7 @@ def decode_record(data: bytes) -> ImageRecord:
         head = json.loads(line)
         groups: dict[str, dict[str, npt.NDArray[Any]]] = {"truth": {}}
         groups |= {f"found/{name}": {} for name in head["models"]}
+        groups |= {f"matches/{name}": {} for name in head["matched"]}
         offset = 0
         for group, name, kind, shape in head["arrays"]:
             if kind == _BYTES:
@@ -110,6 +115,7 @@ def decode_record(data: bytes) -> ImageRecord:
             verified_class_ids=tuple(head["verified_class_ids"]),
             features={name: tuple(values) for name, values in head["features"].items()},
             found={name: groups[f"found/{name}"] for name in head["models"]},
+            matches={name: groups[f"matches/{name}"] for name in head["matched"]},
             problem=head["problem"],
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:

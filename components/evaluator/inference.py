@@ -1,4 +1,6 @@
-"""Run models on the shards of a split with Beam; return ground truth and detections of every image, without its bytes.
+"""Run models on the shards of a split with Beam, and match their detections with the ground truth there.
+
+The result has ground truth, detections and matches of every image, without its bytes.
 
 All batches have the same size, so that the detections of an image do not depend on the other images, on the shards or
 on the number of workers. Errors in the data are part of the records and are raised after the pipeline has ended,
@@ -9,8 +11,9 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -19,11 +22,13 @@ from absl import logging
 from apache_beam.utils.shared import Shared
 
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
+from detloom.components.evaluator.record_table import RecordTable, match_records
 from detloom.components.evaluator.slices import Feature
 from detloom.components.evaluator.truth_shapes import WantedShapes, read_shapes
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
 from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature, with_image_masks
@@ -92,6 +97,13 @@ def load_model(path: str) -> Detect:
     return TfliteDetector(path) if path.endswith(TFLITE_SUFFIX) else LoadedSignature(path, SIGNATURE_EXAMPLES)
 
 
+class Matching(NamedTuple):
+    """Matching of boxes: the model's classes, and ranges of areas in addition to those of COCO."""
+
+    label_map: LabelMap
+    sizes: Sequence[tuple[float, float]] = ()
+
+
 class _Models:
     """The loaded models of one worker process (a class, because Beam keeps the object by weak reference)."""
 
@@ -109,9 +121,10 @@ class DetectBatch(beam.DoFn):
         feature_keys: Sequence[str] = (),
         num_images: int | None = None,
         shapes: WantedShapes | None = None,
+        matching: Matching | None = None,
     ) -> None:
         super().__init__()
-        self._shapes = shapes
+        self._shapes, self._matching = shapes, matching
         self._num_images = num_images
         self._paths_by_name = dict(paths_by_name)
         self._feature_keys = tuple(feature_keys)
@@ -139,6 +152,11 @@ class DetectBatch(beam.DoFn):
                         found[name] = with_image_masks(rows, image_hw)
                 extra = {"problem": problem} if problem else {"found": found}
                 records[index] = replace(records[index], **extra)
+        usable = [index for index, record in enumerate(records) if record.problem is None]
+        if self._matching is not None and usable:
+            matches = match_records([records[index] for index in usable], *self._matching)
+            for index, of_record in zip(usable, matches, strict=True):
+                records[index] = replace(records[index], matches=of_record)
         self._progress.advance(len(batch))
         for record in records:
             yield encode_record(record)
@@ -163,12 +181,13 @@ def detect(
     feature_keys: Sequence[str] = (),
     num_images: int | None = None,
     shapes: WantedShapes | None = None,
+    matching: Matching | None = None,
 ) -> None:
-    """Add steps to `pipeline` that read the shards, detect, and write encoded records to files at `output_prefix`.
+    """Add steps to `pipeline` that read the shards, detect, match, and write encoded records to `output_prefix`.
 
     Args:
         num_images: number of images in all shards if known; only for messages.
-        shapes: see `run_inference`.
+        shapes, matching: see `run_inference`.
     """
     sources = [
         pipeline | f"Read[{index}]" >> beam.io.ReadFromTFRecord(pattern) for index, pattern in enumerate(shard_patterns)
@@ -177,7 +196,7 @@ def detect(
         sources
         | "Flatten" >> beam.Flatten()
         | "Batch" >> beam.BatchElements(min_batch_size=batch_size, max_batch_size=batch_size)
-        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys, num_images, shapes))
+        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys, num_images, shapes, matching))
         | "Write" >> beam.io.WriteToTFRecord(output_prefix)
     )
 
@@ -190,7 +209,8 @@ def run_inference(
     work_dir: str,
     feature_keys: Sequence[str] = (),
     shapes: WantedShapes | None = None,
-) -> list[ImageRecord]:
+    matching: Matching | None = None,
+) -> RecordTable:
     """Run every model on every image of the split; return the records sorted by source id.
 
     Args:
@@ -199,6 +219,7 @@ def run_inference(
         work_dir: folder for intermediate files that every worker can reach; emptied first, removed at the end.
         feature_keys: features of the examples to return in the records.
         shapes: shapes of the ground truth to return in the records, beyond boxes.
+        matching: match detections where the models run; None returns no matches.
 
     Raises:
         InputError: an empty split, a damaged shard, a model without the signature, an unusable record; names the
@@ -228,17 +249,16 @@ def run_inference(
                     feature_keys,
                     num_images,
                     shapes,
+                    matching,
                 )
         except Exception:
             _check_shards(patterns)
             raise
         files = sorted(tf.io.gfile.glob(f"{work_dir}/records*"))
         rows = tf.data.TFRecordDataset(files).as_numpy_iterator()
-        records = [decode_record(row) for row in rows]
+        records = _read_records(map(decode_record, rows), where)
     finally:
         tf.io.gfile.rmtree(work_dir)
-    records.sort(key=lambda record: record.source_id)
-    _check_records(records, where)
     seconds = time.monotonic() - started
     rate = len(records) / seconds
     logging.info("DetectionEvaluator: %d images in %.1f s, %.1f images/s.", len(records), seconds, rate)
@@ -266,12 +286,28 @@ def _check_shards(shard_patterns: Sequence[str]) -> None:
             raise InputError(f"{path}: the TFRecord file is damaged or truncated; write it again.") from None
 
 
-def _check_records(records: Sequence[ImageRecord], where: str) -> None:
-    if not records:
+def _read_records(records: Iterable[ImageRecord], where: str) -> RecordTable:
+    """Return the records as a table.
+
+    Raises:
+        InputError: there is none, two have the same source id, or one has a problem; names the first by source id.
+    """
+    problems: list[tuple[str, str]] = []
+
+    def without_problems() -> Iterator[ImageRecord]:
+        for record in records:
+            if record.problem is None:
+                yield record
+            else:
+                problems[:] = [min([*problems, (record.source_id, record.problem)])]
+
+    table = RecordTable.of(without_problems())
+    if problems:
+        source_id, problem = problems[0]
+        raise InputError(f"{where}: record '{source_id}' {problem}.")
+    if not len(table):
         raise InputError(f"{where}: the split holds no examples; check how the data were split.")
-    for record in records:
-        if record.problem is not None:
-            raise InputError(f"{where}: record '{record.source_id}' {record.problem}.")
-    for first, second in itertools.pairwise(records):
-        if first.source_id == second.source_id:
-            raise InputError(f"{where}: two records have the {keys.IMAGE_SOURCE_ID} '{first.source_id}'.")
+    for first, second in itertools.pairwise(table.source_ids):
+        if first == second:
+            raise InputError(f"{where}: two records have the {keys.IMAGE_SOURCE_ID} '{first}'.")
+    return table

@@ -18,6 +18,7 @@ from detloom.components.evaluator.analysis.calibration import Calibration, measu
 from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
 from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
 from detloom.components.evaluator.analysis.voc import VocImage, VocMetrics, compute_voc_metrics
+from detloom.components.evaluator.record_table import BY_CLASS, CLASS_AGNOSTIC, Columns
 from detloom.components.evaluator.slices import (
     Feature,
     ObjectRecall,
@@ -193,8 +194,17 @@ class Measurements:
         return plain
 
 
-def measure(split: Split, detections: Sequence[ImageDetections], options: MeasureOptions) -> Measurements:
+def measure(
+    split: Split,
+    detections: Sequence[ImageDetections],
+    options: MeasureOptions,
+    columns: Mapping[str, Columns] | None = None,
+) -> Measurements:
     """Measure detections of the images of `split`, in its order.
+
+    Args:
+        columns: result of `match_boxes` by BY_CLASS and CLASS_AGNOSTIC, if it is known already; the sizes are those of
+            the options.
 
     Raises:
         InputError: a slice feature that the examples lack, a class id that the label map lacks.
@@ -204,12 +214,16 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
     found = ImageTable.of(ImageDetections, detections)
     check_values("ground truth", truth, label_map)
     check_values("detections", found, label_map)
+    columns = columns or {}
     # What needs most memory comes first: later results are kept.
+    of_any = match_detections(truth, found, label_map, is_class_agnostic=True, columns=columns.get(CLASS_AGNOSTIC))
+    class_agnostic = summarize_matches(of_any, _ANY_CLASS)
+    del of_any
     errors = analyze_errors(_Pairs(_error_image, truth, found))
     voc = compute_voc_metrics(_Pairs(_voc_image, truth, found), label_map.class_ids)
-    class_agnostic = summarize_matches(match_detections(truth, found, label_map, is_class_agnostic=True), _ANY_CLASS)
-    sizes = [(each.name, each.min_side_px**2, each.max_side_px**2) for each in options.sizes]
-    matches = match_detections(truth, found, label_map, sizes=[(low, high) for _, low, high in sizes])
+    areas = areas_of(options.sizes)
+    matches = match_detections(truth, found, label_map, sizes=areas, columns=columns.get(BY_CLASS))
+    sizes = [(each.name, *area) for each, area in zip(options.sizes, areas, strict=True)]
     curves = tuple(_measure_class(matches, label_map, k, options) for k in range(len(label_map.class_ids)))
     min_scores = tuple(curve.best_f1.min_score if curve.best_f1 else _ABOVE_ALL_SCORES for curve in curves)
     members = split_images(truth, split.features, options.image_slices)
@@ -235,6 +249,11 @@ def measure(split: Split, detections: Sequence[ImageDetections], options: Measur
         masks=measure_masks(truth, found, label_map),
         keypoints=measure_keypoints(split, detections),
     )
+
+
+def areas_of(sizes: Sequence[SizeBin]) -> list[tuple[float, float]]:
+    """Return the smallest and the largest area of each size in square pixels."""
+    return [(each.min_side_px**2, each.max_side_px**2) for each in sizes]
 
 
 def measure_masks(

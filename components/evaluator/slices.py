@@ -103,14 +103,14 @@ def measure_slices(
 
 
 def measure_objects(
-    matches: Matches, image_hw: Sequence[tuple[int, int]], slices: Sequence[ObjectSlices], min_objects: int
+    matches: Matches, image_hw: npt.ArrayLike, slices: Sequence[ObjectSlices], min_objects: int
 ) -> tuple[ObjectRecall, ...]:
     """Compute the recall of the objects of each slice over all classes, without crowds."""
     return tuple(_measure_objects(matches, image_hw, slices, min_objects))
 
 
 def _measure_objects(
-    matches: Matches, image_hw: Sequence[tuple[int, int]], slices: Sequence[ObjectSlices], min_objects: int
+    matches: Matches, image_hw: npt.ArrayLike, slices: Sequence[ObjectSlices], min_objects: int
 ) -> Iterator[ObjectRecall]:
     counted = ~matches.is_crowd
     hw_G2 = np.array(image_hw, np.float64).reshape(-1, 2)[matches.truth.image_index[counted]]

@@ -21,11 +21,8 @@ def compute_box_curves(
     precision_TRKA = np.full((len(IOU_THRESHOLDS), len(RECALLS), num_classes, num_sizes), -1.0)
     recall_TKAM = np.full((len(IOU_THRESHOLDS), num_classes, num_sizes, len(MAX_DETECTIONS_M)), -1.0)
     for k in range(num_classes):
-        rows: slice | npt.NDArray[np.int64] = matches.found_of_class(k)
-        truth: slice | npt.NDArray[np.int64] = matches.truth_of_class(k)
-        if is_used_I is not None:
-            rows = _used(rows, matches.found.image_index, is_used_I)
-            truth = _used(truth, matches.truth.image_index, is_used_I)
+        rows = _used(matches.found_of_class(k), matches.found.image_index, is_used_I)
+        truth = _used(matches.truth_of_class(k), matches.truth.image_index, is_used_I)
         num_truth_A = np.count_nonzero(~matches.is_outside_GA[truth], axis=0)
         for size in np.flatnonzero(num_truth_A):
             curves = SizeCurves(matches.true_AN[size, rows], matches.ignored_AN[size, rows], int(num_truth_A[size]))
@@ -46,8 +43,11 @@ def precision_at_recalls(matches: Matches, class_index: int, threshold_index: in
     )
 
 
-def _used(rows: slice, image_index: npt.NDArray[np.int32], is_used_I: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    return rows.start + np.flatnonzero(is_used_I[image_index[rows]])
+def _used(
+    rows: slice, image_index: npt.NDArray[np.int32], is_used_I: npt.NDArray[np.bool_] | None
+) -> slice | npt.NDArray[np.int64]:
+    """Return those of the rows whose image counts."""
+    return rows if is_used_I is None else rows.start + np.flatnonzero(is_used_I[image_index[rows]])
 
 
 class SizeCurves:

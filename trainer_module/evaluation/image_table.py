@@ -37,7 +37,8 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         verified: Mapping[int, tuple[int, ...]],
     ) -> None:
         """Args: is_present: bool [I], for columns that some images lack; verified: those of images that have some."""
-        self._kind, self._is_present, self._verified = kind, is_present, verified
+        self._kind: type[_Image] = kind
+        self._is_present, self._verified = is_present, verified
         self.offsets_I1, self.columns, self.image_ids_I, self.image_hw_I2 = (
             offsets_I1,
             columns,
@@ -152,7 +153,7 @@ class TableBuilder(Generic[_Image]):
     """Build a table from one image after another."""
 
     def __init__(self, kind: type[_Image]) -> None:
-        self._kind = kind
+        self._kind: type[_Image] = kind
         self._names = [field.name for field in dataclasses.fields(kind) if field.name not in _OF_IMAGES]
         self._waiting: list[tuple[int, _Arrays]] = []  # number of rows and columns of an image
         self._chunks: list[tuple[list[int], dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[np.bool_]]]] = []

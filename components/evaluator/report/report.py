@@ -2,11 +2,10 @@
 properties that the user interfaces of Kubeflow Pipelines and Vertex AI show.
 """
 
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from detloom.components.evaluator.evaluation import Evaluation, ReportImage
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page import format_page
 from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_images import (
     ImageGroundTruth,
@@ -38,8 +38,10 @@ TENSORBOARD_FOLDER = "tensorboard"  # the main metrics as scalars at step 0, and
 PAGE_FILE = "report.html"
 LOCK_FILE = ".evaluate.lock"  # held by the evaluation that writes into the folder
 
+_IMAGES_AT_ONCE = 1000  # in memory as rows of COCO files
 _MAX_UI_POINTS = 50  # per curve
 _MAX_UI_CLASSES = 50  # all properties must fit into one message of at most 4 MB
+_FLAGS = (("difficult", "is_difficult"), ("group_of", "is_group_of"))  # in the file, of ImageGroundTruth
 _TABLE_COLUMNS = {
     "image_id": pa.int64(),
     "file_name": pa.string(),
@@ -60,9 +62,6 @@ def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportIma
     The page is written last: if it exists, all other files exist.
     """
     candidate, baseline = evaluation.candidate, evaluation.baseline
-    results = format_coco_results(
-        evaluation.detections, {image.image_id: image.image_hw for image in evaluation.split.ground_truth}
-    )
     contents = {
         METRICS_FILE: _format_json(
             {
@@ -74,15 +73,22 @@ def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportIma
         ),
         DECISION_FILE: _format_json(evaluation.decision.to_dict()),
         ANALYSIS_FILE: _format_json(format_analysis(evaluation)),
-        GROUND_TRUTH_FILE: _format_json(_format_ground_truth(evaluation)),
-        DETECTIONS_FILE: _format_json(results),
-        DETECTIONS_TABLE_FILE: _format_table(results, evaluation),
         PAGE_FILE: format_page(evaluation, images).encode("utf-8", "replace"),
     }
     storage = open_storage(folder)
     storage.delete(PAGE_FILE)  # of an earlier evaluation; it exists only if all other files do
     storage.delete_tree(TENSORBOARD_FOLDER)
     _write_tensorboard(storage.address(TENSORBOARD_FOLDER), evaluation)
+    # These grow with the data: a part of the images at a time.
+    for name, pieces in (
+        (GROUND_TRUTH_FILE, _ground_truth_pieces(evaluation)),
+        (DETECTIONS_FILE, _list_pieces(row for rows in _results(evaluation) for row in rows)),
+    ):
+        with storage.open_to_write(name, sync=True) as file:
+            for piece in pieces:
+                file.write(piece.encode())
+    with storage.open_to_write(DETECTIONS_TABLE_FILE, sync=True) as file:
+        _write_table(file, _results(evaluation), evaluation)
     storage.replace_files(contents)
 
 
@@ -131,24 +137,69 @@ def _format_comparison(evaluation: Evaluation) -> dict[str, Any]:
     return {**asdict(replace(comparison, changes=())), "changes": changes}
 
 
-def _format_ground_truth(evaluation: Evaluation) -> dict[str, Any]:
-    split = evaluation.split
-    content = format_coco_ground_truth(split.ground_truth, split.label_map, _names_by_id(evaluation))
+def _ground_truth_pieces(evaluation: Evaluation) -> Iterator[str]:
+    """Yield the JSON text of a COCO annotation file."""
+    categories = _format_ground_truth(evaluation, 0, 0, 0, ())["categories"]
+    flags = [
+        (name, attribute)
+        for name, attribute in _FLAGS
+        if any(_flags(image, attribute).any() for image in evaluation.split.ground_truth)
+    ]
+    yield '{"info": {}'
+    for key in ("images", "annotations"):
+        yield f', "{key}": ['
+        separator, num_annotations = "", 0
+        for start in range(0, len(evaluation.split.ground_truth), _IMAGES_AT_ONCE):
+            content = _format_ground_truth(evaluation, start, start + _IMAGES_AT_ONCE, num_annotations, flags)
+            num_annotations += len(content["annotations"])
+            for row in content[key]:
+                yield separator + _json_text(row)
+                separator = ", "
+        yield "]"
+    yield f', "categories": {_json_text(categories)}}}\n'
+
+
+def _format_ground_truth(
+    evaluation: Evaluation, start: int, stop: int, num_before: int, flags: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    """Format the images from `start` to before `stop` like a COCO annotation file.
+
+    Args:
+        num_before: annotations of earlier images; ids go on from there.
+        flags: names of flags in the file and of their attributes.
+    """
+    split, truth = evaluation.split, evaluation.split.ground_truth[start:stop]
+    names_by_id = dict(zip((image.image_id for image in truth), evaluation.file_names[start:stop], strict=True))
+    content = format_coco_ground_truth(truth, split.label_map, names_by_id)
     for category in content["categories"]:
         if split.keypoints is not None and category["name"] == split.keypoints.class_name:
             category |= {"keypoints": list(split.keypoints.names), "keypoint_sigmas": list(split.keypoints.sigmas)}
-    flags = [
-        (name, np.concatenate([np.zeros(0, bool), *(_flags(image, attribute) for image in split.ground_truth)]))
-        for name, attribute in (("difficult", "is_difficult"), ("group_of", "is_group_of"))
-    ]
-    for name, values in flags:
-        if values.any():
-            for row, value in zip(content["annotations"], values.tolist(), strict=True):
-                row[name] = int(value)
-    for image, features in zip(content["images"], split.features, strict=True):
+    for name, attribute in flags:
+        values = np.concatenate([np.zeros(0, bool), *(_flags(image, attribute) for image in truth)])
+        for row, value in zip(content["annotations"], values.tolist(), strict=True):
+            row[name] = int(value)
+    for row in content["annotations"]:
+        row["id"] += num_before
+    for image, features in zip(content["images"], split.features[start:stop], strict=True):
         if features:
             image["features"] = {key: list(values) for key, values in features.items()}
     return content
+
+
+def _results(evaluation: Evaluation) -> Iterator[list[dict[str, Any]]]:
+    """Yield the candidate's detections as rows of a COCO results file, for a part of the images at a time."""
+    truth, found = evaluation.split.ground_truth, evaluation.detections
+    for start in range(0, len(truth), _IMAGES_AT_ONCE):
+        hw_by_id = {image.image_id: image.image_hw for image in truth[start : start + _IMAGES_AT_ONCE]}
+        yield format_coco_results(found[start : start + _IMAGES_AT_ONCE], hw_by_id)
+
+
+def _list_pieces(rows: Iterable[Any]) -> Iterator[str]:
+    """Yield the JSON text of a list and a line break."""
+    yield "["
+    for number, row in enumerate(rows):
+        yield (", " if number else "") + _json_text(row)
+    yield "]\n"
 
 
 def _flags(image: ImageGroundTruth, attribute: str) -> npt.NDArray[np.bool_]:
@@ -156,8 +207,26 @@ def _flags(image: ImageGroundTruth, attribute: str) -> npt.NDArray[np.bool_]:
     return np.zeros(len(image.class_ids), bool) if values is None else np.asarray(values, bool)
 
 
-def _format_table(results: Sequence[dict[str, Any]], evaluation: Evaluation) -> bytes:
-    names_by_id, label_map = _names_by_id(evaluation), evaluation.split.label_map
+def _write_table(file: IO[bytes], results: Iterable[list[dict[str, Any]]], evaluation: Evaluation) -> None:
+    """Write the detections as a Parquet file, with a row group for each part."""
+    names_by_id = dict(
+        zip((image.image_id for image in evaluation.split.ground_truth), evaluation.file_names, strict=True)
+    )
+    columns = {"segmentation": "mask_counts", "keypoints": "keypoints_yx_rel"}
+    optional = {
+        key: _OPTIONAL_COLUMNS[key]
+        for key, attribute in columns.items()
+        if any(getattr(image, attribute) is not None and len(image.scores) for image in evaluation.detections)
+    }
+    schema = pa.schema({**_TABLE_COLUMNS, **optional})
+    with pq.ParquetWriter(file, schema) as writer:
+        for rows in results:
+            writer.write_table(_format_table(rows, names_by_id, evaluation.split.label_map, schema))
+
+
+def _format_table(
+    results: Sequence[dict[str, Any]], names_by_id: Mapping[int, str], label_map: LabelMap, schema: pa.Schema
+) -> pa.Table:
     rows = [
         {
             "image_id": row["image_id"],
@@ -170,19 +239,15 @@ def _format_table(results: Sequence[dict[str, Any]], evaluation: Evaluation) -> 
         }
         for row in results
     ]
-    found = {key: kind for key, kind in _OPTIONAL_COLUMNS.items() if any(key in row for row in rows)}
-    file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema({**_TABLE_COLUMNS, **found})), file)
-    return file.getvalue()
-
-
-def _names_by_id(evaluation: Evaluation) -> dict[int, str]:
-    images = evaluation.split.ground_truth
-    return {image.image_id: name for image, name in zip(images, evaluation.file_names, strict=True)}
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _format_json(value: Any) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+    return (_json_text(value) + "\n").encode("utf-8")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def metric_properties(evaluation: Evaluation) -> dict[str, float]:

@@ -10,6 +10,7 @@ from detloom.components.evaluator.checks import (
     find_unusable,
 )
 from detloom.components.evaluator.image_record import ImageRecord
+from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
@@ -52,9 +53,9 @@ def test_a_gate_on_an_unknown_class_is_refused(gates):
 
 
 def test_objects_of_unknown_classes_are_refused_with_the_record():
-    check_truth([make_record()], CAT_DOG)
+    check_truth(RecordTable.of([make_record()]), CAT_DOG)
     with pytest.raises(InputError, match=r"record 'a': got the class id 7, allowed: the 2 class ids \(1 to 2\)"):
-        check_truth([make_record(class_ids=(1, 7))], CAT_DOG)
+        check_truth(RecordTable.of([make_record(class_ids=(1, 7))]), CAT_DOG)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_objects_of_unknown_classes_are_refused_with_the_record():
     ],
 )
 def test_unusable_model_outputs_are_found(changes, problem):
-    found = find_unusable([make_record(**changes)], "candidate", CAT_DOG)
+    found = find_unusable(RecordTable.of([make_record(**changes)]), "candidate", CAT_DOG)
     assert found is None if problem is None else re.search(problem, found)
 
 

@@ -74,8 +74,7 @@ def test_separate_worker_processes_give_the_same_records(
     args = [arg for arg in args if not arg.startswith(("--runner", "--flink"))]
     there = records(["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *args])
     here = records(["--direct_running_mode=in_memory"])
-    assert [record.source_id for record in there] == [record.source_id for record in here] == list("abcde")
-    for one, other in zip(there, here, strict=True):
-        found, expected = (record.detections(1, "candidate") for record in (one, other))
+    assert there.source_ids == here.source_ids == list("abcde")
+    for found, expected in zip(there.found["candidate"], here.found["candidate"], strict=True):
         for name in ("boxes_yxyx_rel", "scores", "class_ids"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

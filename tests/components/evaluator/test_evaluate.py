@@ -7,6 +7,7 @@ from detloom.components.evaluator import evaluate as module
 from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
 from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
@@ -23,7 +24,7 @@ def run(tmp_path, write_split, five_examples, good_model_uri, monkeypatch):
     (tmp_path / "out").mkdir()
 
     def call(records=(), model_dir=good_model_uri / "Format-Serving", baseline_dir=None, gates=QUICK):
-        monkeypatch.setattr(module, "run_inference", lambda *args, **kwargs: list(records))
+        monkeypatch.setattr(module, "run_inference", lambda *args, **kwargs: RecordTable.of(records))
         inputs = EvaluationInputs(
             candidate_dir=str(model_dir),
             baseline_dir=str(baseline_dir) if baseline_dir else None,

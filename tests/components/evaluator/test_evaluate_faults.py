@@ -53,7 +53,7 @@ def read_visible(folder):
 def test_killed_evaluation_leaves_complete_files_and_the_page_last(tmp_path, monkeypatch):
     """TensorBoard's files and the table are left out, because libraries with threads of their own write them."""
     monkeypatch.setattr(report, "_write_tensorboard", lambda folder, evaluation: None)
-    monkeypatch.setattr(report, "_format_table", lambda results, evaluation: b"table")
+    monkeypatch.setattr(report, "_write_table", lambda file, results, evaluation: file.write(b"table"))
     evaluation, out, num_kills = evaluations.make_evaluation(), tmp_path / "out", 0
     for name in ("out", "whole"):
         (tmp_path / name).mkdir()

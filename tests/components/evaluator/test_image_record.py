@@ -18,6 +18,7 @@ RECORD = ImageRecord(
     verified_class_ids=(1, 2),
     features={"camera": ("north",), "hour": (3, 0.1)},
     found={"candidate": ROWS, "float16/x": {name: rows[:0] for name, rows in ROWS.items()}},
+    matches={"candidate": {"by_class/true_NA": np.array([[1023, 0, 7, 0]], np.uint16)}},
 )
 
 
@@ -26,6 +27,7 @@ def test_a_record_survives_the_round_trip_to_the_bit():
     for name in ("source_id", "image_hw", "verified_class_ids", "features", "problem"):
         assert getattr(found, name) == getattr(RECORD, name)
     groups = [(found.truth, RECORD.truth), *((found.found[name], RECORD.found[name]) for name in RECORD.found)]
+    groups += [(found.matches[name], RECORD.matches[name]) for name in RECORD.matches]
     assert found.found.keys() == RECORD.found.keys()
     for ours, wanted in groups:
         assert ours.keys() == wanted.keys()

@@ -9,17 +9,21 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that
 from PIL import Image
 
-from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
+from detloom.components.evaluator.image_record import decode_record, encode_record
 from detloom.components.evaluator.inference import (
     DetectBatch,
-    _check_records,
+    Matching,
     _check_shards,
+    _read_records,
     parse_record,
     run_inference,
 )
+from detloom.components.evaluator.record_table import BY_CLASS, CLASS_AGNOSTIC
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.evaluation.matches import TRUE, match_boxes
 from detloom.trainer_module.files.tfrecord import mask_checksum
 
 
@@ -52,14 +56,13 @@ def test_a_shard_whose_record_states_a_huge_length_is_named(tmp_path):
 def as_values(records):
     return [
         (
-            record.source_id,
-            record.image_hw,
+            source_id,
+            truth.image_hw,
             found.boxes_yxyx_rel.tolist(),
             found.scores.tolist(),
             found.class_ids.tolist(),
         )
-        for record in records
-        for found in [record.detections(1, "candidate")]
+        for source_id, truth, found in zip(records.source_ids, records.truth, records.found["candidate"], strict=True)
     ]
 
 
@@ -86,14 +89,28 @@ def detect(good_model_uri):
 
 
 def test_every_image_is_returned_once_with_truth_and_detections(records):
-    assert [record.source_id for record in records] == ["a", "b", "c", "d", "e"]
-    assert [record.truth["class_ids"].tolist() for record in records] == [[1], [1, 2], [], [2], [1, 2]]
-    for record in records:
-        found = record.detections(1, "candidate")
-        np.testing.assert_allclose(found.boxes_yxyx_rel, record.truth["boxes_yxyx_rel"], atol=1e-6)
-        np.testing.assert_array_equal(found.class_ids, record.truth["class_ids"])
+    assert records.source_ids == ["a", "b", "c", "d", "e"]
+    assert [image.image_id for image in records.truth] == [1, 2, 3, 4, 5]
+    assert [image.class_ids.tolist() for image in records.truth] == [[1], [1, 2], [], [2], [1, 2]]
+    for truth, found in zip(records.truth, records.found["candidate"], strict=True):
+        np.testing.assert_allclose(found.boxes_yxyx_rel, truth.boxes_yxyx_rel, atol=1e-6)
+        np.testing.assert_array_equal(found.class_ids, truth.class_ids)
         scores = [{1: 0.9, 2: 0.8}[class_id] for class_id in found.class_ids.tolist()]
         assert found.scores.tolist() == pytest.approx(scores)
+
+
+def test_workers_match_boxes_as_the_evaluator_would(write_split, five_examples, shifted_model_uri, tmp_path):
+    split, paths = write_split(tmp_path, five_examples), {"candidate": str(shifted_model_uri / "Format-Serving")}
+    matching = Matching(LabelMap.from_names(["red", "green"]), [(0.0, 900.0)])
+    records = run_inference(make_pipeline, [f"{split}/*"], paths, 2, str(tmp_path / "work"), matching=matching)
+    found = records.take_matches("candidate")
+    assert records.take_matches("candidate") == {}
+    for prefix, class_ids, sizes in ((BY_CLASS, (1, 2), matching.sizes), (CLASS_AGNOSTIC, None, ())):
+        expected = match_boxes(records.truth, records.found["candidate"], class_ids, sizes)
+        assert found[prefix].keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[prefix][name], values)
+    assert found[BY_CLASS][TRUE].any()
 
 
 def test_records_contain_no_image_bytes(detect, make_record):
@@ -139,7 +156,7 @@ def test_a_split_without_files_is_refused_with_its_path(run, tmp_path):
 
 def test_a_split_without_examples_is_refused_with_its_path():
     with pytest.raises(InputError, match=r"Split-test: .*no examples"):
-        _check_records([], "Split-test")
+        _read_records([], "Split-test")
 
 
 def test_a_model_without_the_signature_is_refused_with_its_path(run, write_split, copy_model, five_examples, tmp_path):
@@ -154,12 +171,13 @@ def test_a_broken_image_among_others_is_refused_with_its_record(detect, five_exa
     records = detect(*five_examples[:3], broken)
     assert [record.problem is None for record in records] == [True, True, True, False]
     with pytest.raises(InputError, match="Split-test: record 'broken' "):
-        _check_records(records, "Split-test")
+        _read_records(records, "Split-test")
 
 
-def test_duplicate_record_names_are_refused():
+def test_duplicate_record_names_are_refused(detect, make_record):
+    (record,) = detect(make_record("x"))
     with pytest.raises(InputError, match="image/source_id 'x'"):
-        _check_records([ImageRecord(source_id="x"), ImageRecord(source_id="x")], "Split-test")
+        _read_records([record, record], "Split-test")
 
 
 def test_crowds_and_areas_are_read(make_record):

@@ -1,8 +1,10 @@
 import importlib.util
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
@@ -130,8 +132,23 @@ def test_detections_of_the_candidate_are_written_in_both_formats(folder):
 
 def test_keypoints_of_detections_are_a_column_of_the_table(evaluation):
     box = {"image_id": 1, "category_id": 1, "bbox": [0.0, 0.0, 4.0, 4.0], "score": 0.5}
-    data = report._format_table([{**box, "keypoints": [1.0, 2.0, 2.0]}, box], evaluation)
-    assert pq.read_table(io.BytesIO(data))["keypoints"].to_pylist() == [[1.0, 2.0, 2.0], None]
+    with_points = {**box, "keypoints": [1.0, 2.0, 2.0]}
+    points = np.zeros((1, 1, 2))
+    detections = [replace(each, keypoints_yx_rel=points) for each in evaluation.detections if len(each.scores) == 1]
+    file = io.BytesIO()
+    report._write_table(file, [[with_points], [box]], replace(evaluation, detections=detections))
+    assert pq.read_table(io.BytesIO(file.getvalue()))["keypoints"].to_pylist() == [[1.0, 2.0, 2.0], None]
+
+
+def test_files_do_not_depend_on_the_number_of_images_at_a_time(folder, evaluation, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_IMAGES_AT_ONCE", 2)
+    report.write_report(str(tmp_path), evaluation, [])
+    for name in (report.GROUND_TRUTH_FILE, report.DETECTIONS_FILE):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+        text = (tmp_path / name).read_text()
+        assert text == json.dumps(json.loads(text), ensure_ascii=False) + "\n"
+    tables = [pq.read_table(path / report.DETECTIONS_TABLE_FILE) for path in (folder, tmp_path)]
+    assert tables[0].equals(tables[1])
 
 
 def test_without_detections_the_table_is_empty_with_its_columns(tmp_path):
