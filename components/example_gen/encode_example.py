@@ -1,4 +1,4 @@
-"""Serialize a tf.train.Example without TensorFlow, in the bytes that protocol buffers write in deterministic order.
+"""Serialize a tf.train.Example without TensorFlow, in bytes that do not depend on the version of protocol buffers.
 
 Format: https://protobuf.dev/programming-guides/encoding, and tensorflow/core/example/feature.proto: an Example is a map
 from text to lists of bytes, float32 or int64.

@@ -20,9 +20,9 @@ DRIVER = """
     from pathlib import Path
 
     import apache_beam as beam
-    import tensorflow as tf
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    from detloom.components.example_gen import write_shard
     from detloom.components.example_gen.ingest import IngestFolders, ingest
     from detloom.components.example_gen.params import ExampleGenParams
 
@@ -60,7 +60,7 @@ DRIVER = """
 
         for owner, names in (
             (os, ("mkdir", "open", "replace", "rmdir", "scandir", "unlink")),
-            (tf.io.TFRecordWriter, ("write", "close")),
+            (write_shard, ("frame_record",)),
         ):
             for name in names:
                 setattr(owner, name, counted(getattr(owner, name)))
