@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from tools.made_data_set import ANNOTATIONS, IMAGES, make_coco
+from tools.made_data_sets import make_coco
 from tools.measured_child import folder_bytes, measure, this_script
 from tools.surroundings import describe_machine
 
@@ -43,24 +42,11 @@ def list_folder(folder: Path, _: int) -> dict[str, Any]:
     return {"num_records": sum(1 for entry in entries if entry.path.endswith(".jpg") and entry.size)}
 
 
-def plan(folder: Path, num_workers: int) -> dict[str, Any]:
-    from detloom.components.example_gen import ingest as module
-    from detloom.components.example_gen.plan import read_plan
+def plan(folder: Path, _: int) -> dict[str, Any]:
+    from tools.ingestion_stages import run_stages
 
-    with (
-        mock.patch.object(module, "write_shard", _write_nothing),
-        mock.patch.object(module, "_publish"),
-        mock.patch.object(module, "_build_report", lambda job, *_: _report_of(read_plan(job).num_planned)),
-    ):
-        return {"num_records": _ingest(folder, num_workers)["num_written"]}
-
-
-def _write_nothing(_shard: Any, _job: Any) -> None:
-    pass
-
-
-def _report_of(num_planned: int) -> dict[str, Any]:
-    return {"error": "", "num_in": num_planned, "num_written": num_planned, "num_quarantined": 0}
+    stages = run_stages(folder / "data", folder / "planned", "coco", plan_only=True)
+    return {"num_records": stages["num_records"]}
 
 
 def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
@@ -68,15 +54,15 @@ def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
     return {"num_records": report["num_written"], "output_mb": folder_bytes(folder / "examples") / 1e6}
 
 
-def _ingest(folder: Path, num_workers: int, root: str = "") -> dict[str, Any]:
+def _ingest(folder: Path, num_workers: int) -> dict[str, Any]:
     from detloom.components.example_gen.ingest import IngestFolders
     from detloom.components.example_gen.ingest import ingest as ingest_data
     from detloom.components.example_gen.params import ExampleGenParams
     from detloom.pipelines.commands.ingest import pipeline_maker
 
-    params = ExampleGenParams(data_format="coco", splits={"train": ANNOTATIONS}, images_dir=IMAGES)
+    params = ExampleGenParams(data_format="coco", splits={"train": "instances_train.json"})
     out = IngestFolders(str(folder / "examples"), str(folder / "examples/rejects"))
-    return ingest_data(root or str(folder / "data"), params, out, pipeline_maker(num_workers, ()))
+    return ingest_data(str(folder / "data"), params, out, pipeline_maker(num_workers, ()))
 
 
 def validate(folder: Path, num_workers: int) -> dict[str, Any]:
