@@ -41,12 +41,11 @@ GOALS = {"pycocotools / ours": "at least 10", "node / inference - 1": "at most 0
 WARM_UP_IMAGES = 4  # the first call imports
 PRESET, BATCH_SIZE, NUM_SHARDS, JPEG_QUALITY = "ssd_mobilenet_v2_fpnlite_320x320", 8, 4, 75
 MEASURED = {
-    "compute_coco_metrics": "COCO numbers",
-    "match_detections": "matches",
+    "match_detections": "matches, by class and class-agnostic",
+    "summarize_matches": "COCO numbers of matches",
     "_measure_class": "curves",
     "analyze_errors": "TIDE",
-    "_measure_class_agnostic": "class-agnostic COCO numbers",
-    "_measure_voc": "five VOC rules",
+    "compute_voc_metrics": "five VOC rules",
     "split_images": "image slices",
     "measure_slices": "image slices",
     "measure_objects": "object slices",

@@ -28,7 +28,7 @@ from detloom.components.evaluator.inference import Matching, parse_record, run_i
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
 from detloom.components.evaluator.measurements import Measurements, Split, areas_of
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.record_table import BY_CLASS, RecordTable
+from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.report import LOCK_FILE, write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
@@ -43,7 +43,7 @@ from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
-from detloom.trainer_module.evaluation.matches import match_detections
+from detloom.trainer_module.evaluation.matches import BY_CLASS, match_detections
 from detloom.trainer_module.export.predict import (
     LoadedSignature,
     check_signature,

@@ -11,11 +11,11 @@ from typing import Literal
 from detloom.components.evaluator.comparison import Comparison, compare, compare_with_constant
 from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide, needs_constant
 from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
-from detloom.components.evaluator.record_table import Columns
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
+from detloom.trainer_module.evaluation.matches import Columns
 
 ImageKind = Literal["false", "missed", "better", "worse", "first"]
 

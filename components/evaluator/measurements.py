@@ -18,7 +18,6 @@ from detloom.components.evaluator.analysis.calibration import Calibration, measu
 from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
 from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
 from detloom.components.evaluator.analysis.voc import VocImage, VocMetrics, compute_voc_metrics
-from detloom.components.evaluator.record_table import BY_CLASS, CLASS_AGNOSTIC, Columns
 from detloom.components.evaluator.slices import (
     Feature,
     ObjectRecall,
@@ -42,7 +41,14 @@ from detloom.trainer_module.evaluation.coco_metrics import (
 )
 from detloom.trainer_module.evaluation.image_table import ImageTable
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
-from detloom.trainer_module.evaluation.matches import IOU_50, Matches, match_detections
+from detloom.trainer_module.evaluation.matches import (
+    BY_CLASS,
+    CLASS_AGNOSTIC,
+    IOU_50,
+    Columns,
+    Matches,
+    match_detections,
+)
 
 _IOU_75 = 5
 _ABOVE_ALL_SCORES = math.inf

@@ -1,20 +1,15 @@
 """The images of an evaluation in a few arrays: some 70 bytes for each detection, with its matches."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.slices import Feature
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.image_table import ImageTable, TableBuilder
-from detloom.trainer_module.evaluation.matches import FOUND, match_boxes
-
-BY_CLASS, CLASS_AGNOSTIC = "by_class/", "class_agnostic/"  # prefixes of the columns of matches
-Columns = dict[str, npt.NDArray[Any]]
+from detloom.trainer_module.evaluation.matches import BY_CLASS, CLASS_AGNOSTIC, FOUND, Columns, match_boxes
 
 
 class RecordTable:

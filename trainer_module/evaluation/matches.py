@@ -29,6 +29,8 @@ _SURPLUS = 255  # rank of detections after the first 100
 _BITS_T = (1 << np.arange(len(IOU_THRESHOLDS))).astype(np.uint16)
 _ALL_BITS = np.uint16(_BITS_T.sum())
 
+Columns = dict[str, npt.NDArray[Any]]
+BY_CLASS, CLASS_AGNOSTIC = "by_class/", "class_agnostic/"  # prefixes of columns that are stored together
 TRUE, IGNORED, RANK, OBJECT, FOUND = "true_NA", "ignored_NA", "rank_N", "object_N", "found_G"
 
 
@@ -154,7 +156,7 @@ def match_detections(
     *,
     sizes: Sequence[tuple[float, float]] = (),
     is_class_agnostic: bool = False,
-    columns: dict[str, npt.NDArray[Any]] | None = None,
+    columns: Columns | None = None,
 ) -> Matches:
     """Match all detections of a split.
 
@@ -181,7 +183,7 @@ def match_boxes(
     found: ImageTable[ImageDetections],
     class_ids: Sequence[int] | None,
     sizes: Sequence[tuple[float, float]] = (),
-) -> dict[str, npt.NDArray[Any]]:
+) -> Columns:
     """Match the boxes of each image; the results do not depend on the other images.
 
     Args:
@@ -194,7 +196,7 @@ def match_boxes(
     """
     sizes_A2 = np.array([*SIZES, *sizes])
     num_found, num_truth = int(found.offsets_I1[-1]), int(truth.offsets_I1[-1])
-    columns: dict[str, npt.NDArray[Any]] = {
+    columns: Columns = {
         TRUE: np.zeros((num_found, len(sizes_A2)), np.uint16),
         IGNORED: np.zeros((num_found, len(sizes_A2)), np.uint16),
         RANK: np.zeros(num_found, np.uint8),
@@ -364,7 +366,7 @@ def _sort(
     found: ImageTable[ImageDetections],
     class_ids: Sequence[int] | None,
     sizes: Sequence[tuple[float, float]],
-    columns: dict[str, npt.NDArray[Any]],
+    columns: Columns,
 ) -> Matches:
     """Sort the columns of `match_boxes`: detections by class and descending score, objects by class and image.
 

@@ -1,4 +1,6 @@
 import datetime
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -78,3 +80,9 @@ def test_an_override_is_valid_until_its_last_day(models):
     gates = Gates(override=override)
     assert evaluate(split, worse, better, gates, today=day).decision.blessed
     assert not evaluate(split, worse, better, gates).decision.blessed  # today is later
+
+
+def test_an_evaluation_of_detections_needs_neither_tensorflow_nor_beam():
+    code = "import sys, detloom.components.evaluator.evaluation; print({'tensorflow', 'apache_beam'} & {*sys.modules})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"

@@ -18,12 +18,11 @@ from detloom.components.evaluator.inference import (
     parse_record,
     run_inference,
 )
-from detloom.components.evaluator.record_table import BY_CLASS, CLASS_AGNOSTIC
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.evaluation.matches import TRUE, match_boxes
+from detloom.trainer_module.evaluation.matches import BY_CLASS, CLASS_AGNOSTIC, TRUE, match_boxes
 from detloom.trainer_module.files.tfrecord import mask_checksum
 
 
