@@ -6,6 +6,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,16 @@ class Cluster:
     def _python_workers(self) -> list[psutil.Process]:
         """Return the workers beside the second task manager that the running job has started.
 
-        Workers of an earlier job may live for some seconds more.
+        Workers of an earlier job may live for some seconds more. A worker counts from its connection: Beam's job server
+        waits for ever for one that is killed before.
         """
         starts = [job["start-time"] for job in self._get("jobs/overview")["jobs"] if job["state"] == "RUNNING"]
-        if not starts:
+        connected = [
+            1000 * datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S").timestamp()
+            for line in self._log("taskmanager-2").splitlines()
+            if "Beam Fn Control client connected" in line
+        ]
+        if not starts or max(connected, default=0.0) < max(starts):
             return []
         children = psutil.Process(self.description["processes"]["workerpool-2"]).children()
         return [child for child in children if child.is_running() and 1000 * child.create_time() > max(starts)]
