@@ -1,12 +1,12 @@
-"""Claim: the time of each stage grows at most as n^1.05 with the number n of records, its memory by less than 10 % from
-10^5 to 10^6 records, and the requests to a bucket with the pages of the listing, beside one read of each file.
+"""Claim: the CPU time of each stage grows at most as n^1.05 with the number n of records, and its memory by less than
+10 % from 10^5 to 10^6 records.
 
-Stages: "list" (names, sizes and times of a data folder), "plan" (COCO annotations to planned shards, without writing
-them), "ingest" (the whole ingestion), "validate" (DatasetValidator with near-duplicates), "evaluate" (measuring of 100
-detections for each image), "near-duplicates" (hashes of families of images) and "bucket" (the ingestion from a server
-that speaks Cloud Storage's API). The data are small generated images under many names. Each measurement is a process of
-its own; the exponent is that of the line through the logarithms of CPU time, less the CPU time of a tiny run, from 10^4
-records on. Prints a table, writes JSON and plots.
+Stages: "list" (names, sizes and times of a data folder), "plan" (a COCO file to planned shards), "ingest" (the whole
+ingestion), "validate" (DatasetValidator with its comparison of images), "evaluate" (generating, matching and measuring
+of 100 detections for each image), "near-duplicates" (different hashes) and "one group" (hashes that are all
+near-duplicates). The images are small, and links to few files. Each measurement is a process of its own; the exponent
+is that of the line through the logarithms of CPU time, less that of a tiny run, from 10^4 records on. Prints a table,
+writes JSON and plots. `bucket_ingestion.py` counts requests.
 
     python benchmarks/scale.py [--stages plan ingest] [--sizes 1000 10000 100000] [--workers 1] [--output DIR]
 """
@@ -16,14 +16,14 @@ import json
 import math
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tools.made_data_sets import make_coco
-from tools.measured_child import folder_bytes, measure, this_script
+from tools.made_examples import write_examples
+from tools.measured_child import measure, this_script
 from tools.surroundings import describe_machine
 
 TINY = 100  # records of the run whose CPU time is that of the start
@@ -50,66 +50,47 @@ def plan(folder: Path, _: int) -> dict[str, Any]:
 
 
 def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
-    report = _ingest(folder, num_workers)
-    return {"num_records": report["num_written"], "output_mb": folder_bytes(folder / "examples") / 1e6}
-
-
-def _ingest(folder: Path, num_workers: int) -> dict[str, Any]:
     from detloom.components.example_gen.ingest import IngestFolders
     from detloom.components.example_gen.ingest import ingest as ingest_data
     from detloom.components.example_gen.params import ExampleGenParams
     from detloom.pipelines.commands.ingest import pipeline_maker
 
     params = ExampleGenParams(data_format="coco", splits={"train": "instances_train.json"})
-    out = IngestFolders(str(folder / "examples"), str(folder / "examples/rejects"))
-    return ingest_data(str(folder / "data"), params, out, pipeline_maker(num_workers, ()))
+    out = IngestFolders(str(folder / "ingested"), str(folder / "ingested/rejects"))
+    report = ingest_data(str(folder / "data"), params, out, pipeline_maker(num_workers, ()))
+    return {"num_records": report["num_written"]}
 
 
-def validate(folder: Path, num_workers: int) -> dict[str, Any]:
-    from detloom.components.dataset_validator.params import DatasetValidatorParams
-    from detloom.components.dataset_validator.validate import validate as validate_data
-    from detloom.components.record_files import list_shards
-    from detloom.pipelines.commands.ingest import pipeline_maker
-    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
+def validate(folder: Path, _: int) -> dict[str, Any]:
+    from tools.made_examples import validate_made
 
-    report = validate_data(
-        {"train": list_shards(str(folder / "examples/Split-train"))},
-        read_label_map(folder / "examples" / LABEL_MAP_FILE),
-        DatasetValidatorParams(required_splits=("train",)),
-        folder / "report",
-        pipeline_maker(num_workers, ()),
-    )
-    return {"num_records": report["splits"]["train"]["num_examples"]}
-
-
-def near_duplicates(folder: Path, _: int) -> dict[str, Any]:
-    """Find the families among random hashes: a tenth of the images has a copy within three bits."""
-    import numpy as np
-
-    from detloom.components.similarity.near_duplicates import find_near_duplicates
-
-    size = int((folder / "size").read_text())
-    random = np.random.default_rng(0)
-    hashes = random.integers(0, 2**63, size, np.uint64) * np.uint64(2) + random.integers(0, 2, size, np.uint64)
-    copied = random.choice(size, size // 10, replace=False)
-    flipped = np.bitwise_xor.reduce(np.uint64(1) << random.integers(0, 64, (3, len(copied)), np.uint64), axis=0)
-    hashes[copied] = hashes[(copied + 1) % size] ^ flipped
-    report = find_near_duplicates(hashes, random.integers(0, 3, size))
-    return {"num_records": report.num_compared + report.num_flat}
+    validate_made(folder / "examples", folder / "report")
+    return {"num_records": _size_of(folder)}
 
 
 def evaluate(folder: Path, _: int) -> dict[str, Any]:
-    from tools.made_detections import Size, make_detections, make_split
+    from tools.made_detections import measure_detections
 
-    from detloom.components.evaluator.measurements import MeasureOptions, measure
+    measure_detections(_size_of(folder), detections=DETECTIONS_EACH, classes=CLASSES)
+    return {"num_records": _size_of(folder)}
 
-    num_images = int((folder / "size").read_text())
-    size = Size(images=num_images, detections=DETECTIONS_EACH, classes=CLASSES, node_images=0)
-    split = make_split(size)
-    found = make_detections(split, size, 0)
-    started = time.process_time()
-    measure(split, found, MeasureOptions())
-    return {"num_records": num_images, "cpu_seconds": time.process_time() - started}
+
+def search_different(folder: Path, _: int) -> dict[str, Any]:
+    from tools.made_hashes import search_near_duplicates
+
+    search_near_duplicates("random", _size_of(folder))
+    return {"num_records": _size_of(folder)}
+
+
+def search_one_group(folder: Path, _: int) -> dict[str, Any]:
+    from tools.made_hashes import search_near_duplicates
+
+    search_near_duplicates("clustered", _size_of(folder))
+    return {"num_records": _size_of(folder)}
+
+
+def _size_of(folder: Path) -> int:
+    return int((folder / "size").read_text())
 
 
 STAGES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
@@ -118,9 +99,10 @@ STAGES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "ingest": ingest,
     "validate": validate,
     "evaluate": evaluate,
-    "near-duplicates": near_duplicates,
+    "near-duplicates": search_different,
+    "one group": search_one_group,
 }
-NEEDS_DATA, NEEDS_EXAMPLES = ("list", "plan", "ingest", "validate"), "validate"
+NEEDS_DATA, NEEDS_EXAMPLES = {"list", "plan", "ingest"}, {"validate"}
 
 
 # --- measurements ----------------------------------------------------------------------------------------------------
@@ -149,7 +131,7 @@ def measure_stage(stage: str, folder: Path, size: int, num_workers: int) -> Row:
     row = Row(
         stage=stage,
         num_records=size,
-        cpu_seconds=use.result.get("cpu_seconds", use.cpu_seconds),
+        cpu_seconds=use.cpu_seconds,
         seconds=use.seconds,
         peak_mb=use.peak_main_mb + use.peak_workers_mb,
         temporary_mb=use.temporary_mb,
@@ -168,10 +150,10 @@ def measure_size(stages: Sequence[str], size: int, num_workers: int, work: Path)
     with tempfile.TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         (folder / "size").write_text(str(size))
-        if any(stage in NEEDS_DATA for stage in stages):
+        if NEEDS_DATA.intersection(stages):
             make_coco(folder / "data", size)
-        if NEEDS_EXAMPLES in stages and "ingest" not in stages:
-            _ingest(folder, num_workers)
+        if NEEDS_EXAMPLES.intersection(stages):
+            write_examples(folder / "examples", size)
         return [measure_stage(stage, folder, size, num_workers) for stage in STAGES if stage in stages]
 
 
@@ -196,7 +178,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     summary = {}
     for stage in STAGES:
         its = sorted((row for row in rows if row.stage == stage), key=lambda row: row.num_records)
-        if len(its) < 2:
+        if len(its) < 2 or its[-1].num_records <= SMALLEST_FITTED:
             continue
         last, before = its[-1], its[-2]
         slope = exponent(its)
