@@ -550,7 +550,8 @@ def _settings(options: argparse.Namespace) -> dict[str, str]:
     if not options.no_restart:
         settings |= {
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "10",
+            # Each failed region of a job counts: StatisticsGen's has eleven, so that 10 are used up by one lost machine.
+            "restart-strategy.fixed-delay.attempts": "50",
             "restart-strategy.fixed-delay.delay": "3 s",
         }
     return settings
