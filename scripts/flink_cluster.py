@@ -550,7 +550,8 @@ def _settings(options: argparse.Namespace) -> dict[str, str]:
     if not options.no_restart:
         settings |= {
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "10",
+            # Each failed part of a job counts. StatisticsGen's has eleven: one lost machine uses up 10 attempts.
+            "restart-strategy.fixed-delay.attempts": "50",
             "restart-strategy.fixed-delay.delay": "3 s",
         }
     return settings
