@@ -257,5 +257,7 @@ def _os_errors(address: str) -> Iterator[None]:
         raise OSError(errno.EIO, reason, where) from None
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         raise PermissionError(errno.EACCES, redact(f"no valid credentials: {error}"), where) from None
-    except (exceptions.BotoCoreError, Boto3Error, ValueError) as error:  # no connection; a name that cannot be a bucket
+    except exceptions.ParamValidationError:  # its text repeats the name, which may contain a password
+        raise OSError(errno.EINVAL, "the address does not name a bucket", where) from None
+    except (exceptions.BotoCoreError, Boto3Error, ValueError) as error:  # no connection; an endpoint that is no URL
         raise OSError(errno.EIO, redact(str(error)), where) from None

@@ -22,7 +22,8 @@ from conformance_driver.results import RunResult
 from conformance_driver.retries import RECOMMENDED_DEFAULTS
 from conformance_driver.run import Machine
 from conformance_driver.runner import SubprocessRunner
-from google_storage_server import Bucket, GoogleStorageServer
+from google_storage_server import GoogleStorageServer
+from object_server import Bucket
 
 import detloom
 from detloom.components.pusher.atomic_push import list_versions, roll_back

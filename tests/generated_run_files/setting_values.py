@@ -7,6 +7,7 @@ EXCLUDED = {
     "RunFile.name": "no effect on a node",
     "RunFile.workspace": "each run gets its own",
     "RunFile.push_to": "each run gets its own",
+    "RunFile.pipeline_root": "needs a bucket",
     "RunFile.detector": "the bases vary it",
     "RunFile.kubeflow": "needs a cluster",
     "RunFile.vertex": "needs a cloud",

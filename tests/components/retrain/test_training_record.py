@@ -92,11 +92,11 @@ def test_an_unavailable_storage_is_an_input_error_without_the_password(monkeypat
         raise OSError(5, "Input/output error", storage.root)
 
     monkeypatch.setattr(AddressStorage, "list_names", fail)
-    retrain = Retrain(new_span=True, records="s3://user:planted@host/records")
+    retrain = Retrain(new_span=True, records="hdfs://user:planted@host/records")
     with pytest.raises(InputError) as refused:
         records_state(retrain, "cells", "")
     assert "planted" not in str(refused.value)
-    assert str(refused.value).startswith("retrain.records: s3://")
+    assert str(refused.value).startswith("retrain.records: hdfs://")
     assert "Input/output error" in str(refused.value)
 
 

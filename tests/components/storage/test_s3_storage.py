@@ -113,6 +113,12 @@ def test_bucket_that_does_not_exist_is_not_an_empty_folder(s3_bucket):
         S3Storage("s3://missing/data").list_names()
 
 
+def test_a_password_in_an_address_is_not_shown(s3_bucket):
+    with pytest.raises(OSError, match="does not name a bucket") as error:
+        S3Storage("s3://user:planted@host/data").list_names()
+    assert "planted" not in str(error.value)
+
+
 def test_missing_permission_is_reported_with_the_address(storage, s3_bucket):
     s3_bucket.is_stopped = True
     with pytest.raises(PermissionError, match="s3://bucket/data/lock"):

@@ -14,6 +14,7 @@ from tfx.utils import json_utils, name_utils
 from detloom.components.evaluator.executor import Executor as EvaluatorExecutor
 from detloom.components.notifier.failure import FailureExecutor, parse_final_status
 from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
+from detloom.components.storage.storage import AddressStorage
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.run_node import Task, run_node
 from detloom.schemas.run_file.push import VertexEndpoint
@@ -91,6 +92,7 @@ def test_the_vertex_pusher_gets_an_unmounted_address(kubeflow, cloud_storage, mo
     client.Model.upload.return_value.resource_name = "projects/1/models/3"
     monkeypatch.setattr(prediction_clients, "aiplatform", client)
     monkeypatch.setattr("google.cloud.aiplatform", client)
+    monkeypatch.setattr("detloom.components.storage.local_copy.open_storage", AddressStorage)  # reads `cloud_storage`
     model = cloud_storage / "b/Trainer/model/Format-Serving"
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"graph")
