@@ -40,6 +40,8 @@ class BeamJobError(InputError):
 def explain_job_failure() -> Iterator[None]:
     """Raise BeamJobError for the error of a cluster's runner in the block; other errors, of workers here too, pass.
 
+    If an InputError of a worker is the cause, InputError is raised.
+
     The traces that the runner logs become messages of level INFO.
     """
     root = logging.getLogger()
@@ -53,7 +55,7 @@ def explain_job_failure() -> Iterator[None]:
         sentence = _explain(error)
         if sentence is None:
             raise
-        raise BeamJobError(sentence) from error
+        raise (InputError if _is_users_mistake(error) else BeamJobError)(sentence) from error
     finally:
         root.removeFilter(lower_level)
 
@@ -82,6 +84,11 @@ def _explain(error: BaseException) -> str | None:
     if found := _REFUSED.match(text):
         return f"Flink refused the Beam job: {_find_cause(_read_errors(found['trace']))}."
     return None
+
+
+def _is_users_mistake(error: BaseException) -> bool:
+    found = _PYTHON_CAUSE.search(str(error))
+    return found is not None and found["kind"] == _USERS_MISTAKE
 
 
 def _read_errors(response: str) -> str:

@@ -258,7 +258,10 @@ def run_inference(
         rows = tf.data.TFRecordDataset(files).as_numpy_iterator()
         records = _read_records(map(decode_record, rows), where)
     finally:
-        tf.io.gfile.rmtree(work_dir)
+        try:
+            tf.io.gfile.rmtree(work_dir)
+        except tf.errors.OpError as error:  # must not hide why the job failed
+            logging.warning("%s: not deleted (%s).", work_dir, error.message)
     seconds = time.monotonic() - started
     rate = len(records) / seconds
     logging.info("DetectionEvaluator: %d images in %.1f s, %.1f images/s.", len(records), seconds, rate)

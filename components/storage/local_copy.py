@@ -47,7 +47,7 @@ def local_output(address: str) -> Iterator[Path]:
     Hidden files are not uploaded, and after an exception, nothing is.
 
     Raises:
-        InputError: the storage does not take the files.
+        OSError: the storage does not take the files.
     """
     if not is_address(address):
         yield Path(address)
@@ -57,11 +57,7 @@ def local_output(address: str) -> Iterator[Path]:
         folder.mkdir()
         _addresses[str(folder)] = redact(address.rstrip("/"))
         yield folder
-        try:
-            _upload(folder, open_storage(address))
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"{redact(address)}: cannot be written ({reason}); fix this and try again.") from None
+        _upload(folder, open_storage(address))
 
 
 def _upload(folder: Path, storage: Storage) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 from tfx.components.trainer import executor as trainer_executor
 from tfx.components.tuner import executor as tuner_executor
 from tfx.dsl.components.base.base_node import BaseNode
-from tfx.dsl.components.base.executor_spec import BeamExecutorSpec, ExecutorClassSpec
+from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.types.artifact import Artifact
 
-from detloom.components.dataset_validator import executor as validator_executor
 from detloom.components.model_card import executor as model_card_executor
 from detloom.components.storage.local_copy import copy_folder, local_output
 from detloom.components.storage.storage import is_address, open_storage
@@ -37,14 +36,6 @@ class TunerExecutor(tuner_executor.Executor):
             super().Do(input_dict, output_dict, exec_properties)
 
 
-class ValidatorExecutor(validator_executor.Executor):
-    """DatasetValidator on copies of its artifacts."""
-
-    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        with local_artifacts(input_dict, output_dict):
-            super().Do(input_dict, output_dict, exec_properties)
-
-
 class ModelCardExecutor(model_card_executor.Executor):
     """ModelCard on copies of its artifacts."""
 
@@ -58,7 +49,6 @@ def use_local_copies(node: BaseNode) -> None:
     specs = {
         "Trainer": ExecutorClassSpec(TrainerExecutor),
         "Tuner": ExecutorClassSpec(TunerExecutor),
-        "DatasetValidator": BeamExecutorSpec(ValidatorExecutor),
         "ModelCard": ExecutorClassSpec(ModelCardExecutor),
     }
     if node.id in specs:
@@ -70,6 +60,9 @@ def local_artifacts(inputs: Artifacts, outputs: Artifacts) -> Iterator[None]:
     """Replace the addresses of artifacts by those of local copies, and upload the outputs at the end.
 
     After an exception, nothing is uploaded.
+
+    Raises:
+        OSError: the storage does not respond; the node can be retried.
     """
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="detloom-artifacts-")))

@@ -62,7 +62,12 @@ def _start_server() -> str:
     folder = tempfile.mkdtemp(prefix="detloom-workers-")
     address = os.path.join(folder, "socket")
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    try:
+        listener.bind(address)
+    except OSError:  # the path of the temporary folder is too long for a socket
+        listener.close()
+        os.rmdir(folder)
+        return ""
     listener.listen()
     ends_with_us, lifeline = os.pipe()
     with warnings.catch_warnings():

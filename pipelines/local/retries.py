@@ -15,6 +15,7 @@ from detloom.pipelines.local.code_records import record_code
 from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.observe_nodes import observe_nodes
 from detloom.pipelines.local.summary import find_latest_run, read_latest_run
+from detloom.pipelines.local.temporary_files import delete_temporary_folder
 from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits, format_duration
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -112,6 +113,7 @@ def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> N
     def end_process(error: NodeTimeoutError) -> None:
         print(f"error: {_describe_stuck(error)}", file=sys.stderr, flush=True)
         notify_failed_run(run, error.node, NodeFailedError(error.node, str(error)))
+        delete_temporary_folder()
         os._exit(1)
 
     nodes.restart()

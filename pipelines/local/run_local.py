@@ -1,11 +1,8 @@
 """Run the pipeline on this machine with TFX's LocalDagRunner and metadata in SQLite."""
 
-import contextlib
 import logging
 import os
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.pipelines.lineage.places import METADATA_FILE
 from detloom.pipelines.local.console import log_nodes
 from detloom.pipelines.local.run_lock import WorkspaceBusyError, hold_workspace
+from detloom.pipelines.local.temporary_files import own_temporary_folder
 from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config_checks import warnings_before_run
@@ -61,7 +59,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
             before, started = find_latest_run(metadata_file), time.monotonic()
             for warning in warnings_before_run(run.config):
                 _LOGGER.warning("%s", warning)
-            with _delete_temporary_files():
+            with own_temporary_folder():
                 run_with_retries(prepare_data(run), nodes, check_held)
             return summarize_run(run, before, seconds=time.monotonic() - started)
     except Exception as error:
@@ -72,25 +70,6 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         if find_preemption(error) is None:
             notify_failed_run(run, nodes.current, error)
         raise
-
-
-@contextlib.contextmanager
-def _delete_temporary_files() -> Iterator[None]:
-    """Delete what the nodes leave in the folder of temporary files when the block ends.
-
-    TFX leaves a copy of itself (49 MB) for each node that has options of Apache Beam.
-    """
-    before = tempfile.tempdir, os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="detloom-run-", ignore_cleanup_errors=True) as folder:
-        tempfile.tempdir = os.environ["TMPDIR"] = folder  # of this process, and of its children
-        try:
-            yield
-        finally:
-            tempfile.tempdir, variable = before
-            if variable is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = variable
 
 
 def check_runs_here(run: RunFile) -> None:

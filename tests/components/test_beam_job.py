@@ -6,6 +6,7 @@ import pytest
 import requests
 
 from detloom.components.beam_job import BeamJobError, explain_job_failure
+from detloom.schemas.errors import InputError
 
 # Of Flink 1.19 with Beam 2.61, with fewer frames.
 PYTHON_TRACE = """\
@@ -69,9 +70,10 @@ def python_trace(kind, message):
 
 def test_a_users_mistake_in_a_worker_is_the_cause():
     trace = python_trace("detloom.schemas.errors.InputError", "record 7: got a, allowed: b.")
-    assert sentence_for(failed(trace)) == (
-        "the Beam job ended in state FAILED: record 7: got a, allowed: b (in step Step)."
-    )
+    with pytest.raises(InputError) as raised, explain_job_failure():
+        raise failed(trace)
+    assert type(raised.value) is InputError  # the same job would fail again
+    assert str(raised.value) == "the Beam job ended in state FAILED: record 7: got a, allowed: b (in step Step)."
 
 
 def test_an_exception_in_a_worker_is_named_with_its_step():

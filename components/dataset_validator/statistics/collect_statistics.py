@@ -8,6 +8,7 @@ from pathlib import Path
 import apache_beam as beam
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit, is_supported
@@ -25,6 +26,7 @@ from detloom.components.similarity.image_hash import hash_image, read_stored_hw
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
 
 _FOLDER = ".statistics"  # in the scratch folder
@@ -125,7 +127,7 @@ class _ShardReader:
         try:
             for number, (offset, serialized) in enumerate(read_records(self._path)):
                 self._add(number, offset, serialized)
-        except tf.errors.OpError:
+        except (tf.errors.DataLossError, tf.errors.NotFoundError):
             self._statistics.num_damaged_shards += 1
             self._statistics.add_unreadable(f"(damaged file {self._split}/{Path(self._path).name})")
         self.collected.images.parts.append(self._rows.build())
@@ -230,10 +232,16 @@ def _run_pass(
         model_input = settings.limits.model_input
         generator = model_input.anchor_generator if model_input is not None else None
         for part in parts:
-            merged.merge(decode_collected(storage.read(part.file) or b"", storage.address(part.file), generator))
+            where, content = storage.address(part.file), storage.read(part.file)
+            if content is None:
+                raise InputError(f"{where}: a Beam worker's result is missing; all workers have to see this folder.")
+            merged.merge(decode_collected(content, where, generator))
         return merged
     finally:
-        storage.delete_tree(_FOLDER)
+        try:
+            storage.delete_tree(_FOLDER)
+        except OSError as error:  # must not hide why the job failed
+            logging.warning("%s: not deleted (%s).", storage.address(_FOLDER), error.strerror)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class PartFiles:
         return head
 
     def write_groups(self, num_parts: int, collect: Callable[[Add], Generator[SourceItem, None, Head]]) -> None:
-        """Write the items that `collect` adds, yields and returns; of a killed attempt, nothing is visible."""
+        """Write the items that `collect` adds, yields and returns; the head, which readers need, is written last."""
         with contextlib.ExitStack() as stack:
             items = stack.enter_context(self.storage.open_to_write(f"{self.prefix}-items.jsonl"))
             parts = [stack.enter_context(self.storage.open_to_write(self._part(part))) for part in range(num_parts)]

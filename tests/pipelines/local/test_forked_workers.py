@@ -33,6 +33,16 @@ def test_a_process_with_another_thread_is_not_forked():
         thread.join()
 
 
+def test_a_temporary_folder_with_a_long_path_is_not_used(tmp_path, monkeypatch):
+    """The path of a socket has at most 107 bytes."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(forked_workers, "_can_fork", lambda: True)
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert forked_workers._start_server.__wrapped__() == ""
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_workers_are_forked_and_end_with_the_main_process(tmp_path):
     done = subprocess.run([sys.executable, "-c", _SQUARES, tmp_path, "-1"], capture_output=True, text=True)
