@@ -28,6 +28,7 @@ from tools.surroundings import describe_machine
 
 TINY = 100  # records of the run whose CPU time is that of the start
 SMALLEST_FITTED = 10_000  # below, constant terms dominate
+SHORTEST_FITTED_SECONDS = 0.25  # beyond the start; below, CPU time is not exact
 DETECTIONS_EACH, CLASSES = 100, 80
 A_DAY = 1_000_000  # images, for the extrapolation
 
@@ -164,9 +165,9 @@ def exponent(rows: Sequence[Row]) -> float:
     """
     start = next(row.cpu_seconds for row in rows if row.num_records == TINY)
     points = [
-        (math.log(row.num_records), math.log(max(row.cpu_seconds - start, 1e-3)))
+        (math.log(row.num_records), math.log(row.cpu_seconds - start))
         for row in rows
-        if row.num_records >= SMALLEST_FITTED
+        if row.num_records >= SMALLEST_FITTED and row.cpu_seconds - start >= SHORTEST_FITTED_SECONDS
     ]
     if len(points) < 2:
         return math.nan
