@@ -157,6 +157,12 @@ class _RawObject(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
+    def readall(self) -> bytes:
+        """Return the rest by one request; the inherited method asks for it in blocks of 8 KiB."""
+        data = self._read_range(self._position, self._size) if self._position < self._size else b""
+        self._position += len(data)
+        return data
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         return self._position

@@ -71,6 +71,22 @@ def test_a_file_takes_one_request(fill, bucket, root):
     assert storage.read("empty", 5) == b""
 
 
+def test_a_whole_file_takes_two_requests(fill, bucket, root):
+    content = random.Random(0).randbytes(1_000_000)
+    fill({"data/a": content, "data/b.json": b'{"a": "\xc3\xa4"}'})
+    storage = open_storage(root)
+    with storage.open("a") as file:
+        assert file.read() == content
+    assert len(bucket.requests) == 2
+    with storage.open("a") as file:
+        assert file.read(10) + file.read() == content
+    bucket.requests.clear()
+    assert storage.read_json("b.json") == {"a": "ä"}
+    assert len(bucket.requests) <= 2
+    with pytest.raises(FileNotFoundError, match=f"{root}/c.json"):
+        storage.read_json("c.json")
+
+
 def test_a_response_that_ends_early_is_noticed(fill, bucket, root):
     fill({"data/a": b"12345"})
     bucket.faults[1] = "cut"
