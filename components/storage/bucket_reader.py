@@ -16,7 +16,7 @@ from detloom.components.storage.s3_storage import S3Storage
 from detloom.components.storage.storage import Entry, Storage, open_storage
 
 _MAX_PAGES = 256  # in memory: about 50 MB
-_NUM_THREADS = 8  # the client keeps up to ten connections
+_NUM_THREADS = 8
 _MAX_AHEAD = 16  # files in memory or on their way
 
 

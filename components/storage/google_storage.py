@@ -11,13 +11,14 @@ import io
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import lru_cache
 from typing import IO, Any, BinaryIO
 
 from detloom.components.storage.interface import Entry
 from detloom.components.storage.object_storage import (
+    MAX_CONNECTIONS,
     NAMES_PER_PAGE,
     WRITE_KEY,
     Generation,
@@ -26,6 +27,7 @@ from detloom.components.storage.object_storage import (
     Page,
     missing_file,
     open_object,
+    process_settings,
 )
 from detloom.schemas.reading.redact import redact
 
@@ -200,11 +202,21 @@ class GoogleStorage(ObjectStorage):
         blob.cache_control = "no-store"  # the default lets readers of a public bucket see replaced files for an hour
         return blob
 
-    @cached_property
+    @property
     def _bucket(self) -> Any:
-        from google.cloud import storage
+        return _client(process_settings("GOOGLE_", "STORAGE_EMULATOR_HOST")).bucket(self._bucket_name)
 
-        return storage.Client(project=None).bucket(self._bucket_name)
+
+@lru_cache(maxsize=8)
+def _client(settings: Hashable) -> Any:
+    """Return the client of this process, which several threads may use; a new one finds credentials and connects."""
+    from google.cloud import storage
+    from requests.adapters import HTTPAdapter
+
+    client = storage.Client(project=None)
+    for scheme in ("https://", "http://"):
+        client._http.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CONNECTIONS))
+    return client
 
 
 def _download(blob: Any, start: int, stop: int, address: str) -> bytes:

@@ -13,7 +13,7 @@ import os
 import posixpath
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeAlias
@@ -26,6 +26,7 @@ Generation: TypeAlias = int | str
 
 WRITE_KEY = "detloom-write"  # of the token in a file's metadata
 NAMES_PER_PAGE = 1000  # the most that Cloud Storage and S3 list in one response
+MAX_CONNECTIONS = 64  # of a client, which the threads of a process share
 _HIDDEN = "."
 _BLOCK_BYTES = 8 << 20  # of one download
 
@@ -127,6 +128,14 @@ class ObjectStorage(Storage):
 
     def _prefix(self, folder: str) -> str:
         return f"{name}/" if (name := self._object_name(folder).strip("/")) else ""
+
+
+def process_settings(*prefixes: str) -> Hashable:
+    """Return what a client depends on: the process, because a forked one must not use the same connections, and the
+    environment variables whose names begin with the prefixes.
+    """
+    names = sorted(name for name in os.environ if name.startswith(prefixes))
+    return os.getpid(), tuple((name, os.environ.get(name)) for name in names)
 
 
 class GenerationError(OSError):

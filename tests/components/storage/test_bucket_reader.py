@@ -1,5 +1,7 @@
 """Reading many files of a bucket takes few requests, and gives what single requests give."""
 
+import os
+import pkgutil
 import random
 
 import pytest
@@ -85,6 +87,26 @@ def test_a_whole_file_takes_two_requests(fill, bucket, root):
     assert len(bucket.requests) <= 2
     with pytest.raises(FileNotFoundError, match=f"{root}/c.json"):
         storage.read_json("c.json")
+
+
+def test_a_process_has_one_client_for_each_server(fill, root, monkeypatch):
+    fill({"data/a": b"1"})
+    clients = []
+    for constructor in ("google.cloud.storage.Client.__init__", "boto3.session.Session.client"):
+        module, _, name = constructor.rpartition(".")
+        made = getattr(pkgutil.resolve_name(module), name)
+        monkeypatch.setattr(constructor, lambda *args, made=made, **kw: clients.append(made) or made(*args, **kw))
+    for number in range(3):
+        assert open_storage(f"{root}/{number}".removesuffix("/0")).read("a") == (None if number else b"1")
+    num_clients = len(clients)  # 0 if another test made it
+    settings = "AWS_TEST" if root.startswith("s3") else "GOOGLE_TEST"
+    for change in (lambda: monkeypatch.setenv(settings, "1"), lambda: monkeypatch.setattr(os, "getpid", lambda: -1)):
+        change()  # the second is a fork
+        clients.clear()
+        for _ in range(2):
+            assert open_storage(root).read("a") == b"1"
+        assert len(clients) == 1
+    assert num_clients <= 1
 
 
 def test_a_response_that_ends_early_is_noticed(fill, bucket, root):
