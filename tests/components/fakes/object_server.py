@@ -37,7 +37,7 @@ class Bucket:
         damage: objects whose name ends with this lose half of their bytes when uploaded.
         page_size: most names in one response to a listing.
         latency_seconds: added to each request; requests of several connections wait at the same time.
-        ignores_conditions: an exclusive creation (S3: `If-None-Match`) replaces the object.
+        ignored_condition: a header that has no effect on writes.
     """
 
     objects: dict[str, StoredObject] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Bucket:
     damage: str = ""
     page_size: int = 1000
     latency_seconds: float = 0.0
-    ignores_conditions: bool = False
+    ignored_condition: str = ""
     is_stopped: bool = False
     uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
     generation: int = 1000
