@@ -234,7 +234,7 @@ class DataFolder:
         """
         try:
             if is_address(self.root):
-                yield from sort_entries(self._storage.list_entries(self._checked_name(folder)))
+                yield from sort_entries(self._storage.iter_entries(self._checked_name(folder)))
                 return
             with os.scandir(self._follow(folder)) as found:
                 shown = (entry for entry in found if not entry.name.startswith("."))

@@ -33,6 +33,7 @@ from detloom.schemas.reading.redact import redact
 
 _TIMEOUT_SECONDS = 60.0  # without any byte of a response
 _SMALL_FILE_TIMEOUT_SECONDS = 10.0  # short: a lock must be renewed in time although one request gets no response
+_FIELDS = "items(name,size,updated),prefixes,nextPageToken"  # of a page of a listing
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -118,7 +119,7 @@ class GoogleStorage(ObjectStorage):
                 delimiter="/",
                 start_offset=prefix + first,
                 page_size=NAMES_PER_PAGE,
-                fields="items(name,size,updated),prefixes,nextPageToken",
+                fields=_FIELDS,
                 **request_options(),
             )
             entries: dict[str, Entry] = {}
@@ -168,14 +169,18 @@ class GoogleStorage(ObjectStorage):
             is_ours = found is not None and (found.metadata or {}).get(WRITE_KEY) == token
             return int(found.generation) if is_ours else 0
 
-    def _list_all(self, folder: str) -> list[Entry]:
+    def _list_all(self, folder: str) -> Iterator[Entry]:
         prefix = self._prefix(folder)
         with os_errors(self.address(folder)):
-            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **request_options())
-            found = {blob.name.removeprefix(prefix): blob for blob in blobs}
-            folders = {name.removeprefix(prefix).strip("/") for name in blobs.prefixes}
-        entries = [entry_of(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
-        return entries + [Entry(posixpath.join(folder, name), is_folder=True) for name in folders if name]
+            listing = self._bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS, **request_options())
+            for page in listing.pages:
+                for blob in page:
+                    if name := blob.name.removeprefix(prefix):
+                        yield entry_of(posixpath.join(folder, name), blob)
+                for found in listing.prefixes:
+                    if name := found.removeprefix(prefix).strip("/"):
+                        yield Entry(posixpath.join(folder, name), is_folder=True)
+                listing.prefixes.clear()  # the client adds those of the next page
 
     def _upload(self, file: IO[bytes], path: str) -> None:
         size = file.seek(0, os.SEEK_END)

@@ -63,9 +63,12 @@ class ObjectStorage(Storage):
         return [posixpath.basename(entry.path) for entry in self.list_entries(folder, with_hidden=with_hidden)]
 
     def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
-        found = self._list_all(folder)
-        shown = (each for each in found if with_hidden or not posixpath.basename(each.path).startswith(_HIDDEN))
-        return sorted(shown, key=lambda entry: entry.path)
+        return sorted(self.iter_entries(folder, with_hidden=with_hidden), key=lambda entry: entry.path)
+
+    def iter_entries(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
+        for entry in self._list_all(folder):
+            if with_hidden or not posixpath.basename(entry.path).startswith(_HIDDEN):
+                yield entry
 
     @contextlib.contextmanager
     def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
@@ -116,8 +119,8 @@ class ObjectStorage(Storage):
         """Return the names of a folder from `first` on, which need not exist, usually by one request."""
 
     @abstractmethod
-    def _list_all(self, folder: str) -> list[Entry]:
-        """Return all entries of a folder, in any order."""
+    def _list_all(self, folder: str) -> Iterator[Entry]:
+        """Yield all entries of a folder, in any order; one page of the listing is in memory."""
 
     @abstractmethod
     def _upload(self, file: IO[bytes], path: str) -> None:

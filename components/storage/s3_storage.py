@@ -135,12 +135,12 @@ class S3Storage(ObjectStorage):
         entries = _entries_by_name(page, folder, prefix)
         return Page(first, max(entries) if page["IsTruncated"] else None, entries)
 
-    def _list_all(self, folder: str) -> list[Entry]:
+    def _list_all(self, folder: str) -> Iterator[Entry]:
         prefix = self._prefix(folder)
         with self._os_errors(folder):
-            pages = list(self._list_pages(Prefix=prefix, Delimiter="/"))
-        found = (_entries_by_name(page, folder, prefix) for page in pages)
-        return [entry for entries in found for name, entry in entries.items() if name.strip("/")]
+            for page in self._list_pages(Prefix=prefix, Delimiter="/"):
+                entries = _entries_by_name(page, folder, prefix)
+                yield from (entry for name, entry in entries.items() if name.strip("/"))
 
     def _upload(self, file: IO[bytes], path: str) -> None:
         file.seek(0)

@@ -8,7 +8,9 @@ import pytest
 from object_server import ApiError
 from PIL import Image
 
+from detloom.components.example_gen import sort_entries
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.storage.storage import open_storage
 from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
@@ -123,6 +125,20 @@ def test_names_that_no_object_can_have_are_rejects(upload, bucket, tmp_path):
             folder.read_bytes(name, 10)
     assert not bucket.requests
     assert folder.read_bytes("a", 10) == b"1"
+
+
+def test_a_large_folder_is_listed_page_by_page_and_sorted_on_disk(upload, bucket, tmp_path, monkeypatch):
+    names = [f"{number}.jpg" for number in range(30)] + ["b/1", "a/1", ".hidden", ".c/1"]
+    for name in names:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(name.encode())
+    address, bucket.page_size = upload(tmp_path / "data"), 4
+    next(open_storage(address).iter_entries())
+    assert len(bucket.requests) == 1
+    monkeypatch.setattr(sort_entries, "_MAX_IN_MEMORY", 5)
+    local, remote = DataFolder(str(tmp_path / "data")), DataFolder(address)
+    assert [(each.path, each.size) for each in remote.walk()] == [(each.path, each.size) for each in local.walk()]
+    assert remote.list_folders() == local.list_folders() == ["a", "b"]
 
 
 def write_yolo(folder):
