@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from detloom.components.storage import bucket_reader
 from detloom.components.storage.bucket_reader import open_to_read
 from detloom.components.storage.storage import open_storage
 
@@ -129,6 +130,22 @@ def test_expected_files_are_read_ahead_in_any_case(fill, bucket, reader):
     assert reader.read("1", 20) == b"\1"
 
 
+@pytest.mark.parametrize("knows_sizes", [True, False])
+def test_few_large_files_are_read_ahead(knows_sizes, fill, bucket, reader, monkeypatch):
+    monkeypatch.setattr(bucket_reader, "_MAX_BYTES_AHEAD", 250)
+    fill({f"data/{number}": bytes(100) for number in range(10, 30)} | {"data/30": bytes(1000), "data/31": b"1"})
+    if knows_sizes:
+        assert reader.status("10").size == 100
+    else:
+        reader._last_bytes = 100
+    names = [str(number) for number in range(10, 32)]
+    reader.expect(names, 2000)
+    for number, name in enumerate(names):
+        assert len(reader._ahead) in ({3} if number < 19 else {1, 2, 3})
+        assert reader.read(name, 2000)
+    assert len(bucket.requests) == 22 + knows_sizes
+
+
 def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, root):
     fill({"data/1": b"1", "data/2": b"2"})
     bucket.faults[1] = "refused"
@@ -139,8 +156,6 @@ def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, roo
 
 
 def test_a_reader_keeps_few_pages(fill, bucket, reader, monkeypatch):
-    from detloom.components.storage import bucket_reader
-
     monkeypatch.setattr(bucket_reader, "_MAX_PAGES", 2)
     bucket.page_size = 10
     fill({f"data/{number:02d}": b"" for number in range(50)})
