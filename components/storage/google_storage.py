@@ -277,7 +277,7 @@ def os_errors(address: str) -> Iterator[None]:
 
 def _reason(error: Any) -> str:
     """Return the sentence of Cloud Storage without the address of the request."""
-    response = getattr(error, "response", None)  # of a download, which the client does not parse
+    response: Any = getattr(error, "response", None)  # of a download, which the client does not parse
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         return redact(str(response.json()["error"]["message"]))
     return redact(str(error))
