@@ -21,6 +21,8 @@ from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
 _Result = TypeVar("_Result")
+_MAX_NAME_BYTES = 1024  # of an object, in Cloud Storage and in S3
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
 _MAX_FOLDER_DEPTH = 64  # more levels mean a loop of mounts or an attack, not a data set
 
 
@@ -85,7 +87,7 @@ class DataFolder:
             try:
                 return storage.read_part(self._checked_name(path), start, start + length)
             except OSError as error:
-                raise _source_error(error) from None
+                raise source_error(error) from None
         with self.open(path) as file:
             file.seek(start)
             return file.read(length)
@@ -106,7 +108,7 @@ class DataFolder:
         try:
             return self._open_address(path)
         except (OSError, ValueError) as error:
-            raise _source_error(error) from None
+            raise source_error(error) from None
 
     def _with_local_file(self, path: str, use: Callable[..., _Result]) -> _Result:
         """Call `use` with the full path of a file, and with flags that refuse a link unless it was checked."""
@@ -118,12 +120,12 @@ class DataFolder:
                     raise
                 return use(self._follow(path))
         except (OSError, ValueError) as error:
-            raise _source_error(error) from None
+            raise source_error(error) from None
 
     def expect(self, paths: Iterable[str], max_bytes: int) -> None:
         """Tell which files `read_bytes` will read next, in this order; those in a bucket are read ahead."""
         if isinstance(storage := self._storage, BucketReader):
-            storage.expect((path for path in paths if join_inside("", path) is not None), max_bytes)
+            storage.expect(filter(self._is_name, paths), max_bytes)
 
     def is_file(self, path: str) -> bool:
         """Return whether `path` names a regular file that may be read."""
@@ -137,7 +139,10 @@ class DataFolder:
             if is_address(self.root):
                 return self._storage.is_folder(self._checked_name(path))
             return os.path.isdir(self._follow(path))
-        except (SourceError, OSError):
+        except SourceError:
+            return False
+        except OSError as error:
+            _raise_outage(error)
             return False
 
     def has_content(self, path: str) -> bool:
@@ -153,6 +158,7 @@ class DataFolder:
 
         Raises:
             SourceError: if the path leads out of the folder.
+            OSError: if the storage at an address does not respond or refuses the request.
         """
         try:
             if is_address(self.root):
@@ -165,7 +171,8 @@ class DataFolder:
             if error.reason is Reason.PATH_OUTSIDE:
                 raise
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_outage(error)
             return None
         return Entry(path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
@@ -227,7 +234,7 @@ class DataFolder:
         """
         try:
             if is_address(self.root):
-                yield from sort_entries(self._storage.list_entries(self._checked_name(folder)))
+                yield from sort_entries(self._storage.iter_entries(self._checked_name(folder)))
                 return
             with os.scandir(self._follow(folder)) as found:
                 shown = (entry for entry in found if not entry.name.startswith("."))
@@ -289,13 +296,24 @@ class DataFolder:
         """Return the path if it stays inside by name; an address has no links."""
         if path and join_inside("", path) is None:
             raise SourceError(Reason.PATH_OUTSIDE, "the path leads out of the data folder")
+        if not self._is_name(path):
+            raise SourceError(Reason.UNREADABLE_FILE, "no file can have this name")
         return path
+
+    def _is_name(self, path: str) -> bool:
+        """Return whether a file at an address can have this name; a request for another name is an error."""
+        try:
+            num_bytes = len(self._full(path).partition("://")[2].partition("/")[2].encode())
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
+        is_inside = not path or join_inside("", path) is not None
+        return is_inside and num_bytes <= _MAX_NAME_BYTES and "\n" not in path and "\r" not in path
 
     def _read_address(self, path: str, max_bytes: int) -> bytes:
         try:
             data = self._storage.read(self._checked_name(path), max_bytes)
         except OSError as error:
-            raise _source_error(error) from None
+            raise source_error(error) from None
         if data is None:
             raise SourceError(Reason.MISSING_FILE, "the file is missing")
         return data
@@ -321,9 +339,21 @@ def _is_inside(root: str, path: str, real: str) -> bool:
     return is_top_folder or any(home and (real == home or real.startswith(home + os.sep)) for home in homes)
 
 
-def _source_error(error: OSError | ValueError) -> SourceError:
+def source_error(error: OSError | ValueError) -> SourceError:
+    """Return why a file cannot be used; an outage of a storage is raised."""
+    _raise_outage(error)
     if isinstance(error, ValueError):
         return SourceError(Reason.PATH_OUTSIDE, f"not a valid path ({error})")
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno in _MISSING:
         return SourceError(Reason.MISSING_FILE, "the file is missing")
-    return SourceError(Reason.UNREADABLE_FILE, f"the file cannot be opened ({error.strerror})")
+    return SourceError(Reason.UNREADABLE_FILE, f"the file cannot be read ({error.strerror or error})")
+
+
+def _raise_outage(error: OSError | ValueError) -> None:
+    """Raise an error of a storage at an address, unless a file is missing: it concerns more than one file.
+
+    Rejects would hide it. Beam repeats the work, and in the end the ingestion fails.
+    """
+    scheme, mark, _ = str(getattr(error, "filename", "")).partition("://")
+    if mark and "/" not in scheme and isinstance(error, OSError) and error.errno not in _MISSING:
+        raise error

@@ -31,7 +31,10 @@ class ShardOutcome:
 
 
 def write_shard(shard: Shard, job: IngestJob) -> str:
-    """Write one shard under a temporary name and rename it when complete; one image is in memory at a time."""
+    """Write one shard under a temporary name and rename it when complete.
+
+    One image is in memory at a time; from a bucket, also those that are read ahead: up to 16, about 64 MiB.
+    """
     started = reported = time.monotonic()
     class_ids = {name: class_id for class_id, name in read_plan(job).label_map}
     outcome = ShardOutcome(shard.split, SplitCounts(num_shards=1))

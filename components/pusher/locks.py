@@ -36,6 +36,7 @@ from detloom.trainer_module.files.folder_lock import MAX_OWNER_BYTES, Waiting, l
 _POLL_SECONDS = 5.0
 LEASE_SECONDS = 60.0
 _MIN_RENEWAL_SECONDS = 1.0  # Cloud Storage allows one write of the same object per second
+_WRONG_GENERATION = '"00000000000000000000000000000000"'  # an ETag that no object has
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -168,11 +169,14 @@ class GenerationLock(LeasedLock):
             self._storage.delete_generation(LOCK_NAME, self._generation)
 
     def _check_compares(self) -> None:
-        """Raise OSError if the storage creates the object, which exists, although it must not exist."""
-        if not self._storage.always_compares and (generation := self._write("")):
-            self._generation = generation
-            problem = "the server ignores If-None-Match, without which two simultaneous pushes could mix their files"
-            raise OSError(errno.ENOTSUP, problem, self._where)
+        """Raise OSError if the storage replaces the object although it must not exist, or has another generation."""
+        if self._storage.always_compares:
+            return
+        for condition, wrong in (("If-None-Match", ""), ("If-Match", _WRONG_GENERATION)):
+            if generation := self._write(wrong):
+                self._generation = generation
+                problem = f"the server ignores {condition}, without which two simultaneous pushes could mix their files"
+                raise OSError(errno.ENOTSUP, problem, self._where)
 
     def _write(self, generation: Generation) -> Generation:
         """Replace this generation of the object; return the new one, or 0 or "" if another process was faster."""

@@ -16,8 +16,10 @@ from detloom.components.storage.s3_storage import S3Storage
 from detloom.components.storage.storage import Entry, Storage, open_storage
 
 _MAX_PAGES = 256  # in memory: about 50 MB
-_NUM_THREADS = 8  # the client keeps up to ten connections
+_NUM_THREADS = 8
 _MAX_AHEAD = 16  # files in memory or on their way
+_MAX_BYTES_AHEAD = 64 << 20  # the next file is requested while those ahead have no more; at least one is
+_FIRST_BYTES = _MAX_BYTES_AHEAD // _MAX_AHEAD  # taken for the size of a file before any is known
 
 
 class BucketReader(ObjectStorage):
@@ -29,7 +31,8 @@ class BucketReader(ObjectStorage):
         self._first_names: dict[str, list[str]] = {}  # of the pages of each folder, sorted
         self._expected: Iterator[str] = iter(())
         self._limit_bytes = 0
-        self._ahead: dict[str, Future[bytes | None]] = {}
+        self._ahead: dict[str, tuple[int, Future[bytes | None]]] = {}  # with the size, if the file is on its way
+        self._last_bytes = _FIRST_BYTES  # size of the file that was read last
 
     def status(self, path: str) -> Entry | None:
         if not path:
@@ -54,13 +57,28 @@ class BucketReader(ObjectStorage):
             return super().read(path, limit_bytes) if page is None or name in page.entries else None
         while (first := next(iter(self._ahead))) != path:  # it was not read after all
             del self._ahead[first]
-        known = self._ahead.pop(path)
+        _, known = self._ahead.pop(path)
         self._read_ahead()
-        return known.result()
+        data = known.result()
+        self._last_bytes = len(data or b"")
+        return data
 
     def _read_ahead(self) -> None:
-        while len(self._ahead) < _MAX_AHEAD and (path := next(self._expected, None)) is not None:
-            self._ahead[path] = self._threads.submit(super().read, path, self._limit_bytes)
+        while (
+            len(self._ahead) < _MAX_AHEAD
+            and sum(_num_bytes(*each) for each in self._ahead.values()) <= _MAX_BYTES_AHEAD
+            and (path := next(self._expected, None)) is not None
+        ):
+            future = self._threads.submit(super().read, path, self._limit_bytes)
+            self._ahead[path] = self._expected_bytes(path), future
+
+    def _expected_bytes(self, path: str) -> int:
+        """Return the size of a file by a page in memory; without one, that of the file that was read last."""
+        folder, _, name = path.rpartition("/")
+        page = self._find_page(folder, name)
+        if page is None:
+            return self._last_bytes
+        return min(page.entries[name].size, self._limit_bytes + 1) if name in page.entries else 0
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -85,6 +103,11 @@ class BucketReader(ObjectStorage):
             return None
         self._pages.move_to_end((folder, page.first))
         return page
+
+
+def _num_bytes(expected: int, future: Future[bytes | None]) -> int:
+    """Return the size of a file that was read, or else the expected one."""
+    return len(future.result() or b"") if future.done() and future.exception() is None else expected
 
 
 class _GoogleReader(BucketReader, GoogleStorage):

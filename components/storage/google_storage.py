@@ -11,13 +11,14 @@ import io
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import lru_cache
 from typing import IO, Any, BinaryIO
 
 from detloom.components.storage.interface import Entry
 from detloom.components.storage.object_storage import (
+    MAX_CONNECTIONS,
     NAMES_PER_PAGE,
     WRITE_KEY,
     Generation,
@@ -26,11 +27,13 @@ from detloom.components.storage.object_storage import (
     Page,
     missing_file,
     open_object,
+    process_settings,
 )
 from detloom.schemas.reading.redact import redact
 
 _TIMEOUT_SECONDS = 60.0  # without any byte of a response
 _SMALL_FILE_TIMEOUT_SECONDS = 10.0  # short: a lock must be renewed in time although one request gets no response
+_FIELDS = "items(name,size,updated),prefixes,nextPageToken"  # of a page of a listing
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -116,7 +119,7 @@ class GoogleStorage(ObjectStorage):
                 delimiter="/",
                 start_offset=prefix + first,
                 page_size=NAMES_PER_PAGE,
-                fields="items(name,size,updated),prefixes,nextPageToken",
+                fields=_FIELDS,
                 **request_options(),
             )
             entries: dict[str, Entry] = {}
@@ -166,14 +169,18 @@ class GoogleStorage(ObjectStorage):
             is_ours = found is not None and (found.metadata or {}).get(WRITE_KEY) == token
             return int(found.generation) if is_ours else 0
 
-    def _list_all(self, folder: str) -> list[Entry]:
+    def _list_all(self, folder: str) -> Iterator[Entry]:
         prefix = self._prefix(folder)
         with os_errors(self.address(folder)):
-            blobs = self._bucket.list_blobs(prefix=prefix, delimiter="/", **request_options())
-            found = {blob.name.removeprefix(prefix): blob for blob in blobs}
-            folders = {name.removeprefix(prefix).strip("/") for name in blobs.prefixes}
-        entries = [entry_of(posixpath.join(folder, name), blob) for name, blob in found.items() if name]
-        return entries + [Entry(posixpath.join(folder, name), is_folder=True) for name in folders if name]
+            listing = self._bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS, **request_options())
+            for page in listing.pages:
+                for blob in page:
+                    if name := blob.name.removeprefix(prefix):
+                        yield entry_of(posixpath.join(folder, name), blob)
+                for found in listing.prefixes:
+                    if name := found.removeprefix(prefix).strip("/"):
+                        yield Entry(posixpath.join(folder, name), is_folder=True)
+                listing.prefixes.clear()  # the client adds those of the next page
 
     def _upload(self, file: IO[bytes], path: str) -> None:
         size = file.seek(0, os.SEEK_END)
@@ -200,11 +207,21 @@ class GoogleStorage(ObjectStorage):
         blob.cache_control = "no-store"  # the default lets readers of a public bucket see replaced files for an hour
         return blob
 
-    @cached_property
+    @property
     def _bucket(self) -> Any:
-        from google.cloud import storage
+        return _client(process_settings("GOOGLE_", "STORAGE_EMULATOR_HOST")).bucket(self._bucket_name)
 
-        return storage.Client(project=None).bucket(self._bucket_name)
+
+@lru_cache(maxsize=8)
+def _client(settings: Hashable) -> Any:
+    """Return the client of this process, which several threads may use; a new one finds credentials and connects."""
+    from google.cloud import storage
+    from requests.adapters import HTTPAdapter
+
+    client = storage.Client(project=None)
+    for scheme in ("https://", "http://"):
+        client._http.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CONNECTIONS))
+    return client
 
 
 def _download(blob: Any, start: int, stop: int, address: str) -> bytes:
@@ -260,5 +277,7 @@ def os_errors(address: str) -> Iterator[None]:
 
 def _reason(error: Any) -> str:
     """Return the sentence of Cloud Storage without the address of the request."""
-    details = getattr(error, "errors", None) or [{}]
-    return redact(str(details[0].get("message") or error))
+    response: Any = getattr(error, "response", None)  # of a download, which the client does not parse
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        return redact(str(response.json()["error"]["message"]))
+    return redact(str(error))

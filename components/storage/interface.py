@@ -1,12 +1,16 @@
 """The operations that a local folder and an object store have in common."""
 
+import errno
 import json
+import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
+
+from detloom.schemas.reading.redact import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,10 @@ class Storage(ABC):
     @abstractmethod
     def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
         """Return a folder's entries with sizes and times, sorted by name; empty if the folder does not exist."""
+
+    def iter_entries(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
+        """Yield the entries of `list_entries` in any order; in a bucket, not all are in memory at the same time."""
+        yield from self.list_entries(folder, with_hidden=with_hidden)
 
     @abstractmethod
     def status(self, path: str) -> Entry | None:
@@ -101,8 +109,11 @@ class Storage(ABC):
                 yield line.removesuffix(b"\n")
 
     def read_json(self, path: str) -> Any:
-        with self.open(path) as file:
-            return json.load(file)
+        """Return the value in a JSON file; FileNotFoundError if it does not exist."""
+        data = self.read(path)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(self.address(path)))
+        return json.loads(data)
 
     def write_json(self, path: str, value: Any, *, is_ascii: bool = False) -> None:
         """Write JSON as `open_to_write` does; ASCII output can represent any text, including lone surrogates."""

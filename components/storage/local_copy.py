@@ -44,7 +44,7 @@ def local_folder(address: str, wanted: Callable[[str], bool] = lambda name: True
 def local_output(address: str) -> Iterator[Path]:
     """Yield a local folder as it is, and a temporary one for an address, to which its files are uploaded at the end.
 
-    Hidden files are not uploaded, and after an exception, nothing is.
+    Hidden files, files of hidden folders, and links are not uploaded, and after an exception, nothing is.
 
     Raises:
         OSError: the storage does not take the files.
@@ -61,9 +61,11 @@ def local_output(address: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, storage: Storage) -> None:
-    for path in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
-        with storage.open_to_write(path.relative_to(folder).as_posix()) as target, path.open("rb") as source:
-            shutil.copyfileobj(source, target, _BLOCK_BYTES)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts):
+            with storage.open_to_write(name.as_posix()) as target, path.open("rb") as source:
+                shutil.copyfileobj(source, target, _BLOCK_BYTES)
 
 
 def with_addresses(text: str) -> str:

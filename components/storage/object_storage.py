@@ -13,7 +13,7 @@ import os
 import posixpath
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeAlias
@@ -26,6 +26,7 @@ Generation: TypeAlias = int | str
 
 WRITE_KEY = "detloom-write"  # of the token in a file's metadata
 NAMES_PER_PAGE = 1000  # the most that Cloud Storage and S3 list in one response
+MAX_CONNECTIONS = 64  # of a client, which the threads of a process share
 _HIDDEN = "."
 _BLOCK_BYTES = 8 << 20  # of one download
 
@@ -62,9 +63,12 @@ class ObjectStorage(Storage):
         return [posixpath.basename(entry.path) for entry in self.list_entries(folder, with_hidden=with_hidden)]
 
     def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
-        found = self._list_all(folder)
-        shown = (each for each in found if with_hidden or not posixpath.basename(each.path).startswith(_HIDDEN))
-        return sorted(shown, key=lambda entry: entry.path)
+        return sorted(self.iter_entries(folder, with_hidden=with_hidden), key=lambda entry: entry.path)
+
+    def iter_entries(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
+        for entry in self._list_all(folder):
+            if with_hidden or not posixpath.basename(entry.path).startswith(_HIDDEN):
+                yield entry
 
     @contextlib.contextmanager
     def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
@@ -115,8 +119,8 @@ class ObjectStorage(Storage):
         """Return the names of a folder from `first` on, which need not exist, usually by one request."""
 
     @abstractmethod
-    def _list_all(self, folder: str) -> list[Entry]:
-        """Return all entries of a folder, in any order."""
+    def _list_all(self, folder: str) -> Iterator[Entry]:
+        """Yield all entries of a folder, in any order; one page of the listing is in memory."""
 
     @abstractmethod
     def _upload(self, file: IO[bytes], path: str) -> None:
@@ -127,6 +131,14 @@ class ObjectStorage(Storage):
 
     def _prefix(self, folder: str) -> str:
         return f"{name}/" if (name := self._object_name(folder).strip("/")) else ""
+
+
+def process_settings(*prefixes: str) -> Hashable:
+    """Return what a client depends on: the process, because a forked one must not use the same connections, and the
+    environment variables whose names begin with the prefixes.
+    """
+    names = sorted(name for name in os.environ if name.startswith(prefixes))
+    return os.getpid(), tuple((name, os.environ.get(name)) for name in names)
 
 
 class GenerationError(OSError):
@@ -156,6 +168,12 @@ class _RawObject(io.RawIOBase):
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+    def readall(self) -> bytes:
+        """Return the rest by one request; the inherited method asks for it in blocks of 8 KiB."""
+        data = self._read_range(self._position, self._size) if self._position < self._size else b""
+        self._position += len(data)
+        return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]

@@ -12,13 +12,14 @@ import errno
 import io
 import posixpath
 import uuid
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import lru_cache
 from typing import IO, Any, BinaryIO
 
 from detloom.components.storage.interface import Entry
 from detloom.components.storage.object_storage import (
+    MAX_CONNECTIONS,
     NAMES_PER_PAGE,
     WRITE_KEY,
     Generation,
@@ -27,6 +28,7 @@ from detloom.components.storage.object_storage import (
     Page,
     missing_file,
     open_object,
+    process_settings,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -133,12 +135,12 @@ class S3Storage(ObjectStorage):
         entries = _entries_by_name(page, folder, prefix)
         return Page(first, max(entries) if page["IsTruncated"] else None, entries)
 
-    def _list_all(self, folder: str) -> list[Entry]:
+    def _list_all(self, folder: str) -> Iterator[Entry]:
         prefix = self._prefix(folder)
         with self._os_errors(folder):
-            pages = list(self._list_pages(Prefix=prefix, Delimiter="/"))
-        found = (_entries_by_name(page, folder, prefix) for page in pages)
-        return [entry for entries in found for name, entry in entries.items() if name.strip("/")]
+            for page in self._list_pages(Prefix=prefix, Delimiter="/"):
+                entries = _entries_by_name(page, folder, prefix)
+                yield from (entry for name, entry in entries.items() if name.strip("/"))
 
     def _upload(self, file: IO[bytes], path: str) -> None:
         file.seek(0)
@@ -190,28 +192,31 @@ class S3Storage(ObjectStorage):
 
     @contextlib.contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
-        _ = self._client  # raises InputError without boto3
         with _os_errors(self.address(path)):
             yield
 
-    @cached_property
+    @property
     def _client(self) -> Any:
-        """Return a client, which several threads may use."""
-        try:
-            import boto3
-            from botocore.config import Config
-        except ModuleNotFoundError:
-            raise InputError(f"{redact(self.root)}: s3:// needs boto3; pip install 'detloom[s3]' adds it.") from None
-        config = Config(
-            connect_timeout=_TIMEOUT_SECONDS,
-            read_timeout=_TIMEOUT_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": _NUM_TRIES},
-            # Not all servers know the checksums that boto3 adds on its own; a push compares what was stored.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        )
         with _os_errors(self.root):
-            return boto3.session.Session().client("s3", config=config)
+            return _client(process_settings("AWS_", "BOTO_"), _TIMEOUT_SECONDS)
+
+
+@lru_cache(maxsize=8)
+def _client(settings: Hashable, timeout_seconds: float) -> Any:
+    """Return the client of this process, which several threads may use; a new one finds credentials and connects."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=timeout_seconds,
+        read_timeout=timeout_seconds,
+        retries={"mode": "standard", "total_max_attempts": _NUM_TRIES},
+        max_pool_connections=MAX_CONNECTIONS,
+        # Not all servers know the checksums that boto3 adds on its own; a push compares what was stored.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return boto3.session.Session().client("s3", config=config)
 
 
 def _entries_by_name(page: dict[str, Any], folder: str, prefix: str) -> dict[str, Entry]:
@@ -238,11 +243,13 @@ def _just_before(name: str) -> str:
 
 @contextlib.contextmanager
 def _os_errors(address: str) -> Iterator[None]:
-    """Raise the errors of boto3 as OSError, with the address redacted."""
-    from boto3.exceptions import Boto3Error
-    from botocore import exceptions
-
+    """Raise the errors of boto3 as OSError, with the address redacted; InputError if it is not installed."""
     where = redact(address)
+    try:
+        from boto3.exceptions import Boto3Error
+        from botocore import exceptions
+    except ModuleNotFoundError:
+        raise InputError(f"{where}: s3:// needs boto3; pip install 'detloom[s3]' adds it.") from None
     try:
         yield
     except exceptions.ClientError as error:

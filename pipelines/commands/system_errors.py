@@ -49,6 +49,9 @@ def _describe(error: OSError, arguments: Iterable[str]) -> str:
     what = f"{hide_secrets(escape(place))}: {error.strerror}" if place else str(error.strerror)
     if error.errno in _NO_SPACE:
         return _no_space(what, [place, *arguments])
+    if "://" in place:
+        step = "check the credentials and their permissions" if error.errno in _NOT_ALLOWED else "check the storage"
+        return f"{what.rstrip('.')}; {step}, and run the command again."
     if error.errno in _NOT_ALLOWED:
         return f"{what}; choose a place where the user {find_user()} may read and write, and run the command again."
     if error.errno in _TOO_MANY_FILES:

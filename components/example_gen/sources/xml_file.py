@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, source_error
 from detloom.schemas.contracts.rejects import Reason
 
 MAX_MARKS = 1_000_000  # number of < and = in one document or streamed element; libxml2 keeps about 120 bytes for each
@@ -202,7 +202,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         while block := file.read(_BLOCK_BYTES):
             yield block
     except OSError as error:
-        raise SourceError(Reason.UNREADABLE_FILE, f"the file cannot be read ({error.strerror or error})") from None
+        raise source_error(error) from None
 
 
 def _without_zeros(data: bytes) -> bytes:

@@ -1,9 +1,19 @@
 """Ingestion from a bucket gives the bytes of a local one, with about one request for each file of the data set."""
 
+import re
+from functools import partial
+
+import apache_beam as beam
 import pytest
+from object_server import ApiError
 from PIL import Image
 
+from detloom.components.example_gen import sort_entries
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.storage.storage import open_storage
+from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
+from detloom.schemas.errors import InputError
 
 STEMS = {"train": [f"a{number:03d}" for number in range(60)], "val": ["b1", "b2"]}
 
@@ -71,6 +81,64 @@ def test_requests_that_fail_or_are_cut_are_repeated(make_voc, upload, run_ingest
     run_ingest(address, tmp_path / "remote")
     local_files, remote_files = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
     assert {name.name for name in local_files if local_files[name] != remote_files.get(name)} == {REPORT_FILE}
+
+
+def refuse(bucket, part):
+    """Refuse the requests whose path contains `part`."""
+
+    def before_request():
+        if part in bucket.requests[-1]:
+            raise ApiError(403, "no access")
+
+    bucket.before_request = before_request
+
+
+@pytest.mark.reliability("store failure", "ingest")
+def test_a_refused_image_ends_the_ingestion_with_one_sentence(make_voc, upload, run_ingest, bucket, tmp_path):
+    address = upload(make_voc({"train": ["a1", "a2", "a3"], "val": ["b1"]}))
+    refuse(bucket, "a2.jpg")
+    with pytest.raises(Exception, match="no access") as failure:
+        run_ingest(address, tmp_path, partial(beam.Pipeline, runner="DirectRunner"), max_reject_fraction=0.9)
+    assert re.fullmatch(
+        f"{address}/JPEGImages/a2.jpg: [^\n]*no access; check the credentials and their permissions, and run .*",
+        describe_system_error(failure.value),
+    )
+
+
+@pytest.mark.reliability("store failure", "ingest")
+def test_images_do_not_lose_their_labels_when_the_storage_refuses_them(upload, run_ingest, bucket, tmp_path):
+    write_yolo(tmp_path / "yolo")
+    address = upload(tmp_path / "yolo")
+    refuse(bucket, "labels")
+    with pytest.raises((OSError, InputError), match="no access"):
+        run_ingest(address, tmp_path / "out", data_format="yolo", splits={"train": "train"}, max_reject_fraction=0.9)
+
+
+def test_names_that_no_object_can_have_are_rejects(upload, bucket, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").write_bytes(b"1")
+    folder = DataFolder(upload(tmp_path / "data"))
+    for name in ("a" * 1025, "a\nb", "\udc80", "b/" * 600 + "c"):
+        assert folder.status(name) is None
+        assert not folder.is_folder(name)
+        with pytest.raises(SourceError):
+            folder.read_bytes(name, 10)
+    assert not bucket.requests
+    assert folder.read_bytes("a", 10) == b"1"
+
+
+def test_a_large_folder_is_listed_page_by_page_and_sorted_on_disk(upload, bucket, tmp_path, monkeypatch):
+    names = [f"{number}.jpg" for number in range(30)] + ["b/1", "a/1", ".hidden", ".c/1"]
+    for name in names:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(name.encode())
+    address, bucket.page_size = upload(tmp_path / "data"), 4
+    next(open_storage(address).iter_entries())
+    assert len(bucket.requests) == 1
+    monkeypatch.setattr(sort_entries, "_MAX_IN_MEMORY", 5)
+    local, remote = DataFolder(str(tmp_path / "data")), DataFolder(address)
+    assert [(each.path, each.size) for each in remote.walk()] == [(each.path, each.size) for each in local.walk()]
+    assert remote.list_folders() == local.list_folders() == ["a", "b"]
 
 
 def write_yolo(folder):

@@ -32,12 +32,12 @@ class Bucket:
             had been killed before it. "refused" and "unavailable" are one response 403 or 503. "answer_lost" executes
             the request and closes the connection. "stalled" executes it only when `release_stalled` is called, and then
             closes the connection. "cut" sends half of the content.
-        before_request: called before each request is executed.
+        before_request: called before each request is executed; an ApiError is the response.
         after_request: called after each request that was executed.
         damage: objects whose name ends with this lose half of their bytes when uploaded.
         page_size: most names in one response to a listing.
         latency_seconds: added to each request; requests of several connections wait at the same time.
-        ignores_conditions: an exclusive creation (S3: `If-None-Match`) replaces the object.
+        ignored_condition: a header that has no effect on writes.
     """
 
     objects: dict[str, StoredObject] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Bucket:
     damage: str = ""
     page_size: int = 1000
     latency_seconds: float = 0.0
-    ignores_conditions: bool = False
+    ignored_condition: str = ""
     is_stopped: bool = False
     uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
     generation: int = 1000
@@ -130,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
             elif fault == "unavailable":
                 response = self.format_error(503, "try again")
             else:
-                bucket.before_request()
                 try:
+                    bucket.before_request()
                     response = self.respond(body)
                 except ApiError as error:
                     response = self.format_error(error.status, str(error))

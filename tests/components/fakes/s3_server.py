@@ -50,7 +50,8 @@ class S3Handler(Handler):
 
     def _put(self, name: str, body: bytes) -> Response:
         found = self.bucket.objects.get(name)
-        if self.headers.get("If-None-Match") == "*" and found and not self.bucket.ignores_conditions:
+        del self.headers[self.bucket.ignored_condition]
+        if self.headers.get("If-None-Match") == "*" and found:
             raise ApiError(412, "At least one of the pre-conditions you specified did not hold")
         if "If-Match" in self.headers and self.headers["If-Match"] != _etag(self._existing(name)):
             raise ApiError(412, "At least one of the pre-conditions you specified did not hold")

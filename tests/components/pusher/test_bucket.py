@@ -314,9 +314,10 @@ def test_unreachable_bucket_is_reported_with_its_address(model, plain_bucket, se
         push_model(model, missing, check=no_check)
 
 
-def test_server_that_ignores_conditions_is_refused(model, s3_bucket, serving):
-    s3_bucket.ignores_conditions = True
-    with pytest.raises(InputError, match=r"s3://bucket/serving: .*If-None-Match"):
+@pytest.mark.parametrize("condition", ["If-None-Match", "If-Match"])
+def test_server_that_ignores_a_condition_is_refused(model, s3_bucket, condition):
+    s3_bucket.ignored_condition = condition
+    with pytest.raises(InputError, match=f"s3://bucket/serving: .*ignores {condition},"):
         push_model(model, "s3://bucket/serving", check=no_check)
     assert s3_bucket.contents() == {}
 

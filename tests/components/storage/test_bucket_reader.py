@@ -1,9 +1,12 @@
 """Reading many files of a bucket takes few requests, and gives what single requests give."""
 
+import os
+import pkgutil
 import random
 
 import pytest
 
+from detloom.components.storage import bucket_reader
 from detloom.components.storage.bucket_reader import open_to_read
 from detloom.components.storage.storage import open_storage
 
@@ -71,6 +74,42 @@ def test_a_file_takes_one_request(fill, bucket, root):
     assert storage.read("empty", 5) == b""
 
 
+def test_a_whole_file_takes_two_requests(fill, bucket, root):
+    content = random.Random(0).randbytes(1_000_000)
+    fill({"data/a": content, "data/b.json": b'{"a": "\xc3\xa4"}'})
+    storage = open_storage(root)
+    with storage.open("a") as file:
+        assert file.read() == content
+    assert len(bucket.requests) == 2
+    with storage.open("a") as file:
+        assert file.read(10) + file.read() == content
+    bucket.requests.clear()
+    assert storage.read_json("b.json") == {"a": "ä"}
+    assert len(bucket.requests) <= 2
+    with pytest.raises(FileNotFoundError, match=f"{root}/c.json"):
+        storage.read_json("c.json")
+
+
+def test_a_process_has_one_client_for_each_server(fill, root, monkeypatch):
+    fill({"data/a": b"1"})
+    clients = []
+    for constructor in ("google.cloud.storage.Client.__init__", "boto3.session.Session.client"):
+        module, _, name = constructor.rpartition(".")
+        made = getattr(pkgutil.resolve_name(module), name)
+        monkeypatch.setattr(constructor, lambda *args, made=made, **kw: clients.append(made) or made(*args, **kw))
+    for number in range(3):
+        assert open_storage(f"{root}/{number}".removesuffix("/0")).read("a") == (None if number else b"1")
+    num_clients = len(clients)  # 0 if another test made it
+    settings = "AWS_TEST" if root.startswith("s3") else "GOOGLE_TEST"
+    for change in (lambda: monkeypatch.setenv(settings, "1"), lambda: monkeypatch.setattr(os, "getpid", lambda: -1)):
+        change()  # the second is a fork
+        clients.clear()
+        for _ in range(2):
+            assert open_storage(root).read("a") == b"1"
+        assert len(clients) == 1
+    assert num_clients <= 1
+
+
 def test_a_response_that_ends_early_is_noticed(fill, bucket, root):
     fill({"data/a": b"12345"})
     bucket.faults[1] = "cut"
@@ -91,6 +130,22 @@ def test_expected_files_are_read_ahead_in_any_case(fill, bucket, reader):
     assert reader.read("1", 20) == b"\1"
 
 
+@pytest.mark.parametrize("knows_sizes", [True, False])
+def test_few_large_files_are_read_ahead(knows_sizes, fill, bucket, reader, monkeypatch):
+    monkeypatch.setattr(bucket_reader, "_MAX_BYTES_AHEAD", 250)
+    fill({f"data/{number}": bytes(100) for number in range(10, 30)} | {"data/30": bytes(1000), "data/31": b"1"})
+    if knows_sizes:
+        assert reader.status("10").size == 100
+    else:
+        reader._last_bytes = 100
+    names = [str(number) for number in range(10, 32)]
+    reader.expect(names, 2000)
+    for number, name in enumerate(names):
+        assert len(reader._ahead) in ({3} if number < 19 else {1, 2, 3})
+        assert reader.read(name, 2000)
+    assert len(bucket.requests) == 22 + knows_sizes
+
+
 def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, root):
     fill({"data/1": b"1", "data/2": b"2"})
     bucket.faults[1] = "refused"
@@ -101,8 +156,6 @@ def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, roo
 
 
 def test_a_reader_keeps_few_pages(fill, bucket, reader, monkeypatch):
-    from detloom.components.storage import bucket_reader
-
     monkeypatch.setattr(bucket_reader, "_MAX_PAGES", 2)
     bucket.page_size = 10
     fill({f"data/{number:02d}": b"" for number in range(50)})
