@@ -91,7 +91,7 @@ FILE_LOOK = Look(
     background="white",
     grid_color="#dddddd",
     mark_color="#555555",
-    line_colors=("#1f5fa8", "#c2502d", "#4b8b3b", "#7a4fa3", "#8a6d1f"),
+    line_colors=("#1f5fa8", "#c2502d", "#4b8b3b", "#7a4fa3", "#8a6d1f", "#1d8a8a", "#b03a7a"),
     has_names=True,
 )
 # Smaller, so that text stays readable when two charts are side by side; colours follow the page, also in dark mode.
