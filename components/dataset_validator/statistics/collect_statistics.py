@@ -127,7 +127,7 @@ class _ShardReader:
         try:
             for number, (offset, serialized) in enumerate(read_records(self._path)):
                 self._add(number, offset, serialized)
-        except (tf.errors.DataLossError, tf.errors.NotFoundError):
+        except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
             self._statistics.num_damaged_shards += 1
             self._statistics.add_unreadable(f"(damaged file {self._split}/{Path(self._path).name})")
         self.collected.images.parts.append(self._rows.build())
