@@ -11,21 +11,19 @@ Prints a table and writes JSON.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-from tools.disturbance import Disturbance, children_seconds
+from tools.measured_child import measure
 from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, find_bccd, has_peer
 
 CLASS_IDS = {"Platelets": 1, "RBC": 2, "WBC": 3}
@@ -133,33 +131,10 @@ def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
     return {"seconds": time.monotonic() - started, "num_records": report["num_written"]}
 
 
-def measure(command: list[str]) -> dict[str, float]:
-    """Return the JSON of the command's last line, the peak resident memory of it and its children in MB, and `others`.
-
-    `others` is the share of all cores that other processes used meanwhile; above about 0.05, speeds are unreliable.
-    """
-    disturbance, cpu_before = Disturbance(children_seconds), children_seconds()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    main, peak_main, peak_workers = psutil.Process(process.pid), 0, 0
-    while process.poll() is None:
-        with contextlib.suppress(psutil.Error):
-            peak_main = max(peak_main, main.memory_info().rss)
-            workers = 0
-            for child in main.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    workers += child.memory_info().rss
-            peak_workers = max(peak_workers, workers)
-        time.sleep(0.1)
-    output, errors = process.communicate()
-    if process.returncode != 0:
-        raise RuntimeError(f"{command}: {errors[-3000:]}")
-    return {
-        **json.loads(output.strip().splitlines()[-1]),
-        "peak_main_mb": peak_main / 1e6,
-        "peak_workers_mb": peak_workers / 1e6,
-        "cpu_seconds": children_seconds() - cpu_before,
-        "others": disturbance.share(),
-    }
+def run_command(command: list[str]) -> dict[str, float]:
+    """Return what the command used (see `Use`), and the JSON of its last line, whose seconds leave out the imports."""
+    use = asdict(measure(command))
+    return {**use, **use.pop("result")}
 
 
 def commands(folder: Path, work: Path) -> Iterator[tuple[str, list[str]]]:
@@ -188,7 +163,7 @@ def run_all(work: Path, num_runs: int) -> list[dict[str, dict[str, dict[str, flo
         for size in ("start_up", "large") if number else ("start_up", "large", "small"):
             for name, command in commands(work / size, work):
                 clear(work / "out")
-                result = results.setdefault(name, {})[size] = measure(command)
+                result = results.setdefault(name, {})[size] = run_command(command)
                 shown = f"{name}, {size}: {result['seconds']:.1f} s, others used {result['others']:.0%}"
                 print(f"  run {number + 1}: {shown}", file=sys.stderr, flush=True)
         rounds.append(results)
