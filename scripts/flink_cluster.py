@@ -345,14 +345,11 @@ def show_status(folder: Path) -> int:
 
 def find_owner(folder: Path) -> int | None:
     """Return the process that owns the cluster of a folder, or None."""
-    try:
-        with open(folder / "lock", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(lock.read() or 0) or None
-    except FileNotFoundError:
-        pass
+    with contextlib.suppress(FileNotFoundError), open(folder / "lock", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(lock.read() or 0) or None
     return None
 
 

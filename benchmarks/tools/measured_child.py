@@ -20,7 +20,7 @@ _PERIOD_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What a command used.
+    """Time, memory and disk that a command used.
 
     Attributes:
         result: the JSON of its last line.

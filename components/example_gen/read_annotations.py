@@ -72,7 +72,7 @@ class ReadOutcome:
 
 
 class ChunkList(NamedTuple):
-    """What `list_chunks` wrote.
+    """Summary of the list that `list_chunks` wrote.
 
     Attributes:
         has_many_sources: a split of the job has several sources in the data set, so that keys may repeat.

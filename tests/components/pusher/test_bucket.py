@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from clock import Clock
 
 from detloom.components.pusher import locks, object_store
 from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
@@ -35,19 +36,6 @@ PATHS = {  # of requests that change a name
     },
 }
 GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' models
-
-
-class Clock:
-    """A clock that advances only by `sleep`."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 @pytest.fixture

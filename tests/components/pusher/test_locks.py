@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from clock import Clock
 
 from detloom.components.pusher import atomic_push
 from detloom.components.pusher.locks import ClaimLock, GenerationLock
@@ -77,19 +78,6 @@ class Claims(dict):
 
     def delete(self, path):
         self.pop(Path(path).name, None)
-
-
-class Clock:
-    """A clock that advances only by `sleep`."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 @pytest.fixture
