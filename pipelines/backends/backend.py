@@ -179,17 +179,22 @@ def find_schedule(backend: Backend, name_or_id: str) -> ScheduleStatus:
 
 
 _MAX_FAILURES = 10  # consecutive failed requests; the network or the server may be down for a while
+_LAST_STATES_SECONDS = 60.0
 _UNREPORTED: frozenset[TaskState] = frozenset({"pending", "not run", "unknown"})
 
 
 def follow_run(backend: Backend, run_id: str, print_line: Callable[[str], None], *, every_seconds: float) -> RunStatus:
-    """Poll a run until it has ended, and return its last status.
+    """Poll a run until it has ended and its tasks have final states, and return its last status.
+
+    Kubeflow's API shows the end of a run some seconds before the end of its last task. States that stay unknown, as
+    those of a large workflow do, are waited for at most a minute.
 
     Raises:
         ApiError: if the backend stops responding or refuses the request. The run continues.
     """
     reported: dict[str, TaskState] = {}
     failures = 0
+    ended_at: float | None = None
     while True:
         try:
             run = backend.get_run(run_id)
@@ -206,7 +211,10 @@ def follow_run(backend: Backend, run_id: str, print_line: Callable[[str], None],
                 print_line(_line(task))
             reported[task.name] = task.state
         if run.state in ENDED:
-            return run
+            ended_at = ended_at or time.monotonic()
+            is_complete = all(task.state != "unknown" for task in run.tasks)
+            if is_complete or time.monotonic() - ended_at >= _LAST_STATES_SECONDS:
+                return run
         time.sleep(every_seconds)
 
 

@@ -82,7 +82,8 @@ class KubeflowBackend:
             run_id = found.run_id
         run = self._api.call("Run", "get_run", f"read the run '{run_id}'", run_id)
         status = self._run_status(run, with_tasks=True)
-        return replace(status, tasks=tuple(self._with_cause(run, task) for task in status.tasks))
+        tasks = tuple(self._with_cause(run, task) for task in status.tasks)
+        return replace(status, tasks=tasks, error=status.error or self._outside_error(status))
 
     def latest_runs(self, limit: int) -> list[RunStatus]:
         experiment, found = self._find_experiment(), []
@@ -297,6 +298,16 @@ class KubeflowBackend:
                 break
         return replace(task, error=self._causes.get(key, ""))
 
+    def _outside_error(self, status: RunStatus) -> str:
+        """Return where the cause is if a run has failed, but none of its tasks: the API has no message for it."""
+        if status.state != "failed" or any(task.state == "failed" for task in status.tasks):
+            return ""
+        workflow = f"-n {self._settings.namespace} -l {_RUN_LABEL}={status.run_id}"
+        return (
+            "it failed outside its tasks; until the cluster deletes the workflow, `kubectl describe workflow "
+            f"{workflow}` has the cause"
+        )
+
     def _error_of(self, item: Any) -> str:
         """Return the error of a run or task, or the newest error in its history."""
         errors = [item.error, *(entry.error for entry in reversed(item.state_history or ()))]
@@ -342,6 +353,7 @@ def _equals(key: str, value: str) -> str:
     return json.dumps({"predicates": [{"operation": "EQUALS", "key": key, "stringValue": value}]})
 
 
+_RUN_LABEL = "pipeline/runid"  # of a run's workflow and pods
 _STATES: dict[str, TaskState] = {
     "PENDING": "pending",
     "RUNNING": "running",

@@ -1,4 +1,4 @@
-"""Train with two workers: the Indexed Job of `detloom manifest`, undisturbed and with a deleted pod."""
+"""Train with two workers: Indexed Job and JobSet of `detloom manifest`, undisturbed and with a deleted pod."""
 
 import json
 
@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from cluster_access.helper_pod import MOUNT
 from cluster_access.pods import wait_for
 from kubernetes import client, utils
+from kubernetes.client.exceptions import ApiException
 
 from detloom.pipelines.cli import cli
 from detloom.pipelines.samples.sample_run_file import sample_run_file
@@ -55,16 +56,18 @@ for name in names:
         digest.update(name.encode() + getattr(reader.get_tensor(name), "tobytes", lambda: b"")())
 print(len(names), digest.hexdigest())
 """
+_TRAINING_KINDS = ("Job", "JobSet")
+_JOBSETS = {"group": "jobset.x-k8s.io", "version": "v1alpha2", "plural": "jobsets"}
+_FINAL = ("Complete", "Failed", "Completed")  # conditions of a Job, of both, of a JobSet
 
 
 class Workers:
-    """One Indexed Job and its folder of results."""
+    """One Indexed Job or JobSet, and its folder of results."""
 
-    def __init__(self, cluster, helper, pipeline, name):
-        self.cluster, self.helper, self.name = cluster, helper, name
+    def __init__(self, cluster, helper, pipeline, name, kind):
+        self.cluster, self.helper, self.name, self._kind = cluster, helper, name, kind
         self.out = f"{MOUNT}/workers/{name}"
-        self._batch = client.BatchV1Api()
-        words = ["manifest", str(sample_run_file("demo")), "--kind", "job", "--workers", "2", "--name", name]
+        words = ["manifest", str(sample_run_file("demo")), "--kind", kind, "--workers", "2", "--name", name]
         words += ["--examples", EXAMPLES, "--out", self.out]
         sets = [word for setting in pipeline.settings for word in ("--set", setting)]
         result = CliRunner().invoke(cli, [*words, *sets])
@@ -72,24 +75,36 @@ class Workers:
         self.documents = list(yaml.safe_load_all(result.stdout))
 
     def start(self):
+        namespace = self.cluster.namespace
         for document in self.documents:
-            if document["kind"] == "Job":
-                (container,) = document["spec"]["template"]["spec"]["containers"]
-                container["env"].append({"name": "PYTHONPATH", "value": f"{KEPT}/code"})
-            utils.create_from_dict(client.ApiClient(), document, namespace=self.cluster.namespace)
+            if document["kind"] in _TRAINING_KINDS:
+                for container in containers_in(document):
+                    container["env"].append({"name": "PYTHONPATH", "value": f"{KEPT}/code"})
+            if document["kind"] == "JobSet":
+                self.cluster.custom.create_namespaced_custom_object(namespace=namespace, body=document, **_JOBSETS)
+            else:
+                utils.create_from_dict(client.ApiClient(), document, namespace=namespace)
 
     def pods(self):
         selector = f"app.kubernetes.io/instance={self.name}"
         return self.cluster.core.list_namespaced_pod(self.cluster.namespace, label_selector=selector).items
 
     def wait(self):
-        """Return the status of the job once it has succeeded or failed."""
+        """Return whether the workers have succeeded, once they have succeeded or failed."""
+        state = wait_for(self._final_state, f"the end of the {self._kind} {self.name}", 1500)
+        return state in ("Complete", "Completed")
 
-        def ended():
-            status = self._batch.read_namespaced_job(self.name, self.cluster.namespace).status
-            return status if any(each.status == "True" for each in status.conditions or ()) else None
+    def _final_state(self):
+        """Return the type of the final condition; None while there is none."""
+        conditions = self._read()["status"].get("conditions", ())
+        final = [each["type"] for each in conditions if each["status"] == "True" and each["type"] in _FINAL]
+        return final[0] if final else None
 
-        return wait_for(ended, f"the end of the job {self.name}", 1500)
+    def _read(self):
+        where = {"name": self.name, "namespace": self.cluster.namespace}
+        if self._kind == "jobset":
+            return {"status": {}, **self.cluster.custom.get_namespaced_custom_object(**where, **_JOBSETS)}
+        return self.cluster.plain(client.BatchV1Api().read_namespaced_job(**where))
 
     def saved_steps(self):
         files = [file.rpartition("/")[2] for file in self.helper.files_under(f"{self.out}/checkpoints")]
@@ -99,8 +114,25 @@ class Workers:
         return self.helper.run_python(_DIGEST, checkpoint).split()
 
     def delete(self):
-        self._batch.delete_namespaced_job(self.name, self.cluster.namespace, propagation_policy="Background")
-        self.cluster.core.delete_namespaced_service(self.name, self.cluster.namespace)
+        namespace = self.cluster.namespace
+        for document in self.documents:
+            where = {"name": document["metadata"]["name"], "namespace": namespace}
+            match document["kind"]:
+                case "JobSet":
+                    self.cluster.custom.delete_namespaced_custom_object(**where, **_JOBSETS)
+                case "Job":
+                    client.BatchV1Api().delete_namespaced_job(**where, propagation_policy="Background")
+                case "Service":
+                    self.cluster.core.delete_namespaced_service(**where)
+                case "ConfigMap":
+                    self.cluster.core.delete_namespaced_config_map(**where)
+
+
+def containers_in(thing):
+    """Return all containers in a document."""
+    if isinstance(thing, dict):
+        return [*thing.get("containers", ()), *(each for value in thing.values() for each in containers_in(value))]
+    return [each for value in thing for each in containers_in(value)] if isinstance(thing, list) else []
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +146,8 @@ def examples(helper):
 def make_workers(examples, small_pipeline, cluster, helper, session_name):
     made = []
 
-    def make(name):
-        workers = Workers(cluster, helper, small_pipeline("workers", *TRAINING), f"{session_name}-{name}")
+    def make(name, kind="job"):
+        workers = Workers(cluster, helper, small_pipeline("workers", *TRAINING), f"{session_name}-{name}", kind)
         workers.start()
         made.append(workers)
         return workers
@@ -126,10 +158,9 @@ def make_workers(examples, small_pipeline, cluster, helper, session_name):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(make_workers):
+def undisturbed(make_workers, cluster):
     workers = make_workers("calm")
-    status = workers.wait()
-    assert status.succeeded == 2, [workers.cluster.read_log(pod.metadata.name, "trainer") for pod in workers.pods()]
+    assert workers.wait(), [cluster.read_log(pod.metadata.name, "trainer") for pod in workers.pods()]
     return workers
 
 
@@ -143,15 +174,25 @@ def test_two_workers_end_with_equal_weights(undisturbed, helper):
     assert undisturbed.digest_of(newest.removesuffix(".index")) == chief
 
 
-def test_the_weights_are_the_same_after_a_worker_was_lost(undisturbed, make_workers, cluster):
-    """Needs in addition the permission to delete pods."""
-    workers = make_workers("lost")
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_the_weights_are_the_same_after_a_worker_was_lost(kind, undisturbed, make_workers, cluster):
+    """Needs in addition the permission to delete pods; a JobSet needs its controller."""
+    if kind == "jobset" and not is_installed(cluster):
+        pytest.skip("the JobSet controller is not installed")
+    workers = make_workers(f"lost-{kind}", kind)
     wait_for(workers.saved_steps, "a checkpoint", 900)
     before = {pod.metadata.name for pod in workers.pods()}
-    victim = next(name for name in before if f"{workers.name}-1" in name)
+    victim = next(name for name in before if name.startswith((f"{workers.name}-1", f"{workers.name}-workers-0-1")))
     cluster.delete_pod(victim)
-    status = workers.wait()
-    assert status.succeeded == 2
+    assert workers.wait()
     assert {pod.metadata.name for pod in workers.pods()} != before
     lost, calm = (each.digest_of(f"{each.out}/checkpoints/ckpt-{STEPS}") for each in (workers, undisturbed))
     assert lost == calm
+
+
+def is_installed(cluster):
+    try:
+        cluster.custom.list_namespaced_custom_object(namespace=cluster.namespace, **_JOBSETS)
+    except ApiException:
+        return False
+    return True

@@ -1,6 +1,7 @@
 """A running Flink cluster, and commands that use it."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 VARIABLE = "FLINK_CLUSTER"  # set by scripts/flink_cluster.py
 WAIT_SECONDS = 600.0
 NUM_SLOTS = 4
+_CONNECTION = re.compile(r"^(\S+ \S+) .*Beam Fn Control client connected with id (\S+)$", re.MULTILINE)
 
 
 class Cluster:
@@ -62,21 +64,21 @@ class Cluster:
         return sum("taskmanager" in line and "has ended" in line for line in self._log("events").splitlines())
 
     def _python_workers(self) -> list[psutil.Process]:
-        """Return the workers beside the second task manager that the running job has started.
+        """Return the workers beside the second task manager that have connected to the running job.
 
-        Workers of an earlier job may live for some seconds more. A worker counts from its connection: Beam's job server
-        waits for ever for one that is killed before.
+        Workers of an earlier job, with the same ids, may live for some seconds more. A worker counts from its
+        connection: Beam's job server waits for ever for one that is killed before.
         """
         starts = [job["start-time"] for job in self._get("jobs/overview")["jobs"] if job["state"] == "RUNNING"]
-        connected = [
-            1000 * datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S").timestamp()
-            for line in self._log("taskmanager-2").splitlines()
-            if "Beam Fn Control client connected" in line
-        ]
-        if not starts or max(connected, default=0.0) < max(starts):
+        if not starts:
             return []
-        children = psutil.Process(self.description["processes"]["workerpool-2"]).children()
-        return [child for child in children if child.is_running() and 1000 * child.create_time() > max(starts)]
+        connections = _CONNECTION.findall(self._log("taskmanager-2"))
+        ids = {worker for when, worker in connections if _milliseconds(when) >= max(starts)}
+        return [
+            child
+            for child in psutil.Process(self.description["processes"]["workerpool-2"]).children()
+            if 1000 * child.create_time() > max(starts) and any(f'"{each}"' in _command_of(child) for each in ids)
+        ]
 
     def _kill(self, process: psutil.Process) -> None:
         self._killed.add(process.pid)
@@ -88,6 +90,17 @@ class Cluster:
     def _get(self, path: str) -> Any:
         with urllib.request.urlopen(f"http://{self.description['master']}/{path}", timeout=10) as answer:
             return json.load(answer)
+
+
+def _command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return ""
+
+
+def _milliseconds(log_time: str) -> float:
+    return 1000 * datetime.strptime(log_time, "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes] | None = None) -> None:

@@ -81,13 +81,15 @@ class Pipeline:
         return list(json.loads(self.command("status", "--json")))
 
     def wait(self, run_id: str, seconds: float = 1800) -> dict[str, Any]:
-        """Return the status of a run once it has ended."""
+        """Return the status of a run once it and its tasks have ended."""
 
-        def ended() -> dict[str, Any] | None:
-            status = self.status(run_id)
-            return status if status["state"] in ENDED else None
+        def final_state() -> str | None:
+            state = str(self.status(run_id)["state"])
+            return state if state in ENDED else None
 
-        return wait_for(ended, f"the end of {self.name}'s run {run_id}", seconds)
+        state = wait_for(final_state, f"the end of {self.name}'s run {run_id}", seconds)
+        code = 0 if state == "succeeded" else 1
+        return dict(json.loads(self.command("status", run_id, "--json", "--wait", "--every", "3", code=code)))
 
     def wait_for_task(self, run_id: str, task: str, seconds: float = 900) -> dict[str, Any]:
         """Return the state of a task once it runs or has ended."""

@@ -223,6 +223,22 @@ def test_each_change_of_a_task_prints_a_line():
     assert run.state == "failed"
 
 
+def test_the_states_of_the_last_tasks_may_come_after_the_end_of_the_run():
+    """Seen on a cluster: the run had succeeded, and its exit handler was still running."""
+    run, lines = follow(
+        ("succeeded", task("Notifier", "unknown")),
+        ("succeeded", task("Notifier", "succeeded", 1)),
+    )
+    assert [each.state for each in run.tasks] == ["succeeded"]
+    assert lines == ["03:01:00 UTC  Notifier  succeeded after 1 min 0 s"]
+
+
+def test_a_state_that_stays_unknown_is_waited_for_a_limited_time(monkeypatch):
+    monkeypatch.setattr("detloom.pipelines.backends.backend._LAST_STATES_SECONDS", 0.0)
+    run, _ = follow(("succeeded", task("Notifier", "unknown")))
+    assert [each.state for each in run.tasks] == ["unknown"]
+
+
 def test_a_temporary_failure_of_the_server_is_tolerated():
     run, lines = follow(AWAY, AWAY, ("running", task("Gen", "running")), *[AWAY] * 10, ("succeeded",))
     assert (run.state, lines) == ("succeeded", ["03:00:00 UTC  Gen  running"])

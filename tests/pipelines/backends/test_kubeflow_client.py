@@ -195,6 +195,16 @@ def test_a_log_that_cannot_be_read_leaves_the_cause_empty(cluster, backend):
     assert trainer_of(backend, run).error == ""
 
 
+def test_a_run_that_failed_outside_its_tasks_says_where_the_cause_is(cluster, backend):
+    """Seen on a cluster whose bucket did not exist: all entries but those of drivers are missing, without a message."""
+    details = kfp_server_api.V2beta1RunDetails(task_details=[node("root-driver", "FAILED", 0)])
+    source = {"pipeline_spec": sample_job.SPEC}
+    run = cluster.add_run("cells-1", state="FAILED", pipeline_spec=source, run_details=details)
+    error = backend.get_run(run.run_id).error
+    assert f"kubectl describe workflow -n kubeflow -l pipeline/runid={run.run_id}" in error
+    assert backend.get_run(failed_run(cluster).run_id).error == ""  # the failed task has the cause
+
+
 def test_a_terminated_run_was_cancelled(cluster, backend):
     """Kubeflow's states of a run that `:terminate` ended: CANCELING, then FAILED."""
     states = [kfp_server_api.V2beta1RuntimeStatus(state=each) for each in ("RUNNING", "CANCELING", "FAILED")]
