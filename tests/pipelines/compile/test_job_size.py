@@ -37,10 +37,10 @@ def test_the_nodes_of_the_demo_are_below_half_a_megabyte(job_of):
 def test_the_workflow_of_the_largest_job_is_below_argos_limit(job_of, monkeypatch):
     """Check the job with retraining, a search, all notifications, retries and limits: 17 tasks, in two DAGs.
 
-    The margin is twice the error of the estimate. Most of what is left are addresses and types of artifacts, which the
+    Measured sizes are 7 percent above the estimate. Most of what is left are addresses and types of artifacts, which the
     backend writes.
     """
     job = job_of("kubeflow_gpu", *LARGEST)
-    assert workflow_bytes(job) < 0.85 * workflow_size.LIMIT_BYTES
+    assert 1.07 * workflow_bytes(job) < workflow_size.LIMIT_BYTES
     monkeypatch.setattr(workflow_size, "_ATTEMPTS", 1)  # without default retries in Argo's configuration
     assert node_bytes(job) < HALF_MEGABYTE
