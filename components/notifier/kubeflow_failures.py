@@ -35,6 +35,7 @@ class Entry:
     """An entry of the API's task details.
 
     Attributes:
+        name: empty for an execution of ML Metadata, which version 2.17 lists beside the nodes of the workflow.
         state: RuntimeState, such as FAILED.
         children: ids of the nodes below it, in order.
     """
@@ -144,7 +145,7 @@ def _get(address: str, path: str) -> Iterator[bytes]:
 
 def _entry(detail: Mapping[str, Any]) -> Entry:
     children = [str(child["pod_name"]) for child in detail.get("child_tasks") or () if child.get("pod_name")]
-    return Entry(name=str(detail["display_name"]), state=str(detail.get("state")), children=tuple(children))
+    return Entry(name=str(detail.get("display_name", "")), state=str(detail.get("state")), children=tuple(children))
 
 
 def _container_tasks(source: Mapping[str, Any]) -> Iterator[str]:

@@ -1,23 +1,29 @@
 """Send requests to the API of Kubeflow Pipelines: kfp.Client signs in, its generated classes make the calls."""
 
+import base64
+import contextlib
+import json
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import kfp_server_api
 import urllib3
 from kfp.client import Client
 
 from detloom.components.notifier.kubeflow_failures import log_path, tail_of
-from detloom.pipelines.backends.api_errors import Kind, Server, translate_errors
+from detloom.pipelines.backends.api_errors import ApiError, Kind, Server, translate_errors
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import parse_secret_reference
 from detloom.schemas.run_file.kubeflow import Kubeflow
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_MAX_ARCHIVED_BYTES = 1 << 27  # of the answer, which is a third larger than the log
 _CONNECT_RETRIES = 2  # nothing was sent yet; a request that was sent is never repeated
 
 
@@ -87,21 +93,38 @@ class KubeflowApi:
         return answer
 
     def read_log(self, run_id: str, node: str) -> str:
-        """Return the end of a node's log.
+        """Return the end of a node's log, from its pod or the archive.
+
+        The user interface, which is the usual address, passes on no requests for logs, but those for archived artifacts.
 
         Raises:
             ApiError: if the request failed. A log that does not exist is the API's error as text.
         """
+        try:
+            with self._stream(log_path(run_id, node)) as answer:
+                return tail_of(answer.stream(1 << 16))
+        except ApiError as error:
+            if error.kind != "not found":
+                raise
+        run, part = (quote(each, safe="") for each in (run_id, node))
+        with self._stream(f"/apis/v2beta1/runs/{run}/nodes/{part}/artifacts/main-logs:read") as answer:
+            try:
+                return tail_of([base64.b64decode(json.loads(answer.read(_MAX_ARCHIVED_BYTES))["data"])])
+            except (ValueError, KeyError, TypeError):  # a page, or too large
+                return ""
+
+    @contextlib.contextmanager
+    def _stream(self, path: str) -> Iterator[Any]:
         with translate_errors(self.server, "read a log"):
             answer = self.api_client.call_api(
-                log_path(run_id, node),
+                path,
                 "GET",
                 auth_settings=["Bearer"],
                 _preload_content=False,
                 _request_timeout=(_CONNECT_SECONDS, _READ_SECONDS),
             )
             try:
-                return tail_of(answer.stream(1 << 16))
+                yield answer
             finally:
                 answer.close()
 

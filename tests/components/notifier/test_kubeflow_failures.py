@@ -19,6 +19,7 @@ DETAILS = [
     {"display_name": "Trainer-driver", "state": "SUCCEEDED", "child_tasks": [{"pod_name": "w-2"}]},
     {"display_name": "Trainer", "state": "FAILED", "child_tasks": [{"pod_name": "w-3"}]},
     {"display_name": "executor", "state": "FAILED", "child_tasks": [{"pod_name": "w-4"}]},
+    {"task_id": "an execution in ML Metadata", "execution_id": "23"},
 ]
 
 
@@ -92,7 +93,7 @@ def test_the_cause_is_the_last_error_of_the_task(log, sentence):
 
 
 def test_the_log_of_the_only_failed_container_comes_first():
-    entries = [Entry(name=each["display_name"], state=each["state"], children=("w-0",)) for each in DETAILS[2:]]
+    entries = [Entry(name=each["display_name"], state=each["state"], children=("w-0",)) for each in DETAILS[2:4]]
     entries = [entries[0], Entry(name="executor", state="FAILED", children=("w-8", "w-9"))]
     assert log_nodes("Trainer", entries) == ["w-9", "w-0"]
     assert log_nodes("Trainer", [*entries, entries[1]]) == ["w-0"]  # another task's may be either

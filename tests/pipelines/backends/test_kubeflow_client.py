@@ -188,6 +188,14 @@ def test_a_failed_task_has_the_cause_from_its_log(cluster, backend):
     assert cluster.count("GET", "/apis/v1alpha1") == read  # it is read once
 
 
+def test_the_user_interface_gives_archived_logs_only(cluster, backend):
+    """Its server passes on requests to /apis/v1beta1 and /apis/v2beta1 (frontend/server/app.ts)."""
+    run = failed_run(cluster)
+    cluster.logs["w-4"] = LOG
+    cluster.answer_next("GET", f"/apis/v1alpha1/runs/{run.run_id}/nodes/w-4/log", error(404, "Cannot GET"))
+    assert trainer_of(backend, run).error.startswith("train.fine_tune_checkpoint: got")
+
+
 def test_a_log_that_cannot_be_read_leaves_the_cause_empty(cluster, backend):
     run = failed_run(cluster)
     for node_id in ("w-4", "w-2", "w-3"):

@@ -37,8 +37,8 @@ def test_the_nodes_of_the_demo_are_below_half_a_megabyte(job_of):
 def test_the_workflow_of_the_largest_job_is_below_argos_limit(job_of, monkeypatch):
     """Check the job with retraining, a search, all notifications, retries and limits: 17 tasks, in two DAGs.
 
-    Measured sizes are 7 percent above the estimate. Most of what is left are addresses and types of artifacts, which the
-    backend writes.
+    Measured sizes are 7 percent above the estimate. Most of what is left are addresses and types of artifacts, which
+    the backend writes.
     """
     job = job_of("kubeflow_gpu", *LARGEST)
     assert 1.07 * workflow_bytes(job) < workflow_size.LIMIT_BYTES

@@ -4,6 +4,7 @@ Refusals follow kubeflow/pipelines: backend/src/apiserver/server/api_converter.g
 max concurrency), backend/src/common/util/error.go (codes), grpc-gateway's JSON of errors.
 """
 
+import base64
 import json
 import re
 import threading
@@ -190,6 +191,12 @@ class FakeKubeflow:
         missing = json.dumps({"error_message": f"Failed to read logs for run {run_id}"})
         return Answer(body=self.logs.get(node, missing).encode(), content_type="text/plain; charset=utf-8")
 
+    def read_archived_log(self, _: dict[str, str], body: bytes, run_id: str, node: str) -> Answer:
+        """Answer with a log from the archive (server/run_artifact_server.go)."""
+        if node not in self.logs:
+            return error(500, "Failed to get artifact")
+        return Answer(body=json.dumps({"data": base64.b64encode(self.logs[node].encode()).decode()}).encode())
+
 
 _ID = "([0-9a-f-]+)"
 _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
@@ -205,6 +212,7 @@ _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("DELETE", f"/recurringruns/{_ID}", FakeKubeflow.delete),
     ("GET", f"/apis/v1beta1/runs/{_ID}", FakeKubeflow.get_workflow),
     ("GET", f"/apis/v1alpha1/runs/{_ID}/nodes/([a-z0-9-]+)/log", FakeKubeflow.read_log),
+    ("GET", f"/runs/{_ID}/nodes/([a-z0-9-]+)/artifacts/main-logs:read", FakeKubeflow.read_archived_log),
 ]
 
 
