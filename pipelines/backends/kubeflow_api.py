@@ -95,7 +95,7 @@ class KubeflowApi:
     def read_log(self, run_id: str, node: str) -> str:
         """Return the end of a node's log, from its pod or the archive.
 
-        The user interface, which is the usual address, passes on no requests for logs, but those for archived artifacts.
+        The user interface, which is the usual address, passes on requests for archived artifacts only.
 
         Raises:
             ApiError: if the request failed. A log that does not exist is the API's error as text.
