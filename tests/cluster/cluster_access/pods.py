@@ -61,6 +61,11 @@ class Cluster:
         (workflow,) = found["items"]
         return dict(workflow)
 
+    def tries_of(self, run_id: str, task: str) -> list[dict[str, Any]]:
+        """Return Argo's records of a task's pods, deleted ones included."""
+        nodes = self.workflow_of(run_id)["status"].get("nodes", {}).values()
+        return [node for node in nodes if node["type"] == "Pod" and _task_in(node["name"]) == task]
+
     def plain(self, thing: Any) -> Any:
         """Return an object as the API has sent it."""
         return self.core.api_client.sanitize_for_serialization(thing)
@@ -103,18 +108,28 @@ class Cluster:
         self.run_in(pod, ["python", "-c", _KILL])
 
     def wait_for_running(self, run_id: str, task: str, seconds: float = 600) -> str:
-        """Return the name of the newest pod of a task, once its container runs."""
+        """Return the name of the newest pod of a task, once its container runs and Argo knows it.
+
+        Argo creates a pod again within the same try if it is lost before that.
+        """
 
         def running() -> str | None:
             pods = self.pods_of(run_id, task)
-            return str(pods[-1].metadata.name) if pods and _is_running(pods[-1]) else None
+            if not pods or not _is_running(pods[-1]):
+                return None
+            is_known = any(node["phase"] == "Running" for node in self.tries_of(run_id, task))
+            return str(pods[-1].metadata.name) if is_known else None
 
         return wait_for(running, f"a running pod of {task}", seconds)
 
 
 def task_of(pod: Any) -> str:
     """Return the task whose container the pod runs; empty for a driver's pod."""
-    path = [_ATTEMPT.sub("", part) for part in (pod.metadata.annotations or {}).get(_NODE_NAME, "").split(".")]
+    return _task_in((pod.metadata.annotations or {}).get(_NODE_NAME, ""))
+
+
+def _task_in(node_name: str) -> str:
+    path = [_ATTEMPT.sub("", part) for part in node_name.split(".")]
     return path[-2] if len(path) > 1 and path[-1] == _EXECUTOR else ""
 
 
