@@ -353,6 +353,7 @@ def _equals(key: str, value: str) -> str:
     return json.dumps({"predicates": [{"operation": "EQUALS", "key": key, "stringValue": value}]})
 
 
+_MIN_POD_SECONDS = 2  # a pod with the launcher takes longer to start
 _RUN_LABEL = "pipeline/runid"  # of a run's workflow and pods
 _STATES: dict[str, TaskState] = {
     "PENDING": "pending",
@@ -373,7 +374,8 @@ def known_tasks(run: Any, planned: Sequence[PlannedTask], error_of: Callable[[An
     NodeStatuses). A task NAME has two nodes: "NAME-driver", which resolves inputs and checks the cache, and "NAME",
     which contains the container (backend/src/v2/compiler/argocompiler/dag.go, task). If Argo has default retries, each
     has its attempts as further nodes: "NAME(0)", "NAME(1)". There are other nodes ("root", "executor"), and none for
-    tasks that were not reached. Node ids are missing, so a cached task looks like one that succeeded quickly.
+    tasks that were not reached. The node of a cached task ends at once, because its container is skipped; the state is
+    that of one that succeeded, and ids that would lead to the container's node are missing.
 
     Args:
         run: V2beta1Run.
@@ -420,11 +422,14 @@ def _status(name: str, node: Any, driver: Any, error_of: Callable[[Any], str]) -
         state, node_of_state = "running" if driver_state == "succeeded" else driver_state, driver
     else:
         return None
+    begun, ended = utc_time(node_of_state.start_time), utc_time(node_of_state.end_time)
+    if state == "succeeded" and begun and ended and (ended - begun).total_seconds() < _MIN_POD_SECONDS:
+        state = "cached"
     return TaskStatus(
         name=name,
         state=state,
         started=utc_time((driver or node).start_time),
-        ended=None if state in ("running", "pending") else utc_time(node_of_state.end_time),
+        ended=None if state in ("running", "pending") else ended,
         error=error_of(node_of_state) if state == "failed" else "",
     )
 

@@ -391,6 +391,14 @@ def test_attempts_do_not_hide_the_task():
     assert found["Trainer"].state == "succeeded"
 
 
+def test_a_task_whose_container_was_skipped_is_cached():
+    """Seen on a cluster: the node of the task began and ended in the same second, and its container was not run."""
+    found = known(
+        task("Gen-driver", "SUCCEEDED", 1, 2), task("Gen(0)", "SUCCEEDED", 2, 2), task("Gen", "SUCCEEDED", 2, 2)
+    )
+    assert found["Gen"].state == "cached"
+
+
 def test_a_task_with_a_finished_driver_is_running():
     found = known(task("Gen-driver", "SUCCEEDED", 1, 2))
     assert (found["Gen"].state, found["Gen"].ended) == ("running", None)
