@@ -98,7 +98,8 @@ def test_the_commands_warn_of_settings_that_lose_work(disturbed, small_pipeline,
 
 def test_training_resumes_after_its_pod_is_deleted(small_pipeline, cluster, helper):
     """Needs a cluster that retries lost pods, and the permission to delete them."""
-    steps = ["train.num_steps=1500", "train.checkpoint_every_n=100"]
+    training_dir = f"{TRAINING_DIR}-resumed"  # other runs leave theirs in the common one
+    steps = ["train.num_steps=1500", "train.checkpoint_every_n=100", f"kubeflow.training_dir={training_dir}"]
     retried = "nodes=[{node: Trainer, max_retries: 2, backoff_seconds: 1}]"
     pipeline = small_pipeline("resumed", *steps, retried)
     run_id = pipeline.submit()["run_id"]
@@ -106,9 +107,9 @@ def test_training_resumes_after_its_pod_is_deleted(small_pipeline, cluster, help
         pipeline.terminate(run_id)
         pytest.skip("this cluster does not retry lost pods")
     pod = cluster.wait_for_running(run_id, "Trainer", seconds=1200)
-    wait_for(lambda: newest_step(helper), "a checkpoint", 600)
+    wait_for(lambda: newest_step(helper, training_dir), "a checkpoint", 600)
     cluster.delete_pod(pod)
-    saved = newest_step(helper)
+    saved = newest_step(helper, training_dir)
     status = pipeline.wait(run_id)
     assert status["state"] == "succeeded", status
     assert states_of(status)["Trainer"] == "succeeded"
@@ -116,7 +117,7 @@ def test_training_resumes_after_its_pod_is_deleted(small_pipeline, cluster, help
     assert last != pod
     log = cluster.read_log(last)
     assert any(f"Resuming training from step {step} " in log for step in range(saved, 1500)), log[-3000:]
-    assert not helper.files_under(TRAINING_DIR) or not newest_step(helper)
+    assert not newest_step(helper, training_dir)
 
 
 def wait_for_workflow(cluster, run_id):
@@ -135,8 +136,9 @@ def expected_after_loss(workflow):
     return TRIES[defaults.get("retryPolicy", "OnFailure")][1]
 
 
-def newest_step(helper):
-    """Return the step of the newest checkpoint on the volume; 0 without one."""
-    files = helper.files_under(TRAINING_DIR)
-    steps = [file.rpartition("/")[2].removesuffix(".index") for file in files if file.endswith(".index")]
+def newest_step(helper, folder):
+    """Return the step of the newest checkpoint in a folder; 0 without one."""
+    steps = [
+        file.rpartition("/")[2].removesuffix(".index") for file in helper.files_under(folder) if file.endswith(".index")
+    ]
     return max((int(step.rpartition("-")[2]) for step in steps if step.rpartition("-")[2].isdigit()), default=0)
