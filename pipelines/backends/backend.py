@@ -211,7 +211,7 @@ def follow_run(backend: Backend, run_id: str, print_line: Callable[[str], None],
                 print_line(_line(task))
             reported[task.name] = task.state
         if run.state in ENDED:
-            ended_at = ended_at or time.monotonic()
+            ended_at = time.monotonic() if ended_at is None else ended_at
             is_complete = all(task.state != "unknown" for task in run.tasks)
             if is_complete or time.monotonic() - ended_at >= _LAST_STATES_SECONDS:
                 return run

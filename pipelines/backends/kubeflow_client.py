@@ -300,7 +300,7 @@ class KubeflowBackend:
 
     def _outside_error(self, status: RunStatus) -> str:
         """Return where the cause is if a run has failed, but none of its tasks: the API has no message for it."""
-        if status.state != "failed" or any(task.state == "failed" for task in status.tasks):
+        if status.state != "failed" or any(task.state in ("failed", "unknown") for task in status.tasks):
             return ""
         workflow = f"-n {self._settings.namespace} -l {_RUN_LABEL}={status.run_id}"
         return (
