@@ -97,7 +97,7 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
         assert "BLESSED" in summary, summary
     except InputError as problem:
         error, result = str(problem), "failed" if any(folder.rglob("ckpt-*.index")) else "refused"
-        if "became non-finite" in error and '"batch_norm": {' not in json.dumps(plain):
+        if "became non-finite" in error and not _normalizes(plain):
             result = "refused"  # without batch norm, random settings can make gradients explode
     except Preempted:  # this process is asked to stop
         raise
@@ -110,6 +110,13 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
         seconds=round(time.monotonic() - started, 1),
         settings=plain,
     )
+
+
+def _normalizes(plain: Plain) -> bool:
+    """Return whether batch norm is trained; frozen, it does not normalize the outputs of random weights."""
+    text = json.dumps(plain)
+    frozen = ('"batch_norm_trainable": false', '"freeze_batchnorm": true')
+    return '"batch_norm": {' in text and not any(each in text for each in frozen)
 
 
 def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = NUM_PROCESSES) -> Iterator[Outcome]:
