@@ -142,6 +142,7 @@ def test_wait_follows_the_run_to_its_end(cluster, kubeflow, monkeypatch):
         return run
 
     replace_route(monkeypatch, get_run, advance)
+    monkeypatch.setattr("detloom.pipelines.backends.backend._LAST_STATES_SECONDS", 0.0)  # this run has no tasks
     result = detloom("submit", kubeflow, "--job", kubeflow.with_name("job.yaml"), "--wait", "--every", 0.001)
     assert result.exit_code == 0
     assert "  state    succeeded" in result.output
