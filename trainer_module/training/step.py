@@ -10,7 +10,7 @@ next one has been started. That step changes nothing: all changes depend on a fl
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,6 +95,13 @@ def _compiled(function: Callable[..., Any]) -> Any:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def _layers_in(network: Any) -> Iterator[Any]:
+    """Yield the layers of a network and of the networks in it."""
+    for layer in network.layers:
+        yield layer
+        yield from _layers_in(layer) if hasattr(layer, "layers") else ()
+
+
 class TrainSteps:
     """The compiled training steps of one run.
 
@@ -119,12 +126,13 @@ class TrainSteps:
 
         Raises:
             InputError: for gradient accumulation or compilation with batch norm that is synchronized over several
-                replicas.
+                replicas, and for deterministic operations where XLA compiles the gradient of max pooling.
         """
         self.config, self.detector, self.trained, self.optimizer = config, detector, trained, optimizer
         self.averaged_weights, self.strategy = averaged_weights, strategy
         self.num_parts = config.gradient_accumulation_steps
         self._check_sync_batch_norm()
+        self._check_max_pooling()
         with tf.device("/cpu:0"):  # the host reads it before each step
             self.stop = tf.Variable(False, trainable=False)
         with strategy.scope():
@@ -199,6 +207,18 @@ class TrainSteps:
             )
         if self.config.jit_compile is True and not isinstance(self.strategy, tf.distribute.TPUStrategy):
             raise InputError(f"train.jit_compile: got true {where}: false; set it to false, {advice}")
+
+    def _check_max_pooling(self) -> None:
+        """Refuse what XLA cannot compile (tensorflow/compiler/tf2xla/kernels/pooling_ops.cc, on all devices)."""
+        is_on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        if self.config.debug or not self.config.deterministic or not (is_on_tpu or self.config.jit_compile is True):
+            return
+        for layer in _layers_in(self.detector.network):
+            if isinstance(layer, keras.layers.MaxPooling2D):
+                raise InputError(
+                    "train.deterministic: got true, but XLA has no deterministic gradient of max pooling (layer "
+                    f"{layer.name}); set it {'' if is_on_tpu else 'or train.jit_compile '}to false."
+                )
 
     def _state(self) -> dict[str, tf.Variable]:
         state = {"num_boxes_dropped": self.num_boxes_dropped, **self.state_of_loss_scale}

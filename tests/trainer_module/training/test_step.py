@@ -1,3 +1,4 @@
+import contextlib
 import importlib.util
 import math
 import os
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import L2Regularizer
@@ -20,6 +22,7 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.trainer_module.runtime.numerics import execution_mode
 from detloom.trainer_module.training import step
 
 _HERE = Path(__file__).parent
@@ -358,3 +361,28 @@ def test_synchronized_batch_norm_on_replicas_refuses(config, changed, setting, v
 
     with pytest.raises(InputError, match=rf"train\.{setting}: got {str(value).lower()}"):
         Two()._check_sync_batch_norm()
+
+
+def test_xla_has_no_deterministic_gradient_of_max_pooling(one_level_config, changed):
+    @tf.function(jit_compile=True)
+    def gradient(images):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            loss = tf.reduce_sum(tf.nn.max_pool2d(images, 3, 2, "SAME"))
+        return tape.gradient(loss, images)
+
+    images = tf.random.stateless_normal((1, 8, 8, 2), (0, 0))
+    deterministic = changed(one_level_config, {"train.deterministic": True}).train
+    with execution_mode(deterministic), pytest.raises(tf.errors.UnimplementedError):
+        gradient(images)
+
+
+@pytest.mark.parametrize(("jit_compile", "is_refused"), [(True, True), ("auto", False)])
+def test_compiled_max_pooling_is_refused_with_deterministic_operations(config, changed, jit_compile, is_refused):
+    steps, _ = parts.make_steps(config)
+    image = keras.Input((8, 8, 3))
+    inner = keras.Model(image, keras.layers.MaxPooling2D(name="pool")(image))
+    steps.detector = SimpleNamespace(network=keras.Model(image, inner(image)))
+    steps.config = changed(config, {"train.deterministic": True, "train.jit_compile": jit_compile}).train
+    with pytest.raises(InputError, match=r"layer pool") if is_refused else contextlib.nullcontext():
+        steps._check_max_pooling()
