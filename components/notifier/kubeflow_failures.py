@@ -59,10 +59,15 @@ def log_nodes(task: str, entries: Iterable[Entry]) -> list[str]:
     return list(dict.fromkeys(entry.children[-1] for entry in (*first, *reversed(own))))
 
 
-def log_path(run_id: str, node: str) -> str:
-    """Return the path of a node's log in the API; both ids are quoted."""
+def node_path(run_id: str, node: str) -> str:
+    """Return the path of a node below a version of the API; both ids are quoted."""
     run, part = (urllib.parse.quote(each, safe="") for each in (run_id, node))
-    return f"/apis/v1alpha1/runs/{run}/nodes/{part}/log"
+    return f"runs/{run}/nodes/{part}"
+
+
+def log_path(run_id: str, node: str) -> str:
+    """Return the path of a node's log in the API."""
+    return f"/apis/v1alpha1/{node_path(run_id, node)}/log"
 
 
 def tail_of(chunks: Iterable[bytes]) -> str:

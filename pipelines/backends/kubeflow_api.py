@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import kfp_server_api
 import urllib3
 from kfp.client import Client
 
-from detloom.components.notifier.kubeflow_failures import log_path, tail_of
+from detloom.components.notifier.kubeflow_failures import log_path, node_path, tail_of
 from detloom.pipelines.backends.api_errors import ApiError, Kind, Server, translate_errors
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import parse_secret_reference
@@ -106,8 +105,7 @@ class KubeflowApi:
         except ApiError as error:
             if error.kind != "not found":
                 raise
-        run, part = (quote(each, safe="") for each in (run_id, node))
-        with self._stream(f"/apis/v2beta1/runs/{run}/nodes/{part}/artifacts/main-logs:read") as answer:
+        with self._stream(f"/apis/v2beta1/{node_path(run_id, node)}/artifacts/main-logs:read") as answer:
             try:
                 return tail_of([base64.b64decode(json.loads(answer.read(_MAX_ARCHIVED_BYTES))["data"])])
             except (ValueError, KeyError, TypeError):  # a page, or too large

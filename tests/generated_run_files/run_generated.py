@@ -115,8 +115,7 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
 def _normalizes(plain: Plain) -> bool:
     """Return whether batch norm is trained; frozen, it does not normalize the outputs of random weights."""
     text = json.dumps(plain)
-    frozen = ('"batch_norm_trainable": false', '"freeze_batchnorm": true')
-    return '"batch_norm": {' in text and not any(each in text for each in frozen)
+    return '"batch_norm": {' in text and '"batch_norm_trainable": false' not in text
 
 
 def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = NUM_PROCESSES) -> Iterator[Outcome]:

@@ -209,15 +209,14 @@ class TrainSteps:
             raise InputError(f"train.jit_compile: got true {where}: false; set it to false, {advice}")
 
     def _check_max_pooling(self) -> None:
-        """Refuse what XLA cannot compile (tensorflow/compiler/tf2xla/kernels/pooling_ops.cc, on all devices)."""
-        is_on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
-        if self.config.debug or not self.config.deterministic or not (is_on_tpu or self.config.jit_compile is True):
+        """Refuse a gradient that XLA does not compile: seen on a CPU, and its message names GPUs."""
+        if self.config.debug or not self.config.deterministic or self.config.jit_compile is not True:
             return
         for layer in _layers_in(self.detector.network):
             if isinstance(layer, keras.layers.MaxPooling2D):
                 raise InputError(
                     "train.deterministic: got true, but XLA has no deterministic gradient of max pooling (layer "
-                    f"{layer.name}); set it {'' if is_on_tpu else 'or train.jit_compile '}to false."
+                    f"{layer.name}); set it or train.jit_compile to false."
                 )
 
     def _state(self) -> dict[str, tf.Variable]:

@@ -196,6 +196,17 @@ def test_the_user_interface_gives_archived_logs_only(cluster, backend):
     assert trainer_of(backend, run).error.startswith("train.fine_tune_checkpoint: got")
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"null", b"[]", b"{}", b'{"data": 5}', b'{"data": "c3RlcCAx', b'{"data": ""}']
+)
+def test_an_archived_log_that_is_none_leaves_the_cause_empty(cluster, backend, body):
+    run = failed_run(cluster)
+    for node_id in ("w-4", "w-2", "w-3"):
+        cluster.answer_next("GET", f"/apis/v1alpha1/runs/{run.run_id}/nodes/{node_id}/log", error(404, "Cannot GET"))
+        cluster.answer_next("GET", f"/runs/{run.run_id}/nodes/{node_id}/artifacts/main-logs:read", Answer(body=body))
+    assert trainer_of(backend, run).error == ""
+
+
 def test_a_log_that_cannot_be_read_leaves_the_cause_empty(cluster, backend):
     run = failed_run(cluster)
     for node_id in ("w-4", "w-2", "w-3"):
