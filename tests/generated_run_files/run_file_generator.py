@@ -6,6 +6,7 @@ so that the ranges are those of the dataclasses, and pairs of settings that excl
 
 import copy
 import dataclasses
+import functools
 import random
 import re
 import shlex
@@ -14,8 +15,9 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from setting_values import COMMON, EXCLUDED, RARE, VALUES
+from setting_values import COMMON, EXCLUDED, KEPT, RARE, VALUES
 
+from detloom.pipelines.local.run_local import check_runs_here
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config_checks import warnings_before_run
 from detloom.schemas.reading.overrides import Located, merge, parse_set
@@ -31,7 +33,6 @@ from detloom.schemas.reading.typed_dict import (
 )
 from detloom.schemas.run_file.read_run_file import build_run
 from detloom.schemas.run_file.run_file import RunFile
-from detloom.trainer_module.detectors.supported import check_trainable
 
 Plain = dict[str, Any]
 
@@ -56,6 +57,32 @@ class Setting(NamedTuple):
     name: str
     annotation: Any
     path: KeyPath
+
+    @property
+    def parameter(self) -> str:
+        """The name, without its class for a field that the members of a union share, such as `*.learning_rate`."""
+        return _shared_fields().get(self.name, self.name)
+
+
+@functools.cache
+def _shared_fields() -> dict[str, str]:
+    """Return a common name for each name of a field that several members of a union have with the same annotation.
+
+    A list can have several members of its union, so that their fields are different parameters.
+    """
+    shared = {}
+    for cls in nested_dataclasses(RunFile):
+        for annotation in type_hints(cls).values():
+            fields = [
+                (member.__name__, name, str(hint))
+                for member in dataclass_members(annotation)
+                for name, hint in type_hints(member).items()
+            ]
+            for member, name, hint in fields:
+                owners = [other for other, *rest in fields if rest == [name, hint]]
+                if len(owners) > 1:
+                    shared[f"{member}.{name}"] = f"{'|'.join(owners)}.{name}"
+    return shared
 
 
 class Choice(NamedTuple):
@@ -110,14 +137,14 @@ def all_settings() -> set[str]:
 def unknown_names() -> set[str]:
     """Return the names in the tables above that no dataclass has."""
     known = {f"{cls.__name__}.{field.name}" for cls in nested_dataclasses(RunFile) for field in dataclasses.fields(cls)}
-    return {*EXCLUDED, *VALUES} - known
+    return {*EXCLUDED, *KEPT, *VALUES} - known
 
 
 def complete(plain: Plain) -> Plain | None:
-    """Return a tree with all values; None if `config check` or the check before training refuses it."""
+    """Return a tree with all values; None if `config check` refuses it."""
     try:
         run = build_run(Located(plain, _locate))
-        check_trainable(run.config)
+        check_runs_here(run)
     except InputError:
         return None
     return dict(to_dict(run))
@@ -130,15 +157,14 @@ def choices_in(plain: Plain) -> set[Choice]:
 
 def places_of(plain: Plain, choice: Choice) -> list[KeyPath]:
     """Return the paths of the settings that have an option."""
-    found = (setting for setting in walk(RunFile, plain) if setting.name == choice.setting)
-    return [setting.path for setting in found if choice in _choices_of(setting, plain)]
+    return [setting.path for setting in walk(RunFile, plain) if choice in _choices_of(setting, plain)]
 
 
 def _choices_of(setting: Setting, plain: Plain) -> set[Choice]:
     value = value_at(plain, setting.path)
     if len(_item_members(setting.annotation)) > 1:
-        return {Choice(setting.name, item[TYPE_KEY]) for item in value}
-    return {Choice(setting.name, _option(value, setting.annotation))} if is_choice(setting.annotation) else set()
+        return {Choice(setting.parameter, item[TYPE_KEY]) for item in value}
+    return {Choice(setting.parameter, _option(value, setting.annotation))} if is_choice(setting.annotation) else set()
 
 
 def is_choice(annotation: Any) -> bool:
@@ -165,6 +191,7 @@ def value_at(plain: Any, path: KeyPath) -> Any:
 
 
 def replaced(plain: Plain, changes: Mapping[KeyPath, Any]) -> Plain:
+    """Return a copy with other values; it shares the values."""
     changed = copy.deepcopy(plain)
     for path, value in changes.items():
         value_at(changed, path[:-1])[path[-1]] = value
@@ -190,7 +217,7 @@ class Generator:
         """
         plain = base
         for only_choices in (True, False):
-            settings = list(walk(RunFile, plain))
+            settings = [setting for setting in walk(RunFile, plain) if setting.name not in KEPT]
             self.random.shuffle(settings)
             for setting in settings:
                 is_early = is_choice(setting.annotation) or bool(_item_members(setting.annotation))
@@ -267,7 +294,7 @@ class Generator:
                 name = f"{cls.__name__}.{field.name}"
                 no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
                 is_drawn = name in self.values or self.random.random() < _SHARE_OF_NEW_VALUES
-                if no_default or (name not in EXCLUDED and is_drawn):
+                if no_default or (name not in EXCLUDED and name not in KEPT and is_drawn):
                     plain[field.name] = self.draw(type_hints(cls)[field.name], name)
             try:
                 whole = to_dict(from_dict(cls, plain, locate=_locate))

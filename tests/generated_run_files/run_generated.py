@@ -1,7 +1,8 @@
 """Run generated run files and record their outcomes as JSON lines.
 
-`python run_generated.py --first 0 --count 20 --log outcomes.jsonl` runs the files of 20 seeds, and with `--pairs` a
-share of the files that cover all pairs of options. The same command goes on after an interruption.
+`python run_generated.py --first 0 --count 20 --log outcomes.jsonl` runs the files of 20 seeds, and with `--files pairs`
+a share of the files that cover, together with the random files, all pairs of options. The same command goes on after an
+interruption.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,8 +21,8 @@ import yaml
 
 sys.path.append(str(Path(__file__).parent))  # tests are not a package
 
-from bases import DETECTORS, base_of, write_tiny_data
-from pairwise import cover_all_pairs
+from bases import OF_BOXES, OF_SHAPES, base_of, write_tiny_data
+from pairwise import Cover, cover_all_pairs
 from run_file_generator import Generator, Plain
 
 from detloom.pipelines.local.run_local import run_locally
@@ -34,7 +35,8 @@ from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 
 NUM_PROCESSES = 2
-_RUNS_PER_PROCESS = 20
+NUM_SEEDS, NUM_SEEDS_WITH_SHAPES = 300, 60  # of the files that are run in the proofs
+_RUNS_PER_PROCESS = 5
 Result = Literal["decision", "refused", "failed"]
 
 
@@ -69,17 +71,17 @@ def write_inputs(folder: Path) -> Inputs:
     categories = json.loads((data / "annotations/train.json").read_text())["categories"]
     label_map = LabelMap(tuple((category["id"], category["name"]) for category in categories))
     checkpoints = {}
-    for name in DETECTORS:
+    for name in (*OF_BOXES, *OF_SHAPES):
         config = build_run(Located(base_of(name, data), str)).config
         weights = write_weights(build_detector(config.model, label_map), config, folder / name)
         checkpoints[name] = str(weights)
     return Inputs(data, checkpoints)
 
 
-def generated(seed: int, inputs: Inputs) -> Plain:
-    """Return the tree of a seed."""
-    detector = list(DETECTORS)[seed % len(DETECTORS)]
-    base = base_of(detector, inputs.data, by_ratio=seed // len(DETECTORS) % 2 == 1)
+def generated(seed: int, inputs: Inputs, detectors: Collection[str] = OF_BOXES) -> Plain:
+    """Return the tree of a seed, with one of these detectors."""
+    detector = list(detectors)[seed % len(detectors)]
+    base = base_of(detector, inputs.data, by_ratio=seed // len(detectors) % 2 == 1)
     generator = Generator(seed, inputs.checkpoints[detector])
     plain, _ = generator.follow_advice(generator.generate(base))
     return plain
@@ -156,9 +158,31 @@ def random_files(seeds: range, inputs: Inputs) -> Iterator[tuple[str, Plain]]:
     yield from ((f"seed {seed}", generated(seed, inputs)) for seed in seeds)
 
 
+def files_with_shapes(seeds: range, inputs: Inputs) -> Iterator[tuple[str, Plain]]:
+    """Yield the files of seeds with their names, of detectors that learn masks or keypoints."""
+    yield from ((f"shapes {seed}", generated(seed, inputs, OF_SHAPES)) for seed in seeds)
+
+
+def all_random_files(inputs: Inputs) -> Iterator[tuple[str, Plain]]:
+    """Yield the random files of the proofs with their names."""
+    yield from random_files(range(NUM_SEEDS), inputs)
+    yield from files_with_shapes(range(NUM_SEEDS_WITH_SHAPES), inputs)
+
+
+def cover_besides_random_files(inputs: Inputs) -> Cover:
+    """Return files with the pairs of options that no random file has."""
+    random = (plain for _, plain in all_random_files(inputs))
+    return cover_all_pairs(lambda seed: generated(seed, inputs), random)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", action="store_true", help="files that cover all pairs of options instead of seeds")
+    parser.add_argument(
+        "--files",
+        choices=("random", "shapes", "pairs"),
+        default="random",
+        help="of seeds, of seeds for detectors with masks or keypoints, or for further pairs of options",
+    )
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--log", type=Path, default=Path("outcomes.jsonl"))
@@ -166,10 +190,11 @@ def main() -> None:
     numbers = range(options.first, options.first + options.count)
     with tempfile.TemporaryDirectory() as name:
         inputs = write_inputs(Path(name))
-        files = list(random_files(numbers, inputs))
-        if options.pairs:
-            cover = cover_all_pairs(lambda seed: generated(seed, inputs)).files
+        if options.files == "pairs":
+            cover = cover_besides_random_files(inputs).files
             files = [(f"pairs {number}", plain) for number, plain in enumerate(cover)][numbers.start : numbers.stop]
+        else:
+            files = list((random_files if options.files == "random" else files_with_shapes)(numbers, inputs))
         for outcome in run_all(files, options.log):
             print(outcome.name, outcome.result, outcome.seconds, outcome.error[-300:], flush=True)
 

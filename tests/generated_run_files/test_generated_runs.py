@@ -12,14 +12,14 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # tests are not a package
 
-import pairwise
+import bases
 import run_file_generator as generator
 import run_generated
 
 SEED_VARIABLE = "DETLOOM_GENERATED_SEED"
 LOG_VARIABLE = "DETLOOM_GENERATED_LOG"
 FIRST_SEED = int(os.environ.get(SEED_VARIABLE, 1000 * datetime.date.today().toordinal()))
-NUM_DAILY, NUM_RANDOM = 6, 300
+NUM_DAILY, NUM_DAILY_WITH_SHAPES = 6, 3
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,18 @@ def inputs(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(NUM_DAILY))
 def test_a_generated_run_file_runs_to_the_end_or_is_refused(index, inputs, tmp_path):
-    seed = FIRST_SEED + index
-    outcome = run_generated.run_plain(f"{SEED_VARIABLE}={seed}", run_generated.generated(seed, inputs), tmp_path)
+    check_outcome(FIRST_SEED + index, bases.OF_BOXES, inputs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(NUM_DAILY_WITH_SHAPES))
+def test_a_generated_run_file_with_masks_or_keypoints_runs_to_the_end_or_is_refused(index, inputs, tmp_path):
+    check_outcome(FIRST_SEED + index, bases.OF_SHAPES, inputs, tmp_path)
+
+
+def check_outcome(seed, detectors, inputs, folder):
+    plain = run_generated.generated(seed, inputs, detectors)
+    outcome = run_generated.run_plain(f"{SEED_VARIABLE}={seed}", plain, folder)
     assert outcome.result != "failed", f"{outcome.name}: {outcome.error}\n{outcome.settings}"
 
 
@@ -53,15 +63,25 @@ def run_all(tmp_path):
 @pytest.mark.proof
 @pytest.mark.timeout(24 * 3600)
 def test_random_run_files_run_to_the_end_or_are_refused(inputs, run_all):
-    assert run_all(run_generated.random_files(range(NUM_RANDOM), inputs)) == (NUM_RANDOM, [])
+    seeds = range(run_generated.NUM_SEEDS)
+    assert run_all(run_generated.random_files(seeds, inputs)) == (len(seeds), [])
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(24 * 3600)
+def test_random_run_files_with_masks_or_keypoints_run_to_the_end_or_are_refused(inputs, run_all):
+    seeds = range(run_generated.NUM_SEEDS_WITH_SHAPES)
+    assert run_all(run_generated.files_with_shapes(seeds, inputs)) == (len(seeds), [])
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(24 * 3600)
 def test_run_files_with_all_pairs_of_options_run_to_the_end_or_are_refused(inputs, run_all):
-    cover = pairwise.cover_all_pairs(lambda seed: run_generated.generated(seed, inputs))
+    """Pairs that are in the random files need no further file."""
+    cover = run_generated.cover_besides_random_files(inputs)
     print(cover.num_options, cover.num_pairs, cover.num_excluded)
-    reached = {name for plain in cover.files for name, *_ in generator.walk(generator.RunFile, plain)}
+    random = [plain for _, plain in run_generated.all_random_files(inputs)]
+    reached = {name for plain in [*random, *cover.files] for name, *_ in generator.walk(generator.RunFile, plain)}
     assert reached == generator.all_settings()
     files = [(f"pairs {number}", plain) for number, plain in enumerate(cover.files)]
     assert run_all(files) == (len(files), [])
