@@ -8,17 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
+from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER, TFLITE_PROBLEM_FILE
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export import Export
 from detloom.schemas.model.strategy import Strategy, effective_strategy
+from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.schemas.run_file.tuner import apply_hyperparameters
 from detloom.trainer_module.data.records import list_shards
 from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
 from detloom.trainer_module.export.saved_model import export_saved_model
+from detloom.trainer_module.export.tflite_convert import RangesError
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.run_state.run_folder import data_fingerprint, run_key, unfinished_run
 from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
@@ -57,7 +59,12 @@ def run(fn_args: Any) -> None:
         if chief:
             write_weights(result.detector, result.config, serving_dir.parent)
             tflite_dir = serving_dir.parent / TFLITE_FOLDER
-            export_tflite(result.detector, result.config, settings, list_shards(fn_args.train_files), tflite_dir)
+            try:
+                export_tflite(result.detector, result.config, settings, list_shards(fn_args.train_files), tflite_dir)
+            except RangesError as error:  # the Evaluator decides
+                _LOGGER.warning("%s", error)
+                tflite_dir.mkdir(parents=True, exist_ok=True)
+                write_text_file(tflite_dir / TFLITE_PROBLEM_FILE, str(error))
             if settings.onnx:
                 export_onnx(result.detector, serving_dir.parent / ONNX_FOLDER)
             export_saved_model(result.detector, result.config, serving_dir, settings)

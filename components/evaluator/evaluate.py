@@ -35,7 +35,13 @@ from detloom.components.evaluator.report.run_history import read_data_health, re
 from detloom.components.evaluator.slices import check_features
 from detloom.components.evaluator.truth_shapes import WantedShapes
 from detloom.components.storage.output_lock import hold_output
-from detloom.schemas.contracts.detections import MASKS, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.detections import (
+    MASKS,
+    SIGNATURE_ENCODED,
+    SIGNATURE_EXAMPLES,
+    TFLITE_PROBLEM_FILE,
+    TFLITE_SUFFIX,
+)
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
@@ -147,7 +153,8 @@ def _evaluate(
         params.gates,
         baseline_problem=baseline_problem,
         is_blessed_already=inputs.is_blessed_already,
-        contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections),
+        contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections)
+        or _read_conversion_problem(inputs.tflite_dir),
         variants=_measure_variants(records, variants, split),
     )
     level = logging.INFO if evaluation.decision.blessed else logging.WARNING
@@ -242,6 +249,15 @@ def _find_variants(folder: str | None) -> dict[str, str]:
             continue
         variants[f"{_VARIANT}{os.path.basename(path).removesuffix(TFLITE_SUFFIX)}"] = path
     return variants
+
+
+def _read_conversion_problem(folder: str | None) -> str | None:
+    """Return why the export could not write the TFLite variants, as a sentence without a full stop."""
+    path = f"{folder}/{TFLITE_PROBLEM_FILE}"
+    if folder is None or not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        return str(file.read()).rstrip(".")
 
 
 def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs, given: str) -> None:

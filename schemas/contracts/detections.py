@@ -65,6 +65,7 @@ RAW_OUTPUT_NAMES = (RAW_BOXES, RAW_SCORES)
 # Folders and files of an exported model; assets are in its folder `assets/`.
 SERVING_FOLDER = "Format-Serving"  # SavedModel in a TFX Model artifact
 TFLITE_FOLDER = "Format-TFLite"  # TFLite variants, `<name>.tflite`
+TFLITE_PROBLEM_FILE = "problem.txt"  # in this folder: why the model cannot be converted; it is not blessed then
 ONNX_FOLDER = "Format-ONNX"  # ONNX file
 ONNX_FILE = "model.onnx"
 TFLITE_SUFFIX = ".tflite"

@@ -12,8 +12,11 @@ import sys
 import tempfile
 import time
 import traceback
+import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +39,6 @@ from detloom.trainer_module.weights.own_checkpoint import write_weights
 
 NUM_PROCESSES = 2
 NUM_SEEDS, NUM_SEEDS_WITH_SHAPES = 300, 60  # of the files that are run in the proofs
-_RUNS_PER_PROCESS = 5
 Result = Literal["decision", "refused", "failed"]
 
 
@@ -121,26 +123,43 @@ def _normalizes(plain: Plain) -> bool:
 
 
 def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = NUM_PROCESSES) -> Iterator[Outcome]:
-    """Run files with their names in several processes; yield the outcomes as they come.
+    """Run files with their names, each in a process of its own; yield the outcomes as they come.
 
-    A process is replaced after some runs, because TensorFlow keeps the memory of each. Files whose names are in the log
-    are not run again; an incomplete last line, of a killed process, is dropped.
+    Files whose names are in the log are not run again; an incomplete last line, of a killed process, is dropped.
     """
     known = {outcome.name: outcome for outcome in read_outcomes(log)}
     log.write_text("".join(_format(outcome) for outcome in known.values()))
     files = list(files)
     yield from (known[name] for name, _ in files if name in known)
     tasks = [(name, plain) for name, plain in files if name not in known]
-    with multiprocessing.get_context("spawn").Pool(num_processes, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
-        for outcome in pool.imap_unordered(_run_task, tasks):
+    with ThreadPool(num_processes) as pool:
+        for outcome in pool.imap_unordered(_run_in_process, tasks):
             with log.open("a") as file:
                 file.write(_format(outcome))
             yield outcome
 
 
-def _run_task(task: tuple[str, Plain]) -> Outcome:
+def _run_in_process(task: tuple[str, Plain]) -> Outcome:
+    """Run a file in a new process; its end by a signal is an outcome, too."""
+    started = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_outcome, args=(*task, sender))
+    process.start()
+    sender.close()
+    try:
+        outcome = typing.cast(Outcome, receiver.recv())
+    except EOFError:
+        process.join()
+        error, seconds = f"The process ended with exit code {process.exitcode}.", round(time.monotonic() - started, 1)
+        outcome = Outcome(name=task[0], result="failed", error=error, seconds=seconds, settings=task[1])
+    process.join()
+    return outcome
+
+
+def _send_outcome(name: str, plain: Plain, sender: Connection) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        return run_plain(*task, Path(folder))
+        sender.send(run_plain(name, plain, Path(folder)))
 
 
 def _format(outcome: Outcome) -> str:

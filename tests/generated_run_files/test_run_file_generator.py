@@ -95,6 +95,12 @@ def test_the_outcomes_of_a_log_are_those_of_its_complete_lines(tmp_path):
     assert log.read_text() == run_generated._format(done)
 
 
+def test_a_process_that_ends_without_an_outcome_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_generated, "_send_outcome", print)
+    (outcome,) = run_generated.run_all([("seed 0", {})], tmp_path / "log.jsonl")
+    assert (outcome.result, outcome.error) == ("failed", "The process ended with exit code 0.")
+
+
 @pytest.mark.slow
 def test_files_that_cover_all_pairs_of_options_have_every_pair_of_the_random_ones(data, monkeypatch):
     monkeypatch.setattr(pairwise, "NUM_RANDOM", 4)

@@ -10,6 +10,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module import run_fn, tfx_run
+from detloom.trainer_module.export.tflite_convert import RangesError
 from detloom.trainer_module.tfx_run import config_of, label_map_of, strategy_of
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
@@ -149,6 +150,17 @@ def test_finished_run_is_not_resumed(fn_args, stubbed):
         )
     )
     assert stubbed.resumed_from == ["nothing", "nothing"]
+
+
+def test_a_failed_conversion_is_left_to_the_evaluator(fn_args, stubbed, monkeypatch):
+    def convert(*_):
+        raise RangesError("The conversion crashed.")
+
+    monkeypatch.setattr(tfx_run, "export_tflite", convert)
+    run_fn(fn_args)
+    assert stubbed.exports == 1
+    folder = Path(fn_args.serving_model_dir).parent / "Format-TFLite"
+    assert [path.read_text() for path in folder.iterdir()] == ["The conversion crashed."]
 
 
 def test_other_settings_start_a_new_run(fn_args, stubbed, changed, tiny_config):

@@ -24,11 +24,11 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.preprocess import Preprocessing
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel, fit_image
+from detloom.trainer_module.export.tflite_convert import convert
 from detloom.trainer_module.export.tflite_metadata import with_metadata
 from detloom.trainer_module.files.move_folder import move_folder
 
 _LOGGER = logging.getLogger("detloom")
-_INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
 
 
 def export_tflite(
@@ -43,6 +43,7 @@ def export_tflite(
 
     Raises:
         InputError: if int8 has no images.
+        RangesError: if the network has value ranges that are not finite.
     """
     if not settings.tflite:
         return []
@@ -57,29 +58,13 @@ def export_tflite(
         for variant in settings.tflite:
             started = time.monotonic()
             images = _read_images(train_files, detector.preprocessing, settings) if variant == names.TFLITE_INT8 else ()
-            model = with_metadata(_convert(saved_model, variant, images), variant, detector, config, settings)
+            model = with_metadata(convert(saved_model, variant, images), variant, detector, config, settings)
             (partial / f"{variant}{names.TFLITE_SUFFIX}").write_bytes(model)
             seconds = time.monotonic() - started
             _LOGGER.info("TensorFlow Lite %s: %.2f MB, converted in %.0f s.", variant, len(model) / 1e6, seconds)
     shutil.rmtree(folder, ignore_errors=True)
     move_folder(partial, folder)
     return [folder / f"{variant}{names.TFLITE_SUFFIX}" for variant in settings.tflite]
-
-
-def _convert(saved_model: str, variant: str, images: Sequence[np.ndarray]) -> bytes:
-    converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[names.SIGNATURE_IMAGES])
-    converter.allow_custom_ops = True  # for the suppression
-    if variant != "float32":
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if variant == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    if variant == names.TFLITE_INT8:
-        # The suppression has no 8-bit form: its inputs are converted back to floats.
-        builtins = tf.lite.OpsSet
-        converter.target_spec.supported_ops = [builtins.TFLITE_BUILTINS_INT8, builtins.TFLITE_BUILTINS]
-        converter.inference_input_type = tf.uint8
-        converter.representative_dataset = lambda: ({_INPUT: image} for image in images)
-    return bytes(converter.convert())
 
 
 def _read_images(train_files: Sequence[str], preprocessing: Preprocessing, settings: Export) -> list[np.ndarray]:

@@ -210,6 +210,15 @@ def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, exampl
     assert "TFLite variants" in (done.folder / PAGE_FILE).read_text()
 
 
+def test_a_model_that_could_not_be_converted_is_not_blessed(tmp_path, examples, good_model_uri):
+    shutil.copytree(good_model_uri, tmp_path / "model")
+    (tmp_path / "model" / "Format-TFLite").mkdir(exist_ok=True)
+    (tmp_path / "model" / "Format-TFLite" / "problem.txt").write_text("The conversion crashed.")
+    done = do(tmp_path, examples, tmp_path / "model", gates=Gates(**QUICK))
+    assert not done.is_blessed
+    assert "Not blessed: The conversion crashed" in done.message
+
+
 def test_a_model_that_is_its_own_baseline_is_not_compared(tmp_path, examples, good_model_uri, replace_evaluate):
     calls = replace_evaluate(evaluations.make_evaluation(has_baseline=False))
     done = do(tmp_path, examples, good_model_uri, good_model_uri)

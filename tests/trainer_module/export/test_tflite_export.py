@@ -14,6 +14,7 @@ from detloom.schemas.model.export import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.export.tflite_convert import RangesError
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.export.tflite_model import TfliteDetector
@@ -82,6 +83,20 @@ def test_the_8_bit_file_takes_unchanged_colors(exported, examples):
     boxes, scores, class_ids = columns_of(TfliteDetector(str(folder / "int8.tflite"))(examples)[0])
     assert len(boxes) == len(scores) == len(class_ids) > 0
     assert (folder / "int8.tflite").stat().st_size < (folder / "float32.tflite").stat().st_size
+
+
+def test_a_diverged_model_is_refused_in_8_bits(
+    tiny_config, settings, examples, tmp_path, write_records, make_spread_detector
+):
+    """TensorFlow's quantization would end the process."""
+    shard = write_records(tmp_path / "data_tfrecord-00000-of-00001", examples)
+    detector = make_spread_detector(tiny_config.model, LABEL_MAP)
+    for variable in detector.network.trainable_variables:
+        if "head" in variable.path:
+            variable.assign(tf.fill(variable.shape, 3e38))
+    with pytest.raises(RangesError, match=r"int8 .* crashed \(error: illegal scale: INF\): .* raise train"):
+        export_tflite(detector, tiny_config, replace(settings, tflite=("int8",)), [str(shard)], tmp_path / "lite")
+    assert not (tmp_path / "lite").exists()
 
 
 def test_labels_label_map_configuration_and_contract_are_in_the_file(exported, tiny_config):

@@ -1,0 +1,74 @@
+"""Convert a SavedModel to a TensorFlow Lite file, in a process of its own if its numbers become 8-bit.
+
+TensorFlow's quantization does not raise an error for values whose range is not finite, but ends the process.
+"""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.errors import InputError
+
+_INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
+_MAX_OUTPUT = 2000  # characters of a failed process
+
+
+class RangesError(InputError):
+    """Values of the network have ranges that are not finite, as after a training that diverged."""
+
+
+def convert(saved_model: str, variant: str, images: Sequence[np.ndarray] = ()) -> bytes:
+    """Convert the SavedModel of a `FixedSizeModel`.
+
+    Args:
+        images: float32 [1, H, W, 3], on which the value ranges of int8 are measured.
+
+    Raises:
+        RangesError: if the conversion to int8 crashes.
+    """
+    if variant != names.TFLITE_INT8:
+        return _convert(saved_model, variant, images)
+    with tempfile.TemporaryDirectory() as name:
+        stacked, converted = Path(name) / "images.npy", Path(name) / "int8.tflite"
+        np.save(stacked, np.stack(images))
+        command = [sys.executable, "-m", __spec__.name, saved_model, str(stacked), str(converted)]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        if done.returncode == 0:
+            return converted.read_bytes()
+    if -done.returncode not in (signal.SIGSEGV, signal.SIGABRT):
+        raise RuntimeError(f"The conversion to int8 ended with {done.returncode}: {done.stdout[-_MAX_OUTPUT:]}")
+    last_line = done.stdout.strip().rpartition("\n")[2]
+    raise RangesError(
+        f"The conversion to int8 (export.tflite) crashed ({last_line}): on training images, values in the network are "
+        "not finite, because the training diverged, or the moving averages of batch norm need more steps. Lower "
+        "train.optimizer.learning_rate, raise train.num_steps, or leave out int8."
+    )
+
+
+def _convert(saved_model: str, variant: str, images: Sequence[np.ndarray]) -> bytes:
+    converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[names.SIGNATURE_IMAGES])
+    converter.allow_custom_ops = True  # for the suppression
+    if variant != "float32":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if variant == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if variant == names.TFLITE_INT8:
+        # The suppression has no 8-bit form: its inputs are converted back to floats.
+        builtins = tf.lite.OpsSet
+        converter.target_spec.supported_ops = [builtins.TFLITE_BUILTINS_INT8, builtins.TFLITE_BUILTINS]
+        converter.inference_input_type = tf.uint8
+        converter.representative_dataset = lambda: ({_INPUT: image} for image in images)
+    return bytes(converter.convert())
+
+
+if __name__ == "__main__":
+    Path(sys.argv[3]).write_bytes(_convert(sys.argv[1], names.TFLITE_INT8, list(np.load(sys.argv[2]))))
