@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
@@ -35,6 +36,14 @@ def test_a_file_with_other_outputs_is_not_written(with_packages, tiny_config, tm
     with pytest.raises(RuntimeError, match="differs from the model in memory by"):
         onnx_export.export_onnx(build_detector(tiny_config.model, LABEL_MAP), tmp_path / "onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_outputs_that_are_not_finite_are_not_compared(with_packages, tiny_config, tmp_path, caplog):
+    detector = build_detector(tiny_config.model, LABEL_MAP)
+    bias = detector.network.get_layer("head_offsets").bias
+    bias.assign(tf.fill(bias.shape, float("inf")))
+    assert onnx_export.export_onnx(detector, tmp_path / "onnx").is_file()
+    assert "is not finite, because the training diverged" in caplog.text
 
 
 def test_missing_packages_are_named_first(monkeypatch):

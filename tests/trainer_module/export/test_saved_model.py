@@ -183,6 +183,15 @@ def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):
     bias.assign(bias - 0.5)
 
 
+def test_an_export_is_not_compared_with_outputs_that_are_not_finite(model_dir, detector, caplog):
+    bias = detector.network.get_layer("head_offsets").bias
+    before = bias.numpy()
+    bias.assign(tf.fill(bias.shape, np.inf))
+    export._check_export(export._Servable(detector, Export()), model_dir, export._make_inputs((64, 64)))
+    assert "not finite, because the training diverged" in caplog.text
+    bias.assign(before)
+
+
 def test_a_model_that_detects_nothing_is_exported(tmp_path, tiny_config, changed):
     nms = "model.post_processing.batch_non_max_suppression"
     config = changed(tiny_config, {f"{nms}.score_threshold": 0.9999})
