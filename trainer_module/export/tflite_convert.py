@@ -3,6 +3,7 @@
 TensorFlow's quantization does not raise an error for values whose range is not finite, but ends the process.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -40,7 +41,13 @@ def convert(saved_model: str, variant: str, images: Sequence[np.ndarray] = ()) -
         np.save(stacked, np.stack(images))
         command = [sys.executable, "-m", __spec__.name, saved_model, str(stacked), str(converted)]
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},  # this process holds the memory of the GPU
+            text=True,
+            check=False,
         )
         if done.returncode == 0:
             return converted.read_bytes()

@@ -24,7 +24,7 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.preprocess import Preprocessing
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel, fit_image
-from detloom.trainer_module.export.tflite_convert import convert
+from detloom.trainer_module.export.tflite_convert import RangesError, convert
 from detloom.trainer_module.export.tflite_metadata import with_metadata
 from detloom.trainer_module.files.move_folder import move_folder
 
@@ -58,7 +58,12 @@ def export_tflite(
         for variant in settings.tflite:
             started = time.monotonic()
             images = _read_images(train_files, detector.preprocessing, settings) if variant == names.TFLITE_INT8 else ()
-            model = with_metadata(convert(saved_model, variant, images), variant, detector, config, settings)
+            try:
+                converted = convert(saved_model, variant, images)
+            except RangesError:
+                shutil.rmtree(partial)
+                raise
+            model = with_metadata(converted, variant, detector, config, settings)
             (partial / f"{variant}{names.TFLITE_SUFFIX}").write_bytes(model)
             seconds = time.monotonic() - started
             _LOGGER.info("TensorFlow Lite %s: %.2f MB, converted in %.0f s.", variant, len(model) / 1e6, seconds)
