@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ _MAX_OUTPUT = 2000  # characters of a failed process
 
 
 class RangesError(InputError):
-    """Values of the network have ranges that are not finite, as after a training that diverged."""
+    """The conversion to int8 crashed, as for values whose range is not finite after a training that diverged."""
 
 
 def convert(saved_model: str, variant: str, images: Sequence[np.ndarray] = ()) -> bytes:
@@ -37,9 +37,9 @@ def convert(saved_model: str, variant: str, images: Sequence[np.ndarray] = ()) -
     if variant != names.TFLITE_INT8:
         return _convert(saved_model, variant, images)
     with tempfile.TemporaryDirectory() as name:
-        stacked, converted = Path(name) / "images.npy", Path(name) / "int8.tflite"
-        np.save(stacked, np.stack(images))
-        command = [sys.executable, "-m", __spec__.name, saved_model, str(stacked), str(converted)]
+        archive, converted = Path(name) / "images.npz", Path(name) / "int8.tflite"
+        np.savez(archive, *images)
+        command = [sys.executable, "-m", __spec__.name, saved_model, str(archive), str(converted)]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -55,13 +55,13 @@ def convert(saved_model: str, variant: str, images: Sequence[np.ndarray] = ()) -
         raise RuntimeError(f"The conversion to int8 ended with {done.returncode}: {done.stdout[-_MAX_OUTPUT:]}")
     last_line = done.stdout.strip().rpartition("\n")[2]
     raise RangesError(
-        f"The conversion to int8 (export.tflite) crashed ({last_line}): on training images, values in the network are "
-        "not finite, because the training diverged, or the moving averages of batch norm need more steps. Lower "
+        f"The conversion to int8 (export.tflite) crashed ({last_line}). A scale that is infinite or out of range "
+        "means that the training diverged, or that the moving averages of batch norm need more steps: lower "
         "train.optimizer.learning_rate, raise train.num_steps, or leave out int8."
     )
 
 
-def _convert(saved_model: str, variant: str, images: Sequence[np.ndarray]) -> bytes:
+def _convert(saved_model: str, variant: str, images: Iterable[np.ndarray]) -> bytes:
     converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[names.SIGNATURE_IMAGES])
     converter.allow_custom_ops = True  # for the suppression
     if variant != "float32":
@@ -78,4 +78,4 @@ def _convert(saved_model: str, variant: str, images: Sequence[np.ndarray]) -> by
 
 
 if __name__ == "__main__":
-    Path(sys.argv[3]).write_bytes(_convert(sys.argv[1], names.TFLITE_INT8, list(np.load(sys.argv[2]))))
+    Path(sys.argv[3]).write_bytes(_convert(sys.argv[1], names.TFLITE_INT8, np.load(sys.argv[2]).values()))

@@ -43,7 +43,7 @@ def export_tflite(
 
     Raises:
         InputError: if int8 has no images.
-        RangesError: if the network has value ranges that are not finite.
+        RangesError: see `convert`.
     """
     if not settings.tflite:
         return []
