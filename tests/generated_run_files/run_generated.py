@@ -8,6 +8,7 @@ interruption.
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -37,6 +38,8 @@ from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 
+# XLA's time to optimize a large network's step for a CPU is far longer than its few steps; outcomes stay the same.
+_XLA_FLAGS = "--xla_backend_optimization_level=0"
 NUM_PROCESSES = 2
 NUM_SEEDS, NUM_SEEDS_WITH_SHAPES = 300, 60  # of the files that are run in the proofs
 Result = Literal["decision", "refused", "failed"]
@@ -133,18 +136,18 @@ def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = 
     yield from (known[name] for name, _ in files if name in known)
     tasks = [(name, plain) for name, plain in files if name not in known]
     with ThreadPool(num_processes) as pool:
-        for outcome in pool.imap_unordered(_run_in_process, tasks):
+        for outcome in pool.imap_unordered(lambda task: run_in_process(*task), tasks):
             with log.open("a") as file:
                 file.write(_format(outcome))
             yield outcome
 
 
-def _run_in_process(task: tuple[str, Plain]) -> Outcome:
-    """Run a file in a new process; its end by a signal is an outcome, too."""
+def run_in_process(name: str, plain: Plain) -> Outcome:
+    """Run a file in a new process, which gives all its memory back; its end by a signal is an outcome, too."""
     started = time.monotonic()
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_outcome, args=(*task, sender))
+    process = context.Process(target=_send_outcome, args=(name, plain, sender))
     process.start()
     sender.close()
     try:
@@ -152,12 +155,17 @@ def _run_in_process(task: tuple[str, Plain]) -> Outcome:
     except EOFError:
         process.join()
         error, seconds = f"The process ended with exit code {process.exitcode}.", round(time.monotonic() - started, 1)
-        outcome = Outcome(name=task[0], result="failed", error=error, seconds=seconds, settings=task[1])
-    process.join()
+        outcome = Outcome(name=name, result="failed", error=error, seconds=seconds, settings=plain)
+    except BaseException:  # the time limit of a test
+        process.kill()
+        raise
+    finally:
+        process.join()
     return outcome
 
 
 def _send_outcome(name: str, plain: Plain, sender: Connection) -> None:
+    os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)
     with tempfile.TemporaryDirectory() as folder:
         sender.send(run_plain(name, plain, Path(folder)))
 

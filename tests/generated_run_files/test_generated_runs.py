@@ -29,19 +29,19 @@ def inputs(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(NUM_DAILY))
-def test_a_generated_run_file_runs_to_the_end_or_is_refused(index, inputs, tmp_path):
-    check_outcome(FIRST_SEED + index, bases.OF_BOXES, inputs, tmp_path)
+def test_a_generated_run_file_runs_to_the_end_or_is_refused(index, inputs):
+    check_outcome(FIRST_SEED + index, bases.OF_BOXES, inputs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(NUM_DAILY_WITH_SHAPES))
-def test_a_generated_run_file_with_masks_or_keypoints_runs_to_the_end_or_is_refused(index, inputs, tmp_path):
-    check_outcome(FIRST_SEED + index, bases.OF_SHAPES, inputs, tmp_path)
+def test_a_generated_run_file_with_masks_or_keypoints_runs_to_the_end_or_is_refused(index, inputs):
+    check_outcome(FIRST_SEED + index, bases.OF_SHAPES, inputs)
 
 
-def check_outcome(seed, detectors, inputs, folder):
+def check_outcome(seed, detectors, inputs):
     plain = run_generated.generated(seed, inputs, detectors)
-    outcome = run_generated.run_plain(f"{SEED_VARIABLE}={seed}", plain, folder)
+    outcome = run_generated.run_in_process(f"{SEED_VARIABLE}={seed}", plain)
     assert outcome.result != "failed", f"{outcome.name}: {outcome.error}\n{outcome.settings}"
 
 
