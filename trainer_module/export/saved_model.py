@@ -81,12 +81,19 @@ class _Servable(tf.Module):
             in_pixels[names.KEYPOINTS] = outputs[names.KEYPOINTS] * hw_B12[:, tf.newaxis]
         return in_pixels
 
-    def has_finite_outputs(self, images: tf.Tensor) -> bool:
-        """Return whether the network's outputs for uint8 images [B, H, W, 3] are finite."""
+    def has_stable_outputs(self, images: tf.Tensor, detections: dict[str, np.ndarray]) -> bool:
+        """Return whether outputs for uint8 images [B, H, W, 3] are finite and rounding does not change `detections`.
+
+        TensorFlow optimizes the function by itself in another way than inside the graph that gave `detections`, so that
+        it rounds differently.
+        """
         prepared, true_hw = self._detector.preprocessing.prepare(images)
         batch = {IMAGE: prepared, TRUE_HW: tf.tile(true_hw[tf.newaxis], [len(images), 1])}
-        outputs = self._detector.forward(batch, training=False)
-        return all(bool(tf.reduce_all(tf.math.is_finite(output))) for output in tf.nest.flatten(outputs))
+        outputs = tf.nest.flatten(self._detector.forward(batch, training=False))
+        if not all(bool(tf.reduce_all(tf.math.is_finite(output))) for output in outputs):
+            return False
+        alone = self.to_relative(self.from_images(images), tuple(images.shape[1:3]))
+        return share_matched(detections, alone) >= _MIN_MATCHED
 
     def to_relative(self, outputs: dict[str, tf.Tensor], image_hw: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Return the outputs of a signature for images of `image_hw`, with relative boxes and keypoints."""
@@ -120,7 +127,7 @@ def export_saved_model(
 
     Raises:
         RuntimeError: if a signature of the written model differs from the model in memory and the outputs of the latter
-            are finite; the model is then removed.
+            are finite and do not depend on rounding; the model is then removed.
     """
     settings = settings or Export()
     servable = _Servable(detector, settings)
@@ -170,10 +177,10 @@ def _check_export(servable: _Servable, model_dir: Path, inputs: dict[str, np.nda
     for signature, value in inputs.items():
         outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: tf.constant(value)})
         share = share_matched(expected, servable.to_relative(outputs, images.shape[1:3]))
-        if share < _MIN_MATCHED and not servable.has_finite_outputs(tf.constant(images)):
+        if share < _MIN_MATCHED and not servable.has_stable_outputs(tf.constant(images), expected):
             _LOGGER.warning(
-                "Export: outputs of the network on test images are not finite, because the training diverged, so that "
-                "those of the written model cannot be compared with them."
+                "Export: outputs of the network on test images are not finite, or so large that rounding changes the "
+                "detections, because the training diverged; those of the written model cannot be compared with them."
             )
             return expected
         if share < _MIN_MATCHED:
