@@ -38,7 +38,7 @@ from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 
-# XLA's time to optimize a large network's step for a CPU is far longer than its few steps; outcomes stay the same.
+# On a CPU, XLA optimizes a large network's step for minutes, and a file runs few steps. Outcomes stay the same.
 _XLA_FLAGS = "--xla_backend_optimization_level=0"
 NUM_PROCESSES = 2
 NUM_SEEDS, NUM_SEEDS_WITH_SHAPES = 300, 60  # of the files that are run in the proofs

@@ -174,15 +174,6 @@ def test_an_exported_model_restores_into_a_detector_of_other_classes(model_dir, 
     assert (report.refusal, report.mode) == ("", "all_but_classes")
 
 
-def test_an_export_that_differs_from_memory_is_refused(model_dir, detector):
-    """The bias of the offsets moves in memory after the export: every box of the exported model is now elsewhere."""
-    bias = detector.network.get_layer("head_offsets").bias
-    bias.assign(bias + 0.5)
-    with pytest.raises(RuntimeError, match="signature serving_default"):
-        export._check_export(export._Servable(detector, Export()), model_dir, export._make_inputs((64, 64)))
-    bias.assign(bias - 0.5)
-
-
 @pytest.fixture
 def check_with_bias(model_dir, detector):
     """Return a function that compares the written model with the one in memory after a change of its box offsets."""
@@ -197,8 +188,9 @@ def check_with_bias(model_dir, detector):
     bias.assign(before)
 
 
-def test_an_export_with_other_boxes_is_refused(check_with_bias):
-    with pytest.raises(RuntimeError, match=r"signature serving_default returns \d+\.\d% of the detections"):
+def test_an_export_that_differs_from_memory_is_refused(check_with_bias):
+    """The boxes of the exported model are now elsewhere."""
+    with pytest.raises(RuntimeError, match="signature serving_default"):
         check_with_bias(1.0)
 
 
