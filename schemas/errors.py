@@ -1,6 +1,7 @@
 """Exceptions for mistakes that the user can fix, the checks that raise them, and the exit codes of the commands."""
 
 import enum
+from collections.abc import Callable
 
 
 class ExitCode(enum.IntEnum):
@@ -50,18 +51,25 @@ def check(condition: bool, field: str, got: object, allowed: str, other: str = "
 
 
 def check_fields(owner: object, allowed: str, *fields: str) -> None:
-    """Check numeric fields of a dataclass against a range of `_RANGES`; None passes."""
+    """Check numeric fields of a dataclass against a range: one of `_RANGES`, or "LOW to HIGH"; None passes."""
     for field in fields:
         value = getattr(owner, field)
-        check(value is None or _RANGES[allowed](value), field, value, allowed)
+        check(value is None or _is_in(value, allowed), field, value, allowed)
 
 
-_RANGES = {
+def _is_in(value: float, allowed: str) -> bool:
+    if allowed in _RANGES:
+        return _RANGES[allowed](value)
+    low, high = allowed.split(" to ")
+    return float(low) <= value <= float(high)
+
+
+_RANGES: dict[str, Callable[[float], bool]] = {
     "above 0": lambda value: value > 0,
     "0 or more": lambda value: value >= 0,
     "1 or more": lambda value: value >= 1,
-    "0 to 1": lambda value: 0 <= value <= 1,
     "0 up to 1": lambda value: 0 <= value < 1,
     "above 0, at most 1": lambda value: 0 < value <= 1,
+    "above 0, at most 1000000": lambda value: 0 < value <= 1_000_000,
     "between 0 and 1": lambda value: 0 < value < 1,
 }

@@ -18,6 +18,7 @@ from detloom.components.dataset_validator.executor import (
 )
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
+from detloom.components.evaluation_needs import EvaluationNeeds
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import METRICS_KEY, PAGE_KEY
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
@@ -66,6 +67,7 @@ class DatasetValidator(BaseBeamComponent):
         model_input: ModelInput | None = None,
         max_pixels: int = 100_000_000,
         history: str = "",
+        evaluation: EvaluationNeeds | None = None,
         label_map: str | Path | None = None,
     ) -> None:
         """Create the node.
@@ -79,6 +81,7 @@ class DatasetValidator(BaseBeamComponent):
             model_input: input of the model that will be trained; without it, checks that need one are skipped.
             max_pixels: larger images are not decoded, neither for the perceptual hash nor for the page.
             history: folder or URL that keeps each span's report for the next span; empty if a Resolver finds it.
+            evaluation: what the model's evaluation needs in the data; None needs nothing.
             label_map: file that is read now. Needed for examples without `label_map.pbtxt`, such as those of TFX's
                 ImportExampleGen; examples that have one must have the same classes.
 
@@ -92,6 +95,7 @@ class DatasetValidator(BaseBeamComponent):
             model_input=model_input,
             max_pixels=max_pixels,
             history=history,
+            evaluation=evaluation or EvaluationNeeds(),
             label_map=format_label_map(read_label_map(Path(label_map))) if label_map is not None else "",
             code_fingerprint=source_fingerprint(__name__),
         )

@@ -48,13 +48,17 @@ class Executor(BaseBeamExecutor):
         output = {key: artifact_utils.get_single_instance(artifacts) for key, artifacts in output_dict.items()}
         span = int_property(examples, SPAN_PROPERTY)
         history = "" if previous else params.history
+        shards = {
+            split: list_shards(artifact_utils.get_split_uri([examples], split))
+            for split in artifact_utils.decode_split_names(examples.split_names)
+        }
+        label_map = _label_map_of(examples.uri, params.label_map)
+        params.evaluation.check_classes(label_map)
+        params.evaluation.check_examples(shards.get(params.evaluation.split, ()))
         with earlier_report(history, span) as kept_report:
             report = validate(
-                {
-                    split: list_shards(artifact_utils.get_split_uri([examples], split))
-                    for split in artifact_utils.decode_split_names(examples.split_names)
-                },
-                _label_map_of(examples.uri, params.label_map),
+                shards,
+                label_map,
                 params,
                 output[REPORT_KEY].uri,
                 self._make_beam_pipeline,

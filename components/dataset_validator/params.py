@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
+from detloom.components.evaluation_needs import EvaluationNeeds
 from detloom.components.properties import ComponentParams
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -19,6 +20,7 @@ class DatasetValidatorParams(ComponentParams):
         max_pixels: larger images are not decoded, neither for the perceptual hash nor for the page.
         history: folder or URL that keeps each span's report for the next span, and the page of data that failed;
             empty if a Resolver finds the earlier report and the outputs of failed nodes are kept.
+        evaluation: what the model's evaluation needs in the data.
         label_map: content of the label map, in protobuf text format; empty reads `label_map.pbtxt` in the examples.
     """
 
@@ -28,6 +30,7 @@ class DatasetValidatorParams(ComponentParams):
     model_input: ModelInput | None = None
     max_pixels: int = 100_000_000
     history: str = ""
+    evaluation: EvaluationNeeds = EvaluationNeeds()
     label_map: str = ""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks of gates, data, model outputs and serving contract; messages name the record or the class."""
+"""Checks of data, model outputs and serving contract; messages name the record or the class."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,24 +10,11 @@ from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts.detections import SIGNATURE_INPUTS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import nearest_hint
-from detloom.schemas.run_file.evaluator_and_gates import Gates
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.evaluation.image_table import ImageTable
 from detloom.trainer_module.export.predict import check_signature
 
 _ROUNDING = 1e-5  # rounding of float32 boxes at the image border
-
-
-def check_gates(gates: Gates, label_map: LabelMap) -> None:
-    """Raise InputError if a gate names a class that the model does not have."""
-    for metric in [each.metric for each in gates.floors] + [each.metric for each in gates.changes]:
-        _, slash, class_name = metric.partition("/")
-        if slash and class_name not in label_map.names:
-            hint = nearest_hint(class_name, label_map.names)
-            raise InputError(
-                f"gates: got the metric '{metric}', allowed: one of the model's {len(label_map.names)} classes.{hint}"
-            )
 
 
 def check_truth(records: RecordTable, label_map: LabelMap) -> None:

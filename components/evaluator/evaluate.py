@@ -10,12 +10,8 @@ import tensorflow as tf
 from absl import logging
 
 import detloom
-from detloom.components.evaluator.checks import (
-    check_gates,
-    check_truth,
-    find_contract_problem,
-    find_unusable,
-)
+from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluator.checks import check_truth, find_contract_problem, find_unusable
 from detloom.components.evaluator.evaluation import (
     Evaluation,
     MeasuredModel,
@@ -32,7 +28,6 @@ from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.report import LOCK_FILE, write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
-from detloom.components.evaluator.slices import check_features
 from detloom.components.evaluator.truth_shapes import WantedShapes
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts.detections import (
@@ -44,7 +39,6 @@ from detloom.schemas.contracts.detections import (
 )
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
@@ -60,7 +54,6 @@ from detloom.trainer_module.export.predict import (
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
 _CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
-_NUM_LOOKED_AT = 100  # examples that are searched for the features of slices
 _WORK_FOLDER = ".records"  # in the output folder, which remote workers can reach
 
 
@@ -117,8 +110,9 @@ def _evaluate(
     settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
     _check_label_map(label_map, inputs, params.label_map)
-    check_gates(params.gates, label_map)
-    _check_slices(inputs, settings)
+    needs = EvaluationNeeds.of_settings(settings, params.gates, params.split)
+    needs.check_classes(label_map)
+    needs.check_examples(_files_of(inputs.shard_patterns))
     baseline_problem = _find_baseline_problem(label_map, inputs)
     paths = {_CANDIDATE: inputs.candidate_dir}
     if inputs.baseline_dir is not None and baseline_problem is None:
@@ -131,7 +125,7 @@ def _evaluate(
         {**paths, **variants},
         settings.batch_size,
         f"{out_dir}/{_WORK_FOLDER}",
-        feature_keys=_feature_keys(settings),
+        feature_keys=needs.feature_keys,
         shapes=_shapes_of(inputs.candidate_dir, keypoints, label_map),
         matching=Matching(label_map, areas_of(settings.sizes)),
     )
@@ -226,18 +220,6 @@ def _has_signature(model_dir: str, signature: str) -> bool:
     return True
 
 
-def _feature_keys(settings: Evaluator) -> list[str]:
-    return [each.feature for each in settings.image_slices if each.feature]
-
-
-def _check_slices(inputs: EvaluationInputs, settings: Evaluator) -> None:
-    """Check the features of slices before inference, which may take hours."""
-    if keys := _feature_keys(settings):
-        first = islice(_read_split(inputs.shard_patterns), _NUM_LOOKED_AT)
-        features = [parse_record(serialized, keys).features for serialized in first]
-        check_features(features, settings.image_slices, ", ".join(inputs.shard_patterns))
-
-
 def _find_variants(folder: str | None) -> dict[str, str]:
     """Return the paths of loadable TFLite models by unique names."""
     variants = {}
@@ -328,7 +310,11 @@ def _first_images(shard_patterns: Sequence[str], count: int) -> Iterator[bytes]:
 
 
 def _read_split(shard_patterns: Sequence[str]) -> Iterator[bytes]:
+    for path in _files_of(shard_patterns):
+        compression = "GZIP" if path.endswith(".gz") else ""
+        yield from tf.data.TFRecordDataset(path, compression).as_numpy_iterator()
+
+
+def _files_of(shard_patterns: Sequence[str]) -> Iterator[str]:
     for pattern in shard_patterns:
-        for path in sorted(tf.io.gfile.glob(pattern)):
-            compression = "GZIP" if path.endswith(".gz") else ""
-            yield from tf.data.TFRecordDataset(path, compression).as_numpy_iterator()
+        yield from sorted(tf.io.gfile.glob(pattern))

@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import logging
 
+from detloom.components.evaluation_needs import EvaluationNeeds
 from detloom.components.evaluator.coco_file_metrics import (
     compute_coco_file_metrics,
     compute_coco_keypoint_metrics,
@@ -18,7 +19,6 @@ from detloom.components.evaluator.evaluation import Evaluation, MeasuredModel, R
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.report import LOCK_FILE, write_report
-from detloom.components.evaluator.slices import check_features
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.drawing.draw import decode_image_rgb
@@ -53,7 +53,9 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
         InputError: invalid COCO files, or a slice feature that the ground truth lacks.
     """
     truth = read_coco_ground_truth(inputs.ground_truth)
-    check_features(truth.split.features, params.settings.image_slices, str(inputs.ground_truth))
+    EvaluationNeeds.of_settings(params.settings, params.gates, str(inputs.ground_truth)).check_features(
+        truth.split.features
+    )
     paths = _find_images(truth.file_names, inputs.images_dir)
     candidate, candidate_others = _measure(inputs.detections, truth, params)
     baseline, baseline_others = None, None

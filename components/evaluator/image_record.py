@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detloom.components.evaluation_needs import Feature
 from detloom.components.evaluator.coco_masks import encode_mask
-from detloom.components.evaluator.slices import Feature
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import as_counts
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth

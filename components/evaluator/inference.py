@@ -8,7 +8,6 @@ because Beam would wrap them.
 """
 
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,9 +20,9 @@ import tensorflow as tf
 from absl import logging
 from apache_beam.utils.shared import Shared
 
+from detloom.components.evaluation_needs import feature_values
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.record_table import RecordTable, match_records
-from detloom.components.evaluator.slices import Feature
 from detloom.components.evaluator.truth_shapes import WantedShapes, read_shapes
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
@@ -78,15 +77,8 @@ def parse_record(
         image_hw=image_hw,
         truth={"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **columns},
         verified_class_ids=tuple(ints(keys.IMAGE_CLASS_ID).tolist()),
-        features={key: _values_of(features.raw(key)) for key in feature_keys if key in features},
+        features=feature_values(features, feature_keys),
     )
-
-
-def _values_of(feature: tf.train.Feature) -> Feature:
-    """Return the values as text or numbers; drop numbers that are not finite."""
-    if feature.HasField("bytes_list"):
-        return tuple(value.decode("utf-8", "replace") for value in feature.bytes_list.value)
-    return tuple(value for value in (*feature.int64_list.value, *feature.float_list.value) if math.isfinite(value))
 
 
 Detect = Callable[[Sequence[bytes]], list[Rows]]

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from absl import logging
 
+from detloom.components.evaluation_needs import Feature
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
@@ -15,9 +17,9 @@ from detloom.trainer_module.evaluation.coco_images import ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
 from detloom.trainer_module.evaluation.matches import IOU_50, IOU_THRESHOLDS, Matches
 
-Feature = tuple[str | int | float, ...]  # the values of one feature of one example
 MISSING = "(none)"  # value of an image without the feature
-_MAX_SLICES = 100  # per subject; a feature that differs in every image does not define slices
+OTHERS = "(others)"  # the values that few images have, if there are too many values
+_MAX_VALUES = 100  # of a subject with a slice of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ def split_images(
         features: values of the features for the images of `ground_truth`, in its order.
 
     Raises:
-        InputError: a feature with edges is not a number, or a feature has too many values.
+        InputError: a feature with edges is not a number.
     """
     result: dict[str, list[int]] = {}
     for each in slices:
@@ -63,27 +65,23 @@ def split_images(
         for position, of_image in enumerate(names):
             for name in of_image:
                 members.setdefault(name, []).append(position)
-        if len(members) > _MAX_SLICES:
-            raise InputError(
-                f"evaluator.image_slices: got {len(members)} values of '{each.subject}', allowed: at most "
-                f"{_MAX_SLICES}; set edges if the values are numbers."
-            )
-        result.update(sorted(members.items(), key=lambda item: _sort_key(each, item[0])))
+        result.update(sorted(_merge_rare(each.subject, members).items(), key=lambda item: _sort_key(each, item[0])))
     return result
 
 
-def check_features(features: Sequence[Mapping[str, Feature]], slices: Sequence[ImageSlices], where: str) -> None:
-    """Check that some of the given examples have the features that slices use.
-
-    Raises:
-        InputError: no example has a feature.
-    """
-    for each in slices:
-        if each.feature and features and not any(feature.get(each.feature) for feature in features):
-            raise InputError(
-                f"{where}: evaluator.image_slices: got the feature '{each.feature}', which none of the first "
-                f"{len(features)} examples has."
-            )
+def _merge_rare(subject: str, members: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Put the images of the rarest slices into one, if there are too many slices."""
+    if len(members) <= _MAX_VALUES:
+        return members
+    by_size = sorted(members, key=lambda name: (-len(members[name]), name))
+    rare = {position for name in by_size[_MAX_VALUES:] for position in members[name]}
+    logging.warning(
+        "evaluator.image_slices: got %d values of '%s'; the %d most frequent have a slice of their own.",
+        len(members),
+        subject,
+        _MAX_VALUES,
+    )
+    return {**{name: members[name] for name in by_size[:_MAX_VALUES]}, f"{subject}={OTHERS}": sorted(rare)}
 
 
 def measure_slices(

@@ -1,6 +1,9 @@
 """Apache Beam's options for each node: local work, or work on Dataflow or Flink as `beam` in the run file says."""
 
+import contextlib
+import io
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,23 @@ JOB_SERVER_BEAM = "2.62.0"  # version of Beam's Java packages that the built job
 _DATAFLOW_SCHEME = "gs://"
 _EXAMPLE_GEN = "DetectionExampleGen"
 _LOGGER = logging.getLogger("detloom")
+
+
+def check_beam_args(args: Sequence[str]) -> None:
+    """Raise InputError for an option that Beam refuses: its parser would end the process in the first node."""
+    from apache_beam.options.pipeline_options import PipelineOptions  # late: containers import this module early
+    from apache_beam.runners import create_runner
+
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            options = PipelineOptions(list(args)).get_all_options()
+        create_runner(options["runner"] or "DirectRunner")
+    except SystemExit:
+        problem = message.getvalue().strip().rpartition("error: ")[2]
+        raise InputError(f"beam_args: got {list(args)}, but {problem}.") from None
+    except (ValueError, ImportError, AttributeError) as error:
+        raise InputError(f"beam_args: got {list(args)}, but {error}") from None
 
 
 def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:

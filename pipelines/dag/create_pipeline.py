@@ -16,7 +16,7 @@ from detloom.components.properties import arguments_of
 from detloom.components.resolvers.strategies import build_previous_report_resolver
 from detloom.components.retrain.component import RetrainDecision, TrainingRecord, training_wanted
 from detloom.components.retrain.training_record import records_state
-from detloom.pipelines.dag.beam_options import beam_args_of
+from detloom.pipelines.dag.beam_options import beam_args_of, check_beam_args
 from detloom.pipelines.dag.data_nodes import (
     TRAIN,
     build_dataset_validator,
@@ -44,6 +44,7 @@ from detloom.schemas.run_file.run_file import Place, RunFile
 
 def create_pipeline(run: RunFile, place: Place = "local") -> tfx.dsl.Pipeline:
     """Build the pipeline of a run file whose paths fit `place` (`read_run_file` resolves them)."""
+    check_beam_args(run.beam_args)
     nodes = _build_nodes(run, place)
     for node in nodes:
         place_node(run, node, place)

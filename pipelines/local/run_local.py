@@ -15,6 +15,7 @@ from detloom.pipelines.local.temporary_files import own_temporary_folder
 from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config_checks import warnings_before_run
+from detloom.schemas.reading.redact import redact, show_address
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import RunFile
@@ -49,6 +50,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
     metadata_file = Path(run.workspace) / METADATA_FILE
     try:
         check_runs_here(run)  # before anything is written
+        _check_destination(run.push_to)
         with hold_workspace(Path(run.workspace)) as check_held:
             check_metadata_file(metadata_file, is_written=True)
             from detloom.pipelines.local.retries import run_with_retries
@@ -81,6 +83,17 @@ def check_runs_here(run: RunFile) -> None:
             "push.vertex: got an endpoint, allowed on this machine: a folder of versions (push_to), because Vertex "
             "AI reads models from a bucket; run this pipeline on Vertex AI."
         )
+
+
+def _check_destination(push_to: str) -> None:
+    """Raise InputError for a destination that cannot be read; its first reader is a node after the training."""
+    from detloom.components.pusher.versions import open_destination
+
+    try:
+        open_destination(push_to).names()
+    except (InputError, OSError) as error:
+        problem = str(error) if isinstance(error, InputError) else f"cannot be read ({redact(str(error))})."
+        raise InputError(f"push_to: got {show_address(push_to)}, allowed: a folder or a bucket: {problem}") from None
 
 
 def prepare_data(run: RunFile) -> RunFile:

@@ -12,6 +12,7 @@ from typing import Literal
 from detloom.schemas.errors import check, check_fields
 from detloom.schemas.model.color_augmentations import ColorAugmentation
 from detloom.schemas.model.crop_augmentations import (
+    MAX_SCALE,
     RandomCropImage,
     RandomCropPadImage,
     RandomCropToAspectRatio,
@@ -23,6 +24,7 @@ from detloom.schemas.model.crop_augmentations import (
     SsdRandomCropPadFixedAspectRatio,
     check_color,
 )
+from detloom.schemas.model.network import MAX_IMAGE_SIDE
 
 JitterMode = Literal[
     "DEFAULT",
@@ -131,7 +133,7 @@ class RandomAbsolutePadImage:
     """Red, green and blue of the padding, 0 to 255; empty uses the image's mean color."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "max_height_padding", "max_width_padding")
+        check_fields(self, "0 to 8192", "max_height_padding", "max_width_padding")
         check_color(self.pad_color)
 
 
@@ -152,7 +154,7 @@ class RandomPadImage:
 
     def __post_init__(self) -> None:
         sizes = ("min_image_height", "min_image_width", "max_image_height", "max_image_width")
-        check_fields(self, "0 or more", *sizes)
+        check_fields(self, "0 to 8192", *sizes)
         for height, width in (sizes[:2], sizes[2:]):
             alike = (getattr(self, height) > 0) == (getattr(self, width) > 0)
             check(alike, height, getattr(self, height), f"above 0 if {width} is, and only then", width)
@@ -171,6 +173,8 @@ class RandomImageScale:
     def __post_init__(self) -> None:
         ratio = self.min_scale_ratio
         check(0 < ratio <= self.max_scale_ratio, "min_scale_ratio", ratio, "above 0, at most max_scale_ratio")
+        most = self.max_scale_ratio
+        check(most <= MAX_SCALE, "max_scale_ratio", most, f"at most {MAX_SCALE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +197,8 @@ class RandomDownscaleToTargetPixels:
             self.min_target_pixels,
             "less than max_target_pixels",
         )
+        most = MAX_IMAGE_SIDE**2
+        check(self.max_target_pixels <= most, "max_target_pixels", self.max_target_pixels, f"at most {most}")
 
 
 @dataclass(frozen=True, kw_only=True)

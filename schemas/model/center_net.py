@@ -146,7 +146,8 @@ class ObjectCenterParams:
     def __post_init__(self) -> None:
         check_fields(self, "0 or more", "object_center_loss_weight")
         check_fields(self, "between 0 and 1", "min_box_overlap_iou")
-        check_fields(self, "1 or more", "max_box_predictions", "peak_max_pool_kernel_size")
+        check_fields(self, "1 to 10000", "max_box_predictions")
+        check_fields(self, "1 to 1000", "peak_max_pool_kernel_size")
         _check_penalty_reduced(self.classification_loss)
 
 
@@ -248,7 +249,8 @@ class KeypointEstimation:
         weights = ("heatmap", "offset", "regression")
         check_fields(self, "0 or more", "task_loss_weight", *(f"keypoint_{each}_loss_weight" for each in weights))
         check_fields(self, "between 0 and 1", "keypoint_candidate_score_threshold", "unmatched_keypoint_score")
-        check_fields(self, "1 or more", "num_candidates_per_keypoint", "peak_max_pool_kernel_size")
+        check_fields(self, "1 to 10000", "num_candidates_per_keypoint")
+        check_fields(self, "1 to 1000", "peak_max_pool_kernel_size")
         check_fields(self, "above 0", "box_scale", "candidate_search_scale")
         radius = self.offset_peak_radius
         check(0 <= radius <= _MAX_PEAK_RADIUS, "offset_peak_radius", radius, f"0 to {_MAX_PEAK_RADIUS}")

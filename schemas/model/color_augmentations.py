@@ -95,6 +95,7 @@ class RandomPatchGaussian:
             (self.min_gaussian_stddev, self.max_gaussian_stddev),
         )
         check(1 <= sizes[0] < sizes[1], "min_patch_size", sizes[0], "1 or more, less than max_patch_size")
+        check_fields(self, "0 to 8192", "max_patch_size")
         check(0 <= deviations[0] <= deviations[1], "min_gaussian_stddev", deviations[0], "0 to max_gaussian_stddev")
 
 
@@ -110,7 +111,7 @@ class RandomBlackPatches:
     """Side of a square, as a share of the image's shorter side."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "max_black_patches")
+        check_fields(self, "0 to 1000", "max_black_patches")
         check_fields(self, "0 to 1", "probability", "size_to_image_ratio")
 
 
@@ -129,7 +130,7 @@ class RandomCutout:
 
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "probability", "size_to_image_ratio")
-        check_fields(self, "1 or more", "num_holes")
+        check_fields(self, "1 to 1000", "num_holes")
         check(0 <= self.fill <= 255, "fill", self.fill, "0 to 255")
 
 

@@ -288,7 +288,9 @@ class InputReader:
     is read sqrt(t / f) times, but at least once (arXiv:1908.03195, appendix). 0 reads every image once."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "shuffle_buffer_size", "max_number_of_boxes", "sample_1_of_n_examples")
+        check_fields(self, "1 or more", "sample_1_of_n_examples")
+        check_fields(self, "1 to 1000000", "shuffle_buffer_size")  # memory for all places is reserved at once
+        check_fields(self, "1 to 10000", "max_number_of_boxes")
         check_fields(self, "1 or more", "shuffle_buffer_bytes")
         check_fields(self, "0 or more", "num_epochs")
         check_fields(self, "0 to 1", "class_balance")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from detloom.schemas.errors import check, check_fields
 
+MAX_SCALE = 16  # factor by which an augmentation may enlarge the sides of an image; its memory is the square of it
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Crop:
@@ -58,6 +60,7 @@ class _Padding:
         for field in ("min_padded_size_ratio", "max_padded_size_ratio"):
             ratios = getattr(self, field)
             check(len(ratios) == 2 and min(ratios) > 0, field, ratios, "two numbers above 0, of height and width")
+            check(max(ratios) <= MAX_SCALE, field, ratios, f"at most {MAX_SCALE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +211,10 @@ class RandomSquareCropByScale:
     """Number of equally spaced scales to choose from."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "max_border", "num_scales")
+        check_fields(self, "1 to 8192", "max_border")
+        check_fields(self, "1 to 1000", "num_scales")
         check(0 < self.scale_min <= self.scale_max, "scale_min", self.scale_min, "above 0, at most scale_max")
+        check(self.scale_max <= MAX_SCALE, "scale_max", self.scale_max, f"at most {MAX_SCALE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +231,7 @@ class RandomScaleCropAndPadToSquare:
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "output_size")
         check(0 < self.scale_min <= self.scale_max, "scale_min", self.scale_min, "above 0, at most scale_max")
+        check(self.scale_max <= MAX_SCALE, "scale_max", self.scale_max, f"at most {MAX_SCALE}")
 
 
 def check_color(pad_color: tuple[float, ...]) -> None:

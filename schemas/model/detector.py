@@ -222,7 +222,8 @@ class BatchNonMaxSuppression:
         check_fields(self, "0 up to 1", "score_threshold")
         check_fields(self, "0 to 1", "iou_threshold")
         check_fields(self, "0 or more", "soft_nms_sigma")
-        check_fields(self, "1 or more", "max_detections_per_class", "max_total_detections", "max_classes_per_detection")
+        numbers = ("max_detections_per_class", "max_total_detections", "max_classes_per_detection")
+        check_fields(self, "1 to 10000", *numbers)
         of_class, total = self.max_detections_per_class, self.max_total_detections
         allowed = f"at most max_total_detections ({total})"
         check(of_class <= total, "max_detections_per_class", of_class, allowed, "max_total_detections")

@@ -27,7 +27,8 @@ class Export:
 
     def __post_init__(self) -> None:
         check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "each once")
-        check_fields(self, "1 or more", "tflite_max_detections", "tflite_calibration_images")
+        check_fields(self, "1 to 10000", "tflite_max_detections")
+        check_fields(self, "1 or more", "tflite_calibration_images")
 
 
 def refuse_export(field: str, got: object, why: str) -> NoReturn:

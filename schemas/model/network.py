@@ -347,7 +347,7 @@ class _BoxPredictor:
     def __post_init__(self) -> None:
         _check_repetitions(self, "num_layers_before_predictor", at_least=0)
         check_fields(self, "1 or more", "kernel_size")
-        check_fields(self, "above 0, at most 1", "dropout_keep_probability")
+        check_fields(self, "0.001 to 1", "dropout_keep_probability")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,7 +423,7 @@ class MaskRcnnBoxPredictor:
     region (bilinear) before the first."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0, at most 1", "dropout_keep_probability")
+        check_fields(self, "0.001 to 1", "dropout_keep_probability")
         check_fields(self, "1 or more", "mask_height", "mask_width", "mask_prediction_num_conv_layers")
         for field in ("mask_height", "mask_width"):
             side = getattr(self, field)

@@ -104,7 +104,8 @@ class Evaluator:
     """Number of images, or objects, below which a slice is marked as small."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "batch_size", "min_slice_count")
+        check_fields(self, "1 to 1000", "batch_size")
+        check_fields(self, "1 or more", "min_slice_count")
         check_fields(self, "0 or more", "num_images")
         check_fields(self, "0 to 1", "wanted_precision")
 

@@ -110,9 +110,10 @@ class NodeSettings:
     """Taints of Kubernetes machines that the node tolerates."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "max_retries", "backoff_seconds")
+        check_fields(self, "0 or more", "max_retries")
+        check_fields(self, "0 to 1000000", "backoff_seconds")
         check_fields(self, "1 or more", "backoff_factor")
-        check_fields(self, "above 0", "max_backoff_seconds", "time_limit_minutes")
+        check_fields(self, "above 0, at most 1000000", "max_backoff_seconds", "time_limit_minutes")
         for field in ("cpu", "cpu_limit"):
             cores = getattr(self, field)
             check(not cores or bool(_CPU.fullmatch(cores)), field, repr(cores), 'a number of cores, "4" or "500m"')

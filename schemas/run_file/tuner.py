@@ -1,6 +1,8 @@
 """Settings of the hyperparameter search, and functions that apply hyperparameters to a configuration."""
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +17,8 @@ from detloom.schemas.model.optimizers import with_scaled_steps
 from detloom.schemas.reading.overrides import Located, merge, nest, split_key
 from detloom.schemas.reading.typed_dict import format_key_path, from_dict, to_dict
 
+_MAX_SEED = 2**32 - 1  # the search adds 1, and the algorithms take 32 bits
+_MAX_COMBINATIONS = 256  # of the ends of ranges that are checked
 LEARNING_RATE_FACTOR = "learning_rate_factor"
 AUGMENTATION_STRENGTH = "augmentation_strength"
 
@@ -71,7 +75,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "max_trials", "steps_per_trial")
-        check_fields(self, "0 or more", "seed")
+        check(0 <= self.seed < _MAX_SEED, "seed", self.seed, "0 up to 2**32 - 1")
         check_metric("objective", self.objective)
         keys = [search.key for search in self.space]
         check(len(set(keys)) == len(keys), "space", f"the keys {keys}", "each key once")
@@ -109,16 +113,38 @@ def apply_hyperparameters(config: TrainEvalConfig, values: Mapping[str, Any]) ->
 
 
 def search_space(tuner: Tuner, config: TrainEvalConfig) -> tuple[SearchRange, ...]:
-    """Return the search space, after checking both ends of every range on the configuration.
+    """Return the search space, after checking values of every range, and the ends of all ranges together.
 
     Raises:
-        InputError: for an unknown key or an invalid value.
+        InputError: for an unknown key, an invalid value, or values that exclude each other.
     """
     space = tuner.space or tuple(_default_space(config))
     for search in space:
         for value in search.choices or (search.min, search.max):
             apply_hyperparameters(config, {search.key: value})
+        if search.min is not None and search.max is not None:
+            _check_between(search, config)
+    ends = [(min(each.choices), max(each.choices)) if each.choices else (each.min, each.max) for each in space]
+    for values in itertools.islice(itertools.product(*ends), _MAX_COMBINATIONS):
+        together = {each.key: value for each, value in zip(space, values, strict=True)}
+        try:
+            apply_hyperparameters(config, together)
+        except InputError as error:
+            shown = ", ".join(f"{key} {value:g}" for key, value in together.items())
+            raise InputError(f"a trial could have {shown}: {error}") from None
     return space
+
+
+def _check_between(search: SearchRange, config: TrainEvalConfig) -> None:
+    assert search.min is not None
+    assert search.max is not None
+    value = search.min + (search.max - search.min) / math.pi
+    try:
+        apply_hyperparameters(config, {search.key: value})
+    except InputError as error:
+        raise InputError(
+            f"{search.key}: a value between min and max is not allowed: {error} Set choices instead."
+        ) from None
 
 
 def shortened(config: TrainEvalConfig, num_steps: int) -> TrainEvalConfig:

@@ -143,7 +143,8 @@ def _resized_hw(image_HW3: tf.Tensor, resizer: ImageResizer) -> tuple[int, int] 
     sides = tf.constant([resizer.min_dimension, resizer.max_dimension], tf.float32)
     largest_hw = tf.where(image_hw[0] < image_hw[1], sides, tf.reverse(sides, [0]))
     scale = tf.reduce_min(largest_hw / image_hw)
-    return tf.cast(tf.round(scale * image_hw), tf.int32)  # halves are rounded to even, as in the reference
+    resized_hw = tf.cast(tf.round(scale * image_hw), tf.int32)  # halves are rounded to even, as in the reference
+    return tf.maximum(resized_hw, 1)  # the reference fails for a side of 0 pixels
 
 
 def _padding_value(resizer: ImageResizer) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import warnings_before_run
 from detloom.trainer_module.data.example_parser import keypoint_class_of
 from detloom.trainer_module.data.records import ExampleFeatures, list_shards, read_records
-from detloom.trainer_module.detectors.detector import Detector, Family
+from detloom.trainer_module.detectors.detector import Detector, Family, Keypoints
 from detloom.trainer_module.training.memory_estimate import check_memory, estimate_memory
 
 _MAX_SAMPLED = 200  # enough records to find ids that are off by one, few enough to be fast
@@ -108,6 +108,7 @@ class SampledRecord:
         class_texts: one per box, or empty.
         num_without_mask: number of boxes without a mask, except crowds.
         num_keypoints: number of stored keypoints of all boxes.
+        keypoint_counts: number of stored keypoints of each box as the record states it, or empty.
     """
 
     where: str
@@ -116,6 +117,7 @@ class SampledRecord:
     class_texts: tuple[str, ...]
     num_without_mask: int = 0
     num_keypoints: int = 0
+    keypoint_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ def check_optional_columns(sample: RecordSample, family: Family, label_map: Labe
     """Check that the data have the masks and keypoints that the detector learns.
 
     Raises:
-        InputError: for a record with a box without a mask, or if no record with the class of the keypoints has any.
+        InputError: for a record with a box without a mask, if no record with the class of the keypoints has any, or for
+            a box of that class with another number of keypoints.
     """
     if truth.MASKS in family.ground_truth_columns:
         for record in sample.records:
@@ -185,12 +188,27 @@ def check_optional_columns(sample: RecordSample, family: Family, label_map: Labe
         keypoint_class = keypoint_class_of(family.keypoints, label_map)
         assert keypoint_class is not None
         class_id = label_map.class_ids[keypoint_class.class_index]
+        for record in sample.records:
+            _check_keypoint_counts(record, class_id, family.keypoints)
         with_class = [record for record in sample.records if class_id in record.class_ids]
         if with_class and not any(record.num_keypoints for record in with_class):
             raise InputError(
                 f"{with_class[0].where}: no keypoints in this and {len(with_class) - 1} other records with the class "
                 f"{family.keypoints.class_name!r}, but the detector learns keypoints; ingest the data with keypoints "
                 "(data.keypoints: true, or detloom ingest --keypoints)."
+            )
+
+
+def _check_keypoint_counts(record: SampledRecord, class_id: int, keypoints: Keypoints) -> None:
+    """Refuse what the parser of the training data would refuse at the first step; see its `parse_example`."""
+    wanted = len(keypoints.names)
+    if sum(record.keypoint_counts) != record.num_keypoints == wanted * len(record.class_ids):
+        return  # records that store all keypoints, and in the counts only those with a label
+    for box_class, count in zip(record.class_ids, record.keypoint_counts):  # noqa: B905 (none, or one for each box)
+        if box_class == class_id and count not in (0, wanted):
+            raise InputError(
+                f"{record.where}: an object of class {keypoints.class_name!r} has {count} keypoints, allowed: 0 or "
+                f"{wanted}, as many as model.keypoint_estimation_task.keypoint_label_to_std has."
             )
 
 
@@ -218,6 +236,7 @@ def _parse(serialized: bytes, where: str) -> SampledRecord:
         tuple(text.decode("utf-8", errors="replace") for text in texts),
         _count_without_mask(features),
         len(features.floats(keys.KEYPOINT_Y)),
+        tuple(features.ints(keys.NUM_KEYPOINTS).tolist()),
     )
 
 

@@ -3,18 +3,12 @@ import re
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.checks import (
-    check_gates,
-    check_truth,
-    find_contract_problem,
-    find_unusable,
-)
+from detloom.components.evaluator.checks import check_truth, find_contract_problem, find_unusable
 from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 
 CAT_DOG = LabelMap.from_names(["cat", "dog"])
@@ -34,22 +28,6 @@ def make_record(class_ids=(1,), found_ids=(1,), boxes=((0.0, 0.0, 1.0, 1.0),), s
         "is_crowd": np.zeros(num_boxes, bool),
     }
     return ImageRecord(source_id="a", truth=truth, found={"candidate": rows})
-
-
-def test_gates_on_known_classes_are_accepted():
-    check_gates(Gates(floors=(MetricFloor(metric="AP50/dog", min=0.5),)), CAT_DOG)
-
-
-@pytest.mark.parametrize(
-    "gates",
-    [
-        Gates(floors=(MetricFloor(metric="AP/cta", min=0.5),)),
-        Gates(changes=(MetricChange(metric="AP/cta", min_change=0),)),
-    ],
-)
-def test_a_gate_on_an_unknown_class_is_refused(gates):
-    with pytest.raises(InputError, match=r"gates: got the metric 'AP/cta', allowed: .* 2 .*'cat'"):
-        check_gates(gates, CAT_DOG)
 
 
 def test_objects_of_unknown_classes_are_refused_with_the_record():

@@ -1,4 +1,5 @@
 import argparse
+import re
 from typing import get_args, get_type_hints
 
 import pytest
@@ -14,7 +15,8 @@ from apache_beam.options.pipeline_options import (
 )
 
 from detloom.pipelines.container.storage import Storage
-from detloom.pipelines.dag.beam_options import beam_args_of, job_server_in_cache
+from detloom.pipelines.dag.beam_options import beam_args_of, check_beam_args, job_server_in_cache
+from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.beam import Flink
 
@@ -43,6 +45,21 @@ def parsed(args):
         each._add_argparse_args(parser)
     assert parser.parse_known_args(args)[1] == []
     return options
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--direct_num_workers=abc", "argument --direct_num_workers: invalid int value: 'abc'"),
+        ("--runner=Foo", "Unexpected pipeline runner: Foo"),
+        ("--runner=no_module.Foo", "No module named 'no_module'"),
+    ],
+)
+def test_options_that_beam_refuses_are_refused_without_its_output(run_of, capsys, option, problem):
+    with pytest.raises(InputError, match=rf"^beam_args: got \['{re.escape(option)}'\], but {problem}"):
+        create_pipeline(run_of(beam_args=[option]))
+    assert capsys.readouterr().err == ""
+    check_beam_args(["--direct_num_workers=2", "--runner=DirectRunner"])
 
 
 def test_nodes_outside_of_beam_nodes_get_beam_args(run_of):

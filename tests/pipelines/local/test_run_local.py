@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import shutil
@@ -37,6 +38,15 @@ def test_an_endpoint_is_refused_before_anything_runs(small_run):
     small_run.write_text(f"{small_run.read_text()}\npush: {{vertex: {endpoint}}}\n")
     run = read_run_file(small_run)
     with pytest.raises(InputError, match=r"push\.vertex"):
+        run_locally(run)
+    assert not Path(run.workspace).exists()
+
+
+@pytest.mark.parametrize("push_to", ["{file}", "{file}/models", "hdfs://host/models"])
+def test_a_destination_that_cannot_be_read_is_refused_before_anything_runs(small_run, push_to):
+    push_to = push_to.format(file=small_run)
+    run = dataclasses.replace(read_run_file(small_run), push_to=push_to)
+    with pytest.raises(InputError, match=f"push_to: got {push_to}, allowed: a folder or a bucket: .*cannot be read"):
         run_locally(run)
     assert not Path(run.workspace).exists()
 

@@ -78,6 +78,27 @@ def test_number_of_channels_is_limited(preset, part, field):
         replace(owner, **{field: 10**6})
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "most"),
+    [
+        ("train_input", "max_number_of_boxes", 10_000),
+        ("train_input", "shuffle_buffer_size", 1_000_000),
+        ("model.post_processing.batch_non_max_suppression", "max_total_detections", 10_000),
+    ],
+)
+def test_numbers_for_which_memory_is_reserved_are_limited(part, field, most):
+    owner = attrgetter(part)(find_preset("ssd_mobilenet_v2_320x320").config)
+    assert getattr(replace(owner, **{field: most}), field) == most
+    with pytest.raises(FieldError, match=f"{field}: got {2**31}, allowed: 1 to {most}"):
+        replace(owner, **{field: 2**31})
+
+
+def test_the_share_that_dropout_keeps_is_more_than_rounding():
+    predictor = find_preset("ssd_mobilenet_v2_320x320").config.model.box_predictor
+    with pytest.raises(FieldError, match=r"dropout_keep_probability.*0\.001 to 1"):
+        replace(predictor, dropout_keep_probability=1e-17)
+
+
 def test_number_of_augmentation_layers_is_limited():
     assert RandAugment(num_layers=32).num_layers == 32
     with pytest.raises(FieldError, match=r"num_layers.*1000000.*32"):

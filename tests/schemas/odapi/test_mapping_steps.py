@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from detloom.schemas.model import augmentations as tree
+from detloom.schemas.model import color_augmentations as colors
 from detloom.schemas.model import crop_augmentations as crops
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
 from detloom.schemas.reading.typed_dict import from_dict
@@ -151,7 +152,17 @@ def test_step_is_read_with_the_reference_defaults_and_round_trips(step, expected
         (lambda: tree.RandomDownscaleToTargetPixels(min_target_pixels=800_000), "less than max_target_pixels"),
         (lambda: crops.RandomCropPadImage(max_padded_size_ratio=(2.0,)), "two numbers above 0, of height and width"),
         (lambda: crops.SsdRandomCropPadOperation(**OPERATION, pad_color_r=256.0), "0 to 255"),
-        (lambda: crops.RandomSquareCropByScale(num_scales=0), "1 or more"),
+        (lambda: crops.RandomSquareCropByScale(num_scales=0), "1 to 1000"),
+        (lambda: crops.RandomSquareCropByScale(max_border=2**31), "1 to 8192"),
+        (lambda: crops.RandomSquareCropByScale(scale_max=100.0), "at most 16"),
+        (lambda: crops.SsdRandomCropPadFixedAspectRatio(max_padded_size_ratio=(1.0, 1e5)), "at most 16"),
+        (lambda: tree.RandomImageScale(max_scale_ratio=100.0), "at most 16"),
+        (lambda: tree.RandomAbsolutePadImage(max_width_padding=2**31), "0 to 8192"),
+        (lambda: tree.RandomPadImage(max_image_height=2**31, max_image_width=1), "0 to 8192"),
+        (lambda: tree.RandomDownscaleToTargetPixels(max_target_pixels=2**31), "at most 67108864"),
+        (lambda: colors.RandomPatchGaussian(max_patch_size=2**31), "0 to 8192"),
+        (lambda: colors.RandomBlackPatches(max_black_patches=10_000_000), "0 to 1000"),
+        (lambda: colors.RandomCutout(num_holes=10_000_000), "1 to 1000"),
         (lambda: crops.SsdRandomCropFixedAspectRatio(aspect_ratio=0.0), "above 0"),
     ],
 )

@@ -47,7 +47,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2
 INTS = {  # by field name; others are 1 to 1000
     "seed": st.integers(0, 2**32 - 1),
     "decay_steps": st.integers(1, 2**34),  # beyond the range of the format's numbers
-    "shuffle_buffer_size": st.integers(1, 2**34),
+    "num_epochs": st.integers(0, 2**34),
     **dict.fromkeys(("height", "width", "min_dimension", "max_dimension"), st.integers(32, 8192)),
     **dict.fromkeys(("height_stride", "width_stride", "height_offset", "width_offset"), st.integers(0, 99)),
     "scales_per_octave": st.integers(1, 8),
@@ -58,6 +58,7 @@ FLOATS = {  # others are shares between 0 and 1
     **dict.fromkeys(("mean", "class_prediction_bias_init"), st.floats(-1e6, 1e6)),
     **dict.fromkeys(("weight", "norm", "factor", "y_scale", "anchor_scale", "delta"), st.floats(1e-30, 1e38)),
     "depth_multiplier": st.floats(0.1, 2),
+    "dropout_keep_probability": st.floats(0.001, 1),
     "max_delta": st.floats(0, 0.5),
     "per_channel_pad_value": st.floats(0, 255),
 }
@@ -375,9 +376,9 @@ def test_optimizer_without_a_field_is_written_to_the_extension(config):
 
 
 def test_numbers_out_of_range_are_written_to_the_extension(config):
-    reader = dataclasses.replace(config.train_input, shuffle_buffer_size=2**32, max_number_of_boxes=2**31)
+    reader = dataclasses.replace(config.train_input, num_epochs=2**32, sample_1_of_n_examples=2**31)
     changed = dataclasses.replace(config, train_input=reader)
-    assert 'set: "train_input.shuffle_buffer_size=4294967296"' in format_pipeline_config(changed)
+    assert 'set: "train_input.num_epochs=4294967296"' in format_pipeline_config(changed)
     assert read_back(changed) == changed
 
 

@@ -168,7 +168,7 @@ def test_retrain_without_a_condition_is_rejected():
         Retrain(records="/records")
 
 
-@pytest.mark.parametrize("field", ["min_new_images", "max_age_days"])
-def test_negative_limit_is_rejected(field):
-    with pytest.raises(FieldError, match=f"{field}: got -1, allowed: 0 or more"):
+@pytest.mark.parametrize(("field", "allowed"), [("min_new_images", "0 or more"), ("max_age_days", "0 to 36500")])
+def test_negative_limit_is_rejected(field, allowed):
+    with pytest.raises(FieldError, match=f"{field}: got -1, allowed: {allowed}"):
         Retrain(new_span=True, **{field: -1})

@@ -125,6 +125,26 @@ def test_ends_of_ranges_are_checked():
         search_space(Tuner(space=space), config_with())
 
 
+def test_whole_numbers_need_choices():
+    choices = (SearchRange(key="train.batch_size", choices=(2.0, 4.0)),)
+    assert search_space(Tuner(space=choices), config_with()) == choices
+    space = (SearchRange(key="train.batch_size", min=2, max=4),)
+    with pytest.raises(InputError, match=r"^train\.batch_size: .*2\.6\d*, .* Set choices instead\.$"):
+        search_space(Tuner(space=space), config_with())
+
+
+def test_ends_of_ranges_are_checked_together():
+    rate = "train.optimizer.learning_rate"
+    space = (
+        SearchRange(key=f"{rate}.warmup_learning_rate", min=0.001, max=0.02),
+        SearchRange(key=f"{rate}.learning_rate_base", choices=(0.01, 0.04, 0.05)),
+    )
+    message = rf"^a trial could have {rate}\.warmup_learning_rate 0\.02, .*base 0\.01: "
+    with pytest.raises(InputError, match=message):
+        search_space(Tuner(space=space), config_with())
+    assert search_space(Tuner(space=space[:1]), config_with()) == space[:1]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -139,6 +159,12 @@ def test_ends_of_ranges_are_checked():
 def test_invalid_range_is_rejected(settings, message):
     with pytest.raises(InputError, match=message):
         SearchRange(**settings)
+
+
+def test_a_seed_that_the_algorithms_cannot_use_is_rejected():
+    assert Tuner(seed=2**32 - 2)
+    with pytest.raises(InputError, match=r"^seed: got 4294967295, allowed: 0 up to 2\*\*32 - 1"):
+        Tuner(seed=2**32 - 1)
 
 
 def test_duplicate_keys_of_a_tuner_are_rejected():

@@ -72,6 +72,7 @@ def keep(low, high, **settings):
         ((125, 100), keep(50, 50), (50, 40)),
         ((45, 64), keep(32, 32), (22, 32)),  # 22.5: halves go to the even number
         ((64, 47), keep(32, 32), (32, 24)),  # 23.5
+        ((3, 577), keep(64, 64), (1, 64)),  # 0.33; the reference fails
     ],
 )
 def test_the_aspect_ratio_is_kept_within_both_limits(image_hw, resizer, resized_hw):

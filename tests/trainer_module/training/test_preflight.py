@@ -264,3 +264,13 @@ def test_data_without_keypoints_of_the_class_are_rejected_with_the_setting(write
         check_optional_columns(sample_records([write("good", good)]), family, LABEL_MAP)
     with pytest.raises(InputError, match=r"img_7.*no keypoints.*'green'.*data\.keypoints: true"):
         check_optional_columns(sample_records([write("bad", [other, without])]), family, LABEL_MAP)
+
+
+def test_another_number_of_keypoints_than_the_detectors_is_rejected(write, make_example):
+    mask, family = np.ones((64, 64), np.uint8), PointsAndMasks(config().model)
+    three = [(0.5, 0.5, 2), (0.2, 0.2, 0), (0.3, 0.3, 1)]
+    other = make_example([BOX], [1], masks=[mask], keypoints=[three])
+    check_optional_columns(sample_records([write("good", [other])]), family, LABEL_MAP)
+    wrong = make_example([BOX, BOX], [1, 2], masks=[mask, mask], keypoints=[[], three], name="img_7")
+    with pytest.raises(InputError, match=r"img_7.*'green' has 3 keypoints, allowed: 0 or 2.*keypoint_label_to_std"):
+        check_optional_columns(sample_records([write("bad", [other, wrong])]), family, LABEL_MAP)
