@@ -22,6 +22,7 @@ from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.detectors.supported import check_trainable
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE, UNFINISHED_DIR
 
+_WILDCARDS = frozenset("*?[\\")
 WORKSPACE_VARIABLE = "DETLOOM_WORKSPACE"
 _LOGGER = logging.getLogger("detloom")
 
@@ -75,7 +76,12 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
 
 
 def check_runs_here(run: RunFile) -> None:
-    """Raise InputError for a setting that cannot be trained, or a push destination for other platforms."""
+    """Raise InputError for a setting that cannot be trained, or a place that this machine cannot use."""
+    if wildcards := sorted(_WILDCARDS & set(run.workspace)):
+        raise InputError(
+            f"workspace: got {run.workspace!r}, allowed: a path without {' '.join(wildcards)}, which TensorFlow reads as a "
+            "pattern of file names."
+        )
     check_trainable(run.config)
     check_learned_columns(run)
     if run.push.vertex is not None:

@@ -88,7 +88,7 @@ def read_packed_files(model_bytes: bytes) -> dict[str, str]:
 
 
 def _format_labels(label_map: LabelMap) -> str:
-    by_id = dict(label_map.names_by_id)
+    by_id = {class_id: " ".join(name.splitlines()) for class_id, name in label_map.names_by_id}
     return "".join(f"{by_id.get(number, _NO_CLASS)}\n" for number in range(max(by_id) + 1))
 
 

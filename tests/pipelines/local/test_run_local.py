@@ -42,6 +42,12 @@ def test_an_endpoint_is_refused_before_anything_runs(small_run):
     assert not Path(run.workspace).exists()
 
 
+@pytest.mark.parametrize("name", ["run[1]", "run*", "a\\b"])
+def test_a_workspace_that_tensorflow_reads_as_a_pattern_is_refused(small_run, tmp_path, name):
+    with pytest.raises(InputError, match=r"^workspace: got .*, allowed: a path without [\[*\\], "):
+        run_locally(read_run_file(small_run, tmp_path / name))
+
+
 @pytest.mark.parametrize("push_to", ["{file}", "{file}/models", "hdfs://host/models"])
 def test_a_destination_that_cannot_be_read_is_refused_before_anything_runs(small_run, push_to):
     push_to = push_to.format(file=small_run)

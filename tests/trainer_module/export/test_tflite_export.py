@@ -20,7 +20,7 @@ from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
-LABEL_MAP = LabelMap(((2, "cat"), (5, "dog")))
+LABEL_MAP = LabelMap(((2, "cat"), (5, "guide\ndog")))
 COLUMNS = (names.BOXES, names.SCORES, names.CLASSES)
 
 
@@ -102,7 +102,7 @@ def test_a_diverged_model_is_refused_in_8_bits(
 
 def test_labels_label_map_configuration_and_contract_are_in_the_file(exported, tiny_config):
     files = read_packed_files((exported[1] / "float16.tflite").read_bytes())
-    assert files["labelmap.txt"].splitlines() == ["???", "???", "cat", "???", "???", "dog"]
+    assert files["labelmap.txt"].splitlines() == ["???", "???", "cat", "???", "???", "guide dog"]
     contract = json.loads(files[names.ASSET_CONTRACT])
     assert (contract["input"]["height"], contract["input"]["padding_rgb"]) == (64, [127.5] * 3)
     assert set(contract["outputs"]) == set(names.OUTPUT_NAMES)
