@@ -79,8 +79,8 @@ def check_runs_here(run: RunFile) -> None:
     """Raise InputError for a setting that cannot be trained, or a place that this machine cannot use."""
     if wildcards := sorted(_WILDCARDS & set(run.workspace)):
         raise InputError(
-            f"workspace: got {run.workspace!r}, allowed: a path without {' '.join(wildcards)}, which TensorFlow reads as a "
-            "pattern of file names."
+            f"workspace: got {run.workspace!r}, allowed: a path without {' '.join(wildcards)}, which TensorFlow reads "
+            "as a pattern of file names."
         )
     check_trainable(run.config)
     check_learned_columns(run)
