@@ -72,8 +72,6 @@ def find_unreadable(evidence: Evidence) -> Finding:
 
 
 def find_undecodable(evidence: Evidence) -> Finding:
-    if evidence.params.checks.near_duplicates.severity == "off":
-        return Finding(None, "near_duplicates is off, so images were not decoded")
     found = _merge(
         {name: part.findings.get("undecodable_images", Offenders()) for name, part in evidence.statistics.items()}
     )

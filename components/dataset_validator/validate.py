@@ -73,7 +73,7 @@ def validate(
                 part,
                 label_map,
                 has_model=params.model_input is not None,
-                has_perceptual_hashes=settings.perceptual_hashes,
+                decodes_images=settings.decodes_images,
             )
             for name, part in collected.splits.items()
         }

@@ -172,7 +172,7 @@ def _check_image(
         elif params.exif_rotation == "reject":
             raise ImageError(Reason.EXIF_ROTATED, f"EXIF orientation {header.orientation}, allowed: 1 (exif_rotation)")
         else:
-            encoded = turn_upright(encoded)
+            encoded = turn_upright(encoded, header.orientation)
             header = read_image_header(encoded)
             built.repairs[REPAIR_ROTATED] += 1
     elif record.declared_hw not in (None, stored_hw):

@@ -3,16 +3,26 @@
 import io
 import warnings
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from detloom.components.example_gen.image_header import ImageError
 from detloom.schemas.contracts.rejects import Reason
 
 _JPEG_QUALITY = 95  # of the few images that are rotated; chroma is not subsampled
+# Exif 2.32, 4.6.4, tag 0x0112. Pillow's own exif_transpose writes all tags anew, and raises for many damaged ones.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
-def turn_upright(data: bytes) -> bytes:
-    """Return the image rotated as its EXIF orientation says, without that tag.
+def turn_upright(data: bytes, orientation: int) -> bytes:
+    """Return the image rotated as an EXIF orientation of 2 to 8 says, without that tag.
 
     Pixels are re-encoded: JPEG can be rotated without loss only if its blocks fit, and a wrong rotation is worse than a
     little noise. A PNG stays a PNG.
@@ -22,7 +32,7 @@ def turn_upright(data: bytes) -> bytes:
     """
     try:
         with _open(data) as image:
-            turned = ImageOps.exif_transpose(image)
+            turned = image.transpose(_TURNS[orientation])
             out = io.BytesIO()
             if image.format == "PNG":
                 turned.save(out, format="PNG", exif=b"")
@@ -36,16 +46,20 @@ def turn_upright(data: bytes) -> bytes:
 
 
 def check_decodes(data: bytes) -> None:
-    """Decode every pixel.
+    """Decode every pixel, with Pillow, which draws images, and as training and serving do.
 
     Raises:
-        ImageError: if that fails.
+        ImageError: if one of them fails.
     """
+    from detloom.trainer_module.detectors.preprocess import find_decoding_problem
+
     try:
         with _open(data) as image:
             image.load()
     except _PIL_ERRORS as error:
         raise _unreadable(error) from None
+    if problem := find_decoding_problem(data):
+        raise ImageError(Reason.UNREADABLE_IMAGE, f"does not decode in TensorFlow: {problem}")
 
 
 # Exceptions that Pillow raises for damaged files; SyntaxError signals broken chunks.

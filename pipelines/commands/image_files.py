@@ -66,7 +66,7 @@ def prepare_image(image_bytes: bytes, shown: str, declared_hw: tuple[int, int] |
         raise InputError(f"{shown}: got {got} pixels, but the annotations say {allowed}.")
     if header.orientation != 1 and not declared_hw == stored_hw != header.upright_hw:
         try:
-            image_bytes = turn_upright(image_bytes)
+            image_bytes = turn_upright(image_bytes, header.orientation)
         except ImageError as error:
             raise InputError(f"{shown}: {error.detail}.") from None
     return image_bytes, header.height * header.width

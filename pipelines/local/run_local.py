@@ -51,7 +51,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
     metadata_file = Path(run.workspace) / METADATA_FILE
     try:
         check_runs_here(run)  # before anything is written
-        _check_destination(run.push_to)
+        _check_outputs(run)
         with hold_workspace(Path(run.workspace)) as check_held:
             check_metadata_file(metadata_file, is_written=True)
             from detloom.pipelines.local.retries import run_with_retries
@@ -91,15 +91,27 @@ def check_runs_here(run: RunFile) -> None:
         )
 
 
-def _check_destination(push_to: str) -> None:
-    """Raise InputError for a destination that cannot be read; its first reader is a node after the training."""
-    from detloom.components.pusher.versions import open_destination
+def _check_outputs(run: RunFile) -> None:
+    """Raise InputError for a folder or an address that only a node after the training would find unusable."""
+    from detloom.components.storage.storage import open_storage
 
-    try:
-        open_destination(push_to).names()
-    except (InputError, OSError) as error:
-        problem = str(error) if isinstance(error, InputError) else f"cannot be read ({redact(str(error))})."
-        raise InputError(f"push_to: got {show_address(push_to)}, allowed: a folder or a bucket: {problem}") from None
+    for field, address in (("push_to", run.push_to), ("retrain.records", run.retrain.records if run.retrain else "")):
+        if not address:
+            continue
+        try:
+            open_storage(address).list_names()
+            problem = "" if "://" in address or _is_writable(Path(address)) else "you have no permission to write there"
+        except (InputError, OSError) as error:
+            problem = redact(str(error)).rstrip(".")
+        if problem:
+            raise InputError(
+                f"{field}: got {show_address(address)}, allowed: a folder or a bucket to write to; {problem}."
+            )
+
+
+def _is_writable(folder: Path) -> bool:
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    return os.access(existing, os.W_OK | os.X_OK)
 
 
 def prepare_data(run: RunFile) -> RunFile:

@@ -208,14 +208,14 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath, memb
 def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if annotation is float and isinstance(data, str) and _EXPONENT.fullmatch(data):
         data = float(data)  # YAML 1.1 requires 1.0e-3, users write 1e-3
+    if annotation is int and isinstance(data, float) and data.is_integer():
+        data = int(data)
     if isinstance(data, int) and not -_INT_LIMIT <= data < _INT_LIMIT:
         _fail(locate, path, f"got {show_value(path, data)}, allowed: a number of at most 64 bits.")
     if annotation is float and isinstance(data, int | float) and not isinstance(data, bool):
         if not abs(data) < _FLOAT32_OVERFLOW:  # also NaN
             _fail(locate, path, f"got {data!r}, allowed: a number that is finite in float32.")
         return float(data) + 0.0  # turns -0.0 into 0.0, so that equal values have equal JSON
-    if annotation is int and isinstance(data, float) and data.is_integer():
-        return int(data)
     if annotation in (bool, int, str) and type(data) is annotation:
         return data
     name = _NAMES.get(annotation, str(annotation))

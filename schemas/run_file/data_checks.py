@@ -60,8 +60,8 @@ class UnreadableRecords(_Share):
 
 @dataclass(frozen=True, kw_only=True)
 class UndecodableImages(_Share):
-    """Images that cannot be decoded. Images are decoded by `near_duplicates`; this check is skipped if that one is
-    off."""
+    """Images that cannot be decoded, at a small size or as training decodes them. Training and evaluation end at such
+    an image, so `off`, `warn` and a threshold above 0 leave it to them."""
 
     severity: Severity = "fail"
     threshold: float = 0.0

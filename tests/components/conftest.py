@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -304,3 +305,15 @@ def vertex(monkeypatch: pytest.MonkeyPatch) -> FakeVertex:
     monkeypatch.setattr("google.cloud.aiplatform", fake)
     monkeypatch.setattr(prediction_clients, "aiplatform", fake)
     return fake
+
+
+@pytest.fixture(scope="session")
+def png_without_last_row() -> bytes:
+    """A black PNG of 64 x 64 pixels whose data end one row early: Pillow decodes it, TensorFlow does not."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+
+    header = (64).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+    rows = zlib.compress(bytes(63 * (1 + 3 * 64)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")

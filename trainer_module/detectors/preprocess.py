@@ -15,6 +15,7 @@ _METHODS = {
     "BICUBIC": tf.image.ResizeMethod.BICUBIC,
     "AREA": tf.image.ResizeMethod.AREA,
 }
+_JPEG_MAGIC = b"\xff\xd8\xff"  # by which TensorFlow recognizes a JPEG
 VGG_MEANS = (123.68, 116.779, 103.939)  # of red, green, blue (arXiv:1409.1556); the released ResNets use them too
 
 
@@ -112,6 +113,19 @@ def decode_image(image_bytes: tf.Tensor) -> tf.Tensor:
     image = tf.io.decode_image(image_bytes, channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     return image
+
+
+def find_decoding_problem(image_bytes: bytes) -> str | None:
+    """Return why `decode_image` cannot decode an image, or None. A JPEG is decoded at a smaller size: it is faster."""
+    try:
+        with tf.device("/cpu:0"):
+            if image_bytes.startswith(_JPEG_MAGIC):
+                tf.io.decode_jpeg(image_bytes, channels=3, ratio=8)
+            else:
+                decode_image(tf.constant(image_bytes))
+    except (tf.errors.OpError, ValueError) as error:
+        return " ".join(str(error).split())[:200]
+    return None
 
 
 def resize_image(image_HW3: tf.Tensor, resizer: ImageResizer) -> tf.Tensor:

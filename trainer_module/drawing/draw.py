@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from detloom.schemas.errors import InputError
 
+_MAX_NAME_CHARS = 24  # longest class name at a box
 # Okabe and Ito, "Color Universal Design" (2008), without black; distinguishable with common color blindness.
 _PALETTE = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233), (240, 228, 66))
 _SHADES = (1.0, 0.6)  # a second, darker round before colours repeat
@@ -54,6 +55,12 @@ def color_of_class(class_id: int) -> tuple[int, int, int]:
     return red, green, blue
 
 
+def drawn_name(class_name: str) -> str:
+    """Return a class name as it is drawn: printable, on one line, cut to 24 characters."""
+    printable = "".join(char if char.isprintable() else " " for char in class_name)
+    return printable if len(printable) <= _MAX_NAME_CHARS else printable[: _MAX_NAME_CHARS - 1] + "…"
+
+
 def draw_detections(
     image_rgb: npt.NDArray[np.uint8],
     boxes_yxyx_rel: npt.NDArray[Any],
@@ -83,7 +90,8 @@ def draw_detections(
             continue
         color = color_of_class(int(class_ids[row]))
         pen.rectangle(corners_px, outline=color, width=max(2, font_px // 6))
-        label = class_names[row] if scores is None else f"{class_names[row]} {float(scores[row]):.2f}"
+        name = drawn_name(class_names[row])
+        label = name if scores is None else f"{name} {float(scores[row]):.2f}"
         labels.append((label, corners_px, color))
     for label, corners_px, color in labels:  # after all boxes, so that no edge crosses a label
         _draw_label(pen, label, corners_px, color, font, image.size)

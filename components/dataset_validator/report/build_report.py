@@ -72,7 +72,7 @@ def summarize(results: Sequence[CheckResult]) -> tuple[str, str]:
 
 
 def describe_split(
-    part: SplitStatistics, label_map: LabelMap, *, has_model: bool, has_perceptual_hashes: bool
+    part: SplitStatistics, label_map: LabelMap, *, has_model: bool, decodes_images: bool
 ) -> dict[str, Any]:
     """Describe one split; class counts contain every class of the label map and every class id that occurs."""
     class_ids = sorted({*label_map.class_ids, *part.boxes_by_class_id})
@@ -89,7 +89,7 @@ def describe_split(
         "num_sound_boxes": part.num_sound_boxes,
         "num_crowd": part.num_crowd,
         "num_difficult": part.num_difficult,
-        "num_undecodable": part.num_undecodable if has_perceptual_hashes else None,
+        "num_undecodable": part.num_undecodable if decodes_images else None,
         "boxes_by_class": {names[i]: part.boxes_by_class_id[i] for i in class_ids},
         "images_by_class": {names[i]: part.images_by_class_id[i] for i in class_ids},
         "distributions": distributions,

@@ -165,7 +165,7 @@ def _render(
     class_name: str | None,
 ) -> str:
     splits: dict[str, Any] = {
-        split: describe_split(part, label_map, has_model=False, has_perceptual_hashes=False)
+        split: describe_split(part, label_map, has_model=False, decodes_images=False)
         for split, part in seen.splits.items()
     }
     num_examples = sum(part.num_examples for part in seen.splits.values())

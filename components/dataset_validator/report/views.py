@@ -15,13 +15,12 @@ from detloom.components.similarity.image_hash import open_small_image
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.data.records import ExampleFeatures
-from detloom.trainer_module.drawing.draw import draw_detections
+from detloom.trainer_module.drawing.draw import draw_detections, drawn_name
 
 MAX_PAGE_BYTES = 4_000_000  # all images as data URIs, so that the page stays below 5 MB
 MAX_DRAWN_BOXES = 300  # more boxes would hide the image
 _SIDE_PX = 480  # longer side of a drawn image
 _JPEG_QUALITY = 75
-_MAX_NAME_CHARS = 24  # longest class name drawn at a box
 Json = Mapping[str, Any]
 COUNTS = (
     ("Examples", "num_examples"),
@@ -184,7 +183,7 @@ def draw_record(place: Place, serialized: bytes, label_map: LabelMap, max_pixels
     num_boxes = min(len(class_ids), *(len(column) for column in columns))
     num_drawn = min(num_boxes, MAX_DRAWN_BOXES)
     boxes: npt.NDArray[np.float64] = np.array([column[:num_boxes] for column in columns], np.float64).T
-    names = [_one_line(label_map.name_of(class_id)) for class_id in class_ids[:num_boxes]]
+    names = [drawn_name(label_map.name_of(class_id)) for class_id in class_ids[:num_boxes]]
     image = draw_detections(np.asarray(small), boxes[:num_drawn], class_ids[:num_drawn], names[:num_drawn])
     return DrawnImage(
         split=place.split,
@@ -205,9 +204,3 @@ def _find_sizes(boxes_yxyx_rel: npt.NDArray[np.float64], image_hw: tuple[int, in
     sizes_px = np.sqrt(sides_px[(sides_px > 0).all(axis=1)].prod(axis=1))
     numbers = np.unique(np.searchsorted([limit for limit, _ in _BOX_SIZES], sizes_px, side="right"))
     return tuple(_BOX_SIZES[min(number, len(_BOX_SIZES) - 1)][1] for number in numbers.tolist())
-
-
-def _one_line(name: str) -> str:
-    """Return a printable name on one line, cut to the maximum length."""
-    printable = "".join(char if char.isprintable() else " " for char in name)
-    return printable if len(printable) <= _MAX_NAME_CHARS else printable[: _MAX_NAME_CHARS - 1] + "…"

@@ -28,6 +28,7 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
+from detloom.trainer_module.detectors.preprocess import find_decoding_problem
 
 _FOLDER = ".statistics"  # in the scratch folder
 _MAX_PARTS = 256  # files that workers write, each for many shards
@@ -41,7 +42,9 @@ class PassSettings:
     Attributes:
         anchor_split: split whose boxes are compared with the anchors of `limits.model_input`; None for none.
         content_hashes: hash the encoded images to find identical ones.
-        perceptual_hashes: decode every image for its perceptual hash; costs several times the rest.
+        perceptual_hashes: decode every image at a small size for its perceptual hash.
+        decodability: decode every image as training does, to find those that it cannot decode. This and the hashes cost
+            several times the rest.
         max_pixels: larger images are not decoded.
     """
 
@@ -49,6 +52,7 @@ class PassSettings:
     anchor_split: str | None = None
     content_hashes: bool = True
     perceptual_hashes: bool = False
+    decodability: bool = False
     max_pixels: int = 100_000_000
 
     @classmethod
@@ -67,8 +71,13 @@ class PassSettings:
             anchor_split=params.train_split if wants_anchors else None,
             content_hashes=any(check.severity != "off" for check in exact),
             perceptual_hashes=checks.near_duplicates.severity != "off",
+            decodability=checks.undecodable_images.severity != "off",
             max_pixels=params.max_pixels,
         )
+
+    @property
+    def decodes_images(self) -> bool:
+        return self.perceptual_hashes or self.decodability
 
 
 class UnreadableExample(Exception):
@@ -136,24 +145,30 @@ class _ShardReader:
     def _add(self, number: int, offset: int, serialized: bytes) -> None:
         try:
             labels, encoded, sha256 = parse_example(serialized)
-            if self._settings.perceptual_hashes and read_stored_hw(encoded) not in (None, labels.image_hw):
+            stored_hw = read_stored_hw(encoded) if self._settings.decodes_images else None
+            if stored_hw not in (None, labels.image_hw):
                 raise UnreadableExample(labels.record_key or "(without image/source_id)")
         except UnreadableExample as error:
             self._statistics.add_unreadable(str(error))
             return
         problems = self._statistics.update(labels, self._known_ids, self._settings.limits)
-        perceptual_hash = None
-        if self._settings.perceptual_hashes:
-            perceptual_hash = hash_image(encoded, self._settings.max_pixels)
-            if perceptual_hash is None:
-                is_too_large = labels.image_hw[0] * labels.image_hw[1] > self._settings.max_pixels
-                self._statistics.add_undecodable(labels.record_key, is_too_large=is_too_large)
+        perceptual_hash = self._decode(labels, encoded) if self._settings.decodes_images else None
         place = Place(self._split, labels.record_key, self._path, number, offset)
         self.collected.sample.add(place, self._known_ids.intersection(labels.class_ids_N.tolist()), problems)
         if self.collected.anchors is not None:
             self._add_to_anchors(labels)
         if self._settings.content_hashes or self._settings.perceptual_hashes:
-            self._rows.add(place, _content_hash(encoded, sha256), perceptual_hash)
+            near = perceptual_hash if self._settings.perceptual_hashes else None
+            self._rows.add(place, _content_hash(encoded, sha256), near)
+
+    def _decode(self, labels: ImageLabels, encoded: bytes) -> int | None:
+        """Return the perceptual hash; count an image that cannot be decoded."""
+        max_pixels = self._settings.max_pixels
+        found = hash_image(encoded, max_pixels)
+        if found is None or (self._settings.decodability and find_decoding_problem(encoded)):
+            is_too_large = labels.image_hw[0] * labels.image_hw[1] > max_pixels
+            self._statistics.add_undecodable(labels.record_key, is_too_large=is_too_large)
+        return found
 
     def _add_to_anchors(self, labels: ImageLabels) -> None:
         model_input = self._settings.limits.model_input

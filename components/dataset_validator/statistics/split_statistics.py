@@ -152,7 +152,7 @@ class SplitStatistics:
         box_problems: invalid boxes by problem; the key is readable text.
         findings: affected boxes or images by check name.
         positions: box centres in a coarse grid over the image, row by row from the top.
-        num_undecodable: images without a perceptual hash, including those with too many pixels.
+        num_undecodable: images that were not decoded, including those with too many pixels.
         num_expected_shards, num_missing_shards: derived from the numbers in the file names.
         min_hw, max_hw: smallest and largest height and width, each side separately; (0, 0) without images.
     """

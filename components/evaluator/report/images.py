@@ -18,7 +18,7 @@ from detloom.components.evaluator.report.thresholds import MIN_DRAWN_SCORE, Scor
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.boxes.masks import decode_mask
-from detloom.trainer_module.drawing.draw import color_of_class, confident_points
+from detloom.trainer_module.drawing.draw import color_of_class, confident_points, drawn_name
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.image_table import ImageTable
 from detloom.trainer_module.evaluation.matches import IOU_50
@@ -27,7 +27,6 @@ _IMAGE_SIDE_PX = 720
 _JPEG_QUALITY = 80
 MAX_DETECTIONS = 100  # per image and model, those with the highest scores
 MAX_TRUTH = 300  # more boxes would hide the image
-_MAX_NAME_CHARS = 24  # longest class name at a box
 _MASK_OPACITY = 115  # of 255
 _ERROR_TEXTS = {
     ErrorType.LOCALIZATION: "is poorly localized",
@@ -237,8 +236,7 @@ def _place(
     top, left, bottom, right = np.clip(planned.box_yxyx_rel, 0, 1) * (height, width, height, width)
     if bottom < top or right < left:
         return None
-    name = label_map.name_of(planned.class_id)
-    name = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
+    name = drawn_name(label_map.name_of(planned.class_id))
     placed = ReportObject(
         layer=planned.layer,
         outcome=planned.outcome,

@@ -6,6 +6,7 @@ example is read again when it is written.
 
 import fnmatch
 import itertools
+import math
 import posixpath
 import re
 from collections import Counter
@@ -136,6 +137,9 @@ class _FileReader:
             for name, key_of in _FLAG_KEYS.items()
         }
         areas = _aligned(features, keys.AREA, "float_list", num_boxes)
+        weights = _aligned(features, keys.WEIGHT, "float_list", num_boxes)
+        if not all(0 <= weight < math.inf for weight in weights):
+            raise _BadExample(f"{keys.WEIGHT} has a value that is negative or not finite", num_boxes)
         masks = self._read_masks(features, num_boxes)
         keypoints = self._read_keypoints(features, num_boxes)
         height, width = (_read_size(features, name, num_boxes) for name in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))

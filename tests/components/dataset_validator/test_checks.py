@@ -165,12 +165,6 @@ def test_an_image_that_is_too_large_is_not_counted_as_undecodable():
     assert run({"train": train, "eval": make(*VALID)})["undecodable_images"].value == 0
 
 
-def test_undecodable_images_are_skipped_if_near_duplicates_is_off():
-    checks = {"near_duplicates": {"severity": "off"}}
-    result = run({"train": make(*VALID), "eval": make(*VALID)}, checks=checks)["undecodable_images"]
-    assert result.status == "skipped"
-
-
 def test_damaged_shards_fail_for_any_threshold():
     train = make(*VALID)
     train.num_damaged_shards = 1

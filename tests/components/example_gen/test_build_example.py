@@ -3,12 +3,13 @@
 import hashlib
 import io
 import math
+import struct
 import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageOps
 
 from detloom.components.example_gen.build_example import (
     REPAIR_AREA,
@@ -133,6 +134,31 @@ def test_decode_images_finds_damaged_pixels():
     assert isinstance(build(make_record(), bytes(image)), BuiltExample)
     outcome = build(make_record(), bytes(image), decode_images=True)
     assert outcome.reason is Reason.UNREADABLE_IMAGE
+
+
+def test_decode_images_finds_what_only_tensorflow_refuses(png_without_last_row):
+    record = make_record(declared_hw=(64, 64))
+    assert isinstance(build(record, png_without_last_row), BuiltExample)
+    reject = build(record, png_without_last_row, decode_images=True)
+    assert reject.reason is Reason.UNREADABLE_IMAGE
+    assert "TensorFlow" in reject.detail
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_all_orientations_are_turned_as_pillow_turns_them(orientation):
+    image = encode_image("PNG", orientation=orientation)
+    pixels = decode(parse(build(make_record(declared_hw=None), image)))
+    np.testing.assert_array_equal(pixels, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(image)))))
+
+
+def test_an_exif_tag_of_a_wrong_type_does_not_stop_the_rotation():
+    orientation = struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
+    resolution = struct.pack(">HHI4s", 0x011A, 2, 3, b"72")  # a text instead of a ratio
+    exif = b"Exif\0\0MM\0*" + struct.pack(">IH", 8, 2) + orientation + resolution + bytes(4)
+    buffer = io.BytesIO()
+    Image.new("RGB", (80, 40)).save(buffer, format="JPEG", exif=exif)
+    built = parse(build(make_record(declared_hw=None), buffer.getvalue()))
+    assert built[keys.IMAGE_HEIGHT].int64_list.value[0] == 80
 
 
 def test_reject_of_damaged_headers_is_reproducible():

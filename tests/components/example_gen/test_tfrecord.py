@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import math
 import re
 import struct
 
@@ -198,6 +199,10 @@ def test_the_key_is_the_source_id_else_the_file_name_else_the_number(tmp_path, v
         (example(CLASS_TEXT=[b"cat", b"dog"]), Reason.UNREADABLE_ANNOTATION, 1),
         (example(DIFFICULT=[1, 0]), Reason.UNREADABLE_ANNOTATION, 1),
         (example(AREA=[b"x"]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(WEIGHT=[1]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(WEIGHT=[1.0, 1.0]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(WEIGHT=[-1.0]), Reason.UNREADABLE_ANNOTATION, 1),
+        (example(WEIGHT=[math.nan]), Reason.UNREADABLE_ANNOTATION, 1),
         (example(((0.0, 0.0, 1.0, 1.0),) * 100_001), Reason.TOO_MANY_BOXES, 100_001),
     ],
 )

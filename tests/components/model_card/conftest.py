@@ -164,7 +164,7 @@ def write_dataset_report(folder, counts=COUNTS):
             SplitStatistics(num_examples=num_images, num_boxes=sum(boxes.values()), boxes_by_class_id=Counter(boxes)),
             LABEL_MAP,
             has_model=False,
-            has_perceptual_hashes=False,
+            decodes_images=False,
         )
         for name, (num_images, boxes) in counts.items()
     }

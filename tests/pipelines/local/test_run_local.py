@@ -16,6 +16,7 @@ from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_
 from detloom.schemas.errors import InputError
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config
 from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.schedule import Retrain
 
 ROOT = Path(detloom.__file__).parents[1]
 UPSTREAM = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
@@ -48,13 +49,22 @@ def test_a_workspace_that_tensorflow_reads_as_a_pattern_is_refused(small_run, tm
         run_locally(read_run_file(small_run, tmp_path / name))
 
 
-@pytest.mark.parametrize("push_to", ["{file}", "{file}/models", "hdfs://host/models"])
-def test_a_destination_that_cannot_be_read_is_refused_before_anything_runs(small_run, push_to):
-    push_to = push_to.format(file=small_run)
-    run = dataclasses.replace(read_run_file(small_run), push_to=push_to)
-    with pytest.raises(InputError, match=f"push_to: got {push_to}, allowed: a folder or a bucket: .*cannot be read"):
+@pytest.mark.parametrize("address", ["{file}", "{file}/models", "hdfs://host/models"])
+@pytest.mark.parametrize("field", ["push_to", "retrain.records"])
+def test_an_output_that_cannot_be_read_is_refused_before_anything_runs(small_run, field, address):
+    address, run = address.format(file=small_run), read_run_file(small_run)
+    retrain = Retrain(min_new_images=1, records=address)
+    run = dataclasses.replace(run, **({"push_to": address} if field == "push_to" else {"retrain": retrain}))
+    with pytest.raises(InputError, match=f"^{field}: got {address}, allowed: a folder or a bucket to write to; "):
         run_locally(run)
     assert not Path(run.workspace).exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(small_run, monkeypatch):
+    run = read_run_file(small_run)
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK))  # tests can run as root
+    with pytest.raises(InputError, match=f"^push_to: got {run.push_to}, .*; you have no permission to write there"):
+        run_locally(run)
 
 
 def test_a_run_leaves_no_temporary_files(small_run, monkeypatch):

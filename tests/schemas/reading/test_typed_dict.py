@@ -64,6 +64,7 @@ def test_every_kind_of_field_is_converted():
         ({"name": 3}, "name: got 3, allowed: text"),
         ({"name": "n", "count": True}, "count: got true, allowed: a whole number"),
         ({"name": "n", "count": 1.5}, "count: got 1.5, allowed: a whole number"),
+        ({"name": "n", "count": 1e30}, "count: got a number of more than 64 bits, allowed: a number of at most 64"),
         ({"name": "n", "kind": "c"}, "kind: got 'c', allowed: 'a', 'b'"),
         ({"name": "n", "inner": {"ratio": "much"}}, r"inner\.ratio: got 'much', allowed: a number"),
         (

@@ -61,6 +61,13 @@ def test_a_label_at_the_right_edge_is_moved_inside():
     assert changed[:99, :170].any()
 
 
+@pytest.mark.parametrize(("name", "drawn"), [("new\nline", "new line"), ("é" * 4096, "é" * 23 + "…"), ("", "")])
+def test_any_class_name_can_be_drawn(name, drawn):
+    image, box = grey(20, 30), np.array([[0.1, 0.1, 0.9, 0.9]])
+    found, expected = (np.asarray(draw_detections(image, box, [1], [each])) for each in (name, drawn))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_labels_stay_legible_on_large_images():
     image = grey(3000, 3000)
     changed = changed_pixels(image, draw_detections(image, np.array([[0.5, 0.5, 0.9, 0.9]]), [1], ["cat"]))

@@ -22,7 +22,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.model.network import FixedShapeResizer
-from detloom.schemas.run_file.data_checks import DataChecks, NearDuplicates
+from detloom.schemas.run_file.data_checks import DataChecks, NearDuplicates, UndecodableImages
 
 LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 KNOWN = frozenset(LABEL_MAP.class_ids)
@@ -129,15 +129,16 @@ def test_the_content_hash_is_read_or_computed(make_example, write_records, tmp_p
     assert rows.content_hashes_N.tolist() == [int(digest[:16], 16)] * 3
 
 
-def test_images_are_decoded_only_for_near_duplicates(make_example, write_records, tmp_path, monkeypatch):
+def test_images_are_decoded_only_for_the_checks_that_need_it(make_example, write_records, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("decoded")
 
     monkeypatch.setattr("detloom.components.dataset_validator.statistics.collect_statistics.hash_image", refuse)
     path = str(write_records(tmp_path / "data", [make_example([BOX])]))
-    without = PassSettings.of_params(
-        DatasetValidatorParams(checks=DataChecks(near_duplicates=NearDuplicates(severity="off")))
+    off = DataChecks(
+        near_duplicates=NearDuplicates(severity="off"), undecodable_images=UndecodableImages(severity="off")
     )
+    without = PassSettings.of_params(DatasetValidatorParams(checks=off))
     assert read_shard("train", path, KNOWN, without).splits["train"].num_examples == 1
     with pytest.raises(AssertionError, match="decoded"):
         read_shard("train", path, KNOWN, PassSettings.of_params(DatasetValidatorParams()))
@@ -151,6 +152,19 @@ def test_an_image_that_cannot_be_decoded_is_counted(make_example, write_records,
     collected = read_shard("train", str(path), KNOWN, ALL)
     assert collected.splits["train"].num_undecodable == 1
     assert collected.images.parts[0].has_perceptual_hash_N.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("near_duplicates", ["off", "fail"])
+def test_an_image_that_only_tensorflow_refuses_is_counted(
+    make_example, write_records, tmp_path, png_without_last_row, near_duplicates
+):
+    def exchange(feature):
+        feature[keys.IMAGE_ENCODED].bytes_list.value[0] = png_without_last_row
+
+    path = write_records(tmp_path / "data", [change(make_example([BOX]), exchange), make_example([BOX])])
+    checks = DataChecks(near_duplicates=NearDuplicates(severity=near_duplicates))
+    settings = PassSettings.of_params(DatasetValidatorParams(checks=checks))
+    assert read_shard("train", str(path), KNOWN, settings).splits["train"].num_undecodable == 1
 
 
 def test_an_example_without_an_image_or_of_another_size_is_unreadable(make_example, write_records, tmp_path):
