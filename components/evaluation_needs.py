@@ -1,4 +1,4 @@
-"""What the settings of the evaluator and the gates need in the data: classes, and features of the examples.
+"""Needs of the evaluator and the gates in the data: classes, and features of the examples.
 
 DatasetValidator checks it before training, and the evaluator checks it again: its model and data can come from
 elsewhere.
@@ -26,12 +26,12 @@ _NUM_LOOKED_AT = 100  # examples that are searched for features
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationNeeds:
-    """What settings need in the data.
+    """Classes and features that an evaluation finds in the data, or fails.
 
     Attributes:
         class_metrics: metrics of gates for one class, such as `AP50/cat`.
         image_slices: slices by a feature of the examples.
-        split: the split on which the model is evaluated.
+        split: the split on which the model is evaluated, or a file; messages name it.
     """
 
     class_metrics: tuple[str, ...] = ()

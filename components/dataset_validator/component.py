@@ -81,7 +81,7 @@ class DatasetValidator(BaseBeamComponent):
             model_input: input of the model that will be trained; without it, checks that need one are skipped.
             max_pixels: larger images are not decoded, neither for the perceptual hash nor for the page.
             history: folder or URL that keeps each span's report for the next span; empty if a Resolver finds it.
-            evaluation: what the model's evaluation needs in the data; None needs nothing.
+            evaluation: needs of the model's evaluation in the data; None needs nothing.
             label_map: file that is read now. Needed for examples without `label_map.pbtxt`, such as those of TFX's
                 ImportExampleGen; examples that have one must have the same classes.
 

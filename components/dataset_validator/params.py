@@ -20,7 +20,7 @@ class DatasetValidatorParams(ComponentParams):
         max_pixels: larger images are not decoded, neither for the perceptual hash nor for the page.
         history: folder or URL that keeps each span's report for the next span, and the page of data that failed;
             empty if a Resolver finds the earlier report and the outputs of failed nodes are kept.
-        evaluation: what the model's evaluation needs in the data.
+        evaluation: needs of the model's evaluation in the data.
         label_map: content of the label map, in protobuf text format; empty reads `label_map.pbtxt` in the examples.
     """
 

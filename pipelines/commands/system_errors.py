@@ -5,7 +5,6 @@ Only errors that the operating system reports are described. All others are bugs
 
 import errno
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from detloom.schemas.reading.redact import escape, hide_secrets
 from detloom.trainer_module.files.folder_lock import find_user
+from detloom.trainer_module.files.operation_names import without_operation_names
 
 _FULL_BYTES = 1 << 20  # a file system with less free space counts as full
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -62,7 +62,7 @@ def _describe(error: OSError, arguments: Iterable[str]) -> str:
 def _describe_tensorflow(error: BaseException, arguments: Iterable[str]) -> str | None:
     """Describe TensorFlow's translation of the system's error codes (tsl/platform/errors.cc)."""
     name, first_line = type(error).__name__, str(getattr(error, "message", error)).partition("\n")[0]
-    first_line = re.sub(r"\{\{.*?\}\} ?| ?\[Op:\w+\]", "", first_line)  # names of operations
+    first_line = without_operation_names(first_line)
     if name == "PermissionDeniedError":
         return f"{hide_secrets(escape(first_line))}; correct this and run the command again."
     full = name == "ResourceExhaustedError" and _full_places(arguments)  # it also stands for exhausted memory

@@ -133,7 +133,7 @@ class RandomAbsolutePadImage:
     """Red, green and blue of the padding, 0 to 255; empty uses the image's mean color."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 to 8192", "max_height_padding", "max_width_padding")
+        check_fields(self, f"0 to {MAX_IMAGE_SIDE}", "max_height_padding", "max_width_padding")
         check_color(self.pad_color)
 
 
@@ -154,7 +154,7 @@ class RandomPadImage:
 
     def __post_init__(self) -> None:
         sizes = ("min_image_height", "min_image_width", "max_image_height", "max_image_width")
-        check_fields(self, "0 to 8192", *sizes)
+        check_fields(self, f"0 to {MAX_IMAGE_SIDE}", *sizes)
         for height, width in (sizes[:2], sizes[2:]):
             alike = (getattr(self, height) > 0) == (getattr(self, width) > 0)
             check(alike, height, getattr(self, height), f"above 0 if {width} is, and only then", width)

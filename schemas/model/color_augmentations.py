@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detloom.schemas.errors import check, check_fields
+from detloom.schemas.model.network import MAX_IMAGE_SIDE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class RandomPatchGaussian:
             (self.min_gaussian_stddev, self.max_gaussian_stddev),
         )
         check(1 <= sizes[0] < sizes[1], "min_patch_size", sizes[0], "1 or more, less than max_patch_size")
-        check_fields(self, "0 to 8192", "max_patch_size")
+        check_fields(self, f"0 to {MAX_IMAGE_SIDE}", "max_patch_size")
         check(0 <= deviations[0] <= deviations[1], "min_gaussian_stddev", deviations[0], "0 to max_gaussian_stddev")
 
 

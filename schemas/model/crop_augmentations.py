@@ -6,6 +6,7 @@ Names and defaults are those of the Object Detection API's preprocessor. Areas a
 from dataclasses import dataclass
 
 from detloom.schemas.errors import check, check_fields
+from detloom.schemas.model.network import MAX_IMAGE_SIDE
 
 MAX_SCALE = 16  # factor by which an augmentation may enlarge the sides of an image; its memory is the square of it
 
@@ -211,7 +212,7 @@ class RandomSquareCropByScale:
     """Number of equally spaced scales to choose from."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 to 8192", "max_border")
+        check_fields(self, f"1 to {MAX_IMAGE_SIDE}", "max_border")
         check_fields(self, "1 to 1000", "num_scales")
         check(0 < self.scale_min <= self.scale_max, "scale_min", self.scale_min, "above 0, at most scale_max")
         check(self.scale_max <= MAX_SCALE, "scale_max", self.scale_max, f"at most {MAX_SCALE}")

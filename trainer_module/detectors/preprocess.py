@@ -8,6 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.model.network import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
+from detloom.trainer_module.files.operation_names import without_operation_names
 
 _METHODS = {
     "BILINEAR": tf.image.ResizeMethod.BILINEAR,
@@ -124,7 +125,7 @@ def find_decoding_problem(image_bytes: bytes) -> str | None:
             else:
                 decode_image(tf.constant(image_bytes))
     except (tf.errors.OpError, ValueError) as error:
-        return " ".join(str(error).split())[:200]
+        return without_operation_names(" ".join(str(error).split()))[:200]
     return None
 
 

@@ -158,17 +158,16 @@ class _ShardReader:
         if self.collected.anchors is not None:
             self._add_to_anchors(labels)
         if self._settings.content_hashes or self._settings.perceptual_hashes:
-            near = perceptual_hash if self._settings.perceptual_hashes else None
-            self._rows.add(place, _content_hash(encoded, sha256), near)
+            self._rows.add(place, _content_hash(encoded, sha256), perceptual_hash)
 
     def _decode(self, labels: ImageLabels, encoded: bytes) -> int | None:
-        """Return the perceptual hash; count an image that cannot be decoded."""
+        """Return the perceptual hash, if it is wanted; count an image that cannot be decoded."""
         max_pixels = self._settings.max_pixels
         found = hash_image(encoded, max_pixels)
         if found is None or (self._settings.decodability and find_decoding_problem(encoded)):
             is_too_large = labels.image_hw[0] * labels.image_hw[1] > max_pixels
             self._statistics.add_undecodable(labels.record_key, is_too_large=is_too_large)
-        return found
+        return found if self._settings.perceptual_hashes else None
 
     def _add_to_anchors(self, labels: ImageLabels) -> None:
         model_input = self._settings.limits.model_input

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import math
+import re
 import struct
 import zlib
 
@@ -141,7 +142,7 @@ def test_decode_images_finds_what_only_tensorflow_refuses(png_without_last_row):
     assert isinstance(build(record, png_without_last_row), BuiltExample)
     reject = build(record, png_without_last_row, decode_images=True)
     assert reject.reason is Reason.UNREADABLE_IMAGE
-    assert "TensorFlow" in reject.detail
+    assert re.fullmatch(r"does not decode in TensorFlow: [\w .,]+", reject.detail)  # no names of operations
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
