@@ -20,7 +20,7 @@ import tensorflow as tf
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import Fpn
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.detectors.one_stage.network import build_ssd
 from detloom.trainer_module.layers import conv_layers
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 

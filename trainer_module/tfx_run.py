@@ -12,7 +12,7 @@ from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER, TFL
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.strategy import Strategy, effective_strategy
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import from_json
@@ -20,8 +20,8 @@ from detloom.schemas.run_file.tuner import apply_hyperparameters
 from detloom.trainer_module.data.records import list_shards
 from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
 from detloom.trainer_module.export.saved_model import export_saved_model
-from detloom.trainer_module.export.tflite_convert import RangesError
 from detloom.trainer_module.export.tflite_export import export_tflite
+from detloom.trainer_module.export.tflite_quantization import RangesError
 from detloom.trainer_module.run_state.run_folder import data_fingerprint, run_key, unfinished_run
 from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
 from detloom.trainer_module.training.loop import train

@@ -28,8 +28,8 @@ from detloom.schemas.reading.redact import redact
 from detloom.schemas.reading.typed_dict import TYPE_KEY, from_dict, to_dict
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE, DATA_FILE
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
-from detloom.trainer_module.run_state.training_log import LOG_FILE
 
 _SUMMARY = "the summary of a finished training run"
 _CONTRACT = "the contract of an exported model"

@@ -84,7 +84,7 @@ def export(
     from detloom.pipelines.commands.examples_folder import parse_eval_sets
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.schemas.contracts.detections import ONNX_FOLDER, SERVING_FOLDER, TFLITE_FOLDER
-    from detloom.schemas.model.export import Export
+    from detloom.schemas.model.export_and_quantization import Export
     from detloom.trainer_module.export.load_trained import load_trained
     from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
     from detloom.trainer_module.export.saved_model import export_saved_model

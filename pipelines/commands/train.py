@@ -208,8 +208,8 @@ def train_detector(
 
 
 def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:
+    from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE, TENSORBOARD_DIR
     from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
-    from detloom.trainer_module.run_state.training_log import LOG_FILE, TENSORBOARD_DIR
     from detloom.trainer_module.weights.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR
 
     ended = ", stopped early" if result.stopped_early else ""

@@ -12,7 +12,7 @@ from typing import Literal
 from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
 from detloom.schemas.errors import check, check_fields
 from detloom.schemas.model.deepmac import DeepMac
-from detloom.schemas.model.export import Export, refuse_export
+from detloom.schemas.model.export_and_quantization import Export, refuse_export
 from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
 from detloom.schemas.model.network import (
     MAX_REPETITIONS,

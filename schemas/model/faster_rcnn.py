@@ -8,7 +8,7 @@ from typing import Literal
 
 from detloom.schemas.errors import check, check_fields
 from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator, PostProcessing
-from detloom.schemas.model.export import Export, refuse_export
+from detloom.schemas.model.export_and_quantization import Export, refuse_export
 from detloom.schemas.model.losses import (
     ClassificationLoss,
     HardExampleMiner,

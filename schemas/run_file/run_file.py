@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from detloom.schemas.errors import FieldError, InputError, check
 from detloom.schemas.model.config import Eval, InputReader, Model, Train, TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.redact import is_secret, redact
 from detloom.schemas.run_file.beam import Beam

@@ -19,7 +19,7 @@ from detloom.components.fingerprints import (
 )
 from detloom.schemas.errors import InputError
 
-LOSSES = "detloom.trainer_module.detectors.ssd.losses"
+LOSSES = "detloom.trainer_module.detectors.one_stage.losses"
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_the_trainer_fingerprint_covers_the_loop_and_no_components():
     reached = set(fingerprints._reach("detloom.trainer_module"))
     assert {
         "detloom.trainer_module.training.loop",
-        "detloom.trainer_module.detectors.ssd.losses",
+        "detloom.trainer_module.detectors.one_stage.losses",
         "detloom.schemas.model.config",
     } <= reached
     assert not any(name.startswith("detloom.components") for name in reached)

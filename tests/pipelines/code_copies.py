@@ -8,7 +8,7 @@ import detloom
 from detloom.components.fingerprints import LAYERS
 
 ROOT = Path(detloom.__file__).parents[1]
-LOSS = "trainer_module/detectors/ssd/losses.py"
+LOSS = "trainer_module/detectors/one_stage/losses.py"
 NOTIFIER = "components/notifier/executor.py"
 
 

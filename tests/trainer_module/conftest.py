@@ -47,7 +47,7 @@ def _three_layer_backbone() -> Iterator[None]:
 
     The layers have names of MobileNetV2 layers, so that checkpoint keys are known, and strides of 8, 16 and 32.
     """
-    from detloom.trainer_module.detectors.ssd import network as ssd
+    from detloom.trainer_module.detectors.one_stage import network as ssd
     from detloom.trainer_module.layers.conv_layers import ConvLayers
 
     def build(config: Any, image: Any, *, freeze_batchnorm: bool) -> dict[int, Any]:

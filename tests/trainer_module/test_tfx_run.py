@@ -10,7 +10,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module import run_fn, tfx_run
-from detloom.trainer_module.export.tflite_convert import RangesError
+from detloom.trainer_module.export.tflite_quantization import RangesError
 from detloom.trainer_module.tfx_run import config_of, label_map_of, strategy_of
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])

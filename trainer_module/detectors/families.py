@@ -11,7 +11,7 @@ from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.trainer_module.detectors.centernet.family import CenterNetFamily
 from detloom.trainer_module.detectors.detector import Detector, Family
 from detloom.trainer_module.detectors.faster_rcnn.family import FasterRcnnFamily
-from detloom.trainer_module.detectors.ssd.family import SsdFamily
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 
 
 def family_of(config: Model) -> Family[Any]:

@@ -18,7 +18,7 @@ from detloom.schemas.contracts import example_keys
 from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
 from detloom.schemas.contracts.label_map import write_label_map
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from detloom import __version__
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import FixedShapeResizer
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.preprocess import Preprocessing

@@ -16,16 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
-from detloom.trainer_module.data.records import ExampleFeatures, count_records, read_records
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.trainer_module.detectors.detector import Detector
-from detloom.trainer_module.detectors.preprocess import Preprocessing
-from detloom.trainer_module.drawing.draw import decode_image_rgb
-from detloom.trainer_module.export.fixed_size_model import FixedSizeModel, fit_image
-from detloom.trainer_module.export.tflite_convert import RangesError, convert
+from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
 from detloom.trainer_module.export.tflite_metadata import with_metadata
+from detloom.trainer_module.export.tflite_quantization import RangesError, convert, read_calibration_images
 from detloom.trainer_module.files.move_folder import move_folder
 
 _LOGGER = logging.getLogger("detloom")
@@ -57,7 +53,10 @@ def export_tflite(
         tf.saved_model.save(lite, saved_model, signatures={names.SIGNATURE_IMAGES: lite.serve})
         for variant in settings.tflite:
             started = time.monotonic()
-            images = _read_images(train_files, detector.preprocessing, settings) if variant == names.TFLITE_INT8 else ()
+            images: Sequence[np.ndarray] = ()
+            if variant == names.TFLITE_INT8:
+                num_images = settings.tflite_calibration_images
+                images = read_calibration_images(train_files, detector.preprocessing, num_images)
             try:
                 converted = convert(saved_model, variant, images)
             except RangesError:
@@ -70,21 +69,3 @@ def export_tflite(
     shutil.rmtree(folder, ignore_errors=True)
     move_folder(partial, folder)
     return [folder / f"{variant}{names.TFLITE_SUFFIX}" for variant in settings.tflite]
-
-
-def _read_images(train_files: Sequence[str], preprocessing: Preprocessing, settings: Export) -> list[np.ndarray]:
-    """Read float32 images [1, H, W, 3] spread over the shards.
-
-    The first one gets a black and a white corner, so that the range of the input is 0 to 255: an 8-bit number is then
-    the color itself.
-    """
-    num_records = sum(count_records(train_files)) if train_files else 0
-    if not num_records:
-        raise InputError("export.tflite: int8 needs images of the training split, and there are none.")
-    one_of = max(num_records // settings.tflite_calibration_images, 1)
-    images = []
-    for serialized in read_records(train_files, one_of=one_of).take(settings.tflite_calibration_images):
-        image_rgb = decode_image_rgb(ExampleFeatures(serialized.numpy()).image_bytes, "a training image")
-        images.append(fit_image(image_rgb, preprocessing)[0][np.newaxis])
-    images[0][0, 0, 0], images[0][0, -1, -1] = 0.0, 255.0
-    return images

@@ -18,7 +18,7 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export.serving_contract import describe_network_input, describe_versions

@@ -24,8 +24,8 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
 from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
-from detloom.trainer_module.files.event_file import EventFile
 from detloom.trainer_module.files.strict_json import to_strict_json
+from detloom.trainer_module.files.tensorboard_file import EventFile
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.runtime.replicas import gather_from_workers

@@ -52,8 +52,8 @@ from detloom.trainer_module.run_state.run_folder import (
     data_fingerprint,
     write_settings,
 )
+from detloom.trainer_module.run_state.train_log_and_tensorboard import TENSORBOARD_DIR, TrainingLog
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE, Performance, TrainResult
-from detloom.trainer_module.run_state.training_log import TENSORBOARD_DIR, TrainingLog
 from detloom.trainer_module.runtime.host_memory import format_bytes, process_bytes
 from detloom.trainer_module.runtime.numerics import (
     check_precision,

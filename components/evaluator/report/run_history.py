@@ -8,7 +8,7 @@ from absl import logging
 
 from detloom.components.properties import DATASET_REPORT_FILE
 from detloom.schemas.contracts.metric_names import LOSS
-from detloom.trainer_module.run_state.training_log import LOG_FILE
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 
 _MAX_POINTS = 200  # per curve; more cannot be distinguished on the page
 _TRAIN_CURVES = (LOSS, "learning_rate")

@@ -12,7 +12,7 @@ from detloom.components.model_card.document import build_document
 from detloom.components.model_card.render import format_markdown
 from detloom.schemas.contracts.detections import OUTPUT_NAMES
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.typed_dict import to_dict
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.schemas.run_file.model_card import CARD_FILES, ModelCardConfig

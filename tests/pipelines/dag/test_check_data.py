@@ -5,7 +5,7 @@ import pytest
 
 from detloom.pipelines.dag import check_data
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.run_file.read_run_file import read_run_file
 
 

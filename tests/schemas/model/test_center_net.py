@@ -16,7 +16,7 @@ from detloom.schemas.model.center_net import (
     PredictionHeadParams,
 )
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.losses import Loss, PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
 from detloom.schemas.model.network import FixedShapeResizer
 from detloom.schemas.odapi.mapping_center_net import CENTER_NET

@@ -4,7 +4,7 @@ import pytest
 
 from detloom.schemas.errors import FieldError
 from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.losses import PenaltyReducedFocal
 from detloom.schemas.model.network import BiFpn, Fpn

@@ -9,8 +9,8 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.detector import BatchNonMaxSuppression, PostProcessing
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.detectors.ssd.detector import SsdDetector
-from detloom.trainer_module.detectors.ssd.family import SsdFamily
+from detloom.trainer_module.detectors.one_stage.detector import SsdDetector
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 
 ANCHORS = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.5, 0.45], [0.6, 0.6, 1.1, 1.1]])
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
 from detloom.trainer_module.boxes.anchors import build_anchors, feature_hws
 from detloom.trainer_module.boxes.targets import assign_targets
-from detloom.trainer_module.detectors.ssd.losses import target_settings
+from detloom.trainer_module.detectors.one_stage.losses import target_settings
 
 ANCHORS = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]])
 FIRST_ANCHOR = ANCHORS[tf.newaxis, :1]  # as a ground-truth box

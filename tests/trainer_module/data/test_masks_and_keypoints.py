@@ -18,7 +18,7 @@ from detloom.trainer_module.data.example_parser import (
 from detloom.trainer_module.data.input_pipeline import broken_example_keys, build_eval_dataset, build_train_dataset
 from detloom.trainer_module.detectors import supported
 from detloom.trainer_module.detectors.detector import Keypoints
-from detloom.trainer_module.detectors.ssd.family import SsdFamily
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 from detloom.trainer_module.evaluation.evaluate import as_training_batch
 
 LABEL_MAP = LabelMap(((1, "car"), (7, "person")))

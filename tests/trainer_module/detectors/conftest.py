@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.reading.typed_dict import to_canonical_json

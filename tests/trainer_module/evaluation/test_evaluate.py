@@ -15,7 +15,7 @@ from detloom.trainer_module.data import input_pipeline
 from detloom.trainer_module.data.input_pipeline import build_eval_dataset
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector
-from detloom.trainer_module.detectors.ssd.family import SsdFamily
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator, as_training_batch
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics

@@ -16,7 +16,7 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module import run_fn

@@ -11,14 +11,14 @@ import tensorflow as tf
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import FieldError, InputError
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.export.tflite_convert import RangesError
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.export.tflite_model import TfliteDetector
+from detloom.trainer_module.export.tflite_quantization import RangesError
 
 LABEL_MAP = LabelMap(((2, "cat"), (5, "guide\ndog")))
 COLUMNS = (names.BOXES, names.SCORES, names.CLASSES)

@@ -14,7 +14,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
-from detloom.trainer_module.detectors.ssd.automl_keys import automl_sources
+from detloom.trainer_module.detectors.one_stage.automl_keys import automl_sources
 from detloom.trainer_module.weights.restore import find_trained, restore
 from detloom.trainer_module.weights.stored_weights import automl_values
 

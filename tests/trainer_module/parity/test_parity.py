@@ -21,7 +21,7 @@ from detloom.schemas.contracts.detections import (
     SCORES,
 )
 from detloom.trainer_module.boxes.targets import assign_targets
-from detloom.trainer_module.detectors.ssd.losses import target_settings
+from detloom.trainer_module.detectors.one_stage.losses import target_settings
 
 NETWORK = 2e-3
 STORED = 1e-5

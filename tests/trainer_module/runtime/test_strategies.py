@@ -18,7 +18,7 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
-from detloom.trainer_module.run_state.training_log import LOG_FILE
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.runtime import strategies
 from detloom.trainer_module.runtime.strategies import (
     build_strategy,

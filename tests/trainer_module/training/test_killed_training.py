@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.reading.typed_dict import to_canonical_json
-from detloom.trainer_module.run_state.training_log import LOG_FILE
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 
 pytestmark = pytest.mark.slow
 

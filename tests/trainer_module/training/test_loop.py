@@ -21,8 +21,8 @@ from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
-from detloom.trainer_module.run_state.training_log import LOG_FILE
 from detloom.trainer_module.training import loop
 from detloom.trainer_module.training.loop import train
 from detloom.trainer_module.training.optimizers import with_scaled_learning_rate

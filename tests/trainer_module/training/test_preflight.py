@@ -14,8 +14,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Eval, TrainEvalConfig
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.detector import Keypoints
-from detloom.trainer_module.detectors.ssd.detector import SsdDetector
-from detloom.trainer_module.detectors.ssd.family import SsdFamily
+from detloom.trainer_module.detectors.one_stage.detector import SsdDetector
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 from detloom.trainer_module.training.preflight import (
     RecordSample,
     SampledRecord,

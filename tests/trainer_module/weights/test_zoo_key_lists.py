@@ -9,7 +9,7 @@ import pytest
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.faster_rcnn.network import build_networks
-from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.detectors.one_stage.network import build_ssd
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
 
 SMALL = (

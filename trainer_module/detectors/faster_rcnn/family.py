@@ -11,7 +11,7 @@ from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import ConvHyperparams, KeepAspectRatioResizer
 from detloom.trainer_module.detectors.detector import Family, Finding, check_padding
 from detloom.trainer_module.detectors.faster_rcnn.anchors import build_first_stage_anchors
-from detloom.trainer_module.detectors.ssd.supported import check_conv_hyperparams
+from detloom.trainer_module.detectors.one_stage.supported import check_conv_hyperparams
 
 if TYPE_CHECKING:
     from detloom.trainer_module.detectors.faster_rcnn.detector import FasterRcnnDetector

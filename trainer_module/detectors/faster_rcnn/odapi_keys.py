@@ -4,7 +4,7 @@ from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import MaskRcnnBoxPredictor
 from detloom.trainer_module.detectors.faster_rcnn.anchors import feature_levels
 from detloom.trainer_module.detectors.faster_rcnn.network import INCEPTION_RESNET_V2, backbone_config, mask_prefix
-from detloom.trainer_module.detectors.ssd.odapi_keys import neck_layer_keys
+from detloom.trainer_module.detectors.one_stage.odapi_keys import neck_layer_keys
 from detloom.trainer_module.layers.backbones.inception_resnet_v2 import first_part_layer_names, second_part_layer_names
 from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys, numbered_layer_keys
 

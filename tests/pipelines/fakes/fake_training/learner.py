@@ -19,7 +19,7 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.detections import OUTPUT_NAMES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module import tfx_run
 from detloom.trainer_module.data.records import list_shards

@@ -14,7 +14,7 @@ from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
 from detloom.schemas.model.deepmac import DeepMac
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.losses import WeightedSoftmax
 from detloom.schemas.model.optimizers import AdamOptimizer, ConstantLearningRate
 from detloom.schemas.odapi.pipeline_config import parse_pipeline_config, read_pipeline_config

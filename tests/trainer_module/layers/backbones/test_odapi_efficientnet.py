@@ -11,7 +11,7 @@ import tensorflow as tf
 from detloom.schemas.model.network import FeatureExtractor, FixedShapeResizer
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.detectors.one_stage.network import build_ssd
 from detloom.trainer_module.layers.backbones.odapi_keys import efficientnet_layer_keys
 from detloom.trainer_module.weights.odapi_keys import odapi_keys
 

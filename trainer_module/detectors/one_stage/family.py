@@ -12,13 +12,13 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import BiFpn
 from detloom.trainer_module.detectors.detector import AutomlSource, Family, Finding
-from detloom.trainer_module.detectors.ssd.supported import check_settings
+from detloom.trainer_module.detectors.one_stage.supported import check_settings
 
 if TYPE_CHECKING:
     import keras
 
+    from detloom.trainer_module.detectors.one_stage.detector import SsdDetector
     from detloom.trainer_module.detectors.preprocess import Preprocessing
-    from detloom.trainer_module.detectors.ssd.detector import SsdDetector
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,28 @@ class SsdFamily(Family[Ssd]):
     @property
     def preprocessing(self) -> "Preprocessing":
         """Colors are normalized as the backbone was trained with."""
+        from detloom.trainer_module.detectors.one_stage.network import normalize
         from detloom.trainer_module.detectors.preprocess import Preprocessing
-        from detloom.trainer_module.detectors.ssd.network import normalize
 
         normalize_colors = partial(normalize, self.config.feature_extractor.backbone)
         return Preprocessing(self.config.image_resizer, normalize_colors, normalize_first=True)
 
     def build(self, label_map: LabelMap) -> "SsdDetector":
         """See `Family`."""
-        from detloom.trainer_module.detectors.ssd.detector import build_ssd_detector
+        from detloom.trainer_module.detectors.one_stage.detector import build_ssd_detector
 
         return build_ssd_detector(self, label_map)
 
     def odapi_layer_keys(self) -> dict[str, str]:
         """Return the keys; {} for EfficientNet-Lite, which the Object Detection API does not have."""
-        from detloom.trainer_module.detectors.ssd.odapi_keys import odapi_layer_keys
+        from detloom.trainer_module.detectors.one_stage.odapi_keys import odapi_layer_keys
 
         is_lite = self.config.feature_extractor.backbone.startswith("efficientnet-lite")
         return {} if is_lite else odapi_layer_keys(self.config)
 
     def automl_sources(self, network: "keras.Model") -> dict[str, AutomlSource]:
         """Return the sources of an EfficientDet; {} for detectors with another neck."""
-        from detloom.trainer_module.detectors.ssd.automl_keys import automl_sources
+        from detloom.trainer_module.detectors.one_stage.automl_keys import automl_sources
 
         return automl_sources(self.config, network) if isinstance(self.config.feature_extractor.neck, BiFpn) else {}
 
@@ -93,6 +93,6 @@ class SsdFamily(Family[Ssd]):
         image_share_hw: npt.NDArray[np.float32],
     ) -> dict[str, npt.NDArray[Any]]:
         """See `Family`."""
-        from detloom.trainer_module.detectors.ssd.fixed_size import select_raw
+        from detloom.trainer_module.detectors.one_stage.fixed_size import select_raw
 
         return select_raw(self.config.post_processing, outputs, class_ids, image_share_hw)

@@ -16,8 +16,8 @@ from detloom.schemas.model.network import (
     Fpn,
     WeightSharedConvolutionalBoxPredictor,
 )
+from detloom.trainer_module.detectors.one_stage.heads import build_level_heads, build_shared_heads
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
-from detloom.trainer_module.detectors.ssd.heads import build_level_heads, build_shared_heads
 from detloom.trainer_module.layers.backbones.efficientnet import build_efficientnet, is_efficientnet_lite
 from detloom.trainer_module.layers.backbones.mobilenet_v1 import build_mobilenet_v1
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2

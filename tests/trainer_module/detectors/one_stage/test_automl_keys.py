@@ -12,10 +12,10 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.detectors.ssd.automl_keys import automl_sources
-from detloom.trainer_module.detectors.ssd.detector import SsdDetector
-from detloom.trainer_module.detectors.ssd.family import SsdFamily
-from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.detectors.one_stage.automl_keys import automl_sources
+from detloom.trainer_module.detectors.one_stage.detector import SsdDetector
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
+from detloom.trainer_module.detectors.one_stage.network import build_ssd
 from detloom.trainer_module.weights.restore import find_trained, plan_restore
 from detloom.trainer_module.weights.restore_report import format_report
 from detloom.trainer_module.weights.stored_weights import automl_values, is_training_state

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.detectors.ssd.odapi_keys import bifpn_layer_keys
+from detloom.trainer_module.detectors.one_stage.odapi_keys import bifpn_layer_keys
 
 STAGE = "model/_feature_extractor/_bifpn_stage"
 

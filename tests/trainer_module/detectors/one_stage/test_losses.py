@@ -19,7 +19,7 @@ from detloom.schemas.model.losses import (
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
 from detloom.trainer_module.boxes.losses import box_losses, class_losses
 from detloom.trainer_module.boxes.targets import Targets
-from detloom.trainer_module.detectors.ssd.losses import detection_losses
+from detloom.trainer_module.detectors.one_stage.losses import detection_losses
 
 LN2 = np.log(2)
 NAN = np.nan

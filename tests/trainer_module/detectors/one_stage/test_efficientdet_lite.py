@@ -9,11 +9,11 @@ import tensorflow as tf
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.export import Export
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import BiFpn
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.detectors.ssd.network import normalize
+from detloom.trainer_module.detectors.one_stage.network import normalize
 from detloom.trainer_module.export import onnx_export
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_model import TfliteDetector

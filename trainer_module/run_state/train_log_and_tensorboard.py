@@ -1,4 +1,4 @@
-"""The log of a training run: `train_log.jsonl`, TensorBoard event files, images."""
+"""Log a training run to `train_log.jsonl`, to TensorBoard event files, and as images."""
 
 import json
 import time
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from detloom.trainer_module.evaluation.evaluate import Evaluation
-from detloom.trainer_module.files.event_file import EventFile
 from detloom.trainer_module.files.strict_json import to_strict_json
+from detloom.trainer_module.files.tensorboard_file import EventFile
 
 LOG_FILE = "train_log.jsonl"  # one line per host call, evaluation and event
 TENSORBOARD_DIR = "tensorboard"

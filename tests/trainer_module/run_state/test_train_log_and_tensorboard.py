@@ -8,13 +8,13 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
 from detloom.trainer_module.evaluation.evaluate import Evaluation
-from detloom.trainer_module.run_state import training_log
-from detloom.trainer_module.run_state.training_log import LOG_FILE, TENSORBOARD_DIR, TrainingLog
+from detloom.trainer_module.run_state import train_log_and_tensorboard
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE, TENSORBOARD_DIR, TrainingLog
 
 
 @pytest.fixture(autouse=True)
 def _stopped_clock(monkeypatch):
-    monkeypatch.setattr(training_log.time, "time", lambda: 1_700_000_000.25)
+    monkeypatch.setattr(train_log_and_tensorboard.time, "time", lambda: 1_700_000_000.25)
 
 
 def lines(out_dir):

@@ -8,7 +8,7 @@ from detloom.schemas.model.network import (
     L2Regularizer,
     RandomNormalInitializer,
 )
-from detloom.trainer_module.detectors.ssd.odapi_keys import head_layer_keys
+from detloom.trainer_module.detectors.one_stage.odapi_keys import head_layer_keys
 
 BP = "model/_box_predictor"
 CLASSES = "class_predictions_with_background"

@@ -8,7 +8,7 @@ from detloom.schemas.model.network import (
     L2Regularizer,
     RandomNormalInitializer,
 )
-from detloom.trainer_module.detectors.ssd.odapi_keys import neck_layer_keys
+from detloom.trainer_module.detectors.one_stage.odapi_keys import neck_layer_keys
 
 HYPERPARAMS = ConvHyperparams(regularizer=L2Regularizer(), initializer=RandomNormalInitializer())
 FE = "model/_feature_extractor"

@@ -12,7 +12,7 @@ from detloom.schemas.model.network import (
     L2Regularizer,
     RandomNormalInitializer,
 )
-from detloom.trainer_module.detectors.ssd.heads import build_level_heads
+from detloom.trainer_module.detectors.one_stage.heads import build_level_heads
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Formats of the exported model."""
+"""Formats of the exported model, and the calibration of int8."""
 
 from dataclasses import dataclass
 from typing import Literal, NoReturn

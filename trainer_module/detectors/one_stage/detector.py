@@ -16,9 +16,9 @@ from detloom.trainer_module.boxes.box_coder import decode_boxes
 from detloom.trainer_module.boxes.postprocess import build_detections
 from detloom.trainer_module.boxes.targets import Targets, assign_targets
 from detloom.trainer_module.detectors.detector import Detector, Family, Tensors
-from detloom.trainer_module.detectors.ssd.fixed_size import raw_outputs, suppressed_outputs
-from detloom.trainer_module.detectors.ssd.losses import count_matches, detection_losses, target_settings
-from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.detectors.one_stage.fixed_size import raw_outputs, suppressed_outputs
+from detloom.trainer_module.detectors.one_stage.losses import count_matches, detection_losses, target_settings
+from detloom.trainer_module.detectors.one_stage.network import build_ssd
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
-"""Convert a SavedModel to a TensorFlow Lite file, in a process of its own if its numbers become 8-bit.
+"""Convert a SavedModel to a TensorFlow Lite file; calibrate and quantize int8 in a separate process.
 
-TensorFlow's quantization does not raise an error for values whose range is not finite, but ends the process.
+TensorFlow's quantization crashes the process, without an exception, if the range of a value is not finite.
 """
 
 import os
@@ -16,6 +16,10 @@ import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.records import ExampleFeatures, count_records, read_records
+from detloom.trainer_module.detectors.preprocess import Preprocessing
+from detloom.trainer_module.drawing.draw import decode_image_rgb
+from detloom.trainer_module.export.fixed_size_model import fit_image
 
 _INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
 _MAX_OUTPUT = 2000  # characters of a failed process
@@ -75,6 +79,26 @@ def _convert(saved_model: str, variant: str, images: Iterable[np.ndarray]) -> by
         converter.inference_input_type = tf.uint8
         converter.representative_dataset = lambda: ({_INPUT: image} for image in images)
     return bytes(converter.convert())
+
+
+def read_calibration_images(
+    train_files: Sequence[str], preprocessing: Preprocessing, num_images: int
+) -> list[np.ndarray]:
+    """Read float32 images [1, H, W, 3] spread over the shards.
+
+    The first one gets a black and a white corner, so that the range of the input is 0 to 255: an 8-bit number is then
+    the color itself.
+    """
+    num_records = sum(count_records(train_files)) if train_files else 0
+    if not num_records:
+        raise InputError("export.tflite: int8 needs images of the training split, and there are none.")
+    one_of = max(num_records // num_images, 1)
+    images = []
+    for serialized in read_records(train_files, one_of=one_of).take(num_images):
+        image_rgb = decode_image_rgb(ExampleFeatures(serialized.numpy()).image_bytes, "a training image")
+        images.append(fit_image(image_rgb, preprocessing)[0][np.newaxis])
+    images[0][0, 0, 0], images[0][0, -1, -1] = 0.0, 255.0
+    return images
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginEventAccumulator
 
-from detloom.trainer_module.files import event_file
-from detloom.trainer_module.files.event_file import EventFile
+from detloom.trainer_module.files import tensorboard_file
+from detloom.trainer_module.files.tensorboard_file import EventFile
 
 
 def read(folder):
@@ -65,9 +65,9 @@ def test_rollback_within_one_file(tmp_path):
 @pytest.mark.reliability("clock jump", "train")
 @pytest.mark.parametrize("later_clock", [1_700_000_000.2, 1_600_000_000.0])
 def test_resumed_run_is_read_last_whatever_the_clock(tmp_path, monkeypatch, later_clock):
-    monkeypatch.setattr(event_file.time, "time", lambda: 1_700_000_000.1)
+    monkeypatch.setattr(tensorboard_file.time, "time", lambda: 1_700_000_000.1)
     write_scalars(tmp_path, [(1, 1.0), (2, 2.0)])
-    monkeypatch.setattr(event_file.time, "time", lambda: later_clock)
+    monkeypatch.setattr(tensorboard_file.time, "time", lambda: later_clock)
     write_scalars(tmp_path, [(2, 20.0)], restart=1)
     assert scalars(tmp_path, "loss") == [(1, 1.0), (2, 20.0)]
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from detloom.schemas.model.detector import SsdAnchorGenerator
 from detloom.schemas.model.network import BatchNorm, ExtraFeatureLayers, L2Regularizer, RandomNormalInitializer
-from detloom.trainer_module.detectors.ssd.heads import build_shared_heads
+from detloom.trainer_module.detectors.one_stage.heads import build_shared_heads
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 HEAD, HYPERPARAMS = "box_predictor", "box_predictor.conv_hyperparams"

@@ -6,7 +6,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.detector import SsdAnchorGenerator
 from detloom.schemas.model.network import ConvolutionalBoxPredictor, ExtraFeatureLayers
 from detloom.trainer_module.detectors.families import build_detector
-from detloom.trainer_module.detectors.ssd.network import build_ssd
+from detloom.trainer_module.detectors.one_stage.network import build_ssd
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 EXTRACTOR, HEAD = "feature_extractor.conv_hyperparams", "box_predictor.conv_hyperparams"
